@@ -1,0 +1,61 @@
+"""Builds the native kernels: a few small Cython modules in pure-Python mode, compiled beside their sources.
+
+Each kernel stays importable as plain Python (slow, same results), which is what its tests compare it with.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+ROOT = Path(__file__).parent
+#: Every native kernel of the project. A module named here must compile without warnings and do no I/O.
+KERNELS = (
+    "storage_tiers/records/walker.py",
+    "kafka_gateway/hot_parse.py",
+)
+
+
+def build_in_place(kernels: tuple[str, ...] = KERNELS) -> list[Path]:
+    """Compiles each kernel beside its source and returns the shared objects. Needs a C compiler."""
+    from Cython.Build import cythonize
+    from setuptools import Distribution, Extension
+    from setuptools.command.build_ext import build_ext
+
+    os.chdir(ROOT)
+    extensions = [
+        Extension(source.removesuffix(".py").replace("/", "."), [source], extra_compile_args=["-O3"])
+        for source in kernels
+        if (ROOT / source).exists()
+    ]
+    compiled = cythonize(
+        extensions,
+        build_dir="build/cython",
+        compiler_directives={"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True},
+        quiet=True,
+    )
+    command = build_ext(Distribution({"name": "tidelog", "ext_modules": compiled}))
+    command.inplace = True
+    command.build_temp = "build/temp"
+    command.ensure_finalized()
+    command.run()
+    return [ROOT / command.get_ext_filename(extension.name) for extension in compiled]
+
+
+class NativeKernels(BuildHookInterface):  # type: ignore[misc]
+    """hatchling's hook: compile, and mark the wheel as one of this platform."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        for path in build_in_place():
+            build_data["force_include"][str(path)] = str(path.relative_to(ROOT))
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+
+
+if __name__ == "__main__":
+    for built in build_in_place(tuple(sys.argv[1:]) or KERNELS):
+        print(built)

@@ -1,0 +1,103 @@
+"""The port to an object store: what tidelog needs of S3, and nothing more.
+
+Two thin ports under one conformance suite (`tests/conformance/object_store.py`): `ObjectStore` for the tier process
+(asyncio), `BlockingObjectStore` for Spark, Lambdas and tools. Everything above them is pure or speaks only to them.
+
+Promises every store must keep: a read after a write sees it; a conditional write either takes effect or raises
+`PreconditionFailed`; of any number of racing conditional writes on one key exactly one takes effect; `put` never shows a
+partial object. Not promised: that a failed or timed-out write did not take effect (`TierUnavailable` leaves that open).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+#: Objects above this size are uploaded in parts of `PART_BYTES`.
+MULTIPART_THRESHOLD = 16 << 20
+PART_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """`etag` is opaque; `modified_ms` is by the store's clock; `crc32c` is what the store itself reports, or None."""
+
+    key: str
+    size: int
+    etag: str
+    modified_ms: int
+    crc32c: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectBody:
+    data: bytes
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileBody:
+    """Bytes [position, position + length) of a local file, read in bounded pieces while it is sent."""
+
+    path: str
+    position: int
+    length: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedUpload:
+    """A multipart upload without an end. `started_ms` is by the store's clock."""
+
+    key: str
+    upload_id: str
+    started_ms: int
+
+
+class ObjectStore(Protocol):
+    """Keys are relative to the store's prefix. Errors: `TierObjectMissing`, `PreconditionFailed`, `StoreRefused`
+    (denied, no such bucket), `TierUnavailable` (anything that may pass)."""
+
+    async def put(
+        self, key: str, body: bytes | FileBody, *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectInfo:
+        """Stores one object, in parts above MULTIPART_THRESHOLD. Conditional writes are sent once, never retried."""
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> ObjectBody:
+        """Bytes [start, start + length), fewer if the object ends before."""
+
+    async def head(self, key: str) -> ObjectInfo: ...
+
+    def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        """All keys under `prefix` (a plain string prefix), in key order."""
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Missing keys are no error."""
+
+    def unfinished_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]: ...
+
+    async def abort_upload(self, upload: UnfinishedUpload) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class BlockingObjectStore(Protocol):
+    """The same promises without an event loop."""
+
+    def put(self, key: str, body: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo: ...
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> ObjectBody: ...
+
+    def head(self, key: str) -> ObjectInfo: ...
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]: ...
+
+    def list_folders(self, prefix: str) -> list[str]:
+        """The distinct next path components below `prefix` (which ends in `/` or is empty), in order."""
+
+    def delete(self, keys: Sequence[str]) -> None: ...
+
+    def unfinished_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]: ...
+
+    def close(self) -> None: ...
