@@ -1,0 +1,1 @@
+"""Composes the node: settings, metadata, broker, background work, command line."""

@@ -1,0 +1,19 @@
+"""The whole core, as its two faces hold it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from grpc_api.contract.log import Log
+from grpc_api.contract.topics import Configs, Topics
+
+
+class Core(Protocol):
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def topics(self) -> Topics: ...
+
+    @property
+    def configs(self) -> Configs: ...

@@ -1,0 +1,160 @@
+"""Appending to and reading from partitions: the hot path of the contract.
+
+Reads are bounded by the isolation level (high watermark or last stable offset), never by the log end. Record batches pass
+as opaque bytes: v2 batches in, slices of files (or bytes, across a channel) out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from grpc_api.contract.ready import Ready
+from storage_tiers.errors import LogError
+from storage_tiers.types import NO_EPOCH, AbortedTransaction, FileSlice, TimestampOffset, TopicId, TopicPartition
+
+
+class Isolation(IntEnum):
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class Acks(IntEnum):
+    NONE = 0
+    LEADER = 1
+    ALL = -1
+
+
+class Append(NamedTuple):
+    """One record batch for one partition. `batch` stays valid and unchanged until `Log.append` returns."""
+
+    partition: TopicPartition
+    batch: memoryview
+
+
+@dataclass(slots=True)
+class Appended:
+    """Where a batch went. `log_append_time_ms` is -1 under CreateTime.
+
+    `committed` is None when the records are below the high watermark already (and flushed as far as the topic asks);
+    otherwise a future that ends then, or fails with the LogError that a producer under acks=all must see.
+    """
+
+    base_offset: int
+    leader_epoch: int
+    log_append_time_ms: int
+    log_start_offset: int
+    committed: asyncio.Future[None] | None = None
+
+
+class FetchPartition(NamedTuple):
+    """One partition to read. The epochs are -1 where the client does not know them; `topic_id` is None below Fetch 13."""
+
+    partition: TopicPartition
+    offset: int
+    max_bytes: int
+    current_leader_epoch: int = NO_EPOCH
+    last_fetched_epoch: int = NO_EPOCH
+    topic_id: TopicId | None = None
+
+
+class Fetch(NamedTuple):
+    """Read several partitions in order, at most `max_bytes` in all (but at least one batch), waiting up to `max_wait_ms`
+    until `min_bytes` are there."""
+
+    partitions: Sequence[FetchPartition]
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+
+
+class Fetched(NamedTuple):
+    """One partition's part of the answer.
+
+    The holder owns a count of every slice's file and must release it (`release_all`). `aborted` is None under
+    read_uncommitted. The last batch may be cut off at the end, as Kafka's answers are. `diverging` is set, with no
+    records, where `last_fetched_epoch` shows that the caller's log has another history (KIP-595): (epoch, end offset).
+    """
+
+    error: LogError | None
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    slices: Sequence[FileSlice] = ()
+    aborted: Sequence[AbortedTransaction] | None = None
+    diverging: tuple[int, int] | None = None
+
+    @property
+    def size(self) -> int:
+        return sum(s.length for s in self.slices)
+
+    def release_all(self) -> None:
+        for piece in self.slices:
+            piece.file.release()
+
+
+class OffsetSpec(IntEnum):
+    """Special timestamps of ListOffsets (KIP-79, KIP-734, KIP-405, KIP-1005)."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
+
+
+class OffsetQuery(NamedTuple):
+    """`timestamp` is ms since 1970, or an OffsetSpec."""
+
+    partition: TopicPartition
+    timestamp: int
+    current_leader_epoch: int = NO_EPOCH
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+
+
+class Log(Protocol):
+    def append(
+        self, appends: Sequence[Append], *, transactional_id: str | None = None
+    ) -> Ready[Sequence[Appended | LogError]]:
+        """Validates, assigns offsets and appends, each partition apart, in the order given. What a LogError answers for
+        left no trace in the log."""
+
+    def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
+        """Answers in the order of `fetch.partitions`. Cancel the future to give a waiting read up."""
+
+    async def list_offsets(self, queries: Sequence[OffsetQuery]) -> Sequence[TimestampOffset | None | LogError]:
+        """None: the log has no such record. Timestamp is -1 where the query was for a position, not a time."""
+
+    async def delete_records(self, partition: TopicPartition, before_offset: int) -> int:
+        """Raises the log start (-1: to the high watermark) in both tiers; returns it. OffsetOutOfRange above the high
+        watermark."""
+
+    async def epoch_end_offset(
+        self, partition: TopicPartition, leader_epoch: int, current_leader_epoch: int = NO_EPOCH
+    ) -> tuple[int, int]:
+        """(largest known epoch <= `leader_epoch`, its end offset), over both tiers; (-1, -1) if unknown (KIP-101)."""
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        """The live topic of that id, from the newest metadata this process has seen."""
+
+    async def init_producer_id(
+        self, transactional_id: str | None, *, producer_id: int = -1, producer_epoch: int = -1, timeout_ms: int = 0
+    ) -> tuple[int, int]:
+        """A (producer id, epoch) never given before. Only idempotent producers (no transactional id) so far."""
+
+    async def seal(self, topic: str, *, wait: bool, timeout_ms: int) -> Sequence[SealedPartition]:
+        """Closes each partition's active segment and offloads all records so far; with `wait`, returns once they are in
+        the bucket."""
+
+
+class SealedPartition(NamedTuple):
+    """`end`: log end when the seal was asked for; `tiered_end`: the durable manifest's end when this was answered."""
+
+    partition: int
+    end: int
+    tiered_end: int

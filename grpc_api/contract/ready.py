@@ -1,0 +1,18 @@
+"""`Ready[T]`: an answer that is usually known at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+T = TypeVar("T")
+
+#: A value, or a future of it where the answer must wait (replication, fsync, long poll, a cold read).
+Ready = T | asyncio.Future[T]
+
+
+async def settled(ready: Ready[T]) -> T:
+    """The value, waiting if need be. For callers that are coroutines anyway."""
+    if isinstance(ready, asyncio.Future):
+        return await ready
+    return ready

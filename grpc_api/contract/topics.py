@@ -1,0 +1,180 @@
+"""Topics, their partitions and configs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from storage_tiers.errors import LogError
+from storage_tiers.types import TopicId
+
+
+class BrokerAddress(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class PartitionDescription(NamedTuple):
+    """`leader` is -1, with `error` set, while no replica may lead."""
+
+    index: int
+    leader: int
+    leader_epoch: int
+    replicas: Sequence[int]
+    isr: Sequence[int]
+    offline: Sequence[int] = ()
+    error: LogError | None = None
+
+
+class TopicDescription(NamedTuple):
+    name: str
+    topic_id: TopicId
+    partitions: Sequence[PartitionDescription]
+    internal: bool = False
+
+
+class ClusterDescription(NamedTuple):
+    cluster_id: str
+    controller_id: int
+    brokers: Sequence[BrokerAddress]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """`partitions` and `replication_factor` are -1 for the broker's defaults; `assignments` (partition -> node ids), if
+    given, replaces both."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
+class ConfigSource(IntEnum):
+    """DescribeConfigs' numbers."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
+
+
+class ConfigKind(IntEnum):
+    """DescribeConfigs' value types."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigSynonym(NamedTuple):
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class ConfigEntry(NamedTuple):
+    """`value` is None for a sensitive key."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    kind: ConfigKind
+    read_only: bool = False
+    sensitive: bool = False
+    synonyms: Sequence[ConfigSynonym] = ()
+    documentation: str | None = None
+
+
+class CreatedTopic(NamedTuple):
+    name: str
+    topic_id: TopicId
+    partitions: int
+    replication_factor: int
+    configs: Sequence[ConfigEntry]
+
+
+class ResourceKind(IntEnum):
+    """ConfigResource.Type's numbers."""
+
+    UNKNOWN = 0
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class Resource(NamedTuple):
+    """`name` of a broker is its id in decimal, or empty for the cluster-wide default."""
+
+    kind: ResourceKind
+    name: str
+
+
+class AlterOp(IntEnum):
+    """IncrementalAlterConfigs' operations (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigAlteration(NamedTuple):
+    name: str
+    op: AlterOp
+    value: str | None
+
+
+class Topics(Protocol):
+    def cluster(self) -> ClusterDescription: ...
+
+    def describe(
+        self, names: Sequence[str] | None = None, topic_ids: Sequence[TopicId] = ()
+    ) -> Sequence[TopicDescription | LogError]:
+        """From the newest metadata this process has seen. All topics when `names` is None and no ids are given; else one
+        answer per name, then one per id, in order."""
+
+    async def create(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> Sequence[CreatedTopic | LogError]: ...
+
+    async def auto_create(self, names: Sequence[str]) -> None:
+        """Creates what `auto.create.topics.enable` allows of topics that a Metadata request named; describes say the rest."""
+
+    async def delete(
+        self, names: Sequence[str], topic_ids: Sequence[TopicId] = ()
+    ) -> Sequence[tuple[str, TopicId] | LogError]:
+        """One answer per name, then one per id, in order."""
+
+    async def create_partitions(
+        self, topic: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool = False
+    ) -> None: ...
+
+
+class Configs(Protocol):
+    async def describe_configs(self, resource: Resource, keys: Sequence[str] | None = None) -> Sequence[ConfigEntry]:
+        """Every key, or those named, with its synonyms in order of precedence. Raises for an unknown resource."""
+
+    async def alter_configs(
+        self, resource: Resource, alterations: Sequence[ConfigAlteration], *, validate_only: bool = False
+    ) -> None:
+        """All alterations or none."""
