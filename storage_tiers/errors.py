@@ -125,6 +125,12 @@ class UnknownProducerId(LogError):
     advice = Advice.FIX
 
 
+class InvalidTransactionState(LogError):
+    """A transactional batch without a transaction that this node coordinates."""
+
+    advice = Advice.FIX
+
+
 # --- requests ---------------------------------------------------------------------------------------------------------
 class InvalidRequest(LogError):
     advice = Advice.FIX

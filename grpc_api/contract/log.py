@@ -127,7 +127,7 @@ class Log(Protocol):
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
         """Answers in the order of `fetch.partitions`. Cancel the future to give a waiting read up."""
 
-    async def list_offsets(self, queries: Sequence[OffsetQuery]) -> Sequence[TimestampOffset | None | LogError]:
+    async def list_offsets(self, queries: Sequence[OffsetQuery]) -> Sequence[TimestampOffset | LogError | None]:
         """None: the log has no such record. Timestamp is -1 where the query was for a position, not a time."""
 
     async def delete_records(self, partition: TopicPartition, before_offset: int) -> int:

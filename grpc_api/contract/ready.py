@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
 
 #: A value, or a future of it where the answer must wait (replication, fsync, long poll, a cold read).
-Ready = T | asyncio.Future[T]
+Ready: TypeAlias = T | asyncio.Future[T]
 
 
 async def settled(ready: Ready[T]) -> T:

@@ -21,7 +21,7 @@ class BrokerAddress(NamedTuple):
 class PartitionDescription(NamedTuple):
     """`leader` is -1, with `error` set, while no replica may lead."""
 
-    index: int
+    partition: int
     leader: int
     leader_epoch: int
     replicas: Sequence[int]
