@@ -14,9 +14,13 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from storage_tiers.errors import StoreRefused
+
 #: Objects above this size are uploaded in parts of `PART_BYTES`.
 MULTIPART_THRESHOLD = 16 << 20
 PART_BYTES = 8 << 20
+#: S3's own bound on a key, prefix included, in bytes of UTF-8.
+MAX_KEY_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,8 @@ class UnfinishedUpload:
 
 class ObjectStore(Protocol):
     """Keys are relative to the store's prefix. Errors: `TierObjectMissing`, `PreconditionFailed`, `StoreRefused`
-    (denied, no such bucket), `TierUnavailable` (anything that may pass)."""
+    (denied, no such bucket), `TierUnavailable` (anything that may pass). A `FileBody` whose bytes are not those of its
+    checksum raises `TierCorrupt`, one that cannot be read `StorageError`; neither leaves an object."""
 
     async def put(
         self, key: str, body: bytes | FileBody, *, if_absent: bool = False, if_match: str | None = None
@@ -93,7 +98,7 @@ class BlockingObjectStore(Protocol):
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]: ...
 
-    def list_folders(self, prefix: str) -> list[str]:
+    def list_folders(self, prefix: str) -> Sequence[str]:
         """The distinct next path components below `prefix` (which ends in `/` or is empty), in order."""
 
     def delete(self, keys: Sequence[str]) -> None: ...
@@ -101,3 +106,27 @@ class BlockingObjectStore(Protocol):
     def unfinished_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]: ...
 
     def close(self) -> None: ...
+
+
+def check_key(key: str) -> None:
+    """What S3 refuses is refused by every store: `StoreRefused` for an empty key, one above MAX_KEY_BYTES, or a NUL."""
+    if not key or "\0" in key:
+        raise StoreRefused(f"{key!r} is no key: a key is not empty and holds no NUL")
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError as error:
+        raise StoreRefused(f"{key!r} is no key: it is not valid Unicode") from error
+    if size > MAX_KEY_BYTES:
+        raise StoreRefused(f"a key has at most {MAX_KEY_BYTES} bytes, not {size}: {key[:80]}...")
+
+
+def check_put(key: str, if_absent: bool, if_match: str | None) -> None:
+    check_key(key)
+    if if_absent and if_match is not None:
+        raise StoreRefused(f"a write of {key} cannot demand both that it is absent and that it is a certain version")
+
+
+def next_folder(key: str, prefix: str) -> str | None:
+    """The path component of `key` after `prefix`, or None if the rest of the key is no folder."""
+    name, slash, _ = key[len(prefix) :].partition("/")
+    return name if slash else None
