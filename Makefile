@@ -1,0 +1,79 @@
+# Every target installs what it needs first. `make help` lists them.
+SHELL := /bin/bash
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PORT ?= 9092
+STORE ?= file://$(CURDIR)/data/store
+DATA ?= data/node
+# Tests that share one Spark session run in one worker; the rest are spread over the cores.
+WORKERS ?= $(shell nproc)
+
+.PHONY: help install run test faults soak check demo bench proto lock kernels test-tools clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+# --- installing -------------------------------------------------------------------------------------------------------
+$(VENV)/.server: pyproject.toml constraints.txt hatch_build.py
+	@scripts/system-packages build
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[server]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt hatch_build.py
+	@scripts/system-packages build
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.server
+
+install: $(VENV)/.dev kernels  ## .venv with the tidelog command and all that development needs
+
+KERNEL_SOURCES := storage_tiers/records/walker.py kafka_gateway/hot_parse.py
+KERNEL_OBJECTS := $(VENV)/.kernels
+
+$(KERNEL_OBJECTS): $(KERNEL_SOURCES) hatch_build.py $(VENV)/.dev
+	@$(BIN)/python hatch_build.py >/dev/null
+	@touch $@
+
+kernels: $(KERNEL_OBJECTS)  ## compile the native kernels in place
+
+test-tools: install  ## kcat, Node packages, Kafka's jars and versitygw: what the tests start
+	@scripts/system-packages test
+	@$(BIN)/python -m tests.support.install_tools
+
+# --- running ----------------------------------------------------------------------------------------------------------
+run: $(VENV)/.server  ## a node on 127.0.0.1:9092, data under ./data (PORT=, DATA=, STORE=, ARGS=)
+	@$(BIN)/tidelog serve --port $(PORT) --data-dir $(DATA) --store $(STORE) $(ARGS)
+
+demo: test-tools  ## real flights through the node, the bucket, and PySpark
+	@$(BIN)/python -m examples.flights.demo
+
+bench: test-tools  ## produce and fetch against the floor, in one interleaved run
+	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+# --- proving ----------------------------------------------------------------------------------------------------------
+check: install  ## ruff, mypy --strict, import-linter
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+test: test-tools  ## every test, in under 15 minutes on two cores
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not faults"
+
+faults: test-tools  ## all kill, power-loss and request-death runs
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m faults
+
+proto: install  ## generate code from the .proto files
+	@$(BIN)/python -m grpc_api.proto.generate
+
+lock:  ## remake constraints.txt from pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q uv
+	@$(BIN)/uv pip compile -q --upgrade --python-version 3.11 --all-extras --no-emit-index-url --no-header --no-annotate \
+		pyproject.toml -o constraints.txt
+
+clean:  ## remove what was built; data/ stays
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache
+	find . -name '*.so' -not -path './.venv/*' -delete

@@ -1,0 +1,64 @@
+"""The disk watermark: what keeps a long store outage from filling the disk.
+
+While the object store is away nothing may be evicted, so produce goes on until the data directory's file system is
+`slow_at` full, is slowed between there and `refuse_at`, and refused above: reads, uploads and eviction need the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from storage_tiers.errors import StorageError
+
+#: The longest that one produce answer is held back.
+MAX_THROTTLE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """Used shares of the file system, 0..1."""
+
+    slow_at: float = 0.90
+    refuse_at: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not 0 < self.slow_at <= self.refuse_at <= 1:
+            raise ValueError("disk watermarks must satisfy 0 < slow <= refuse <= 1")
+
+
+class DiskGuard:
+    """`look` is called by a background worker; `admit` costs one attribute on the hot path."""
+
+    __slots__ = ("_directory", "_refusal", "_watermarks", "throttle_s", "used")
+
+    def __init__(self, directory: str, watermarks: Watermarks) -> None:
+        self._directory = directory
+        self._watermarks = watermarks
+        self._refusal: StorageError | None = None
+        self.throttle_s = 0.0
+        self.used = 0.0
+
+    def look(self) -> None:
+        stat = os.statvfs(self._directory)
+        available = stat.f_bavail + stat.f_blocks - stat.f_bfree
+        self.judge(1 - stat.f_bavail / available if available else 1.0)
+
+    def judge(self, used: float) -> None:
+        """Decides from the used share of the disk, 0..1."""
+        self.used = used
+        slow, refuse = self._watermarks.slow_at, self._watermarks.refuse_at
+        if used >= refuse:
+            self._refusal = StorageError(
+                f"{self._directory} is {used:.0%} full (produce is refused from {refuse:.0%}); "
+                "free space, lower retention, or bring the object store back"
+            )
+            self.throttle_s = 0.0
+            return
+        self._refusal = None
+        share = (used - slow) / (refuse - slow) if refuse > slow else 0.0
+        self.throttle_s = MAX_THROTTLE_S * max(0.0, share)
+
+    def admit(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal

@@ -1,0 +1,168 @@
+"""Answering fetches: at once when there is enough to say, else when a partition moves, a chunk arrives, or time is up.
+
+A waiting fetch holds no task: it is a future, a timer, and a callback in the partitions it watches. Each attempt reads all
+partitions anew, so what is answered is one consistent pass. Cold data that is not cached is fetched in the background and
+never delays the hot partitions of the same request; the background fetch outlives the request that asked for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from grpc_api.contract.log import Fetch, Fetched, FetchPartition
+from grpc_api.contract.ready import Ready
+from service.broker.partition import Partition
+from storage_tiers.cold.cold_reader import ColdMiss
+from storage_tiers.errors import InconsistentTopicId, LogError
+
+#: Finds a partition, or raises the LogError to answer.
+Locate = Callable[[FetchPartition], Partition]
+
+
+class Attempt:
+    """One pass over all partitions of a fetch."""
+
+    __slots__ = ("answers", "misses", "ready", "size")
+
+    def __init__(self) -> None:
+        self.answers: list[Fetched] = []
+        self.misses: list[ColdMiss] = []
+        self.size = 0
+        self.ready = False  # an error or a diverging epoch is answered at once
+
+    def release(self) -> None:
+        for answer in self.answers:
+            answer.release_all()
+
+
+def attempt(fetch: Fetch, locate: Locate) -> Attempt:
+    """Reads what is there now, in the order asked, at most `max_bytes` (but at least one batch) in all."""
+    taken = Attempt()
+    left = fetch.max_bytes
+    for wanted in fetch.partitions:
+        try:
+            answer = _read_one(wanted, fetch, locate, taken, left)
+        except LogError as error:
+            taken.ready = True
+            answer = Fetched(error)
+        taken.answers.append(answer)
+        size = answer.size
+        taken.size += size
+        left -= size
+    return taken
+
+
+def _read_one(wanted: FetchPartition, fetch: Fetch, locate: Locate, taken: Attempt, left: int) -> Fetched:
+    partition = locate(wanted)
+    if wanted.topic_id is not None and wanted.topic_id != partition.topic_id:
+        raise InconsistentTopicId(f"{wanted.partition} is now topic id {partition.topic_id}; refresh metadata")
+    if partition.reads_blocked is not None:
+        raise partition.reads_blocked
+    partition.check_epoch(wanted.current_leader_epoch)
+    state, log = partition.state, partition.log
+    aborted = () if fetch.isolation else None
+    stable = partition.readable_end(fetch.isolation)
+    if wanted.last_fetched_epoch >= 0:
+        epoch, end = log.hot.epoch_end_offset(wanted.last_fetched_epoch)
+        if epoch >= 0 and (epoch < wanted.last_fetched_epoch or end < wanted.offset):
+            taken.ready = True
+            return Fetched(
+                None, state.high_watermark, stable, log.log_start_offset, (), aborted, diverging=(epoch, end)
+            )
+    nothing_yet = taken.size == 0
+    if left <= 0 and not nothing_yet:
+        return Fetched(None, state.high_watermark, stable, log.log_start_offset, (), aborted)
+    found = partition.read(
+        wanted.offset,
+        max_bytes=max(0, min(wanted.max_bytes, left)),
+        isolation=fetch.isolation,
+        min_one=nothing_yet,
+    )
+    if isinstance(found, ColdMiss):
+        taken.misses.append(found)
+        found = []
+    return Fetched(None, state.high_watermark, stable, log.log_start_offset, found, aborted)
+
+
+class DelayedFetch:
+    """A fetch that waits. Ends with an answer, or by cancellation of its future (the client went away)."""
+
+    def __init__(self, fetch: Fetch, locate: Locate, first: Attempt) -> None:
+        loop = asyncio.get_running_loop()
+        self._fetch = fetch
+        self._locate = locate
+        self._watched: list[Partition] = []
+        self._misses: set[asyncio.Future[None]] = set()
+        self.future: asyncio.Future[Sequence[Fetched]] = loop.create_future()
+        self.future.add_done_callback(self._forget)
+        self._timer = loop.call_later(fetch.max_wait_ms / 1000, self._time_up)
+        for wanted in fetch.partitions:
+            try:
+                partition = locate(wanted)
+            except LogError:
+                continue
+            partition.waiters.add(self._look_again)
+            self._watched.append(partition)
+        self._watch(first.misses)
+
+    def _watch(self, misses: Sequence[ColdMiss]) -> None:
+        for miss in misses:
+            if miss.waiter not in self._misses:
+                self._misses.add(miss.waiter)
+                miss.waiter.add_done_callback(self._hydrated)
+
+    def _hydrated(self, waiter: asyncio.Future[None]) -> None:
+        self._misses.discard(waiter)
+        failure = None if waiter.cancelled() else waiter.exception()
+        if isinstance(failure, LogError):
+            self._answer(failure)
+        else:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        if self.future.done():
+            return
+        taken = attempt(self._fetch, self._locate)
+        if taken.ready or taken.size >= self._fetch.min_bytes:
+            self.future.set_result(taken.answers)
+            return
+        self._watch(taken.misses)
+        taken.release()
+
+    def _time_up(self) -> None:
+        if not self.future.done():
+            self.future.set_result(attempt(self._fetch, self._locate).answers)
+
+    def _answer(self, failure: LogError) -> None:
+        """A cold read failed: its partition answers the failure, the others what they have."""
+        if self.future.done():
+            return
+        taken = attempt(self._fetch, self._locate)
+        missing = {id(m) for m in taken.misses}
+        answers = [
+            Fetched(failure) if missing and not a.slices and a.error is None and _is_cold(self._locate, w) else a
+            for w, a in zip(self._fetch.partitions, taken.answers, strict=True)
+        ]
+        self.future.set_result(answers)
+
+    def _forget(self, _: asyncio.Future[Sequence[Fetched]]) -> None:
+        self._timer.cancel()
+        for partition in self._watched:
+            partition.waiters.discard(self._look_again)
+        for waiter in self._misses:
+            waiter.remove_done_callback(self._hydrated)
+
+
+def _is_cold(locate: Locate, wanted: FetchPartition) -> bool:
+    hot = locate(wanted).log.hot
+    return wanted.offset < hot.local_start_offset
+
+
+def fetch_records(fetch: Fetch, locate: Locate) -> Ready[Sequence[Fetched]]:
+    """The contract's `Log.fetch`."""
+    taken = attempt(fetch, locate)
+    if taken.ready or taken.size >= fetch.min_bytes or fetch.max_wait_ms <= 0 or not fetch.partitions:
+        return taken.answers
+    taken.release()
+    return DelayedFetch(fetch, locate, taken).future

@@ -1,0 +1,73 @@
+"""Group fsync: one fsync of a partition covers every append before it began.
+
+Appends go on while a flush runs in a thread; what arrives meanwhile is covered by the next one. An fsync that fails is
+final for its partition until restart: after a failed fsync the kernel may have dropped the dirty pages, so a second
+fsync that succeeds would prove nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+from service.broker.partition import Partition
+from storage_tiers.errors import StorageError
+
+log = logging.getLogger(__name__)
+
+#: Threads that may wait for the disk at once.
+FLUSH_THREADS = 4
+
+
+class Flusher:
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
+        self._running: dict[Partition, asyncio.Task[None]] = {}
+        self._again: set[Partition] = set()
+
+    def request(self, partition: Partition) -> None:
+        """Flushes soon; at most one flush of a partition runs at a time."""
+        if partition in self._running:
+            self._again.add(partition)
+        else:
+            self._start(partition)
+
+    async def flush(self, partition: Partition) -> None:
+        """Returns once everything appended before the call is on disk."""
+        upto = partition.log.end_offset
+        while partition.log.hot.recovery_point < upto:
+            if partition.unavailable is not None and isinstance(partition.unavailable, StorageError):
+                raise partition.unavailable
+            self.request(partition)
+            await asyncio.wait({self._running[partition]})
+
+    async def close(self) -> None:
+        while self._running:
+            await asyncio.wait(set(self._running.values()))
+        self._threads.shutdown(wait=True)
+
+    def _start(self, partition: Partition) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(partition), name=f"flush {partition.partition}")
+        self._running[partition] = task
+        task.add_done_callback(lambda _: self._ended(partition))
+
+    def _ended(self, partition: Partition) -> None:
+        del self._running[partition]
+        if partition in self._again:
+            self._again.discard(partition)
+            self._start(partition)
+
+    async def _run(self, partition: Partition) -> None:
+        hot = partition.log.hot
+        targets = hot.begin_flush()
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, targets.sync)
+        except OSError as error:
+            log.exception("fsync of %s failed", partition.partition)
+            partition.fail(
+                StorageError(f"{partition.partition}: fsync failed ({error}); mend the disk, then restart the node")
+            )
+            return
+        hot.finish_flush(targets)
+        partition.flushed(hot.recovery_point)

@@ -1,0 +1,152 @@
+"""The contract's `Log` over the partitions of this node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from grpc_api.contract.log import (
+    Append,
+    Appended,
+    Fetch,
+    Fetched,
+    FetchPartition,
+    Isolation,
+    OffsetQuery,
+    OffsetSpec,
+    SealedPartition,
+)
+from grpc_api.contract.ready import Ready
+from service.broker.disk import DiskGuard
+from service.broker.fetching import fetch_records
+from service.broker.partition import Partition
+from service.broker.partitions import Partitions
+from service.broker.producer_ids import ProducerIds
+from service.broker.tiering import Tiering
+from storage_tiers.errors import (
+    InvalidRequest,
+    LogError,
+    OffsetOutOfRange,
+    UnsupportedVersion,
+)
+from storage_tiers.types import NO_EPOCH, NO_TIMESTAMP, TimestampOffset, TopicId, TopicPartition
+
+
+class LogService:
+    def __init__(
+        self,
+        partitions: Partitions,
+        *,
+        producer_ids: ProducerIds,
+        tiering: Tiering,
+        disk: DiskGuard,
+        topic_name: Callable[[TopicId], str | None],
+    ) -> None:
+        self._partitions = partitions
+        self._producer_ids = producer_ids
+        self._tiering = tiering
+        self._disk = disk
+        self._topic_name = topic_name
+
+    def append(
+        self, appends: Sequence[Append], *, transactional_id: str | None = None
+    ) -> Ready[Sequence[Appended | LogError]]:
+        answers: list[Appended | LogError] = []
+        for wanted in appends:
+            try:
+                self._disk.admit()
+                answers.append(self._partitions.get(wanted.partition).append(wanted.batch))
+            except LogError as error:
+                answers.append(error)
+        if self._disk.throttle_s:
+            return _later(answers, self._disk.throttle_s)
+        return answers
+
+    def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
+        return fetch_records(fetch, self._locate)
+
+    def _locate(self, wanted: FetchPartition) -> Partition:
+        return self._partitions.get(wanted.partition)
+
+    async def list_offsets(self, queries: Sequence[OffsetQuery]) -> Sequence[TimestampOffset | LogError | None]:
+        answers: list[TimestampOffset | LogError | None] = []
+        for query in queries:
+            try:
+                partition = self._partitions.get(query.partition)
+                if partition.reads_blocked is not None:
+                    raise partition.reads_blocked
+                partition.check_epoch(query.current_leader_epoch)
+                answers.append(await self._offset(partition, query.timestamp, query.isolation))
+            except LogError as error:
+                answers.append(error)
+        return answers
+
+    async def _offset(self, partition: Partition, timestamp: int, isolation: Isolation) -> TimestampOffset | None:
+        log, hot = partition.log, partition.log.hot
+        if timestamp >= 0:
+            return await log.offset_for_timestamp(timestamp, upto_offset=partition.readable_end(isolation))
+        match timestamp:
+            case OffsetSpec.LATEST:
+                return TimestampOffset(NO_TIMESTAMP, partition.readable_end(isolation), partition.state.leader_epoch)
+            case OffsetSpec.EARLIEST:
+                return _position(partition, hot.log_start_offset)
+            case OffsetSpec.EARLIEST_LOCAL:
+                return _position(partition, max(hot.log_start_offset, hot.local_start_offset))
+            case OffsetSpec.MAX_TIMESTAMP:
+                return await log.max_timestamp()
+            case OffsetSpec.LATEST_TIERED:
+                if log.root is None or log.root.end <= hot.log_start_offset:
+                    return TimestampOffset(NO_TIMESTAMP, -1, NO_EPOCH)
+                return _position(partition, log.root.end - 1)
+            case OffsetSpec.EARLIEST_PENDING_UPLOAD:
+                if log.cold is None:
+                    return TimestampOffset(NO_TIMESTAMP, -1, NO_EPOCH)
+                return _position(partition, max(log.tiered_end, hot.log_start_offset))
+        raise UnsupportedVersion(f"{partition.partition}: no offset is known for the special timestamp {timestamp}")
+
+    async def delete_records(self, partition: TopicPartition, before_offset: int) -> int:
+        led = self._partitions.get(partition)
+        watermark = led.state.high_watermark
+        target = watermark if before_offset == -1 else before_offset
+        if not 0 <= target <= watermark:
+            raise OffsetOutOfRange(
+                f"{partition}: cannot delete below {before_offset}; the high watermark is {watermark} (or ask with -1)"
+            )
+        if "delete" not in led.log.hot.settings.cleanup_policy:
+            raise InvalidRequest(f"{partition}: cleanup.policy has no `delete`, so records leave by compaction only")
+        led.log.hot.raise_log_start(target)
+        self._partitions.checkpoint_log_starts()
+        await self._tiering.log_start_raised(led)
+        return led.log.log_start_offset
+
+    async def epoch_end_offset(
+        self, partition: TopicPartition, leader_epoch: int, current_leader_epoch: int = NO_EPOCH
+    ) -> tuple[int, int]:
+        led = self._partitions.get(partition)
+        led.check_epoch(current_leader_epoch)
+        return await led.log.epoch_end_offset(leader_epoch)
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        return self._topic_name(topic_id)
+
+    async def init_producer_id(
+        self, transactional_id: str | None, *, producer_id: int = -1, producer_epoch: int = -1, timeout_ms: int = 0
+    ) -> tuple[int, int]:
+        if transactional_id is not None:
+            raise UnsupportedVersion("this node coordinates no transactions; leave transactional.id unset")
+        return await self._producer_ids.next(), 0
+
+    async def seal(self, topic: str, *, wait: bool, timeout_ms: int) -> Sequence[SealedPartition]:
+        return await self._tiering.seal(self._partitions.of_topic(topic), wait=wait, timeout_ms=timeout_ms)
+
+
+def _position(partition: Partition, offset: int) -> TimestampOffset:
+    return TimestampOffset(NO_TIMESTAMP, offset, partition.log.hot.epoch_at(offset))
+
+
+def _later(answers: Sequence[Appended | LogError], delay_s: float) -> asyncio.Future[Sequence[Appended | LogError]]:
+    """The answers, held back: how a producer is slowed as the disk nears its watermark."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Sequence[Appended | LogError]] = loop.create_future()
+    loop.call_later(delay_s, lambda: future.done() or future.set_result(answers))
+    return future

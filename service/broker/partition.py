@@ -1,0 +1,208 @@
+"""One partition that this node leads: validates, appends, commits, and wakes whoever waits.
+
+Runs on the event loop only. Appends are synchronous (one gathered write); fsyncs and store traffic happen elsewhere and
+report back through `flushed` and `tiered`. A record is visible once it is below the high watermark, never before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from grpc_api.contract.log import Appended, Isolation
+from service.broker.partition_state import PartitionState
+from storage_tiers.clock import Clock
+from storage_tiers.cold.cold_reader import ColdMiss
+from storage_tiers.errors import (
+    FencedLeaderEpoch,
+    InvalidTransactionState,
+    LogError,
+    OffsetOutOfRange,
+    UnknownLeaderEpoch,
+)
+from storage_tiers.records.batch import BatchHeader, check_timestamps, read_header, stamp_log_append_time, validate
+from storage_tiers.tiered_log import TieredLog
+from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, FileSlice, TopicId, TopicPartition
+
+#: Called when a partition has something to flush, to offload, or nothing more to say.
+Notify = Callable[["Partition"], None]
+
+
+class Partition:
+    """`unavailable` says why the partition refuses writes, `reads_blocked` why it serves nothing at all."""
+
+    __slots__ = (
+        "_clock",
+        "_committing",
+        "_on_flush_needed",
+        "_on_roll",
+        "_wake_planned",
+        "deep_validation",
+        "log",
+        "partition",
+        "reads_blocked",
+        "seal_requested",
+        "state",
+        "topic_id",
+        "unavailable",
+        "waiters",
+    )
+
+    def __init__(
+        self,
+        log: TieredLog,
+        state: PartitionState,
+        *,
+        clock: Clock,
+        on_flush_needed: Notify,
+        on_roll: Notify,
+        deep_validation: bool = True,
+    ) -> None:
+        self.log = log
+        self.partition: TopicPartition = log.hot.partition
+        self.topic_id: TopicId = log.hot.topic_id
+        self.state = state
+        self.unavailable: LogError | None = None
+        self.reads_blocked: LogError | None = None
+        self.waiters: set[Callable[[], None]] = set()
+        self.seal_requested = False
+        self.deep_validation = deep_validation
+        self._clock = clock
+        self._on_flush_needed = on_flush_needed
+        self._on_roll = on_roll
+        self._committing: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._wake_planned = False
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+    def append(self, batch: memoryview) -> Appended:
+        """Appends one batch as leader. Any LogError means that nothing was written."""
+        if self.unavailable is not None:
+            raise self.unavailable
+        hot = self.log.hot
+        settings = hot.settings
+        now_ms = self._clock.unix_ms()
+        header = validate(
+            batch, max_bytes=settings.max_message_bytes, compacted=settings.cleanup_compact, deep=self.deep_validation
+        )
+        stamped = -1
+        if settings.timestamp_type == "LogAppendTime":
+            owned = bytearray(batch)
+            stamp_log_append_time(owned, now_ms)
+            batch, stamped = memoryview(owned), now_ms
+            header = read_header(batch)
+        else:
+            check_timestamps(
+                header,
+                now_ms=now_ms,
+                before_max_ms=settings.timestamp_before_max_ms,
+                after_max_ms=settings.timestamp_after_max_ms,
+            )
+        if header.producer_id != NO_PRODUCER_ID:
+            duplicate = self._check_producer(header, now_ms)
+            if duplicate is not None:
+                return duplicate
+        base = hot.append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
+        return Appended(
+            base, self.state.leader_epoch, stamped, hot.log_start_offset, self._committed(base, hot.end_offset)
+        )
+
+    def _check_producer(self, header: BatchHeader, now_ms: int) -> Appended | None:
+        """The answer to a batch that is already in the log; None for a new one."""
+        if header.transactional:
+            raise InvalidTransactionState(
+                f"{self.partition}: producer {header.producer_id} has no transaction on this node"
+            )
+        hot = self.log.hot
+        known = hot.producer_state.check(header, now_ms=now_ms)
+        if known is None:
+            return None
+        return Appended(
+            known.base_offset,
+            self.state.leader_epoch,
+            known.timestamp if hot.settings.timestamp_type == "LogAppendTime" else -1,
+            hot.log_start_offset,
+            self._waiter(known.last_offset + 1),
+        )
+
+    def _committed(self, base: int, end: int) -> asyncio.Future[None] | None:
+        hot = self.log.hot
+        must_flush = hot.unflushed_records >= hot.settings.flush_messages
+        if self.state.appended(base, end, hold_until_flushed=must_flush):
+            self._advanced()
+        if must_flush:
+            self._on_flush_needed(self)
+        if hot.rolled:
+            hot.rolled = False
+            self._on_roll(self)
+        return self._waiter(end)
+
+    def _waiter(self, end: int) -> asyncio.Future[None] | None:
+        if end <= self.state.high_watermark:
+            return None
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._committing.append((end, waiter))
+        return waiter
+
+    def flushed(self, upto: int) -> None:
+        if self.state.flushed(upto):
+            self._advanced()
+
+    def fail(self, error: LogError) -> None:
+        """No more writes until the node is restarted; whoever waits for an acknowledgement learns why."""
+        self.unavailable = error
+        while self._committing:
+            waiter = self._committing.popleft()[1]
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._plan_wake()
+
+    def _advanced(self) -> None:
+        watermark = self.state.high_watermark
+        committing = self._committing
+        while committing and committing[0][0] <= watermark:
+            waiter = committing.popleft()[1]
+            if not waiter.done():
+                waiter.set_result(None)
+        if self.waiters:
+            self._plan_wake()
+
+    def _plan_wake(self) -> None:
+        # Once per turn of the loop: fifty pipelined appends wake a waiting fetch once.
+        if not self._wake_planned:
+            self._wake_planned = True
+            asyncio.get_running_loop().call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._wake_planned = False
+        for notify in tuple(self.waiters):
+            notify()
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+    def readable_end(self, isolation: Isolation) -> int:
+        """Where readers stop. Until transactions exist the last stable offset is the high watermark."""
+        return self.state.high_watermark
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """KIP-320: a caller with an older view is fenced, one with a newer view asks too early."""
+        if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.state.leader_epoch:
+            return
+        if current_leader_epoch < self.state.leader_epoch:
+            raise FencedLeaderEpoch(
+                f"{self.partition}: leader epoch {current_leader_epoch} is over, it is {self.state.leader_epoch} now; "
+                "refresh metadata"
+            )
+        raise UnknownLeaderEpoch(f"{self.partition}: leader epoch {current_leader_epoch} has not reached this node yet")
+
+    def read(self, offset: int, *, max_bytes: int, isolation: Isolation, min_one: bool) -> list[FileSlice] | ColdMiss:
+        end = self.readable_end(isolation)
+        if offset >= end:
+            if offset > self.log.end_offset:
+                raise OffsetOutOfRange(
+                    f"{self.partition}: offset {offset} is past the log end {self.log.end_offset}; "
+                    "ask ListOffsets where the log ends"
+                )
+            if offset < self.log.log_start_offset:
+                raise OffsetOutOfRange(f"{self.partition}: offset {offset} is below the log start")
+            return []
+        return self.log.read(offset, max_bytes=max_bytes, upto_offset=end, min_one=min_one)

@@ -1,0 +1,114 @@
+"""The node's own settings, read once: flag, then TIDELOG_* variable, then `--config` file (TOML), then default.
+
+Kafka's broker configs are not attributes here: they stay rows of `service.configs` and travel as `broker`, a mapping of
+Kafka's own names to text. This is the one module that looks at the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from storage_tiers.errors import InvalidConfig
+
+PREFIX = "TIDELOG_"
+
+
+class NodeSettings(BaseModel):
+    """Ports of 0 mean a free one. `advertise` is what clients are told; by default what the node listens on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data_dir: Path = Path("data/node")
+    store: str = "file://data/store"
+    s3_endpoint: str | None = None
+    s3_region: str | None = None
+    listen: str = "127.0.0.1"
+    port: int = Field(default=9092, ge=0, le=65535)
+    advertise: str | None = None
+    grpc_port: int = Field(default=0, ge=0, le=65535)
+    http_port: int = Field(default=0, ge=0, le=65535)
+    node_id: int = Field(default=1, ge=0)
+    log_level: str = "INFO"
+    broker: Mapping[str, str] = Field(default_factory=dict)
+
+    @field_validator("advertise")
+    @classmethod
+    def _host_and_port(cls, value: str | None) -> str | None:
+        if value is not None and not (value.rpartition(":")[0] and value.rpartition(":")[2].isdigit()):
+            raise ValueError("write HOST:PORT")
+        return value
+
+    @field_validator("log_level")
+    @classmethod
+    def _level(cls, value: str) -> str:
+        if value.upper() not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
+            raise ValueError("one of DEBUG, INFO, WARNING, ERROR")
+        return value.upper()
+
+
+def load_settings(
+    flags: Mapping[str, Any], *, config_file: Path | None = None, environ: Mapping[str, str] | None = None
+) -> NodeSettings:
+    """Merges the four sources; `flags` holds only what the user gave. Raises InvalidConfig naming source and key."""
+    environ = os.environ if environ is None else environ
+    merged: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    layers = [
+        (str(config_file), _from_file(config_file)),
+        ("the environment", _from_environment(environ)),
+        ("the command line", {k: v for k, v in flags.items() if v is not None}),
+    ]
+    broker: dict[str, str] = {}
+    for source, values in layers:
+        for key, value in values.items():
+            if key == "broker":
+                broker.update({str(k): _text(v) for k, v in value.items()})
+            elif key not in NodeSettings.model_fields:
+                known = ", ".join(sorted(NodeSettings.model_fields))
+                raise InvalidConfig(f"{source}: unknown setting {key!r}; known are {known}")
+            else:
+                merged[key] = value
+                sources[key] = source
+    try:
+        return NodeSettings(**merged, broker=broker)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        raise InvalidConfig(f"{sources.get(key, 'settings')}: {key}: {first['msg']}") from None
+
+
+def _from_file(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InvalidConfig(f"cannot read {path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidConfig(f"{path} is not TOML: {error}") from None
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """TIDELOG_DATA_DIR and so on; a broker config's dots become underscores: TIDELOG_BROKER_log_retention_ms is written
+    TIDELOG_BROKER__LOG_RETENTION_MS."""
+    found: dict[str, Any] = {}
+    broker: dict[str, str] = {}
+    for name, value in environ.items():
+        if not name.startswith(PREFIX):
+            continue
+        key = name[len(PREFIX) :]
+        if key.startswith("BROKER__"):
+            broker[key[len("BROKER__") :].lower().replace("_", ".")] = value
+        else:
+            found[key.lower()] = value
+    return {**found, "broker": broker} if broker else found
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

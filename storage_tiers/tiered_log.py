@@ -1,0 +1,78 @@
+"""One offset space over both tiers: a partition's local segments and the ranges that its manifest names in the store.
+
+Invariants: [log start, log end) is readable without gap or repeat, whatever is evicted meanwhile: local segments serve
+from their first offset on, the manifest everything before it, and eviction never passes the manifest's durable end (I3).
+An answer planned from a local segment keeps that segment's descriptor open, so evicting it harms nobody.
+
+Not promised: that a cold read is answered at once. `read` returns a `ColdMiss` whose waiter ends when it is worth asking
+again; what was hydrated meanwhile stays for the next who asks.
+"""
+
+from __future__ import annotations
+
+from storage_tiers.cold.cold_reader import ColdMiss, ColdReader
+from storage_tiers.cold.manifest import Root
+from storage_tiers.errors import OffsetOutOfRange
+from storage_tiers.hot.log import HotLog
+from storage_tiers.types import FileSlice, TimestampOffset
+
+
+class TieredLog:
+    """`root` is the newest durable manifest this node has seen (None: nothing is tiered)."""
+
+    __slots__ = ("cold", "hot", "root")
+
+    def __init__(self, hot: HotLog, cold: ColdReader | None, root: Root | None = None) -> None:
+        self.hot = hot
+        self.cold = cold
+        self.root = root
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.hot.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.hot.end_offset
+
+    @property
+    def tiered_end(self) -> int:
+        """End of what the bucket durably holds; the log start where it holds nothing."""
+        return self.root.end if self.root is not None else self.hot.log_start_offset
+
+    def read(self, offset: int, *, max_bytes: int, upto_offset: int, min_one: bool) -> list[FileSlice] | ColdMiss:
+        """Slices from the batch that holds `offset`, below `upto_offset`; the caller releases them."""
+        hot = self.hot
+        if offset >= hot.local_start_offset and offset >= hot.log_start_offset:
+            return hot.read(offset, max_bytes=max_bytes, upto_offset=upto_offset, min_one=min_one)
+        if offset < hot.log_start_offset or self.root is None or self.cold is None:
+            raise OffsetOutOfRange(
+                f"{hot.partition}: offset {offset} is outside [{hot.log_start_offset}, {hot.end_offset}]; "
+                "ask ListOffsets where the log begins"
+            )
+        found = self.cold.read(self.root, offset, max_bytes=max_bytes, log_start=hot.log_start_offset)
+        return found if isinstance(found, ColdMiss) else list(found.slices)
+
+    async def offset_for_timestamp(self, timestamp: int, *, upto_offset: int) -> TimestampOffset | None:
+        """The first record by offset in [log start, `upto_offset`) whose timestamp is at least `timestamp`."""
+        if self.cold is not None and self.root is not None and self.hot.log_start_offset < self.hot.local_start_offset:
+            found = await self.cold.offset_for_timestamp(self.root, timestamp, log_start=self.hot.log_start_offset)
+            if found is not None and found.offset < self.hot.local_start_offset:
+                return found
+        hit = self.hot.offset_for_timestamp(timestamp)
+        return hit if hit is not None and hit.offset < upto_offset else None
+
+    async def max_timestamp(self) -> TimestampOffset | None:
+        """The record of the largest timestamp, the first of them by offset."""
+        hot = self.hot.max_timestamp()
+        if self.cold is None or self.root is None or self.hot.log_start_offset >= self.hot.local_start_offset:
+            return hot
+        cold = await self.cold.max_timestamp(self.root, log_start=self.hot.log_start_offset)
+        if cold is None or (hot is not None and hot.timestamp > cold.timestamp):
+            return hot
+        return cold
+
+    async def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
+        """(largest epoch <= `leader_epoch`, where it ended). The hot history reaches back over the cold one: eviction
+        never truncates it, and a log rebuilt from the tier starts with the sidecar's."""
+        return self.hot.epoch_end_offset(leader_epoch)
