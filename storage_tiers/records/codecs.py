@@ -1,0 +1,145 @@
+"""Compression of a batch's records, with a bound on what comes out: a bomb gets an error, not memory.
+
+All four codecs come from `cramjam`, as whole payloads: `decompress_into` writes into a buffer of ours and stops at its
+end, so the bound is the buffer. How long the result will be is mostly unknown (Java writes LZ4 and Zstandard without
+sizes); a first buffer of a few times the input is enough in practice, and grows eightfold up to the bound otherwise.
+
+Written as Java's clients read it: gzip; xerial-framed snappy in blocks of 32 KiB; LZ4 frames of independent blocks
+without content checksum; Zstandard frames. Read: all that, raw snappy, and whatever else the formats allow.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Any
+
+import cramjam
+
+from storage_tiers.errors import CorruptRecord, RecordTooLarge
+from storage_tiers.records.checksum import Buffer
+
+
+class Codec(IntEnum):
+    """The low three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+#: What a batch may always inflate to, whatever its size.
+MIN_INFLATION_BOUND = 64 << 20
+#: Beyond that, how many times its own size.
+MAX_INFLATION_RATIO = 16
+DEFAULT_MAX_DECOMPRESSED = MIN_INFLATION_BOUND
+
+_FIRST_RATIO = 4
+_SMALLEST_BUFFER = 4096
+_GROWTH = 8
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK = 32 << 10
+
+#: What cramjam says (Rust's io::ErrorKind::WriteZero) when the output buffer is full.
+_FULL = "failed to write whole buffer"
+
+
+def inflation_bound(batch_size: int) -> int:
+    """Bytes that the records of a batch of `batch_size` bytes may inflate to. Writers and readers share this bound, so
+    that what was accepted can be read."""
+    return max(MIN_INFLATION_BOUND, MAX_INFLATION_RATIO * batch_size)
+
+
+def compress(codec: Codec, payload: Buffer, *, level: int | None = None) -> bytes:
+    """`payload` under `codec`; `level` as in `compression.gzip.level` and its siblings, the codec's default if None."""
+    if codec is Codec.NONE:
+        return bytes(payload)
+    if codec is Codec.GZIP:
+        return bytes(cramjam.gzip.compress(payload, level=6 if level is None else level))
+    if codec is Codec.SNAPPY:
+        return _xerial(payload)
+    if codec is Codec.LZ4:
+        compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+        compressor.compress(bytes(payload))
+        return bytes(compressor.finish())
+    return bytes(cramjam.zstd.compress(payload, level=3 if level is None else level))
+
+
+def decompress(codec: Codec, payload: Buffer, *, max_bytes: int) -> memoryview:
+    """The inflated payload. RecordTooLarge beyond `max_bytes`, without allocating more; CorruptRecord if it is damaged."""
+    if codec is Codec.NONE:
+        if len(payload) > max_bytes:
+            raise _too_large(codec, max_bytes)
+        return memoryview(payload)
+    try:
+        if codec is Codec.SNAPPY:
+            return _decompress_snappy(payload, max_bytes)
+        return _decompress_stream(_STREAMS[codec], codec, payload, max_bytes)
+    except cramjam.DecompressionError as error:
+        raise CorruptRecord(f"the {codec.name.lower()} data of the batch cannot be inflated: {error}") from None
+
+
+_STREAMS: dict[Codec, Any] = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
+
+
+def _decompress_stream(library: Any, codec: Codec, payload: Buffer, max_bytes: int) -> memoryview:
+    room = min(max_bytes, max(_SMALLEST_BUFFER, _FIRST_RATIO * len(payload)))
+    while True:
+        output = bytearray(room)
+        try:
+            written = library.decompress_into(payload, output)
+            return memoryview(output)[:written]
+        except cramjam.DecompressionError as error:
+            if _FULL not in str(error):
+                raise
+        if room >= max_bytes:
+            raise _too_large(codec, max_bytes)
+        del output
+        room = min(max_bytes, room * _GROWTH)
+
+
+def _xerial(payload: Buffer) -> bytes:
+    view = memoryview(payload)
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK]))
+        parts += [struct.pack(">i", len(block)), block]
+    return b"".join(parts)
+
+
+def _decompress_snappy(payload: Buffer, max_bytes: int) -> memoryview:
+    view = memoryview(payload)
+    blocks = _xerial_blocks(view) if view[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC else [view]
+    total = 0
+    for block in blocks:
+        total += cramjam.snappy.decompress_raw_len(block)
+        if total > max_bytes:
+            raise _too_large(Codec.SNAPPY, max_bytes)
+    output = memoryview(bytearray(total))
+    written = 0
+    for block in blocks:
+        written += cramjam.snappy.decompress_raw_into(block, output[written:])
+    return output[:written]
+
+
+def _xerial_blocks(view: memoryview) -> list[memoryview]:
+    blocks = []
+    at = len(_XERIAL_HEADER)
+    while at < len(view):
+        if len(view) - at < 4:
+            raise CorruptRecord("the snappy data of the batch ends inside a block's length")
+        (length,) = struct.unpack_from(">i", view, at)
+        at += 4
+        if not 0 < length <= len(view) - at:
+            raise CorruptRecord(f"a snappy block of {length} bytes does not fit the batch")
+        blocks.append(view[at : at + length])
+        at += length
+    return blocks
+
+
+def _too_large(codec: Codec, max_bytes: int) -> RecordTooLarge:
+    return RecordTooLarge(f"the {codec.name.lower()} batch inflates beyond {max_bytes} bytes: send smaller batches")

@@ -1,0 +1,48 @@
+"""What the walker uses of `cython` when it runs uncompiled and Cython is not installed: names that do nothing.
+
+Cython is needed to build, never to run. Types appear only in annotations, which nothing evaluates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+compiled = False
+
+
+def cfunc(function: Function) -> Function:
+    return function
+
+
+def inline(function: Function) -> Function:
+    return function
+
+
+def declare(kind: Any, value: int) -> int:
+    return value
+
+
+def exceptval(*, check: bool) -> Callable[[Function], Function]:
+    return lambda function: function
+
+
+class _NoGil:
+    """Decorator and block at once, as in Cython."""
+
+    def __call__(self, function: Function) -> Function:
+        return function
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+nogil = _NoGil()

@@ -1,0 +1,542 @@
+"""The native walker: what a broker must look at inside record batches, at memory speed and without copying a record.
+
+Cython in pure-Python mode: `hatch_build.py` compiles this file; uncompiled it gives the same results, slowly, which is
+what its tests compare it with. It checks framing and nothing else, and trusts nothing: every index is compared with the
+end of the buffer before it is read, and no arithmetic can leave 64 bits, whatever the bytes say. Callers pass buffers
+of bytes (format `B`) that do not change while a call runs: the GIL is released in the loops.
+
+Does not promise: text in UTF-8, sensible timestamps, CRCs (but for `recover_scan`), decompression.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:  # installed without a compiler and without Cython: the same loops as plain Python
+    from storage_tiers.records import plain_cython as cython
+
+from storage_tiers.errors import CorruptRecord
+from storage_tiers.records.checksum import crc32c
+
+# What C code sees of the codes below; a declared name is invisible to importers.
+_SOUND = cython.declare(cython.int, 0)
+_BAD_LENGTH = cython.declare(cython.int, 1)
+_BAD_TIMESTAMP_DELTA = cython.declare(cython.int, 2)
+_BAD_OFFSET_DELTA = cython.declare(cython.int, 3)
+_BAD_KEY = cython.declare(cython.int, 4)
+_NULL_KEY = cython.declare(cython.int, 5)
+_BAD_VALUE = cython.declare(cython.int, 6)
+_BAD_HEADERS = cython.declare(cython.int, 7)
+_LENGTH_MISMATCH = cython.declare(cython.int, 8)
+_TOO_FEW_BYTES = cython.declare(cython.int, 9)
+_TOO_MANY_BYTES = cython.declare(cython.int, 10)
+_WHOLE = cython.declare(cython.int, 0)
+_PARTIAL = cython.declare(cython.int, 1)
+_BAD_SIZE = cython.declare(cython.int, 2)
+_BAD_MAGIC = cython.declare(cython.int, 3)
+_BAD_CRC = cython.declare(cython.int, 4)
+_BAD_OFFSETS = cython.declare(cython.int, 5)
+_BAD_EPOCH = cython.declare(cython.int, 6)
+# Bytes of a batch before its records, and before what `batchLength` counts.
+_HEADER = cython.declare(cython.Py_ssize_t, 61)
+_OVERHEAD = cython.declare(cython.Py_ssize_t, 12)
+# Literals beyond 32 bits would be Python objects.
+_TWO_TO_31 = cython.declare(cython.longlong, 1 << 31)
+_TWO_TO_32 = cython.declare(cython.longlong, 1 << 32)
+_MAX_OFFSET = cython.declare(cython.longlong, (1 << 63) - 1)
+
+#: Why a walk over records stopped; RECORD_FAULTS says it in words.
+SOUND = _SOUND
+BAD_LENGTH = _BAD_LENGTH
+BAD_TIMESTAMP_DELTA = _BAD_TIMESTAMP_DELTA
+BAD_OFFSET_DELTA = _BAD_OFFSET_DELTA
+BAD_KEY = _BAD_KEY
+NULL_KEY = _NULL_KEY
+BAD_VALUE = _BAD_VALUE
+BAD_HEADERS = _BAD_HEADERS
+LENGTH_MISMATCH = _LENGTH_MISMATCH
+TOO_FEW_BYTES = _TOO_FEW_BYTES
+TOO_MANY_BYTES = _TOO_MANY_BYTES
+
+RECORD_FAULTS = {
+    BAD_LENGTH: "its length does not fit the batch",
+    BAD_TIMESTAMP_DELTA: "its timestamp delta is cut short or too wide",
+    BAD_OFFSET_DELTA: "its offset delta is not the next one",
+    BAD_KEY: "its key does not fit the record",
+    NULL_KEY: "it has no key, which a compacted topic needs",
+    BAD_VALUE: "its value does not fit the record",
+    BAD_HEADERS: "its headers do not fit the record",
+    LENGTH_MISMATCH: "its fields end before its declared length",
+    TOO_FEW_BYTES: "the batch ends before it",
+    TOO_MANY_BYTES: "bytes follow the last record",
+}
+
+#: Why a walk over batches stopped. WHOLE: at the end of the buffer, between two batches.
+WHOLE = _WHOLE
+PARTIAL = _PARTIAL
+BAD_SIZE = _BAD_SIZE
+BAD_MAGIC = _BAD_MAGIC
+BAD_CRC = _BAD_CRC
+BAD_OFFSETS = _BAD_OFFSETS
+BAD_EPOCH = _BAD_EPOCH
+
+_INT64_MAX = (1 << 63) - 1
+_INT64_MIN = -(1 << 63)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _int32(raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t) -> cython.longlong:
+    a: cython.longlong = raw[at]
+    b: cython.longlong = raw[at + 1]
+    c: cython.longlong = raw[at + 2]
+    d: cython.longlong = raw[at + 3]
+    number: cython.longlong = a << 24 | b << 16 | c << 8 | d
+    return number if number < _TWO_TO_31 else number - _TWO_TO_32
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _int64(raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t) -> cython.longlong:
+    high: cython.longlong = _int32(raw, at)
+    low: cython.longlong = _int32(raw, at + 4)
+    return high * _TWO_TO_32 + (low if low >= 0 else low + _TWO_TO_32)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _varint(
+    raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.longlong:
+    """The 32-bit varint at `at`, still zigzag, with its width below it (zigzag << 3 | width); -1 if there is none."""
+    if at >= end:
+        return -1
+    byte: cython.longlong = raw[at]
+    if byte < 0x80:
+        return byte << 3 | 1
+    number: cython.longlong = byte & 0x7F
+    width: cython.longlong
+    for width in range(1, 5):
+        if at + width >= end:
+            return -1
+        byte = raw[at + width]
+        number |= (byte & 0x7F) << 7 * width
+        if byte < 0x80:
+            return number << 3 | (width + 1) if number < _TWO_TO_32 else -1
+    return -1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _zigzag(packed: cython.longlong) -> cython.longlong:
+    number: cython.longlong = packed >> 3
+    return (number >> 1) ^ -(number & 1)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _varlong_width(
+    raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """How many bytes the 64-bit varlong at `at` has; 0 if it is cut short or too wide."""
+    width: cython.Py_ssize_t
+    for width in range(10):
+        if at + width >= end:
+            return 0
+        if raw[at + width] < 0x80:
+            return width + 1 if width < 9 or raw[at + width] <= 1 else 0
+    return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _varlong(
+    raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t, width: cython.Py_ssize_t
+) -> cython.longlong:
+    """The 64-bit varlong of `width` bytes at `at`."""
+    number: cython.ulonglong = 0
+    group: cython.ulonglong
+    index: cython.Py_ssize_t
+    for index in range(width):
+        group = raw[at + index] & 0x7F
+        number |= group << 7 * index
+    half: cython.longlong = number >> 1
+    odd: cython.longlong = number & 1
+    return half ^ -odd
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _skip_bytes(
+    raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t, end: cython.Py_ssize_t, lowest: cython.int
+) -> cython.Py_ssize_t:
+    """The position after a length and its bytes; -1 if they do not fit. `lowest` is -1 where null is allowed, else 0."""
+    packed: cython.longlong = _varint(raw, at, end)
+    if packed < 0:
+        return -1
+    length: cython.longlong = _zigzag(packed)
+    at += packed & 7
+    if length < lowest or length > end - at:
+        return -1
+    return at + length if length > 0 else at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _skip_headers(
+    raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """The position after a record's headers; -1 if they do not fit."""
+    packed: cython.longlong = _varint(raw, at, end)
+    if packed < 0:
+        return -1
+    left: cython.longlong = _zigzag(packed)
+    at += packed & 7
+    if left < 0 or left > end - at:
+        return -1
+    while left > 0:
+        at = _skip_bytes(raw, at, end, 0)
+        if at < 0:
+            return -1
+        at = _skip_bytes(raw, at, end, -1)
+        if at < 0:
+            return -1
+        left -= 1
+    return at
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _fields_fault(
+    raw: cython.pointer[cython.const[cython.uchar]],
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    null_keys: cython.bint,
+) -> cython.int:
+    """Checks key, value and headers, which must fill [at, end)."""
+    if not null_keys and _varint(raw, at, end) >> 3 == 1:  # zigzag of -1
+        return _NULL_KEY
+    at = _skip_bytes(raw, at, end, -1)
+    if at < 0:
+        return _BAD_KEY
+    at = _skip_bytes(raw, at, end, -1)
+    if at < 0:
+        return _BAD_VALUE
+    at = _skip_headers(raw, at, end)
+    if at < 0:
+        return _BAD_HEADERS
+    return _SOUND if at == end else _LENGTH_MISMATCH
+
+
+def check_records(
+    payload: cython.const[cython.uchar][::1],
+    count: cython.longlong,
+    null_keys: cython.bint = True,
+    last_offset_delta: cython.longlong = -1,
+) -> tuple[int, int, int, int, int]:
+    """Walks all records of an uncompressed payload: (fault, index, lowest, highest, highest_at).
+
+    `fault` is SOUND or a key of RECORD_FAULTS, `index` that of the record at fault; `lowest` and `highest` are timestamp
+    deltas (ms, relative to the base timestamp), `highest_at` the offset delta of the first record with the highest.
+    Offset deltas must be 0, 1, 2 ...; given a `last_offset_delta` they must rise and not pass it (a compacted batch).
+    """
+    raw: cython.pointer[cython.const[cython.uchar]]
+    if cython.compiled:
+        raw = cython.address(payload[0])
+    else:
+        raw = payload
+    total: cython.Py_ssize_t = len(payload)
+    dense: cython.bint = last_offset_delta < 0
+    fault: cython.int = _SOUND
+    index: cython.longlong = 0
+    at: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t
+    width: cython.Py_ssize_t
+    packed: cython.longlong
+    length: cython.longlong
+    delta: cython.longlong
+    offset: cython.longlong
+    previous: cython.longlong = -1
+    lowest: cython.longlong = 0
+    highest: cython.longlong = 0
+    highest_at: cython.longlong = 0
+    with cython.nogil:
+        while index < count:
+            packed = _varint(raw, at, total)
+            if packed < 0:
+                fault = _TOO_FEW_BYTES if at >= total else _BAD_LENGTH
+                break
+            length = _zigzag(packed)
+            at += packed & 7
+            if length < 1 or length > total - at:
+                fault = _BAD_LENGTH
+                break
+            end = at + length
+            at += 1  # the record's attributes: no bit of them has a meaning
+            width = _varlong_width(raw, at, end)
+            if width == 0:
+                fault = _BAD_TIMESTAMP_DELTA
+                break
+            delta = _varlong(raw, at, width)
+            at += width
+            packed = _varint(raw, at, end)
+            if packed < 0:
+                fault = _BAD_OFFSET_DELTA
+                break
+            offset = _zigzag(packed)
+            at += packed & 7
+            if (dense and offset != index) or offset <= previous or (not dense and offset > last_offset_delta):
+                fault = _BAD_OFFSET_DELTA
+                break
+            previous = offset
+            fault = _fields_fault(raw, at, end, null_keys)
+            if fault != _SOUND:
+                break
+            if index == 0 or delta < lowest:
+                lowest = delta
+            if index == 0 or delta > highest:
+                highest = delta
+                highest_at = offset
+            at = end
+            index += 1
+        if fault == _SOUND and at != total:
+            fault = _TOO_MANY_BYTES
+    return fault, index, lowest, highest, highest_at
+
+
+def find_timestamp(
+    payload: cython.const[cython.uchar][::1],
+    count: cython.longlong,
+    base_timestamp: int,
+    base_offset: int,
+    target: int,
+) -> tuple[int, int] | None:
+    """(timestamp, offset) of the first record of an uncompressed payload with a timestamp (ms) at or after `target`.
+
+    Reads no further than that record. CorruptRecord if the framing breaks before it.
+    """
+    raw: cython.pointer[cython.const[cython.uchar]]
+    if cython.compiled:
+        raw = cython.address(payload[0])
+    else:
+        raw = payload
+    if target - base_timestamp > _INT64_MAX:
+        return None
+    wanted: cython.longlong = max(target - base_timestamp, _INT64_MIN)
+    total: cython.Py_ssize_t = len(payload)
+    index: cython.longlong = 0
+    at: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t
+    width: cython.Py_ssize_t
+    packed: cython.longlong
+    length: cython.longlong
+    delta: cython.longlong = 0
+    offset: cython.longlong = 0
+    found: cython.bint = False
+    broken: cython.bint = False
+    with cython.nogil:
+        while index < count:
+            broken = True
+            packed = _varint(raw, at, total)
+            if packed < 0:
+                break
+            length = _zigzag(packed)
+            at += packed & 7
+            if length < 1 or length > total - at:
+                break
+            end = at + length
+            at += 1
+            width = _varlong_width(raw, at, end)
+            if width == 0:
+                break
+            delta = _varlong(raw, at, width)
+            packed = _varint(raw, at + width, end)
+            if packed < 0:
+                break
+            broken = False
+            if delta >= wanted:
+                offset = _zigzag(packed)
+                found = True
+                break
+            at = end
+            index += 1
+    if broken:
+        raise CorruptRecord(f"record {index} of the batch at offset {base_offset} does not fit the batch")
+    return (base_timestamp + delta, base_offset + offset) if found else None
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _batch_stop(
+    raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.int:
+    """WHOLE if [at, end) begins with a whole, plausible batch header, else why not."""
+    if end - at < _HEADER:
+        return _PARTIAL
+    if _int32(raw, at + 8) < _HEADER - _OVERHEAD:
+        return _BAD_SIZE
+    if raw[at + 16] != 2:
+        return _BAD_MAGIC
+    base: cython.longlong = _int64(raw, at)
+    delta: cython.longlong = _int32(raw, at + 23)
+    if base < 0 or delta < 0 or base >= _MAX_OFFSET - delta:
+        return _BAD_OFFSETS
+    return _WHOLE
+
+
+def find_batch(
+    buffer: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    target_offset: cython.longlong,
+    whole: cython.bint = True,
+) -> tuple[int, int, int]:
+    """(position, size, base_offset) of the first batch of [start, end) whose last offset is at or after the target.
+
+    Otherwise (-1, resume, needed): go on reading at `resume`, where `needed` bytes (0: nothing known, as the buffer ends
+    between two batches) make the next step possible. Or (-2, position, stop): no batch begins there, for that reason
+    (BAD_SIZE, BAD_MAGIC, BAD_OFFSETS). With `whole` the batch must end within the buffer, else its header suffices.
+    """
+    raw: cython.pointer[cython.const[cython.uchar]]
+    if cython.compiled:
+        raw = cython.address(buffer[0])
+    else:
+        raw = buffer
+    _check_range(start, end, len(buffer))
+    at: cython.Py_ssize_t = start
+    size: cython.longlong = 0
+    stop: cython.int = _PARTIAL
+    past: cython.bint = False
+    with cython.nogil:
+        while at < end:
+            stop = _batch_stop(raw, at, end)
+            if stop != _WHOLE:
+                break
+            size = _int32(raw, at + 8) + _OVERHEAD
+            past = _int64(raw, at) + _int32(raw, at + 23) >= target_offset
+            if past and not whole:
+                break
+            if size > end - at:
+                stop = _PARTIAL
+                break
+            if past:
+                break
+            at += size
+    if at >= end:
+        return -1, at, 0
+    if stop == _WHOLE:
+        return at, size, _int64(raw, at)
+    if stop == _PARTIAL:
+        return -1, at, size if end - at >= _HEADER else _HEADER
+    return -2, at, stop
+
+
+def scan_batches(
+    buffer: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> tuple[list[tuple[int, int, int, int, int, int]], int, int]:
+    """The whole batches of [start, end) from `start` on: (batches, position, stop).
+
+    A batch is (position, size, base_offset, next_offset, leader_epoch, max_timestamp). `position` is where the walk
+    ended and `stop` why: WHOLE at `end`, PARTIAL, BAD_SIZE, BAD_MAGIC or BAD_OFFSETS. Reads headers only.
+    """
+    raw: cython.pointer[cython.const[cython.uchar]]
+    if cython.compiled:
+        raw = cython.address(buffer[0])
+    else:
+        raw = buffer
+    _check_range(start, end, len(buffer))
+    batches: list[tuple[int, int, int, int, int, int]] = []
+    at: cython.Py_ssize_t = start
+    size: cython.longlong
+    base: cython.longlong
+    stop: cython.int = _WHOLE
+    while at < end:
+        stop = _batch_stop(raw, at, end)
+        if stop != _WHOLE:
+            break
+        size = _int32(raw, at + 8) + _OVERHEAD
+        if size > end - at:
+            stop = _PARTIAL
+            break
+        base = _int64(raw, at)
+        batches.append((at, size, base, base + _int32(raw, at + 23) + 1, _int32(raw, at + 12), _int64(raw, at + 35)))
+        at += size
+    return batches, at, stop
+
+
+def recover_scan(
+    buffer: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    expected_offset: cython.longlong,
+    last_epoch: cython.longlong,
+    end: cython.Py_ssize_t = -1,
+) -> tuple[list[tuple[int, int, int, int, int, int]], int, int]:
+    """Like `scan_batches`, but stops at the first batch that recovery must not keep.
+
+    That is one with a wrong CRC (BAD_CRC), a base offset below the expected one (BAD_OFFSETS; a gap is legal, compaction
+    leaves them) or a leader epoch below its predecessor's (BAD_EPOCH). `end` is the buffer's unless given.
+    """
+    raw: cython.pointer[cython.const[cython.uchar]]
+    if cython.compiled:
+        raw = cython.address(buffer[0])
+    else:
+        raw = buffer
+    if end < 0:
+        end = len(buffer)
+    _check_range(start, end, len(buffer))
+    view = memoryview(buffer)
+    batches: list[tuple[int, int, int, int, int, int]] = []
+    at: cython.Py_ssize_t = start
+    size: cython.longlong
+    base: cython.longlong
+    epoch: cython.longlong
+    stop: cython.int = _WHOLE
+    while at < end:
+        stop = _batch_stop(raw, at, end)
+        if stop != _WHOLE:
+            break
+        size = _int32(raw, at + 8) + _OVERHEAD
+        if size > end - at:
+            stop = _PARTIAL
+            break
+        base = _int64(raw, at)
+        epoch = _int32(raw, at + 12)
+        if base < expected_offset:
+            stop = _BAD_OFFSETS
+            break
+        if epoch < last_epoch:
+            stop = _BAD_EPOCH
+            break
+        if crc32c(view[at + 21 : at + size]) != _int32(raw, at + 17) & 0xFFFFFFFF:
+            stop = _BAD_CRC
+            break
+        expected_offset = base + _int32(raw, at + 23) + 1
+        last_epoch = epoch
+        batches.append((at, size, base, expected_offset, epoch, _int64(raw, at + 35)))
+        at += size
+    return batches, at, stop
+
+
+@cython.cfunc
+def _check_range(start: cython.Py_ssize_t, end: cython.Py_ssize_t, size: cython.Py_ssize_t) -> object:
+    if not 0 <= start <= end <= size:
+        raise ValueError(f"[{start}, {end}) is no part of a buffer of {size} bytes")
+    return None
