@@ -25,7 +25,7 @@ class NodeSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     data_dir: Path = Path("data/node")
-    store: str = "file://data/store"
+    store: str = "data/store"
     s3_endpoint: str | None = None
     s3_region: str | None = None
     listen: str = "127.0.0.1"

@@ -21,7 +21,14 @@ from storage_tiers.errors import (
     OffsetOutOfRange,
     UnknownLeaderEpoch,
 )
-from storage_tiers.records.batch import BatchHeader, check_timestamps, read_header, stamp_log_append_time, validate
+from storage_tiers.records.batch import (
+    BatchHeader,
+    check_timestamps,
+    read_header,
+    stamp_log_append_time,
+    stamp_max_timestamp,
+    validate,
+)
 from storage_tiers.tiered_log import TieredLog
 from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, FileSlice, TopicId, TopicPartition
 
@@ -98,6 +105,11 @@ class Partition:
                 before_max_ms=settings.timestamp_before_max_ms,
                 after_max_ms=settings.timestamp_after_max_ms,
             )
+            if header.misstated_max_timestamp and header.highest_timestamp is not None:
+                owned = bytearray(batch)
+                stamp_max_timestamp(owned, header.highest_timestamp)
+                batch = memoryview(owned)
+                header = read_header(batch)
         if header.producer_id != NO_PRODUCER_ID:
             duplicate = self._check_producer(header, now_ms)
             if duplicate is not None:

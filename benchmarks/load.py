@@ -1,0 +1,316 @@
+"""Raw-socket load on any Kafka-protocol broker: prebuilt, pipelined requests, so that the client costs as little as it can.
+
+Speaks Produce v9, Fetch v11, CreateTopics v5 and Metadata v9. Answers are checked where it is free: the first and last
+offsets against what was sent, every fetched batch's framing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import crc32c
+from kio.schema.create_topics.v5 import request as create_request
+from kio.schema.create_topics.v5 import response as create_response
+from kio.schema.fetch.v11 import request as fetch_request
+from kio.schema.metadata.v9 import request as metadata_request
+from kio.schema.metadata.v9 import response as metadata_response
+from kio.schema.produce.v9 import request as produce_request
+from kio.schema.produce.v9 import response as produce_response
+from kio.schema.types import BrokerId, TopicName
+from kio.serial import entity_reader, entity_writer
+from kio.static.primitive import Records, i8, i16, i32, i32Timedelta, i64
+
+
+class LoadFailed(Exception):
+    """The broker answered something that makes the figure meaningless."""
+
+
+def frame(message: Any) -> bytes:
+    """A request as bytes, length prefix and header included."""
+    header = type(message).__header_schema__(
+        request_api_key=i16(type(message).__api_key__),
+        request_api_version=i16(type(message).__version__),
+        correlation_id=i32(1),
+        client_id="load",
+    )
+    out = io.BytesIO()
+    for entity in (header, message):
+        entity_writer(type(entity))(out, entity)
+    return struct.pack(">i", len(out.getvalue())) + out.getvalue()
+
+
+def parsed(body: bytes, response: Any) -> Any:
+    _, at = entity_reader(response.__header_schema__)(body, 0)
+    return entity_reader(response)(body, at)[0]
+
+
+def _varint(n: int) -> bytes:
+    n, out = (n << 1) ^ (n >> 63), bytearray()
+    while n & ~0x7F:
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    return bytes(out) + bytes((n,))
+
+
+def record_batch(count: int, value_size: int) -> bytes:
+    """An uncompressed v2 batch of `count` records without keys; each value is `value_size` random bytes."""
+    value, body = os.urandom(value_size), bytearray()
+    for i in range(count):
+        record = b"\0" + _varint(0) + _varint(i) + _varint(-1) + _varint(value_size) + value + _varint(0)
+        body += _varint(len(record)) + record
+    now = int(time.time() * 1000)
+    tail = struct.pack(">hiqqqhii", 0, count - 1, now, now, -1, -1, -1, count) + body
+    return struct.pack(">qiibI", 0, len(tail) + 9, 0, 2, crc32c.crc32c(tail)) + tail
+
+
+class Connection:
+    def __init__(self, address: str) -> None:
+        host, port = address.rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self.reader = self.socket.makefile("rb", 4 << 20)
+
+    def send(self, request: bytes) -> None:
+        self.socket.sendall(request)
+
+    def receive(self) -> bytes:
+        (size,) = struct.unpack(">i", self.reader.read(4))
+        body: bytes = self.reader.read(size)
+        return body
+
+    def call(self, message: Any, response: Any) -> Any:
+        self.send(frame(message))
+        return parsed(self.receive(), response)
+
+    def close(self) -> None:
+        self.reader.close()
+        self.socket.close()
+
+
+def create_topic(address: str, name: str) -> None:
+    """One partition, one replica; returns when it has a leader."""
+    c = Connection(address)
+    topic = create_request.CreatableTopic(
+        name=TopicName(name), num_partitions=i32(1), replication_factor=i16(1), assignments=(), configs=()
+    )
+    timeout = i32Timedelta.parse(dt.timedelta(seconds=10))
+    request = create_request.CreateTopicsRequest(topics=(topic,), timeout=timeout, validate_only=False)
+    reply = c.call(request, create_response.CreateTopicsResponse)
+    if int(reply.topics[0].error_code):
+        raise LoadFailed(f"{address}: create {name}: {reply.topics[0].error_code}")
+    ask = metadata_request.MetadataRequest(
+        topics=(metadata_request.MetadataRequestTopic(name=TopicName(name)),),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        found = c.call(ask, metadata_response.MetadataResponse).topics[0]
+        if not int(found.error_code) and not any(int(p.error_code) for p in found.partitions):
+            return c.close()
+        time.sleep(0.05)
+    raise LoadFailed(f"{address}: no leader for {name}")
+
+
+def produce_frame(topic: str, records: bytes, acks: int = 1) -> bytes:
+    data = produce_request.TopicProduceData(
+        name=TopicName(topic),
+        partition_data=(produce_request.PartitionProduceData(index=i32(0), records=Records.parse(records)),),
+    )
+    timeout = i32Timedelta.parse(dt.timedelta(seconds=30))
+    return frame(
+        produce_request.ProduceRequest(transactional_id=None, acks=i16(acks), timeout=timeout, topic_data=(data,))
+    )
+
+
+def base_offset(body: bytes) -> int:
+    partition = parsed(body, produce_response.ProduceResponse).responses[0].partition_responses[0]
+    if int(partition.error_code):
+        raise LoadFailed(f"produce: {partition.error_code}")
+    return int(partition.base_offset)
+
+
+def produce(
+    address: str, topic: str, records: int, value_size: int, in_flight: int, seconds: float
+) -> tuple[float, float]:
+    """(requests/s, MB/s) on one connection with `in_flight` requests outstanding."""
+    batch = record_batch(records, value_size)
+    request, c = produce_frame(topic, batch), Connection(address)
+    c.send(request)
+    first = base_offset(c.receive())
+    start = time.perf_counter()
+    sent, received, last = in_flight, 0, b""
+    c.send(request * in_flight)
+    while received < sent:
+        last = c.receive()
+        received += 1
+        if time.perf_counter() < start + seconds:
+            c.send(request)
+            sent += 1
+    elapsed = time.perf_counter() - start
+    c.close()
+    if base_offset(last) - first != received * records:
+        raise LoadFailed(f"{address}: offsets {first}..{base_offset(last)} after {received} requests of {records}")
+    return received / elapsed, received * len(batch) / elapsed / 1e6
+
+
+def latency(address: str, topic: str, rate: int, seconds: float) -> dict[str, float]:
+    """Open loop, one record a request: ms from when each was due, by percentile."""
+    request, c = produce_frame(topic, record_batch(1, 120)), Connection(address)
+    taken: list[float] = []
+    for _ in range(300):
+        c.send(request)
+        c.receive()
+    start = time.perf_counter()
+    for i in range(int(rate * seconds)):
+        due = start + i / rate
+        while (wait := due - time.perf_counter()) > 0:
+            time.sleep(wait - 0.0002 if wait > 0.0004 else 0)
+        c.send(request)
+        c.receive()
+        taken.append(time.perf_counter() - due)
+    c.close()
+    taken.sort()
+    return {name: taken[int(len(taken) * q)] * 1e3 for name, q in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999))}
+
+
+def many(address: str, topic: str, connections: int, seconds: float) -> tuple[float, float]:
+    """One 1 KiB record in flight on each of many connections: (requests/s, p99 in ms)."""
+    request, poll = produce_frame(topic, record_batch(1, 1000)), select.epoll()
+    begun: dict[int, tuple[Connection, float]] = {}
+    taken: list[float] = []
+    for _ in range(connections):
+        c = Connection(address)
+        poll.register(c.socket.fileno(), select.EPOLLIN)
+        begun[c.socket.fileno()] = c, 0.0
+    start = time.perf_counter()
+    for fd, (c, _) in begun.items():
+        begun[fd] = c, time.perf_counter()
+        c.send(request)
+    left = connections
+    while left:
+        for fd, _ in poll.poll():
+            c, since = begun[fd]
+            body = c.socket.recv(4096)
+            if len(body) < 4 or len(body) < 4 + struct.unpack_from(">i", body)[0]:
+                raise LoadFailed(f"{address}: answer cut in pieces or connection closed")
+            now = time.perf_counter()
+            taken.append(now - since)
+            if now < start + seconds:
+                begun[fd] = c, now
+                c.send(request)
+            else:
+                left -= 1
+    elapsed = time.perf_counter() - start
+    for c, _ in begun.values():
+        c.close()
+    taken.sort()
+    return len(taken) / elapsed, taken[int(len(taken) * 0.99)] * 1e3
+
+
+def fetch_frame(topic: str, offset: int, partition_bytes: int) -> bytes:
+    part = fetch_request.FetchPartition(
+        partition=i32(0),
+        current_leader_epoch=i32(-1),
+        fetch_offset=i64(offset),
+        log_start_offset=i64(-1),
+        partition_max_bytes=i32(partition_bytes),
+    )
+    return frame(
+        fetch_request.FetchRequest(
+            replica_id=BrokerId(-1),
+            max_wait=i32Timedelta.parse(dt.timedelta(milliseconds=500)),
+            min_bytes=i32(1),
+            max_bytes=i32(4 * partition_bytes),
+            isolation_level=i8(0),
+            session_id=i32(0),
+            session_epoch=i32(-1),
+            topics=(fetch_request.FetchTopic(topic=TopicName(topic), partitions=(part,)),),
+            forgotten_topics_data=(),
+            rack_id="",
+        )
+    )
+
+
+def fetch(address: str, topic: str, partition_bytes: int = 1 << 20, *, empty_answers: int = 0) -> float:
+    """MB/s from offset 0 to the high watermark, one request after another, as a consumer reads.
+
+    `empty_answers`: how many answers in a row may be empty (a cold read that outlasts max_wait)."""
+    c, offset, total, start, empty = Connection(address), 0, 0, time.perf_counter(), 0
+    size: int
+    high_watermark: int
+    while True:
+        c.send(fetch_frame(topic, offset, partition_bytes))
+        body = c.receive()
+        at = 4 + 4 + 2 + 4 + 4
+        at += 2 + struct.unpack_from(">h", body, at)[0] + 4 + 4
+        error, high_watermark = struct.unpack_from(">hq", body, at)
+        if error:
+            raise LoadFailed(f"{address}: fetch at {offset}: error {error}")
+        at += 2 + 8 + 8 + 8
+        at += 4 + 16 * max(0, struct.unpack_from(">i", body, at)[0]) + 4
+        (size,) = struct.unpack_from(">i", body, at)
+        at += 4
+        after = _walk(body, at, at + size, offset)
+        if after == offset:
+            empty += 1
+            if empty > empty_answers:
+                raise LoadFailed(f"{address}: no whole batch at {offset} of {high_watermark}")
+            continue
+        empty = 0
+        offset, total = after, total + size
+        if offset >= high_watermark:
+            c.close()
+            return total / (time.perf_counter() - start) / 1e6
+
+
+def _walk(body: bytes, at: int, end: int, offset: int) -> int:
+    """The offset after the last whole batch in body[at:end]."""
+    while end - at >= 27:
+        base, length = struct.unpack_from(">qi", body, at)
+        if at + 12 + length > end:
+            break
+        offset = base + struct.unpack_from(">i", body, at + 23)[0] + 1
+        at += 12 + length
+    return offset
+
+
+def one_round(address: str, tag: str, seconds: float, only: str) -> Iterator[tuple[str, str, float]]:
+    """Yields (row, unit, value) for one broker."""
+    for label, records, value_size, in_flight in (
+        ("200 B, one at a time", 1, 120, 1),
+        ("200 B, five in flight", 1, 120, 5),
+        ("16 KiB batches", 16, 1000, 5),
+        ("64 KiB batches", 64, 1000, 5),
+        ("256 KiB batches", 256, 1000, 5),
+    ):
+        if only not in label:
+            continue
+        topic = f"raw-{tag}-{records}-{in_flight}"
+        create_topic(address, topic)
+        produce(address, topic, records, value_size, in_flight, seconds / 4)
+        rate, megabytes = produce(address, topic, records, value_size, in_flight, seconds)
+        yield "produce " + label, *(("requests/s", rate) if records == 1 else ("MB/s", megabytes))
+        if records == 64:
+            yield "fetch, 1 MiB", "MB/s", max(fetch(address, topic) for _ in range(2))
+    if only in "200 connections":
+        topic = f"raw-{tag}-many"
+        create_topic(address, topic)
+        rate, p99 = many(address, topic, 200, seconds)
+        yield "200 connections, 1 KiB each", "requests/s", rate
+        yield "200 connections, p99", "ms", p99
+    if only in "latency":
+        topic = f"raw-{tag}-latency"
+        create_topic(address, topic)
+        for name, value in latency(address, topic, 1000, seconds * 2).items():
+            yield f"latency of one record at 1,000/s, {name}", "ms", value

@@ -1,0 +1,70 @@
+"""The HTTP door: /healthz (the process answers) and /readyz (it serves, or why not)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+
+@dataclass(slots=True)
+class Readiness:
+    """True after recovery and the first probe of the store; false at once when the node is told to stop.
+
+    A store that does not answer does not make the node unready (local data is served), but is named in the body.
+    """
+
+    recovered: bool = False
+    probed: bool = False
+    stopping: bool = False
+    store: str = "not probed yet"
+    waiting_partitions: list[str] = field(default_factory=list)
+
+    @property
+    def ready(self) -> bool:
+        return self.recovered and self.probed and not self.stopping
+
+    def body(self) -> str:
+        return json.dumps(
+            {
+                "ready": self.ready,
+                "recovered": self.recovered,
+                "stopping": self.stopping,
+                "store": self.store,
+                "waiting_partitions": self.waiting_partitions,
+            }
+        )
+
+
+class HttpServer:
+    def __init__(self, runner: web.AppRunner, port: int) -> None:
+        self._runner = runner
+        self.port = port
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+
+async def serve_http(readiness: Readiness, host: str, port: int) -> HttpServer:
+    """Listens on `host`:`port` (0: a free port)."""
+    from aiohttp import web
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        return web.Response(
+            text=readiness.body(), status=200 if readiness.ready else 503, content_type="application/json"
+        )
+
+    app = web.Application()
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    site = web.TCPSite(runner, host, port)
+    await site.start()
+    return HttpServer(runner, runner.addresses[0][1])
