@@ -128,8 +128,11 @@ def _decompress_snappy(payload: Buffer, max_bytes: int) -> memoryview:
 
 def _xerial_blocks(view: memoryview) -> list[memoryview]:
     blocks = []
-    at = len(_XERIAL_HEADER)
+    at = 0
     while at < len(view):
+        if view[at : at + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:  # again where streams were concatenated
+            at += len(_XERIAL_HEADER)
+            continue
         if len(view) - at < 4:
             raise CorruptRecord("the snappy data of the batch ends inside a block's length")
         (length,) = struct.unpack_from(">i", view, at)

@@ -30,6 +30,8 @@ LOG_APPEND_TIME = 1
 
 _CONTROL_KEY = struct.Struct(">hh")
 _END_TRANSACTION = struct.Struct(">hi")
+_INT64_MAX = (1 << 63) - 1
+_INT64_MIN = -(1 << 63)
 
 
 class Record(NamedTuple):
@@ -125,20 +127,30 @@ def _whole(batch: Buffer, verify: bool) -> BatchHeader:
 
 
 def _records(batch: Buffer, header: BatchHeader, max_bytes: int | None) -> Iterator[Record]:
+    if header.count < 0:
+        raise CorruptRecord(f"the batch at offset {header.base_offset} says it has {header.count} records")
     payload = records_payload(batch, header, max_bytes)
     position = 0
+    lowest = header.base_offset
     for _ in range(header.count):
         length, start = decode_varint(payload, position)
         position = start + length
         if length < 1 or position > len(payload):
             raise CorruptRecord(f"a record of {length} bytes does not fit the batch at offset {header.base_offset}")
-        yield _record(payload[start:position], header)
+        record = _record(payload[start:position], header)
+        if not lowest <= record.offset <= header.last_offset:
+            raise CorruptRecord(f"offset {record.offset} of a record is not in [{lowest}, {header.last_offset}]")
+        yield record
+        lowest = record.offset + 1
     if position != len(payload):
         raise CorruptRecord(f"{len(payload) - position} bytes follow the records at offset {header.base_offset}")
 
 
 def _record(body: memoryview, header: BatchHeader) -> Record:
     timestamp_delta, position = decode_varlong(body, 1)
+    timestamp = header.base_timestamp + timestamp_delta
+    if not _INT64_MIN <= timestamp <= _INT64_MAX:
+        raise CorruptRecord(f"a timestamp of the batch at offset {header.base_offset} does not fit 64 bits")
     offset_delta, position = decode_varint(body, position)
     key, position = _field(body, position)
     value, position = _field(body, position)
@@ -156,7 +168,7 @@ def _record(body: memoryview, header: BatchHeader) -> Record:
         raise CorruptRecord(f"{len(body) - position} bytes follow the fields of a record at {header.base_offset}")
     return Record(
         header.base_offset + offset_delta,
-        header.max_timestamp if header.log_append_time else header.base_timestamp + timestamp_delta,
+        header.max_timestamp if header.log_append_time else timestamp,
         LOG_APPEND_TIME if header.log_append_time else CREATE_TIME,
         key,
         value,

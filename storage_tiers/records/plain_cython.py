@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Kind = TypeVar("Kind", bound=type)
 
 compiled = False
 
@@ -18,11 +19,19 @@ def cfunc(function: Function) -> Function:
     return function
 
 
+def cclass(kind: Kind) -> Kind:
+    return kind
+
+
 def inline(function: Function) -> Function:
     return function
 
 
-def declare(kind: Any, value: int) -> int:
+def __getattr__(name: str) -> None:
+    """Any of C's types, as an argument of `declare`."""
+
+
+def declare(kind: None, value: int) -> int:
     return value
 
 

@@ -43,7 +43,7 @@ _OVERHEAD = cython.declare(cython.Py_ssize_t, 12)
 # Literals beyond 32 bits would be Python objects.
 _TWO_TO_31 = cython.declare(cython.longlong, 1 << 31)
 _TWO_TO_32 = cython.declare(cython.longlong, 1 << 32)
-_MAX_OFFSET = cython.declare(cython.longlong, (1 << 63) - 1)
+_INT64_MAX = cython.declare(cython.longlong, (1 << 63) - 1)
 
 #: Why a walk over records stopped; RECORD_FAULTS says it in words.
 SOUND = _SOUND
@@ -80,15 +80,12 @@ BAD_CRC = _BAD_CRC
 BAD_OFFSETS = _BAD_OFFSETS
 BAD_EPOCH = _BAD_EPOCH
 
-_INT64_MAX = (1 << 63) - 1
-_INT64_MIN = -(1 << 63)
-
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _int32(raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t) -> cython.longlong:
+def _int32(raw: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
     a: cython.longlong = raw[at]
     b: cython.longlong = raw[at + 1]
     c: cython.longlong = raw[at + 2]
@@ -101,7 +98,7 @@ def _int32(raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _int64(raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t) -> cython.longlong:
+def _int64(raw: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
     high: cython.longlong = _int32(raw, at)
     low: cython.longlong = _int32(raw, at + 4)
     return high * _TWO_TO_32 + (low if low >= 0 else low + _TWO_TO_32)
@@ -111,9 +108,7 @@ def _int64(raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _varint(
-    raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t, end: cython.Py_ssize_t
-) -> cython.longlong:
+def _varint(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
     """The 32-bit varint at `at`, still zigzag, with its width below it (zigzag << 3 | width); -1 if there is none."""
     if at >= end:
         return -1
@@ -145,9 +140,7 @@ def _zigzag(packed: cython.longlong) -> cython.longlong:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _varlong_width(
-    raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t, end: cython.Py_ssize_t
-) -> cython.Py_ssize_t:
+def _varlong_width(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """How many bytes the 64-bit varlong at `at` has; 0 if it is cut short or too wide."""
     width: cython.Py_ssize_t
     for width in range(10):
@@ -162,9 +155,7 @@ def _varlong_width(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _varlong(
-    raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t, width: cython.Py_ssize_t
-) -> cython.longlong:
+def _varlong(raw: cython.p_const_uchar, at: cython.Py_ssize_t, width: cython.Py_ssize_t) -> cython.longlong:
     """The 64-bit varlong of `width` bytes at `at`."""
     number: cython.ulonglong = 0
     group: cython.ulonglong
@@ -182,7 +173,7 @@ def _varlong(
 @cython.nogil
 @cython.exceptval(check=False)
 def _skip_bytes(
-    raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t, end: cython.Py_ssize_t, lowest: cython.int
+    raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, lowest: cython.int
 ) -> cython.Py_ssize_t:
     """The position after a length and its bytes; -1 if they do not fit. `lowest` is -1 where null is allowed, else 0."""
     packed: cython.longlong = _varint(raw, at, end)
@@ -199,9 +190,7 @@ def _skip_bytes(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _skip_headers(
-    raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t, end: cython.Py_ssize_t
-) -> cython.Py_ssize_t:
+def _skip_headers(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """The position after a record's headers; -1 if they do not fit."""
     packed: cython.longlong = _varint(raw, at, end)
     if packed < 0:
@@ -221,14 +210,56 @@ def _skip_headers(
     return at
 
 
+@cython.cclass
+class _Place:
+    """Where a walk over records stands: the last record's fields after its deltas are [fields, end)."""
+
+    fields: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    timestamp_delta: cython.longlong
+    offset_delta: cython.longlong
+
+    def __init__(self) -> None:
+        self.fields = self.end = 0
+        self.timestamp_delta = self.offset_delta = 0
+
+
 @cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _next_record(place: _Place, raw: cython.p_const_uchar, total: cython.Py_ssize_t) -> cython.int:
+    """Reads the frame of the record at `place.end`, length to offset delta."""
+    at: cython.Py_ssize_t = place.end
+    packed: cython.longlong = _varint(raw, at, total)
+    if packed < 0:
+        return _TOO_FEW_BYTES if at >= total else _BAD_LENGTH
+    length: cython.longlong = _zigzag(packed)
+    at += packed & 7
+    if length < 1 or length > total - at:
+        return _BAD_LENGTH
+    end: cython.Py_ssize_t = at + length
+    at += 1  # the record's attributes: no bit of them has a meaning
+    width: cython.Py_ssize_t = _varlong_width(raw, at, end)
+    if width == 0:
+        return _BAD_TIMESTAMP_DELTA
+    place.timestamp_delta = _varlong(raw, at, width)
+    at += width
+    packed = _varint(raw, at, end)
+    if packed < 0:
+        return _BAD_OFFSET_DELTA
+    place.offset_delta = _zigzag(packed)
+    place.fields = at + (packed & 7)
+    place.end = end
+    return _SOUND
+
+
+@cython.cfunc
+@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
 def _fields_fault(
-    raw: cython.pointer[cython.const[cython.uchar]],
-    at: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    null_keys: cython.bint,
+    raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, null_keys: cython.bint
 ) -> cython.int:
     """Checks key, value and headers, which must fill [at, end)."""
     if not null_keys and _varint(raw, at, end) >> 3 == 1:  # zigzag of -1
@@ -245,6 +276,14 @@ def _fields_fault(
     return _SOUND if at == end else _LENGTH_MISMATCH
 
 
+@cython.cfunc
+def _pointer(buffer: cython.const[cython.uchar][::1]) -> cython.p_const_uchar:
+    if cython.compiled:
+        return cython.address(buffer[0])
+    else:
+        return buffer
+
+
 def check_records(
     payload: cython.const[cython.uchar][::1],
     count: cython.longlong,
@@ -257,66 +296,35 @@ def check_records(
     deltas (ms, relative to the base timestamp), `highest_at` the offset delta of the first record with the highest.
     Offset deltas must be 0, 1, 2 ...; given a `last_offset_delta` they must rise and not pass it (a compacted batch).
     """
-    raw: cython.pointer[cython.const[cython.uchar]]
-    if cython.compiled:
-        raw = cython.address(payload[0])
-    else:
-        raw = payload
+    raw: cython.p_const_uchar = _pointer(payload)
     total: cython.Py_ssize_t = len(payload)
+    place: _Place = _Place()
     dense: cython.bint = last_offset_delta < 0
     fault: cython.int = _SOUND
     index: cython.longlong = 0
-    at: cython.Py_ssize_t = 0
-    end: cython.Py_ssize_t
-    width: cython.Py_ssize_t
-    packed: cython.longlong
-    length: cython.longlong
-    delta: cython.longlong
-    offset: cython.longlong
     previous: cython.longlong = -1
     lowest: cython.longlong = 0
     highest: cython.longlong = 0
     highest_at: cython.longlong = 0
     with cython.nogil:
         while index < count:
-            packed = _varint(raw, at, total)
-            if packed < 0:
-                fault = _TOO_FEW_BYTES if at >= total else _BAD_LENGTH
-                break
-            length = _zigzag(packed)
-            at += packed & 7
-            if length < 1 or length > total - at:
-                fault = _BAD_LENGTH
-                break
-            end = at + length
-            at += 1  # the record's attributes: no bit of them has a meaning
-            width = _varlong_width(raw, at, end)
-            if width == 0:
-                fault = _BAD_TIMESTAMP_DELTA
-                break
-            delta = _varlong(raw, at, width)
-            at += width
-            packed = _varint(raw, at, end)
-            if packed < 0:
-                fault = _BAD_OFFSET_DELTA
-                break
-            offset = _zigzag(packed)
-            at += packed & 7
-            if (dense and offset != index) or offset <= previous or (not dense and offset > last_offset_delta):
-                fault = _BAD_OFFSET_DELTA
-                break
-            previous = offset
-            fault = _fields_fault(raw, at, end, null_keys)
+            fault = _next_record(place, raw, total)
             if fault != _SOUND:
                 break
-            if index == 0 or delta < lowest:
-                lowest = delta
-            if index == 0 or delta > highest:
-                highest = delta
-                highest_at = offset
-            at = end
+            if place.offset_delta != index if dense else not previous < place.offset_delta <= last_offset_delta:
+                fault = _BAD_OFFSET_DELTA
+                break
+            previous = place.offset_delta
+            fault = _fields_fault(raw, place.fields, place.end, null_keys)
+            if fault != _SOUND:
+                break
+            if index == 0 or place.timestamp_delta < lowest:
+                lowest = place.timestamp_delta
+            if index == 0 or place.timestamp_delta > highest:
+                highest = place.timestamp_delta
+                highest_at = place.offset_delta
             index += 1
-        if fault == _SOUND and at != total:
+        if fault == _SOUND and place.end != total:
             fault = _TOO_MANY_BYTES
     return fault, index, lowest, highest, highest_at
 
@@ -332,63 +340,30 @@ def find_timestamp(
 
     Reads no further than that record. CorruptRecord if the framing breaks before it.
     """
-    raw: cython.pointer[cython.const[cython.uchar]]
-    if cython.compiled:
-        raw = cython.address(payload[0])
-    else:
-        raw = payload
     if target - base_timestamp > _INT64_MAX:
         return None
-    wanted: cython.longlong = max(target - base_timestamp, _INT64_MIN)
+    raw: cython.p_const_uchar = _pointer(payload)
     total: cython.Py_ssize_t = len(payload)
+    place: _Place = _Place()
+    wanted: cython.longlong = max(target - base_timestamp, -_INT64_MAX - 1)
+    fault: cython.int = _SOUND
     index: cython.longlong = 0
-    at: cython.Py_ssize_t = 0
-    end: cython.Py_ssize_t
-    width: cython.Py_ssize_t
-    packed: cython.longlong
-    length: cython.longlong
-    delta: cython.longlong = 0
-    offset: cython.longlong = 0
-    found: cython.bint = False
-    broken: cython.bint = False
     with cython.nogil:
         while index < count:
-            broken = True
-            packed = _varint(raw, at, total)
-            if packed < 0:
+            fault = _next_record(place, raw, total)
+            if fault != _SOUND or place.timestamp_delta >= wanted:
                 break
-            length = _zigzag(packed)
-            at += packed & 7
-            if length < 1 or length > total - at:
-                break
-            end = at + length
-            at += 1
-            width = _varlong_width(raw, at, end)
-            if width == 0:
-                break
-            delta = _varlong(raw, at, width)
-            packed = _varint(raw, at + width, end)
-            if packed < 0:
-                break
-            broken = False
-            if delta >= wanted:
-                offset = _zigzag(packed)
-                found = True
-                break
-            at = end
             index += 1
-    if broken:
-        raise CorruptRecord(f"record {index} of the batch at offset {base_offset} does not fit the batch")
-    return (base_timestamp + delta, base_offset + offset) if found else None
+    if fault != _SOUND:
+        raise CorruptRecord(f"record {index} of the batch at offset {base_offset}: {RECORD_FAULTS[fault]}")
+    return (base_timestamp + place.timestamp_delta, base_offset + place.offset_delta) if index < count else None
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _batch_stop(
-    raw: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t, end: cython.Py_ssize_t
-) -> cython.int:
-    """WHOLE if [at, end) begins with a whole, plausible batch header, else why not."""
+def _batch_stop(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
+    """WHOLE if [at, end) begins with a plausible batch header, else why not."""
     if end - at < _HEADER:
         return _PARTIAL
     if _int32(raw, at + 8) < _HEADER - _OVERHEAD:
@@ -397,7 +372,7 @@ def _batch_stop(
         return _BAD_MAGIC
     base: cython.longlong = _int64(raw, at)
     delta: cython.longlong = _int32(raw, at + 23)
-    if base < 0 or delta < 0 or base >= _MAX_OFFSET - delta:
+    if base < 0 or delta < 0 or base >= _INT64_MAX - delta:
         return _BAD_OFFSETS
     return _WHOLE
 
@@ -415,38 +390,32 @@ def find_batch(
     between two batches) make the next step possible. Or (-2, position, stop): no batch begins there, for that reason
     (BAD_SIZE, BAD_MAGIC, BAD_OFFSETS). With `whole` the batch must end within the buffer, else its header suffices.
     """
-    raw: cython.pointer[cython.const[cython.uchar]]
-    if cython.compiled:
-        raw = cython.address(buffer[0])
-    else:
-        raw = buffer
     _check_range(start, end, len(buffer))
+    raw: cython.p_const_uchar = _pointer(buffer)
     at: cython.Py_ssize_t = start
     size: cython.longlong = 0
-    stop: cython.int = _PARTIAL
-    past: cython.bint = False
+    stop: cython.int = _WHOLE
+    reached: cython.bint = False
     with cython.nogil:
         while at < end:
             stop = _batch_stop(raw, at, end)
             if stop != _WHOLE:
                 break
             size = _int32(raw, at + 8) + _OVERHEAD
-            past = _int64(raw, at) + _int32(raw, at + 23) >= target_offset
-            if past and not whole:
-                break
-            if size > end - at:
+            reached = _int64(raw, at) + _int32(raw, at + 23) >= target_offset
+            if size > end - at and (whole or not reached):
                 stop = _PARTIAL
                 break
-            if past:
+            if reached:
                 break
             at += size
-    if at >= end:
-        return -1, at, 0
-    if stop == _WHOLE:
-        return at, size, _int64(raw, at)
     if stop == _PARTIAL:
         return -1, at, size if end - at >= _HEADER else _HEADER
-    return -2, at, stop
+    if stop != _WHOLE:
+        return -2, at, stop
+    if not reached:
+        return -1, at, 0
+    return at, size, _int64(raw, at)
 
 
 def scan_batches(
@@ -457,29 +426,7 @@ def scan_batches(
     A batch is (position, size, base_offset, next_offset, leader_epoch, max_timestamp). `position` is where the walk
     ended and `stop` why: WHOLE at `end`, PARTIAL, BAD_SIZE, BAD_MAGIC or BAD_OFFSETS. Reads headers only.
     """
-    raw: cython.pointer[cython.const[cython.uchar]]
-    if cython.compiled:
-        raw = cython.address(buffer[0])
-    else:
-        raw = buffer
-    _check_range(start, end, len(buffer))
-    batches: list[tuple[int, int, int, int, int, int]] = []
-    at: cython.Py_ssize_t = start
-    size: cython.longlong
-    base: cython.longlong
-    stop: cython.int = _WHOLE
-    while at < end:
-        stop = _batch_stop(raw, at, end)
-        if stop != _WHOLE:
-            break
-        size = _int32(raw, at + 8) + _OVERHEAD
-        if size > end - at:
-            stop = _PARTIAL
-            break
-        base = _int64(raw, at)
-        batches.append((at, size, base, base + _int32(raw, at + 23) + 1, _int32(raw, at + 12), _int64(raw, at + 35)))
-        at += size
-    return batches, at, stop
+    return _scan(buffer, start, end, False, 0, 0)
 
 
 def recover_scan(
@@ -494,20 +441,25 @@ def recover_scan(
     That is one with a wrong CRC (BAD_CRC), a base offset below the expected one (BAD_OFFSETS; a gap is legal, compaction
     leaves them) or a leader epoch below its predecessor's (BAD_EPOCH). `end` is the buffer's unless given.
     """
-    raw: cython.pointer[cython.const[cython.uchar]]
-    if cython.compiled:
-        raw = cython.address(buffer[0])
-    else:
-        raw = buffer
-    if end < 0:
-        end = len(buffer)
+    return _scan(buffer, start, end if end >= 0 else len(buffer), True, expected_offset, last_epoch)
+
+
+@cython.cfunc
+def _scan(
+    buffer: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    verify: cython.bint,
+    expected: cython.longlong,
+    epoch: cython.longlong,
+) -> object:
     _check_range(start, end, len(buffer))
-    view = memoryview(buffer)
+    raw: cython.p_const_uchar = _pointer(buffer)
+    view = memoryview(buffer) if verify else None
     batches: list[tuple[int, int, int, int, int, int]] = []
     at: cython.Py_ssize_t = start
     size: cython.longlong
     base: cython.longlong
-    epoch: cython.longlong
     stop: cython.int = _WHOLE
     while at < end:
         stop = _batch_stop(raw, at, end)
@@ -518,25 +470,29 @@ def recover_scan(
             stop = _PARTIAL
             break
         base = _int64(raw, at)
+        if verify:
+            stop = _recovery_stop(raw, at, expected, epoch)
+            if stop == _WHOLE and crc32c(view[at + 21 : at + size]) != _int32(raw, at + 17) & 0xFFFFFFFF:
+                stop = _BAD_CRC
+            if stop != _WHOLE:
+                break
+        expected = base + _int32(raw, at + 23) + 1
         epoch = _int32(raw, at + 12)
-        if base < expected_offset:
-            stop = _BAD_OFFSETS
-            break
-        if epoch < last_epoch:
-            stop = _BAD_EPOCH
-            break
-        if crc32c(view[at + 21 : at + size]) != _int32(raw, at + 17) & 0xFFFFFFFF:
-            stop = _BAD_CRC
-            break
-        expected_offset = base + _int32(raw, at + 23) + 1
-        last_epoch = epoch
-        batches.append((at, size, base, expected_offset, epoch, _int64(raw, at + 35)))
+        batches.append((at, size, base, expected, epoch, _int64(raw, at + 35)))
         at += size
     return batches, at, stop
+
+
+@cython.cfunc
+def _recovery_stop(
+    raw: cython.p_const_uchar, at: cython.Py_ssize_t, expected: cython.longlong, epoch: cython.longlong
+) -> cython.int:
+    if _int64(raw, at) < expected:
+        return _BAD_OFFSETS
+    return _BAD_EPOCH if _int32(raw, at + 12) < epoch else _WHOLE
 
 
 @cython.cfunc
 def _check_range(start: cython.Py_ssize_t, end: cython.Py_ssize_t, size: cython.Py_ssize_t) -> object:
     if not 0 <= start <= end <= size:
         raise ValueError(f"[{start}, {end}) is no part of a buffer of {size} bytes")
-    return None
