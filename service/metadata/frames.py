@@ -1,0 +1,103 @@
+"""The frame that holds one entry of the metadata log, and the search for where a log ends.
+
+    length u32 | crc32c u32 | term u64 | index u64 | payload (length bytes)        all big-endian
+
+The CRC-32C covers every byte but itself: length, term, index, payload. Indexes are dense; terms never fall. One frame is
+what one fsync made durable: the next is written only after it. So a frame that cannot be read is the torn end of a log
+if, and only if, no readable frame comes after it; otherwise stored bytes are damaged.
+
+Pure functions over bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from storage_tiers.errors import MetadataCorrupt
+
+_HEADER = struct.Struct(">IIQQ")
+HEADER_BYTES = _HEADER.size
+_LENGTH = struct.Struct(">I")
+_TERM_INDEX = struct.Struct(">QQ")
+
+# Where a frame's header may begin: term and index below 2^32 (a log reaches neither), the index not 0. Zeros, which are
+# what a lost write leaves most often, never match, so searching megabytes of them takes no time.
+_HEADER_SHAPE = re.compile(rb"(?=[\s\S]{8}\x00{4}[\s\S]{4}\x00{4}(?!\x00{4})[\s\S]{4})")
+
+
+class Frame(NamedTuple):
+    term: int
+    index: int
+    payload: bytes
+
+
+class Scan(NamedTuple):
+    """`end`: the position after the last whole frame, where the log is cut and goes on."""
+
+    frames: Sequence[Frame]
+    end: int
+
+
+def encode(frame: Frame) -> bytes:
+    length = _LENGTH.pack(len(frame.payload))
+    rest = _TERM_INDEX.pack(frame.term, frame.index)
+    crc = crc32c(frame.payload, crc32c(rest, crc32c(length)))
+    return b"".join((length, _LENGTH.pack(crc), rest, frame.payload))
+
+
+def decode(data: bytes, position: int = 0) -> Frame | None:
+    """The frame at `position`, or None if there is no whole one with a fitting CRC."""
+    if position + HEADER_BYTES > len(data):
+        return None
+    length, stored, term, index = _HEADER.unpack_from(data, position)
+    end = position + HEADER_BYTES + length
+    if end > len(data):
+        return None
+    view = memoryview(data)
+    computed = crc32c(view[position + 8 : end], crc32c(view[position : position + 4]))
+    return Frame(term, index, data[position + HEADER_BYTES : end]) if computed == stored else None
+
+
+def scan(data: bytes, first_index: int, name: str) -> Scan:
+    """Reads a log whose first frame has `first_index`. A torn end is left out; MetadataCorrupt, naming the file `name`
+    and the position, if frames follow the unreadable bytes or do not follow one another."""
+    frames: list[Frame] = []
+    position, expected, term = 0, first_index, 0
+    while (frame := decode(data, position)) is not None:
+        if frame.index != expected or frame.term < term:
+            raise MetadataCorrupt(
+                f"{name}: at byte {position} stands entry {frame.index} of term {frame.term} where entry {expected} "
+                f"of term {term} or later belongs. {ADVICE}"
+            )
+        frames.append(frame)
+        position += HEADER_BYTES + len(frame.payload)
+        expected, term = expected + 1, frame.term
+    later = _next_frame(data, position, expected)
+    if later is not None:
+        raise MetadataCorrupt(
+            f"{name}: entry {expected} at byte {position} is damaged, and a sound entry follows at byte {later}, so this "
+            f"is not the torn end that a crash leaves. {ADVICE}"
+        )
+    return Scan(frames, position)
+
+
+#: What every damage report ends with.
+ADVICE = (
+    "Restore the file from a copy of this data directory, or move the data directory away and start on an empty one: "
+    "topics then come back from the bucket as far as they were tiered."
+)
+
+
+def _next_frame(data: bytes, damaged: int, expected: int) -> int | None:
+    """Position of a sound frame after the damage, which began where entry `expected` belongs."""
+    highest = expected + (len(data) - damaged) // HEADER_BYTES
+    for match in _HEADER_SHAPE.finditer(data, damaged + 1):
+        frame = decode(data, match.start())
+        if frame is not None and expected < frame.index <= highest:
+            return match.start()
+    return None

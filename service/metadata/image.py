@@ -1,0 +1,400 @@
+"""The cluster's metadata as one immutable value, and the only function that changes it.
+
+`image.apply_batch(records)` gives a new image and leaves the old one as it was: whoever holds an image (a request being
+answered, a planner) sees one consistent state for as long as it likes. Unchanged parts are shared between images; within
+one batch every touched dictionary is copied once, so that a start which re-elects 10,000 partitions costs one copy, not
+10,000.
+
+Invariants: applying is a pure function of (image, records): no clock, no randomness, no configuration. A batch applies
+whole or raises MetadataCorrupt and leaves nothing. A topic id is live or deleting or unknown, never two of these. Leader
+epochs, partition epochs and producer ids only rise.
+
+It does not promise to understand what a request means (that is the planner's part) nor to be durable (the log's part).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from grpc_api.contract.topics import Resource, ResourceKind
+from service.metadata import records_pb2 as pb
+from storage_tiers.errors import MetadataCorrupt
+from storage_tiers.types import TopicId
+
+_EMPTY: Mapping[Any, Any] = MappingProxyType({})
+
+#: Starts whose claim in the bucket is still unanswered and that are remembered as one's own; older ones are forgotten.
+MAX_UNCONFIRMED_STARTS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """One partition. `leader` is -1 while there is none."""
+
+    index: int
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """A live topic; `partitions[i].index == i`."""
+
+    name: str
+    topic_id: TopicId
+    partitions: tuple[PartitionImage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeletingTopic:
+    """A topic that clients no longer see, whose data is still being removed."""
+
+    name: str
+    topic_id: TopicId
+    partition_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    broker_id: int
+    broker_epoch: int
+    disk_identity: bytes
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StartImage:
+    """A node start: what it claims, or holds, in the bucket."""
+
+    node_id: int
+    incarnation: int
+    start_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """All metadata after some record. Do not change its dictionaries; `apply_batch` makes the next image.
+
+    `topics` is by id, `topic_ids` by name. `incarnation` is the number that the bucket was last seen to hold for this
+    node, 0 before the first; `unconfirmed_starts` are the claims made since, oldest first.
+    """
+
+    cluster_id: str = ""
+    topics: Mapping[TopicId, TopicImage] = field(default=_EMPTY)
+    topic_ids: Mapping[str, TopicId] = field(default=_EMPTY)
+    deleting: Mapping[TopicId, DeletingTopic] = field(default=_EMPTY)
+    configs: Mapping[Resource, Mapping[str, str]] = field(default=_EMPTY)
+    brokers: Mapping[int, BrokerImage] = field(default=_EMPTY)
+    features: Mapping[str, int] = field(default=_EMPTY)
+    next_producer_id: int = 0
+    incarnation: int = 0
+    start_id: bytes = b""
+    unconfirmed_starts: tuple[StartImage, ...] = ()
+
+    def topic(self, name: str) -> TopicImage | None:
+        """The live topic of that name."""
+        topic_id = self.topic_ids.get(name)
+        return None if topic_id is None else self.topics[topic_id]
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicImage | None:
+        """The live topic of that id."""
+        return self.topics.get(topic_id)
+
+    def partition(self, name: str, index: int) -> PartitionImage | None:
+        topic = self.topic(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+    def config(self, kind: ResourceKind, name: str) -> Mapping[str, str]:
+        """What was set dynamically for that resource; empty if nothing."""
+        return self.configs.get(Resource(kind, name), _EMPTY)
+
+    def topic_config(self, name: str) -> Mapping[str, str]:
+        return self.config(ResourceKind.TOPIC, name)
+
+    def broker_config(self, node_id: int | None) -> Mapping[str, str]:
+        """Of one broker, or with None the default of all brokers."""
+        return self.config(ResourceKind.BROKER, "" if node_id is None else str(node_id))
+
+    def apply(self, record: pb.MetadataRecord) -> MetadataImage:
+        return self.apply_batch((record,))
+
+    def apply_batch(self, records: Iterable[pb.MetadataRecord]) -> MetadataImage:
+        """The image after all of `records`. MetadataCorrupt, and no new image, if one of them does not fit."""
+        delta = _Delta(self)
+        for record in records:
+            delta.apply(record)
+        return delta.image()
+
+    def __repr__(self) -> str:
+        partitions = sum(len(topic.partitions) for topic in self.topics.values())
+        return (
+            f"MetadataImage(cluster {self.cluster_id!r}, {len(self.topics)} topics, {partitions} partitions, "
+            f"{len(self.deleting)} deleting, {len(self.brokers)} brokers, next producer id {self.next_producer_id})"
+        )
+
+
+class _Delta:
+    """One batch in the making: copies a dictionary, or a topic's partitions, when first touched."""
+
+    def __init__(self, base: MetadataImage) -> None:
+        self._base = base
+        self._changed: dict[str, Any] = {}
+        self._partitions: dict[TopicId, list[PartitionImage]] = {}
+        self._owned_configs: set[Resource] = set()
+
+    def apply(self, record: pb.MetadataRecord) -> None:
+        kind = record.WhichOneof("kind")
+        if kind is None:
+            raise MetadataCorrupt(
+                "a metadata record of a kind that this version does not know; start the version that wrote it, or newer"
+            )
+        getattr(self, "_" + kind)(getattr(record, kind))
+
+    def image(self) -> MetadataImage:
+        for topic_id, partitions in self._partitions.items():
+            topics = self._writable("topics")
+            topics[topic_id] = replace(topics[topic_id], partitions=tuple(partitions))
+        return replace(self._base, **self._changed) if self._changed else self._base
+
+    def _writable(self, name: str) -> dict[Any, Any]:
+        if name not in self._changed:
+            self._changed[name] = dict(getattr(self._base, name))
+        mapping: dict[Any, Any] = self._changed[name]
+        return mapping
+
+    def _current(self, name: str) -> Any:
+        return self._changed[name] if name in self._changed else getattr(self._base, name)
+
+    def _live(self, topic_id: TopicId) -> TopicImage:
+        topic: TopicImage | None = self._current("topics").get(topic_id)
+        if topic is None:
+            raise MetadataCorrupt(f"a metadata record names the topic id {topic_id}, which is not live")
+        return topic
+
+    def _topic_partitions(self, topic_id: TopicId) -> list[PartitionImage]:
+        partitions = self._partitions.get(topic_id)
+        if partitions is None:
+            partitions = self._partitions[topic_id] = list(self._live(topic_id).partitions)
+        return partitions
+
+    # --- one method a record kind, named as the field of MetadataRecord -------------------------------------------
+
+    def _topic(self, record: pb.TopicRecord) -> None:
+        topic_id = _topic_id(record.topic_id)
+        if record.name in self._current("topic_ids"):
+            raise MetadataCorrupt(f"the metadata creates the topic {record.name!r}, which exists already")
+        if topic_id in self._current("topics") or topic_id in self._current("deleting"):
+            raise MetadataCorrupt(f"the metadata gives the topic id {topic_id} to a second topic, {record.name!r}")
+        self._writable("topics")[topic_id] = TopicImage(record.name, topic_id)
+        self._writable("topic_ids")[record.name] = topic_id
+
+    def _partition(self, record: pb.PartitionRecord) -> None:
+        topic_id = _topic_id(record.topic_id)
+        partitions = self._topic_partitions(topic_id)
+        image = PartitionImage(
+            record.index,
+            record.leader,
+            record.leader_epoch,
+            record.partition_epoch,
+            tuple(record.replicas),
+            tuple(record.isr),
+        )
+        if record.index == len(partitions):
+            partitions.append(image)
+        elif 0 <= record.index < len(partitions):
+            partitions[record.index] = image
+        else:
+            raise MetadataCorrupt(
+                f"a metadata record makes partition {record.index} of the topic id {topic_id}, "
+                f"which has {len(partitions)} partitions"
+            )
+
+    def _partition_change(self, record: pb.PartitionChangeRecord) -> None:
+        topic_id = _topic_id(record.topic_id)
+        partitions = self._topic_partitions(topic_id)
+        if not 0 <= record.index < len(partitions):
+            raise MetadataCorrupt(
+                f"a metadata record changes partition {record.index} of the topic id {topic_id}, "
+                f"which has {len(partitions)} partitions"
+            )
+        old = partitions[record.index]
+        elected = record.HasField("leader")
+        partitions[record.index] = PartitionImage(
+            old.index,
+            record.leader if elected else old.leader,
+            old.leader_epoch + elected,
+            old.partition_epoch + 1,
+            tuple(record.replicas.nodes) if record.HasField("replicas") else old.replicas,
+            tuple(record.isr.nodes) if record.HasField("isr") else old.isr,
+        )
+
+    def _topic_deletion(self, record: pb.TopicDeletionRecord) -> None:
+        topic_id = _topic_id(record.topic_id)
+        topic = self._live(topic_id)
+        count = len(self._partitions.pop(topic_id, topic.partitions))
+        del self._writable("topics")[topic_id]
+        del self._writable("topic_ids")[topic.name]
+        configured = Resource(ResourceKind.TOPIC, topic.name)
+        if configured in self._current("configs"):
+            del self._writable("configs")[configured]
+            self._owned_configs.discard(configured)
+        self._writable("deleting")[topic_id] = DeletingTopic(topic.name, topic_id, count)
+
+    def _topic_forgotten(self, record: pb.TopicForgottenRecord) -> None:
+        topic_id = _topic_id(record.topic_id)
+        if self._writable("deleting").pop(topic_id, None) is None:
+            raise MetadataCorrupt(f"the metadata forgets the topic id {topic_id}, which is not being deleted")
+
+    def _deleting_topic(self, record: pb.DeletingTopicRecord) -> None:
+        topic_id = _topic_id(record.topic_id)
+        self._writable("deleting")[topic_id] = DeletingTopic(record.name, topic_id, record.partition_count)
+
+    def _config(self, record: pb.ConfigRecord) -> None:
+        try:
+            resource = Resource(ResourceKind(record.resource_kind), record.resource_name)
+        except ValueError:
+            raise MetadataCorrupt(
+                f"a metadata record configures a resource of the unknown kind {record.resource_kind}"
+            ) from None
+        configs = self._writable("configs")
+        if resource not in self._owned_configs:
+            configs[resource] = dict(configs.get(resource, _EMPTY))
+            self._owned_configs.add(resource)
+        values = configs[resource]
+        if record.HasField("value"):
+            values[record.key] = record.value
+        else:
+            values.pop(record.key, None)
+        if not values:
+            del configs[resource]
+            self._owned_configs.discard(resource)
+
+    def _broker(self, record: pb.BrokerRecord) -> None:
+        known = self._current("brokers").get(record.broker_id)
+        if known is not None and record.broker_epoch <= known.broker_epoch:
+            raise MetadataCorrupt(
+                f"the metadata registers broker {record.broker_id} with epoch {record.broker_epoch}, "
+                f"not above its last, {known.broker_epoch}"
+            )
+        self._writable("brokers")[record.broker_id] = BrokerImage(
+            record.broker_id,
+            record.broker_epoch,
+            record.disk_identity,
+            record.host,
+            record.port,
+            record.rack if record.HasField("rack") else None,
+        )
+
+    def _producer_id_block(self, record: pb.ProducerIdBlockRecord) -> None:
+        next_id = self._current("next_producer_id")
+        if record.first_producer_id < next_id or record.count < 0:
+            raise MetadataCorrupt(
+                f"the metadata gives out producer id {record.first_producer_id} again; the next one is {next_id}"
+            )
+        self._changed["next_producer_id"] = record.first_producer_id + record.count
+
+    def _feature_level(self, record: pb.FeatureLevelRecord) -> None:
+        features = self._writable("features")
+        if record.level:
+            features[record.name] = record.level
+        else:
+            features.pop(record.name, None)
+
+    def _cluster(self, record: pb.ClusterRecord) -> None:
+        known = self._current("cluster_id")
+        if known and known != record.cluster_id:
+            raise MetadataCorrupt(f"the metadata of the cluster {known} names another cluster, {record.cluster_id}")
+        self._changed["cluster_id"] = record.cluster_id
+
+    def _start(self, record: pb.StartRecord) -> None:
+        start = StartImage(record.node_id, record.incarnation, record.start_id)
+        starts = (*self._current("unconfirmed_starts"), start)
+        self._changed["unconfirmed_starts"] = starts[-MAX_UNCONFIRMED_STARTS:]
+
+    def _start_confirmed(self, record: pb.StartConfirmedRecord) -> None:
+        if record.incarnation < self._current("incarnation"):
+            raise MetadataCorrupt(
+                f"the metadata confirms incarnation {record.incarnation} after {self._current('incarnation')}"
+            )
+        self._changed["incarnation"] = record.incarnation
+        self._changed["start_id"] = record.start_id
+        self._changed["unconfirmed_starts"] = ()
+
+
+def _topic_id(raw: bytes) -> TopicId:
+    if len(raw) != 16:
+        raise MetadataCorrupt(f"a metadata record holds a topic id of {len(raw)} bytes; it must have 16")
+    return TopicId(raw)
+
+
+def to_records(image: MetadataImage) -> Iterator[pb.MetadataRecord]:
+    """Records that make `image` out of an empty one: the content of a snapshot."""
+    if image.cluster_id:
+        yield pb.MetadataRecord(cluster=pb.ClusterRecord(cluster_id=image.cluster_id))
+    for name, level in image.features.items():
+        yield pb.MetadataRecord(feature_level=pb.FeatureLevelRecord(name=name, level=level))
+    for broker in image.brokers.values():
+        yield pb.MetadataRecord(
+            broker=pb.BrokerRecord(
+                broker_id=broker.broker_id,
+                broker_epoch=broker.broker_epoch,
+                disk_identity=broker.disk_identity,
+                host=broker.host,
+                port=broker.port,
+                rack=broker.rack,
+            )
+        )
+    for topic in image.topics.values():
+        yield pb.MetadataRecord(topic=pb.TopicRecord(name=topic.name, topic_id=topic.topic_id))
+        for partition in topic.partitions:
+            yield pb.MetadataRecord(partition=partition_record(topic.topic_id, partition))
+    for gone in image.deleting.values():
+        yield pb.MetadataRecord(
+            deleting_topic=pb.DeletingTopicRecord(
+                name=gone.name, topic_id=gone.topic_id, partition_count=gone.partition_count
+            )
+        )
+    for resource, values in image.configs.items():
+        for key, value in values.items():
+            yield pb.MetadataRecord(config=config_record(resource, key, value))
+    if image.next_producer_id:
+        block = pb.ProducerIdBlockRecord(broker_id=-1, broker_epoch=-1, first_producer_id=image.next_producer_id)
+        yield pb.MetadataRecord(producer_id_block=block)
+    yield from _start_records(image)
+
+
+def _start_records(image: MetadataImage) -> Iterator[pb.MetadataRecord]:
+    if image.incarnation:
+        confirmed = pb.StartConfirmedRecord(incarnation=image.incarnation, start_id=image.start_id)
+        yield pb.MetadataRecord(start_confirmed=confirmed)
+    for start in image.unconfirmed_starts:
+        yield pb.MetadataRecord(
+            start=pb.StartRecord(node_id=start.node_id, incarnation=start.incarnation, start_id=start.start_id)
+        )
+
+
+def partition_record(topic_id: TopicId, partition: PartitionImage) -> pb.PartitionRecord:
+    return pb.PartitionRecord(
+        topic_id=topic_id,
+        index=partition.index,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        replicas=partition.replicas,
+        isr=partition.isr,
+    )
+
+
+def config_record(resource: Resource, key: str, value: str | None) -> pb.ConfigRecord:
+    """`value` None: back to the default."""
+    return pb.ConfigRecord(resource_kind=resource.kind, resource_name=resource.name, key=key, value=value)

@@ -1,0 +1,210 @@
+"""The metadata log as the rest of the node sees it: propose records, wait until they are durable, read the image.
+
+One node is a quorum of one: `propose` is what a Raft leader would do, without the peers. Proposals made while the disk
+is busy share the next fsync (group commit). Two images are kept: `image`, after everything durable, which is what clients
+are answered from; and `proposed`, after everything accepted, which the next decision is planned on, so that two requests
+for the same name cannot both succeed while the first waits for the disk.
+
+Invariants: entries apply in the order proposed; `image` never shows what is not durable; a proposal is whole or absent.
+When the disk refuses an entry, it and all that was planned after it fail with StorageError, `proposed` falls back to
+`image`, and the next proposal tries the disk again.
+
+Not thread-safe: called on the event loop. Disk work runs in one thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+from service.metadata import records_pb2 as pb
+from service.metadata.image import MetadataImage
+from service.metadata.store import LOG_BYTES_PER_SNAPSHOT, MetadataStore
+from storage_tiers.errors import InvalidRequest, StorageError
+from storage_tiers.files import Files
+
+Result = TypeVar("Result")
+Listener = Callable[[MetadataImage], None]
+
+#: One proposal's encoded records. Creating 10,000 partitions takes 0.4 MB.
+MAX_PROPOSAL_BYTES = 16 << 20
+#: Proposals that share an fsync.
+MAX_GROUP_BYTES = 16 << 20
+#: Proposals that wait for the disk, all together; beyond it the answer is a retriable StorageError.
+MAX_WAITING_BYTES = 64 << 20
+
+_logger = logging.getLogger(__name__)
+
+
+class _Proposal(NamedTuple):
+    payload: bytes
+    image: MetadataImage
+    done: asyncio.Future[int]
+
+
+class MetadataLog:
+    """`MetadataLog.open(data_dir, files)` before or on the event loop; then on the loop only:
+
+    image -> MetadataImage                            after all durable entries
+    proposed -> MetadataImage                         after all accepted ones: plan on this
+    propose(records) -> asyncio.Future[int]           the entry's index, once durable and applied to `image`
+    await change(plan) -> Result                      plan(proposed) -> (records, result); the result once durable
+    subscribe(listener)                               listener(image) after every change of `image`
+    await close()
+    """
+
+    def __init__(self, store: MetadataStore, image: MetadataImage, term: int) -> None:
+        self._store = store
+        self._term = term
+        self._image = image
+        self._proposed = image
+        self._waiting: deque[_Proposal] = deque()
+        self._waiting_bytes = 0
+        self._listeners: list[Listener] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata-log")
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls, data_dir: str, files: Files, *, log_bytes_per_snapshot: int = LOG_BYTES_PER_SNAPSHOT
+    ) -> MetadataLog:
+        """Creates or recovers `<data_dir>/__cluster_metadata-0/`; blocking. `data_dir` must exist and be locked by this
+        process. Every opening is a new term.
+
+        Raises MetadataCorrupt (damage; the message says where and what to do) and StorageError (the disk refused).
+        """
+        try:
+            store, recovered = MetadataStore.open(data_dir, files, log_bytes_per_snapshot=log_bytes_per_snapshot)
+        except OSError as error:
+            raise StorageError(f"the metadata log in {data_dir} cannot be opened: {error}") from error
+        return cls(store, recovered.image, recovered.term + 1)
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._image
+
+    @property
+    def proposed(self) -> MetadataImage:
+        return self._proposed
+
+    @property
+    def term(self) -> int:
+        """Above that of every entry found at the opening."""
+        return self._term
+
+    @property
+    def last_index(self) -> int:
+        """Of the last durable entry; 0 before the first. Several proposals may share one."""
+        return self._store.index
+
+    def subscribe(self, listener: Listener) -> None:
+        """`listener(image)` runs on the loop after each change of `image`, before those who proposed it resume. It may
+        see several changes at once, never one twice."""
+        self._listeners.append(listener)
+
+    def propose(self, records: Sequence[pb.MetadataRecord]) -> asyncio.Future[int]:
+        """Appends `records` as one atomic batch. The future gives the index of their entry once they are durable and
+        applied, or StorageError if the disk refused them (nothing changed; ask again later).
+
+        Raises at once, with nothing proposed: MetadataCorrupt if the records do not fit the state (a mistake of the
+        planner), InvalidRequest if they are too large, StorageError if too much waits already or the log is closed.
+        """
+        if self._closed:
+            raise StorageError("the metadata log is closed: the node is stopping")
+        payload = pb.MetadataBatch(records=records).SerializeToString()
+        if len(payload) > MAX_PROPOSAL_BYTES:
+            raise InvalidRequest(
+                f"the change takes {len(payload)} bytes of metadata, more than {MAX_PROPOSAL_BYTES}: ask for it in parts"
+            )
+        if self._waiting_bytes + len(payload) > MAX_WAITING_BYTES:
+            raise StorageError("too many metadata changes wait for the disk; ask again later")
+        self._proposed = self._proposed.apply_batch(records)
+        proposal = _Proposal(payload, self._proposed, asyncio.get_running_loop().create_future())
+        self._waiting.append(proposal)
+        self._waiting_bytes += len(payload)
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write())
+        return proposal.done
+
+    async def change(self, plan: Callable[[MetadataImage], tuple[Iterable[pb.MetadataRecord], Result]]) -> Result:
+        """Plans on the newest state and proposes what the plan says, with nothing in between; returns the plan's result
+        once its records are durable. A plan without records returns at once. Raises what the plan raises, and what
+        `propose` does."""
+        records, result = plan(self._proposed)
+        records = list(records)
+        if records:
+            await self.propose(records)
+        return result
+
+    async def close(self) -> None:
+        """Waits for what was proposed, then lets the file go."""
+        self._closed = True
+        if self._writer is not None:
+            await self._writer
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._store.close)
+        self._executor.shutdown(wait=False)
+
+    # --- the writer -----------------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        try:
+            while self._waiting:
+                await self._write_group(self._take_group())
+        finally:
+            self._writer = None
+
+    def _take_group(self) -> list[_Proposal]:
+        group = [self._waiting.popleft()]
+        size = len(group[0].payload)
+        while self._waiting and size + len(self._waiting[0].payload) <= MAX_GROUP_BYTES:
+            group.append(self._waiting.popleft())
+            size += len(group[-1].payload)
+        return group
+
+    async def _write_group(self, group: list[_Proposal]) -> None:
+        run = asyncio.get_running_loop().run_in_executor
+        # Encoded messages of one type joined are the encoding of the joined message: repeated fields concatenate.
+        payload = b"".join(proposal.payload for proposal in group)
+        try:
+            index = await run(self._executor, self._store.append, self._term, payload)
+        except OSError as error:
+            await self._refuse(group, error)
+            return
+        self._waiting_bytes -= len(payload)
+        self._image = group[-1].image
+        for listener in self._listeners:
+            asyncio.get_running_loop().call_soon(listener, self._image)
+        for proposal in group:
+            if not proposal.done.done():
+                proposal.done.set_result(index)
+        if self._store.wants_snapshot:
+            await self._snapshot()
+
+    async def _refuse(self, group: list[_Proposal], error: OSError) -> None:
+        # Whatever was accepted meanwhile was planned on the state that has just failed to come about.
+        refused = [*group, *self._waiting]
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._proposed = self._image
+        _logger.error("the metadata log refused an entry: %s", error)
+        for proposal in refused:
+            if not proposal.done.done():
+                proposal.done.set_exception(
+                    StorageError(f"the metadata log cannot be written ({error}); nothing was changed, ask again later")
+                )
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._store.repair)
+        except OSError:
+            _logger.warning("the metadata log's torn end could not be cut yet; the next change tries again")
+
+    async def _snapshot(self) -> None:
+        run = asyncio.get_running_loop().run_in_executor
+        try:
+            await run(self._executor, self._store.snapshot, self._image, self._term)
+        except OSError as error:
+            _logger.error("the metadata snapshot could not be written, the log keeps growing: %s", error)

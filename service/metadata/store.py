@@ -1,0 +1,236 @@
+"""The metadata log on disk: one log file, at most one snapshot, and what a crash may leave of their replacement.
+
+    <data_dir>/__cluster_metadata-0/<first index:020>.log      frames (see frames.py), one an fsync
+    <data_dir>/__cluster_metadata-0/<index:020>-<term:010>.snapshot    one frame: the image after entry `index`
+
+Invariants: what `append` returned for is on disk, whole, and survives a power loss; what it raised for is not in the log
+(unless the machine dies before the torn bytes are cut, when recovery may find the entry whole). A snapshot is durable,
+under its name, before the log that it replaces goes. Everything that `open` hands out is durable.
+
+Blocking, and used by one thread at a time: MetadataLog is the asyncio shell around it. It does not lock the directory
+(the owner of the data directory does) and knows nothing of what records mean.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from service.metadata import records_pb2 as pb
+from service.metadata.frames import ADVICE, Frame, decode, encode, scan
+from service.metadata.image import MetadataImage, to_records
+from storage_tiers.errors import MetadataCorrupt
+from storage_tiers.files import Files, replace_file
+
+DIRECTORY = "__cluster_metadata-0"
+
+#: A log file grows to this many bytes before a snapshot replaces it, or to the last snapshot's size if that is larger.
+LOG_BYTES_PER_SNAPSHOT = 16 << 20
+
+_LOG_NAME = re.compile(r"(\d{20})\.log")
+_SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.snapshot")
+
+
+class Recovered(NamedTuple):
+    """State after the last whole entry: its index (0: none yet) and term."""
+
+    image: MetadataImage
+    index: int
+    term: int
+
+
+class MetadataStore:
+    """Open with `MetadataStore.open(data_dir, files)`; then `append` and `snapshot`; `close` at the end."""
+
+    def __init__(self, directory: str, files: Files, log_bytes_per_snapshot: int) -> None:
+        self._directory = directory
+        self._files = files
+        self._bound = log_bytes_per_snapshot
+        self._path = ""
+        self._fd = -1
+        self._end = 0
+        self._index = 0
+        self._torn = False
+        self._abandoned: str | None = None
+        self._snapshot_at = log_bytes_per_snapshot
+
+    @classmethod
+    def open(
+        cls, data_dir: str, files: Files, *, log_bytes_per_snapshot: int = LOG_BYTES_PER_SNAPSHOT
+    ) -> tuple[MetadataStore, Recovered]:
+        """Creates or recovers. MetadataCorrupt if stored bytes are damaged (a torn end is not: it is cut); OSError if
+        the disk refuses."""
+        directory = os.path.join(data_dir, DIRECTORY)
+        files.mkdir(directory)
+        files.fsync_dir(data_dir)
+        store = cls(directory, files, log_bytes_per_snapshot)
+        return store, store._recover()
+
+    @property
+    def index(self) -> int:
+        """Of the last entry; 0 before the first."""
+        return self._index
+
+    @property
+    def wants_snapshot(self) -> bool:
+        return self._end >= self._snapshot_at
+
+    def append(self, term: int, payload: bytes) -> int:
+        """Makes one entry durable and returns its index. OSError if the disk refuses: the log is as before, and the
+        next call tries again from there."""
+        self.repair()
+        frame = encode(Frame(term, self._index + 1, payload))
+        self._torn = True
+        self._files.pwrite(self._fd, (frame,), self._end)
+        self._files.fsync(self._fd)
+        self._torn = False
+        self._end += len(frame)
+        self._index += 1
+        return self._index
+
+    def repair(self) -> None:
+        """Cuts what a failed append or snapshot left behind, so that no later start takes it for an entry. OSError if
+        not yet possible; every append tries it first."""
+        if self._abandoned is not None:
+            if os.path.exists(self._abandoned):
+                self._files.unlink(self._abandoned)
+            self._files.fsync_dir(self._directory)
+            self._abandoned = None
+        if self._torn:
+            self._files.truncate(self._fd, self._end)
+            self._files.fsync(self._fd)
+            self._torn = False
+
+    def snapshot(self, image: MetadataImage, term: int) -> None:
+        """Writes `image`, which must be the state after the last entry, and begins a new log file. OSError if the disk
+        refuses: nothing is lost, and the log asks again once it has grown by as much."""
+        self._snapshot_at = self._end + self._bound
+        content = encode(Frame(term, self._index, _batch(image)))
+        replace_file(self._files, self._snapshot_path(self._index, term), content)
+        self._begin_log(self._index + 1)
+        self._snapshot_at = max(self._bound, len(content))
+        self._remove_superseded(self._index, term)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._fd = -1
+
+    # --- recovery -------------------------------------------------------------------------------------------------
+
+    def _recover(self) -> Recovered:
+        names = os.listdir(self._directory)
+        for name in names:
+            if name.endswith(".tmp"):
+                self._files.unlink(os.path.join(self._directory, name))
+        snapshots = sorted((int(m[1]), int(m[2])) for m in map(_SNAPSHOT_NAME.fullmatch, names) if m)
+        logs = sorted(int(m[1]) for m in map(_LOG_NAME.fullmatch, names) if m)
+        state = Recovered(MetadataImage(), 0, 0)
+        if snapshots:
+            state = self._read_snapshot(*snapshots[-1])
+        if logs:
+            state = self._read_log(logs[-1], state)
+        elif snapshots:
+            raise MetadataCorrupt(
+                f"{self._directory}: the log that follows the snapshot of entry {state.index} is gone. {ADVICE}"
+            )
+        else:
+            self._begin_log(1)
+        self._index = state.index
+        if snapshots:
+            self._finish_truncation(snapshots[-1], logs[-1])
+        return state
+
+    def _read_snapshot(self, index: int, term: int) -> Recovered:
+        path = self._snapshot_path(index, term)
+        frame = decode(_read(path))
+        if frame is None or (frame.index, frame.term) != (index, term):
+            raise MetadataCorrupt(f"{path}: the snapshot's checksum does not fit its bytes. {ADVICE}")
+        self._snapshot_at = max(self._bound, len(frame.payload))
+        return Recovered(_applied(MetadataImage(), frame, path), index, term)
+
+    def _read_log(self, first_index: int, state: Recovered) -> Recovered:
+        path = self._log_path(first_index)
+        if first_index > state.index + 1:
+            raise MetadataCorrupt(
+                f"{path}: the log begins with entry {first_index}, but entries are known up to {state.index} only. {ADVICE}"
+            )
+        self._open_log(path)
+        data = _read(path)
+        found = scan(data, first_index, path)
+        if found.end < len(data):
+            self._files.truncate(self._fd, found.end)
+        # Entries that a killed process wrote without its fsync are served from now on: make them durable first.
+        self._files.fsync(self._fd)
+        self._files.fsync_dir(self._directory)
+        self._end = found.end
+        image, index, term = state
+        for frame in found.frames:
+            if frame.index > state.index:
+                image, index, term = _applied(image, frame, path), frame.index, frame.term
+        return Recovered(image, index, max(term, state.term))
+
+    def _finish_truncation(self, snapshot: tuple[int, int], log: int) -> None:
+        """A crash may have come between a snapshot and the log that goes on after it. A disk too full for that now is
+        no reason not to start: the log at hand serves as well."""
+        index, term = snapshot
+        with suppress(OSError):
+            if log != index + 1 and self._index == index:
+                self._begin_log(index + 1)
+            self._remove_superseded(index, term)
+
+    # --- files ----------------------------------------------------------------------------------------------------
+
+    def _begin_log(self, first_index: int) -> None:
+        """Goes on in a new, empty log file. If that fails, its name must be gone again before the old file may grow:
+        recovery takes the log with the highest first index."""
+        path = self._log_path(first_index)
+        self._abandoned = path
+        fd = self._files.open(path, create=True, truncate=True)
+        try:
+            self._files.fsync_dir(self._directory)
+        except OSError:
+            self._files.close(fd)
+            raise
+        self._abandoned = None
+        self.close()
+        self._path, self._fd, self._end = path, fd, 0
+
+    def _open_log(self, path: str) -> None:
+        self._path, self._fd = path, self._files.open(path)
+
+    def _remove_superseded(self, index: int, term: int) -> None:
+        """Whatever the snapshot of (index, term) and the current log replace. Left-overs harm nobody: the next start
+        removes them."""
+        keep = {os.path.basename(self._snapshot_path(index, term)), os.path.basename(self._path)}
+        for name in os.listdir(self._directory):
+            if name not in keep and (_LOG_NAME.fullmatch(name) or _SNAPSHOT_NAME.fullmatch(name)):
+                self._files.unlink(os.path.join(self._directory, name))
+
+    def _log_path(self, first_index: int) -> str:
+        return os.path.join(self._directory, f"{first_index:020}.log")
+
+    def _snapshot_path(self, index: int, term: int) -> str:
+        return os.path.join(self._directory, f"{index:020}-{term:010}.snapshot")
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _batch(image: MetadataImage) -> bytes:
+    return pb.MetadataBatch(records=to_records(image)).SerializeToString()
+
+
+def _applied(image: MetadataImage, frame: Frame, path: str) -> MetadataImage:
+    try:
+        return image.apply_batch(pb.MetadataBatch.FromString(frame.payload).records)
+    except DecodeError as error:
+        raise MetadataCorrupt(f"{path}: entry {frame.index} is no metadata batch ({error}). {ADVICE}") from error
+    except MetadataCorrupt as error:
+        raise MetadataCorrupt(f"{path}: entry {frame.index}: {error}") from error
