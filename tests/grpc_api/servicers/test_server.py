@@ -1,0 +1,164 @@
+"""The servicers over a real channel; the core behind them is a listener to what they ask of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from grpc_api.contract.core import Core
+from grpc_api.contract.log import SealedPartition
+from grpc_api.proto.topics_pb2 import SealRequest, SealResponse
+from grpc_api.proto.topics_pb2_grpc import TopicsStub
+from grpc_api.servicers.server import GrpcServer, serve_grpc
+from storage_tiers.errors import InvalidConfig, LogError, RequestTimedOut, TierUnavailable, UnknownTopicOrPartition
+
+
+class SealingLog:
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, bool, int]] = []
+        self.error: Exception | None = None
+        self.cancelled = asyncio.Event()
+        self.answer_at_once = True
+
+    async def seal(self, topic: str, *, wait: bool, timeout_ms: int) -> Sequence[SealedPartition]:
+        self.asked.append((topic, wait, timeout_ms))
+        if self.error is not None:
+            raise self.error
+        if not self.answer_at_once:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
+        return [SealedPartition(0, 10, 10), SealedPartition(1, 7, 5)]
+
+
+class SealingCore:
+    def __init__(self) -> None:
+        self.log = SealingLog()
+
+
+@pytest.fixture
+async def core() -> SealingCore:
+    return SealingCore()
+
+
+@pytest.fixture
+async def server(core: SealingCore) -> AsyncIterator[GrpcServer]:
+    running = await serve_grpc(cast(Core, core), "127.0.0.1", 0)
+    yield running
+    await running.stop(0)
+
+
+@pytest.fixture
+async def channel(server: GrpcServer) -> AsyncIterator[Any]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as opened:
+        yield opened
+
+
+async def test_seal_passes_the_request_on_and_answers_for_each_partition(core: SealingCore, channel: Any) -> None:
+    answer: SealResponse = await TopicsStub(channel).Seal(
+        SealRequest(topic="flights", wait=True, timeout=Duration(seconds=2, nanos=500_000_000))
+    )
+
+    assert core.log.asked == [("flights", True, 2500)]
+    assert [(p.partition, p.end, p.tiered_end) for p in answer.partitions] == [(0, 10, 10), (1, 7, 5)]
+
+
+async def test_without_a_timeout_a_minute_is_waited(core: SealingCore, channel: Any) -> None:
+    await TopicsStub(channel).Seal(SealRequest(topic="flights"))
+
+    assert core.log.asked == [("flights", False, 60_000)]
+
+
+@pytest.mark.parametrize("timeout", [Duration(seconds=-1), Duration(seconds=1 << 31)])
+async def test_a_timeout_that_cannot_be_held_is_refused(core: SealingCore, channel: Any, timeout: Duration) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await TopicsStub(channel).Seal(SealRequest(topic="flights", timeout=timeout))
+
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert core.log.asked == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UnknownTopicOrPartition("no topic flights — create it first"), grpc.StatusCode.NOT_FOUND),
+        (RequestTimedOut("partition 3 is not in the bucket yet"), grpc.StatusCode.DEADLINE_EXCEEDED),
+        (TierUnavailable("the store does not answer"), grpc.StatusCode.UNAVAILABLE),
+    ],
+)
+async def test_an_error_arrives_with_its_sentence_name_and_advice(
+    core: SealingCore, channel: Any, error: LogError, code: grpc.StatusCode
+) -> None:
+    core.log.error = error
+
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await TopicsStub(channel).Seal(SealRequest(topic="flights"))
+
+    assert failed.value.code() is code
+    assert failed.value.details() == str(error)
+    trailing = dict(failed.value.trailing_metadata())
+    assert trailing["tidelog-error"] == type(error).__name__
+    assert trailing["tidelog-advice"] == error.advice.name
+
+
+async def test_a_defect_is_internal_and_shows_nothing_of_its_insides(core: SealingCore, channel: Any) -> None:
+    core.log.error = KeyError("secret")
+
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await TopicsStub(channel).Seal(SealRequest(topic="flights"))
+
+    assert failed.value.code() is grpc.StatusCode.INTERNAL
+    assert "secret" not in (failed.value.details() or "")
+
+
+async def test_the_callers_deadline_gives_the_wait_up(core: SealingCore, channel: Any) -> None:
+    core.log.answer_at_once = False
+
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await TopicsStub(channel).Seal(SealRequest(topic="flights", wait=True), timeout=0.2)
+
+    assert failed.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await asyncio.wait_for(core.log.cancelled.wait(), 10)
+
+
+async def test_health_says_that_it_serves(channel: Any) -> None:
+    health = health_pb2_grpc.HealthStub(channel)
+
+    for service in ("", "tidelog.v1.Topics"):
+        answer = await health.Check(health_pb2.HealthCheckRequest(service=service))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_reflection_lists_the_services(channel: Any) -> None:
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+
+    answer = await call.read()
+
+    names = {service.name for service in answer.list_services_response.service}
+    assert {"tidelog.v1.Topics", "grpc.health.v1.Health"} <= names
+
+
+async def test_a_taken_port_is_refused_with_its_address(server: GrpcServer, core: SealingCore) -> None:
+    with pytest.raises(InvalidConfig, match=f"127.0.0.1:{server.port}"):
+        await serve_grpc(cast(Core, core), "127.0.0.1", server.port)
+
+
+async def test_after_stop_the_port_is_free(core: SealingCore) -> None:
+    first = await serve_grpc(cast(Core, core), "127.0.0.1", 0)
+    await first.stop(0)
+
+    second = await serve_grpc(cast(Core, core), "127.0.0.1", first.port)
+    await second.stop(0)
+
+    assert second.port == first.port
