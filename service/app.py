@@ -1,0 +1,129 @@
+"""The composition root: the one file that names concrete classes. Builds a node, runs it, takes it down in order.
+
+Start: lock the directory, recover the metadata log, claim this start, recover the partitions, open the doors, then probe
+the store in the background (a store that does not answer stops only uploads and cold reads). Stop, at SIGTERM or SIGINT:
+unready at once, doors closed, answers in flight finished, everything flushed, clean-shutdown marker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from service.broker.core import BrokerCore
+from service.http import Readiness, serve_http
+from service.node import Node, open_node
+from service.settings import NodeSettings
+from service.supervisor import supervised
+from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.errors import LogError
+from storage_tiers.files import OsFiles, replace_file
+
+log = logging.getLogger("tidelog")
+
+#: Collections of the youngest generation only after this many allocations: records never become Python objects, so what
+#: the hot path allocates dies by count, and a full collection would stop every connection.
+GC_THRESHOLD = 50_000
+
+
+def run(settings: NodeSettings) -> int:
+    """Runs a node until it is told to stop; the exit code. Raises LogError if it cannot start."""
+    import uvloop
+
+    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings))
+
+
+async def _serve(settings: NodeSettings) -> int:
+    from kafka_gateway.server import serve
+
+    readiness = Readiness()
+    stop = _stop_on_signals(readiness)
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        node = await open_node(settings, readiness, stop, files=OsFiles(), clock=clock, rng=SystemRng())
+        stack.push_async_callback(node.close)
+        core: BrokerCore = node.core
+        gateway = await serve(core, node.gateway_settings())
+        stack.push_async_callback(gateway.stop)
+        grpc = await _serve_grpc(core, settings)
+        stack.push_async_callback(grpc.stop)
+        http = await serve_http(readiness, settings.listen, settings.http_port)
+        stack.push_async_callback(http.stop)
+        await node.listening(gateway.port, grpc.port)
+        readiness.recovered = True
+        endpoints = {
+            "kafka": f"{settings.listen}:{gateway.port}",
+            "grpc": f"{settings.listen}:{grpc.port}",
+            "http": f"{settings.listen}:{http.port}",
+            "pid": os.getpid(),
+        }
+        replace_file(OsFiles(), str(settings.data_dir / "endpoints.json"), json.dumps(endpoints, indent=1).encode())
+        _announce(settings, node, endpoints)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD, 20, 100)
+        code = await _until_stopped(node, stop)
+        readiness.stopping = True
+    log.info("stopped")
+    return code
+
+
+async def _until_stopped(node: Node, stop: asyncio.Event) -> int:
+    try:
+        async with supervised(node.workers(), node.clock):
+            await stop.wait()
+    except* LogError as failures:
+        for failure in failures.exceptions:
+            log.error("the node stops: %s", failure)
+        return 1
+    if node.fatal is not None:
+        log.error("the node stops: %s", node.fatal)
+        return 1
+    return 0
+
+
+async def _serve_grpc(core: BrokerCore, settings: NodeSettings):  # type: ignore[no-untyped-def]
+    from grpc_api.servicers.server import serve_grpc
+
+    return await serve_grpc(core, settings.listen, settings.grpc_port)
+
+
+def _stop_on_signals(readiness: Readiness) -> asyncio.Event:
+    stop = asyncio.Event()
+
+    def told() -> None:
+        readiness.stopping = True
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told)
+    return stop
+
+
+def _announce(settings: NodeSettings, node: Node, endpoints: dict[str, str | int]) -> None:
+    kafka = endpoints["kafka"]
+    print(
+        f"""tidelog listens
+  Kafka   {kafka}
+  gRPC    {endpoints["grpc"]}
+  HTTP    {endpoints["http"]}  (/healthz, /readyz)
+  data    {Path(settings.data_dir).resolve()}
+  store   {settings.store}
+  cluster {node.cluster_id}
+
+Talk to it:
+  tidelog topic create demo --partitions 3 --bootstrap-server {kafka}
+  echo hello | tidelog produce demo --bootstrap-server {kafka}
+  tidelog consume demo --exit-at-end --bootstrap-server {kafka}
+Stop it with Ctrl-C.""",
+        flush=True,
+    )
