@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -30,7 +31,8 @@ _TERM_INDEX = struct.Struct(">QQ")
 _HEADER_SHAPE = re.compile(rb"(?=[\s\S]{8}\x00{4}[\s\S]{4}\x00{4}(?!\x00{4})[\s\S]{4})")
 
 
-class Frame(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Frame:
     term: int
     index: int
     payload: bytes

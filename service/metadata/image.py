@@ -26,6 +26,11 @@ from storage_tiers.types import TopicId
 
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
 
+
+def _empty() -> Mapping[Any, Any]:
+    return _EMPTY
+
+
 #: Starts whose claim in the bucket is still unanswered and that are remembered as one's own; older ones are forgotten.
 MAX_UNCONFIRMED_STARTS = 1024
 
@@ -88,12 +93,12 @@ class MetadataImage:
     """
 
     cluster_id: str = ""
-    topics: Mapping[TopicId, TopicImage] = field(default=_EMPTY)
-    topic_ids: Mapping[str, TopicId] = field(default=_EMPTY)
-    deleting: Mapping[TopicId, DeletingTopic] = field(default=_EMPTY)
-    configs: Mapping[Resource, Mapping[str, str]] = field(default=_EMPTY)
-    brokers: Mapping[int, BrokerImage] = field(default=_EMPTY)
-    features: Mapping[str, int] = field(default=_EMPTY)
+    topics: Mapping[TopicId, TopicImage] = field(default_factory=_empty)
+    topic_ids: Mapping[str, TopicId] = field(default_factory=_empty)
+    deleting: Mapping[TopicId, DeletingTopic] = field(default_factory=_empty)
+    configs: Mapping[Resource, Mapping[str, str]] = field(default_factory=_empty)
+    brokers: Mapping[int, BrokerImage] = field(default_factory=_empty)
+    features: Mapping[str, int] = field(default_factory=_empty)
     next_producer_id: int = 0
     incarnation: int = 0
     start_id: bytes = b""

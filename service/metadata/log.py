@@ -70,9 +70,7 @@ class MetadataLog:
         self._closed = False
 
     @classmethod
-    def open(
-        cls, data_dir: str, files: Files, *, log_bytes_per_snapshot: int = LOG_BYTES_PER_SNAPSHOT
-    ) -> MetadataLog:
+    def open(cls, data_dir: str, files: Files, *, log_bytes_per_snapshot: int = LOG_BYTES_PER_SNAPSHOT) -> MetadataLog:
         """Creates or recovers `<data_dir>/__cluster_metadata-0/`; blocking. `data_dir` must exist and be locked by this
         process. Every opening is a new term.
 

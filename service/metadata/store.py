@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
@@ -35,7 +35,8 @@ _LOG_NAME = re.compile(r"(\d{20})\.log")
 _SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.snapshot")
 
 
-class Recovered(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Recovered:
     """State after the last whole entry: its index (0: none yet) and term."""
 
     image: MetadataImage
@@ -168,7 +169,7 @@ class MetadataStore:
         self._files.fsync(self._fd)
         self._files.fsync_dir(self._directory)
         self._end = found.end
-        image, index, term = state
+        image, index, term = state.image, state.index, state.term
         for frame in found.frames:
             if frame.index > state.index:
                 image, index, term = _applied(image, frame, path), frame.index, frame.term

@@ -1,0 +1,66 @@
+"""Which brokers hold a new partition's replicas: leaders spread evenly, replicas of one partition over as many racks as
+there are.
+
+Pure and repeatable: the starting point comes from the topic's id, so that topics of one partition do not all land on the
+same broker. It knows nothing of load or free space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from service.metadata.image import BrokerImage
+from storage_tiers.errors import InvalidReplicationFactor
+from storage_tiers.types import TopicId
+
+
+def place(
+    brokers: Sequence[BrokerImage], first_partition: int, count: int, replication_factor: int, topic_id: TopicId
+) -> list[tuple[int, ...]]:
+    """For each of `count` partitions from `first_partition` on, its replicas, the preferred leader first.
+
+    InvalidReplicationFactor, in Kafka's words, if there are fewer brokers than replicas.
+    """
+    if not brokers:
+        raise InvalidReplicationFactor(
+            f"Unable to replicate the partition {replication_factor} time(s): All brokers are currently fenced."
+        )
+    if replication_factor > len(brokers):
+        raise InvalidReplicationFactor(
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
+            f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered."
+        )
+    ring = _alternating_racks(brokers)
+    start = int.from_bytes(topic_id[:8], "big")
+    placed = []
+    for partition in range(first_partition, first_partition + count):
+        # Each time round the ring, followers shift by one more, so that two brokers do not share all their partitions.
+        leader = (start + partition) % len(ring)
+        shift = (partition // len(ring)) % max(1, len(ring) - 1)
+        followers = [ring[(leader + 1 + (shift + step) % (len(ring) - 1)) % len(ring)] for step in range(len(ring) - 1)]
+        placed.append(_pick(ring[leader], followers, replication_factor))
+    return placed
+
+
+def _alternating_racks(brokers: Sequence[BrokerImage]) -> list[BrokerImage]:
+    """All brokers, neighbours in different racks as far as possible."""
+    racks: dict[str | None, list[BrokerImage]] = {}
+    for broker in sorted(brokers, key=lambda b: b.broker_id):
+        racks.setdefault(broker.rack, []).append(broker)
+    ring = []
+    for row in range(max(map(len, racks.values()))):
+        ring += [members[row] for members in racks.values() if row < len(members)]
+    return ring
+
+
+def _pick(leader: BrokerImage, followers: Sequence[BrokerImage], replication_factor: int) -> tuple[int, ...]:
+    """The leader, then followers of racks not used yet, then the others in order."""
+    chosen, racks = [leader], {leader.rack}
+    spare = []
+    for follower in followers:
+        if follower.rack in racks:
+            spare.append(follower)
+        else:
+            racks.add(follower.rack)
+            chosen.append(follower)
+    return tuple(broker.broker_id for broker in (chosen + spare)[:replication_factor])

@@ -1,0 +1,318 @@
+"""What the controller decides: a request and the metadata as they stand, in; records or a LogError, out.
+
+Pure: no clock, no files, no randomness (a new topic's id is passed in). What a plan says is true only of the image it was
+made from, so it is proposed without waiting in between: `MetadataLog.change(lambda image: plan...)`.
+
+Rules, their order and their wording follow Apache Kafka 4.2.1 (its ReplicationControlManager, asked request by request),
+because clients and operators match on them. Authorisation, duplicates inside one request and timeouts are the caller's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from grpc_api.contract.topics import NewTopic, Resource, ResourceKind
+from service.metadata import placement
+from service.metadata import records_pb2 as pb
+from service.metadata.image import MetadataImage, PartitionImage, TopicImage, config_record, partition_record
+from storage_tiers.clock import Rng
+from storage_tiers.errors import (
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTopic,
+    PolicyViolation,
+    TopicDeletionDisabled,
+    TopicExists,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from storage_tiers.types import TopicId
+
+MAX_TOPIC_NAME = 249
+#: Kafka's bound on what one request may create.
+MAX_PARTITIONS_PER_REQUEST = 10_000
+PRODUCER_ID_BLOCK = 1000
+#: Kafka's last id: ids are positive 63-bit numbers.
+MAX_PRODUCER_ID = (1 << 63) - 1
+
+METADATA_TOPIC = "__cluster_metadata"
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+Records = tuple[pb.MetadataRecord, ...]
+
+
+class TopicConfigs(Protocol):
+    """What planning asks of the config registry (`service.configs.resolve.Resolver`)."""
+
+    def check_new_topic(self, image: MetadataImage, configs: Mapping[str, str | None]) -> Mapping[str, str]: ...
+
+    def broker_int(self, image: MetadataImage, key: str) -> int: ...
+
+    def broker_bool(self, image: MetadataImage, key: str) -> bool: ...
+
+
+class TopicPlan(NamedTuple):
+    """`records` create the topic; the rest is what the answer to CreateTopics says."""
+
+    records: Records
+    topic_id: TopicId
+    partitions: int
+    replication_factor: int
+
+
+class BlockPlan(NamedTuple):
+    """Producer ids [first, first + size)."""
+
+    records: Records
+    first: int
+    size: int
+
+
+def new_topic_id(image: MetadataImage, rng: Rng) -> TopicId:
+    """An id that no topic has. As in Kafka it is neither of the two reserved ids nor prints with a leading dash."""
+    while True:
+        topic_id = TopicId(rng.token(16))
+        reserved = int.from_bytes(topic_id, "big") <= 1
+        if not (reserved or str(topic_id).startswith("-") or topic_id in image.topics or topic_id in image.deleting):
+            return topic_id
+
+
+def check_topic_name(name: str) -> None:
+    """InvalidTopic unless Kafka allows the name."""
+    complaint = None
+    if not name:
+        complaint = "the empty string is not allowed"
+    elif name in (".", ".."):
+        complaint = f"'{name}' is not allowed"
+    elif len(name) > MAX_TOPIC_NAME:
+        complaint = f"the length of '{name}' is longer than the max allowed length {MAX_TOPIC_NAME}"
+    elif not _LEGAL_NAME.fullmatch(name):
+        complaint = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    if complaint is not None:
+        raise InvalidTopic(f"Topic name is invalid: {complaint}")
+
+
+def create_topic(image: MetadataImage, topic: NewTopic, configs: TopicConfigs, topic_id: TopicId) -> TopicPlan:
+    """Raises InvalidTopic, TopicExists, InvalidConfig, InvalidRequest, InvalidPartitions, InvalidReplicationFactor,
+    InvalidReplicaAssignment or PolicyViolation, the first that applies in Kafka's order."""
+    if topic.name == METADATA_TOPIC:
+        raise InvalidRequest(f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
+    check_topic_name(topic.name)
+    if topic.name in image.topic_ids:
+        raise TopicExists(f"Topic '{topic.name}' already exists.")
+    _check_collision(image, topic.name)
+    values = configs.check_new_topic(image, topic.configs)
+    if topic.assignments:
+        assignments = _manual_assignments(image, topic)
+    else:
+        assignments = _automatic_assignments(image, topic, configs, topic_id)
+    records = [pb.MetadataRecord(topic=pb.TopicRecord(name=topic.name, topic_id=topic_id))]
+    records += _new_partitions(topic_id, 0, assignments)
+    resource = Resource(ResourceKind.TOPIC, topic.name)
+    records += [pb.MetadataRecord(config=config_record(resource, key, value)) for key, value in values.items()]
+    return TopicPlan(tuple(records), topic_id, len(assignments), len(assignments[0]))
+
+
+def create_partitions(
+    image: MetadataImage, name: str, count: int, assignments: Sequence[Sequence[int]] | None
+) -> Records:
+    """Records that grow the topic to `count` partitions in all; `assignments` name the nodes of each new one."""
+    topic = _known(image, name)
+    current = len(topic.partitions)
+    if count == current:
+        raise InvalidPartitions(f"Topic already has {current} partition(s).")
+    if count < current:
+        raise InvalidPartitions(
+            f"The topic {name} currently has {current} partition(s); {count} would not be an increase."
+        )
+    added = count - current
+    if added > MAX_PARTITIONS_PER_REQUEST:
+        raise PolicyViolation("Excessively large number of partitions per request.")
+    if assignments is None:
+        replication_factor = len(topic.partitions[0].replicas)
+        placed = placement.place(list(image.brokers.values()), current, added, replication_factor, topic.topic_id)
+        return tuple(_new_partitions(topic.topic_id, current, placed))
+    if len(assignments) != added:
+        raise InvalidReplicaAssignment(
+            f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) were specified."
+        )
+    for replicas in assignments:
+        _check_assignment(image, replicas, len(topic.partitions[0].replicas))
+    return tuple(_new_partitions(topic.topic_id, current, assignments))
+
+
+def delete_topic(image: MetadataImage, name: str, configs: TopicConfigs) -> tuple[Records, TopicImage]:
+    """Records that hide the topic and free its name, and the topic as it was. UnknownTopicOrPartition,
+    TopicDeletionDisabled."""
+    if not configs.broker_bool(image, "delete.topic.enable"):
+        raise TopicDeletionDisabled("Topic deletion is disabled: delete.topic.enable is false.")
+    topic = _known(image, name)
+    return (pb.MetadataRecord(topic_deletion=pb.TopicDeletionRecord(topic_id=topic.topic_id)),), topic
+
+
+def delete_topic_by_id(image: MetadataImage, topic_id: TopicId, configs: TopicConfigs) -> tuple[Records, TopicImage]:
+    """As `delete_topic`; UnknownTopicId if no live topic has that id."""
+    topic = image.topic_by_id(topic_id)
+    if topic is None:
+        raise UnknownTopicId("This server does not host this topic ID.")
+    return delete_topic(image, topic.name, configs)
+
+
+def forget_topic(image: MetadataImage, topic_id: TopicId) -> Records:
+    """Once nothing is left of a deleted topic. No records if that was recorded before: every step may be repeated."""
+    if topic_id not in image.deleting:
+        return ()
+    return (pb.MetadataRecord(topic_forgotten=pb.TopicForgottenRecord(topic_id=topic_id)),)
+
+
+def producer_id_block(image: MetadataImage, broker_id: int) -> BlockPlan:
+    """The next block for that broker (KIP-730). No id of it may be given out before the records are durable."""
+    first = image.next_producer_id
+    if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK:
+        raise PolicyViolation("All producer ids of this cluster are given out.")
+    broker = image.brokers.get(broker_id)
+    record = pb.ProducerIdBlockRecord(
+        broker_id=broker_id,
+        broker_epoch=-1 if broker is None else broker.broker_epoch,
+        first_producer_id=first,
+        count=PRODUCER_ID_BLOCK,
+    )
+    return BlockPlan((pb.MetadataRecord(producer_id_block=record),), first, PRODUCER_ID_BLOCK)
+
+
+# --- starting ---------------------------------------------------------------------------------------------------------
+
+
+def name_cluster(image: MetadataImage, cluster_id: str) -> Records:
+    """The first record of an empty log; nothing if the cluster has its name already."""
+    if image.cluster_id == cluster_id:
+        return ()
+    return (pb.MetadataRecord(cluster=pb.ClusterRecord(cluster_id=cluster_id)),)
+
+
+def register_broker(
+    image: MetadataImage, broker_id: int, disk_identity: bytes, host: str, port: int, rack: str | None
+) -> Records:
+    """A broker that starts. Its epoch rises by one each time."""
+    known = image.brokers.get(broker_id)
+    record = pb.BrokerRecord(
+        broker_id=broker_id,
+        broker_epoch=1 if known is None else known.broker_epoch + 1,
+        disk_identity=disk_identity,
+        host=host,
+        port=port,
+        rack=rack,
+    )
+    return (pb.MetadataRecord(broker=record),)
+
+
+def lead_everything(image: MetadataImage, broker_id: int) -> Records:
+    """A single node's start: it leads every partition that it has a replica of, under a leader epoch one higher."""
+    records = []
+    for topic in image.topics.values():
+        for partition in topic.partitions:
+            if broker_id in partition.replicas:
+                change = pb.PartitionChangeRecord(topic_id=topic.topic_id, index=partition.index, leader=broker_id)
+                records.append(pb.MetadataRecord(partition_change=change))
+    return tuple(records)
+
+
+def claim_incarnation(node_id: int, incarnation: int, start_id: bytes) -> Records:
+    """Before the bucket's `cluster.json` is swapped from `incarnation - 1` to `incarnation`: the claim, so that a lost
+    answer is known as one's own by its `start_id` (see `MetadataImage.unconfirmed_starts`)."""
+    start = pb.StartRecord(node_id=node_id, incarnation=incarnation, start_id=start_id)
+    return (pb.MetadataRecord(start=start),)
+
+
+def confirm_incarnation(incarnation: int, start_id: bytes) -> Records:
+    """Once the bucket names this start as the holder."""
+    return (pb.MetadataRecord(start_confirmed=pb.StartConfirmedRecord(incarnation=incarnation, start_id=start_id)),)
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _known(image: MetadataImage, name: str) -> TopicImage:
+    topic = image.topic(name)
+    if topic is None:
+        raise UnknownTopicOrPartition("This server does not host this topic-partition.")
+    return topic
+
+
+def _check_collision(image: MetadataImage, name: str) -> None:
+    """Metric names know no difference between '.' and '_' (Kafka's reason), and neither may topic names."""
+    if "." not in name and "_" not in name:
+        return
+    folded = name.replace(".", "_")
+    for other in image.topic_ids:
+        if len(other) == len(name) and other.replace(".", "_") == folded:
+            raise InvalidTopic(f"Topic '{name}' collides with existing topic: {other}")
+
+
+def _manual_assignments(image: MetadataImage, topic: NewTopic) -> Sequence[Sequence[int]]:
+    if topic.replication_factor != -1:
+        raise InvalidRequest("A manual partition assignment was specified, but replication factor was not set to -1.")
+    if topic.partitions != -1:
+        raise InvalidRequest("A manual partition assignment was specified, but numPartitions was not set to -1.")
+    first_size = len(next(iter(topic.assignments.values())))
+    for replicas in topic.assignments.values():
+        _check_assignment(image, replicas, first_size)
+    if sorted(topic.assignments) != list(range(len(topic.assignments))):
+        raise InvalidReplicaAssignment("partitions should be a consecutive 0-based integer sequence")
+    _check_size(len(topic.assignments))
+    return [topic.assignments[index] for index in range(len(topic.assignments))]
+
+
+def _check_assignment(image: MetadataImage, replicas: Sequence[int], size: int) -> None:
+    if not replicas:
+        raise InvalidReplicaAssignment("The manual partition assignment includes an empty replica list.")
+    for broker_id in sorted(replicas):
+        if broker_id not in image.brokers:
+            raise InvalidReplicaAssignment(
+                f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
+            )
+        if list(replicas).count(broker_id) > 1:
+            raise InvalidReplicaAssignment(
+                f"The manual partition assignment includes the broker {broker_id} more than once."
+            )
+    if len(replicas) != size:
+        raise InvalidReplicaAssignment(
+            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is not "
+            f"consistent with previous partitions, which have {size} replica(s)."
+        )
+
+
+def _automatic_assignments(
+    image: MetadataImage, topic: NewTopic, configs: TopicConfigs, topic_id: TopicId
+) -> Sequence[Sequence[int]]:
+    if topic.partitions > MAX_PARTITIONS_PER_REQUEST:
+        _check_size(topic.partitions)
+    if topic.replication_factor < -1 or topic.replication_factor == 0:
+        raise InvalidReplicationFactor("Replication factor must be larger than 0, or -1 to use the default value.")
+    if topic.partitions < -1 or topic.partitions == 0:
+        raise InvalidPartitions("Number of partitions was set to an invalid non-positive value.")
+    count, factor = topic.partitions, topic.replication_factor
+    count = configs.broker_int(image, "num.partitions") if count == -1 else count
+    factor = configs.broker_int(image, "default.replication.factor") if factor == -1 else factor
+    return placement.place(list(image.brokers.values()), 0, count, factor, topic_id)
+
+
+def _check_size(partitions: int) -> None:
+    if partitions > MAX_PARTITIONS_PER_REQUEST:
+        raise PolicyViolation("Excessively large number of partitions per request.")
+
+
+def _new_partitions(topic_id: TopicId, first: int, assignments: Iterable[Sequence[int]]) -> list[pb.MetadataRecord]:
+    """Partitions `first` and on: led by their first replica, all replicas in sync, since all are empty."""
+    return [
+        pb.MetadataRecord(
+            partition=partition_record(
+                topic_id, PartitionImage(index, replicas[0], 0, 0, tuple(replicas), tuple(replicas))
+            )
+        )
+        for index, replicas in enumerate(assignments, first)
+    ]
