@@ -1,0 +1,99 @@
+"""Keys as paths: every key has one path, no two keys share one, and no key leaves the store's root.
+
+A key's components become directories and its last one a file, under their own names wherever that is possible, so that
+`topics/flights/.../00000000000000000000-0-ab.log` is found under exactly that path. S3 allows more than a file system
+does, and the differences are marked with `%`, which keys have only escaped:
+
+    bytes below 32, 127 and `%`   %09 ... %25            . and .. as components         %2E   %2E%2E
+    an empty component            %e                     upload not finished yet        NAME%up-TOKEN
+    a last component without one of OBJECT_SUFFIXES, or another component with one of them, ends in %
+
+The last rule lets the keys `a` and `a/b` live side by side: one is the file `a%`, the other the directory `a`. Changing
+OBJECT_SUFFIXES therefore changes where keys are found.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+
+from storage_tiers.cold.object_store import check_key
+from storage_tiers.errors import StoreRefused
+
+#: What tidelog's own objects end in: these keep their plain names as files.
+OBJECT_SUFFIXES = (".gz", ".idx", ".json", ".log")
+#: Directory of the lock files, under the root. No key maps to it.
+LOCKS = "%locks"
+
+_UPLOAD = "%up-"
+_MAX_NAME_BYTES = 255
+_ESCAPED = re.compile(r"[%\x00-\x1f\x7f]")
+_ESCAPE = re.compile(r"%([0-9A-F]{2})")
+_TOKEN = re.compile(r"[0-9a-f]{16}")
+
+
+class Entry(NamedTuple):
+    """What a name in a directory stands for: a component of a key, and the token of an unfinished upload or None."""
+
+    component: str
+    token: str | None = None
+
+
+def object_path(root: str, key: str) -> str:
+    """`StoreRefused` for a key that S3 would refuse as well, or one with a component too long for a file name."""
+    check_key(key)
+    *folders, last = key.split("/")
+    names = [*map(folder_name, folders), object_name(last)]
+    for name in names:
+        if len(os.fsencode(name)) > _MAX_NAME_BYTES - len(_UPLOAD) - 16:
+            raise StoreRefused(f"a store in a directory has no file name as long as a component of the key {key}")
+    return os.path.join(root, *names)
+
+
+def upload_path(root: str, key: str, token: str) -> str:
+    if not _TOKEN.fullmatch(token):
+        raise StoreRefused(f"{token!r} is not the id of an upload to this store")
+    return object_path(root, key) + _UPLOAD + token
+
+
+def object_name(component: str) -> str:
+    name = _escape(component)
+    return name if name.endswith(OBJECT_SUFFIXES) else name + "%"
+
+
+def folder_name(component: str) -> str:
+    name = _escape(component)
+    return name + "%" if name.endswith(OBJECT_SUFFIXES) else name
+
+
+def parse_file(name: str) -> Entry | None:
+    """None for a file that is no object of the store (somebody's README)."""
+    name, _, token = name.partition(_UPLOAD)
+    component = _unescape(name.removesuffix("%"))
+    if component is None or object_name(component) != name:
+        return None
+    return Entry(component, token or None)
+
+
+def parse_folder(name: str) -> str | None:
+    component = _unescape(name.removesuffix("%"))
+    return component if component is not None and folder_name(component) == name else None
+
+
+def _escape(component: str) -> str:
+    if component == "":
+        return "%e"
+    if component in (".", ".."):
+        return component.replace(".", "%2E")
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", component)
+
+
+def _unescape(name: str) -> str | None:
+    if name == "%e":
+        return ""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return None
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), name)

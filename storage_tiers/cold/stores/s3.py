@@ -1,0 +1,336 @@
+"""The object store of a node: S3 over aiobotocore. Only the tier process opens one, so only it pays for the library.
+
+Conditional writes are sent once: a retry of the SDK could meet its own first attempt and report a conflict with itself.
+Reads, parts and unconditional writes of whole objects may be repeated, and are, ATTEMPTS times. Every write carries the
+CRC-32C of its bytes, which the server compares with what it received and reports again.
+
+Memory is bounded by the caller's concurrency times MULTIPART_THRESHOLD (one object in a single request) or PARTS_AT_ONCE
+times PART_BYTES (one object in parts).
+
+Not promised: that a server honours conditions on CompleteMultipartUpload. AWS and versitygw do. Where the condition is
+ignored (moto: If-Match), what remains is the check made right before completing, which is not atomic; servers answering
+501 are refused. tidelog's own conditional writes (roots, `cluster.json`, `topic.json`) are far below that size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import aiohttp
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession, get_session
+from botocore.exceptions import BotoCoreError, ClientError
+from crc32c import crc32c
+
+from storage_tiers.cold.object_store import (
+    MULTIPART_THRESHOLD,
+    PART_BYTES,
+    FileBody,
+    ObjectBody,
+    ObjectInfo,
+    UnfinishedUpload,
+    check_put,
+)
+from storage_tiers.cold.stores import s3_common
+from storage_tiers.cold.stores.bodies import body_length, pieces, whole
+from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierObjectMissing
+
+if TYPE_CHECKING:
+    from types_aiobotocore_s3 import S3Client
+
+#: Parts of one upload under way at a time.
+PARTS_AT_ONCE = 4
+#: One call, all its attempts and its body included: what READ_SECONDS does not end, a server that drips, ends here.
+CALL_SECONDS = 120.0
+#: Aborting a failed upload may not hold up what failed; the sweep finds what remains.
+ABORT_SECONDS = 5.0
+
+_LIBRARY_ERRORS = (BotoCoreError, ClientError, aiohttp.ClientError, OSError, TimeoutError)
+
+#: CompletedPart of the S3 API, in order.
+Parts = list[Any]
+T = TypeVar("T")
+
+
+class S3Store:
+    """Made by `open`. `once` never repeats a request, `repeating` does."""
+
+    def __init__(
+        self,
+        location: StoreLocation,
+        once: S3Client,
+        repeating: S3Client,
+        clients: AsyncExitStack,
+        call_seconds: float = CALL_SECONDS,
+    ) -> None:
+        self._location = location
+        self._bucket = location.bucket
+        self._once = once
+        self._repeating = repeating
+        self._clients = clients
+        self._call_seconds = call_seconds
+
+    @classmethod
+    async def open(
+        cls,
+        location: StoreLocation,
+        *,
+        connect_seconds: float = s3_common.CONNECT_SECONDS,
+        read_seconds: float = s3_common.READ_SECONDS,
+        call_seconds: float = CALL_SECONDS,
+    ) -> S3Store:
+        """Sets the clients up; sends nothing. `StoreRefused` if the AWS settings cannot be used."""
+        async with AsyncExitStack() as clients:
+            session = get_session()
+
+            async def client(path_style: bool, attempts: int) -> S3Client:
+                settings = s3_common.client_config(path_style, attempts, connect_seconds, read_seconds)
+                return await clients.enter_async_context(_create_client(session, location, AioConfig(**settings)))
+
+            try:
+                path_style = location.endpoint is not None
+                once = await client(path_style, 1)
+                if not path_style and s3_common.wants_path_style(once.meta.endpoint_url):  # AWS_ENDPOINT_URL
+                    path_style = True
+                    once = await client(path_style, 1)
+                repeating = await client(path_style, s3_common.ATTEMPTS)
+            except (*_LIBRARY_ERRORS, ValueError) as error:
+                raise s3_common.explain(error, location, "open the store") from error
+            return cls(location, once, repeating, clients.pop_all(), call_seconds)
+
+    async def put(
+        self, key: str, body: bytes | FileBody, *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectInfo:
+        check_put(key, if_absent, if_match)
+        if body_length(body) > MULTIPART_THRESHOLD:
+            return await self._put_in_parts(key, body, if_absent, if_match)
+        data = body if isinstance(body, bytes) else await asyncio.to_thread(whole, body)
+        condition: dict[str, Any] = s3_common.condition(if_absent, if_match)
+        client = self._once if condition else self._repeating
+        answer = await self._call(
+            f"write {key}",
+            client.put_object(
+                Bucket=self._bucket,
+                Key=s3_common.full_key(self._location, key),
+                Body=data,
+                ChecksumCRC32C=s3_common.checksum_text(crc32c(data)),
+                ChecksumAlgorithm="CRC32C",
+                **condition,
+            ),
+            conditional=bool(condition),
+        )
+        return s3_common.stored_info(key, len(data), answer)
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> ObjectBody:
+        full = s3_common.full_key(self._location, key)
+        if length == 0:
+            return ObjectBody(b"", (await self.head(key)).etag)
+        try:
+            return await self._call(f"read {key}", self._fetch(full, s3_common.range_header(start, length)))
+        except StoreRefused as error:
+            if s3_common.error_code(error.__cause__) != "InvalidRange":
+                raise
+            return ObjectBody(b"", (await self.head(key)).etag)  # the answer 416 names no version
+
+    async def head(self, key: str) -> ObjectInfo:
+        full = s3_common.full_key(self._location, key)
+        try:
+            answer = await self._call(
+                f"read {key}",
+                self._repeating.head_object(Bucket=self._bucket, Key=full, ChecksumMode="ENABLED"),
+            )
+        except TierObjectMissing:  # HEAD has no body to tell a missing object from a missing bucket
+            await self._check_bucket()
+            raise
+        return s3_common.head_info(key, answer)
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        more: dict[str, Any] = {}
+        if start_after:
+            more["StartAfter"] = s3_common.full_prefix(self._location, start_after)
+        while True:
+            page = await self._call(
+                f"list {prefix}",
+                self._repeating.list_objects_v2(
+                    Bucket=self._bucket, Prefix=s3_common.full_prefix(self._location, prefix), **more
+                ),
+            )
+            for item in page.get("Contents", ()):
+                yield s3_common.listed_info(self._location, item)
+            if not page.get("IsTruncated"):
+                return
+            more = {"ContinuationToken": page["NextContinuationToken"]}
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        full = [s3_common.full_key(self._location, key) for key in keys]
+        for first in range(0, len(full), s3_common.KEYS_PER_REQUEST):
+            batch = full[first : first + s3_common.KEYS_PER_REQUEST]
+            answer = await self._call(
+                f"delete {len(batch)} objects",
+                self._repeating.delete_objects(
+                    Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in batch], "Quiet": True}
+                ),
+            )
+            failure = s3_common.explain_delete(answer.get("Errors", []), self._location)
+            if failure is not None:
+                raise failure
+
+    async def unfinished_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
+        more: dict[str, Any] = {}
+        while True:
+            page = await self._call(
+                f"list uploads of {prefix}",
+                self._repeating.list_multipart_uploads(
+                    Bucket=self._bucket, Prefix=s3_common.full_prefix(self._location, prefix), **more
+                ),
+            )
+            for item in page.get("Uploads", ()):
+                yield s3_common.listed_upload(self._location, item)
+            if not page.get("IsTruncated"):
+                return
+            more = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    async def abort_upload(self, upload: UnfinishedUpload) -> None:
+        try:
+            await self._call(
+                f"abort the upload of {upload.key}",
+                self._repeating.abort_multipart_upload(
+                    Bucket=self._bucket,
+                    Key=s3_common.full_key(self._location, upload.key),
+                    UploadId=upload.upload_id,
+                ),
+            )
+        except LogError as error:
+            if s3_common.error_code(error.__cause__) != "NoSuchUpload":
+                raise
+
+    async def close(self) -> None:
+        await self._clients.aclose()
+
+    # --- one object in parts ------------------------------------------------------------------------------------------
+    async def _put_in_parts(
+        self, key: str, body: bytes | FileBody, if_absent: bool, if_match: str | None
+    ) -> ObjectInfo:
+        full = s3_common.full_key(self._location, key)
+        begun = await self._call(
+            f"begin the upload of {key}",
+            self._once.create_multipart_upload(
+                Bucket=self._bucket, Key=full, ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT"
+            ),
+        )
+        upload = UnfinishedUpload(key, begun["UploadId"], 0)
+        try:
+            parts = await self._send_parts(upload, full, pieces(body, PART_BYTES))
+            await self._check_condition(key, if_absent, if_match)
+            return await self._complete(upload, full, body, parts, s3_common.condition(if_absent, if_match))
+        except BaseException:
+            await self._abort_quietly(upload)
+            raise
+
+    async def _send_parts(self, upload: UnfinishedUpload, full: str, source: Iterator[bytes]) -> Parts:
+        """Sends the pieces in PARTS_AT_ONCE lanes. A lane takes its next piece when its last one has arrived."""
+        parts: dict[int, dict[str, Any]] = {}
+        taking = asyncio.Lock()
+
+        async def lane() -> None:
+            while True:
+                async with taking:
+                    data = await asyncio.to_thread(next, source, None)
+                    if data is None:
+                        return
+                    number = len(parts) + 1
+                    checksum = s3_common.checksum_text(crc32c(data))
+                    parts[number] = {"PartNumber": number, "ChecksumCRC32C": checksum}
+                answer = await self._call(
+                    f"upload part {number} of {upload.key}",
+                    self._repeating.upload_part(
+                        Bucket=self._bucket,
+                        Key=full,
+                        UploadId=upload.upload_id,
+                        PartNumber=number,
+                        Body=data,
+                        ChecksumAlgorithm="CRC32C",
+                        ChecksumCRC32C=checksum,
+                    ),
+                )
+                parts[number]["ETag"] = answer["ETag"]
+
+        try:
+            async with asyncio.TaskGroup() as lanes:
+                for _ in range(PARTS_AT_ONCE):
+                    lanes.create_task(lane())
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return [parts[number] for number in sorted(parts)]
+
+    async def _check_condition(self, key: str, if_absent: bool, if_match: str | None) -> None:
+        if not if_absent and if_match is None:
+            return
+        try:
+            present: str | None = (await self.head(key)).etag
+        except TierObjectMissing:
+            present = None
+        if present != if_match:
+            raise PreconditionFailed(f"object {key} is not in the state that was to be replaced")
+
+    async def _complete(
+        self,
+        upload: UnfinishedUpload,
+        full: str,
+        body: bytes | FileBody,
+        parts: Parts,
+        condition: dict[str, Any],
+    ) -> ObjectInfo:
+        checksum = body.crc32c if isinstance(body, FileBody) else crc32c(body)
+        answer = await self._call(
+            f"complete the upload of {upload.key}",
+            self._once.complete_multipart_upload(
+                Bucket=self._bucket,
+                Key=full,
+                UploadId=upload.upload_id,
+                MultipartUpload={"Parts": parts},
+                ChecksumType="FULL_OBJECT",
+                ChecksumCRC32C=s3_common.checksum_text(checksum),
+                **condition,
+            ),
+            conditional=bool(condition),
+        )
+        return s3_common.stored_info(upload.key, body_length(body), answer)
+
+    async def _abort_quietly(self, upload: UnfinishedUpload) -> None:
+        try:
+            async with asyncio.timeout(ABORT_SECONDS):
+                await self.abort_upload(upload)
+        except (LogError, TimeoutError):
+            pass  # the sweep of unfinished uploads finds it
+
+    # --- calling the library ------------------------------------------------------------------------------------------
+    async def _fetch(self, full: str, span: dict[str, Any]) -> ObjectBody:
+        answer = await self._repeating.get_object(Bucket=self._bucket, Key=full, **span)
+        async with answer["Body"] as stream:
+            data = await stream.read()
+        if span and "ContentRange" not in answer:
+            raise s3_common.ignores_ranges(self._location)
+        return ObjectBody(data, answer["ETag"].strip('"'))
+
+    async def _check_bucket(self) -> None:
+        try:
+            await self._call("find the bucket", self._repeating.head_bucket(Bucket=self._bucket))
+        except TierObjectMissing:
+            raise s3_common.no_bucket(self._location) from None
+
+    async def _call(self, action: str, request: Awaitable[T], *, conditional: bool = False) -> T:
+        """Awaits one request of the library: the only place where its errors become ours."""
+        try:
+            async with asyncio.timeout(self._call_seconds):
+                return await request
+        except _LIBRARY_ERRORS as error:
+            raise s3_common.explain(error, self._location, action, conditional=conditional) from error
+
+
+def _create_client(session: AioSession, location: StoreLocation, config: AioConfig) -> Any:
+    return session.create_client("s3", region_name=location.region, endpoint_url=location.endpoint, config=config)

@@ -1,0 +1,28 @@
+"""The S3 servers, one of each per test process and only if a test asks for it. Other fixtures stand beside their tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.register_assert_rewrite("tests.conformance.object_store")
+
+from tests.support import s3_servers  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[s3_servers.S3Server]:
+    s3_servers.set_environment()
+    with s3_servers.moto_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3_servers.S3Server]:
+    problem = s3_servers.versitygw_missing()
+    if problem is not None:
+        pytest.skip(problem)
+    s3_servers.set_environment()
+    with s3_servers.versitygw_server(tmp_path_factory.mktemp("versitygw")) as server:
+        yield server
