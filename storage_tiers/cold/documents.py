@@ -1,0 +1,133 @@
+"""The JSON documents of a bucket: written for people, one list item a line; read strictly, every refusal naming the place.
+
+Every document says its `format` and the oldest `least_reader` that understands it. Missing or mistyped fields are
+`TierCorrupt`, unknown ones are ignored, a document for newer readers only is `StoreRefused`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from storage_tiers.errors import StoreRefused, TierCorrupt
+
+#: What this version writes, and the newest it reads.
+FORMAT = 1
+#: The oldest reader that understands what this version writes.
+LEAST_READER = 1
+_INT64 = 1 << 63
+
+
+def document(fields: Mapping[str, object]) -> bytes:
+    return ("{\n" + ",\n".join(f"{_json(name)}: {_value(value)}" for name, value in fields.items()) + "\n}\n").encode()
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list) and value:
+        return "[\n  " + ",\n  ".join(map(_json, value)) + "\n]"
+    return _json(value)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+
+
+class Fields:
+    """A JSON object whose fields are asked for by type; every refusal names the place."""
+
+    __slots__ = ("_fields", "_where")
+
+    def __init__(self, fields: Mapping[str, Any], where: str) -> None:
+        self._fields = fields
+        self._where = where
+
+    @classmethod
+    def parse(cls, data: bytes, where: str) -> Fields:
+        try:
+            fields = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise TierCorrupt(f"{where} is not JSON: {error}") from error
+        if not isinstance(fields, dict):
+            raise TierCorrupt(f"{where} is not a JSON object")
+        return cls(fields, where)
+
+    def bad(self, fault: str) -> TierCorrupt:
+        return TierCorrupt(f"{self._where}: {fault}")
+
+    def has(self, name: str) -> bool:
+        return self._fields.get(name) is not None
+
+    def number(self, name: str) -> int:
+        value = self._fields.get(name)
+        if type(value) is not int or not -_INT64 <= value < _INT64:
+            raise self.bad(f"{name!r} is {self._shown(name)}, not a number of 64 bits")
+        return value
+
+    def number_or_none(self, name: str) -> int | None:
+        return self.number(name) if self.has(name) else None
+
+    def text(self, name: str) -> str:
+        value = self._fields.get(name)
+        if not isinstance(value, str):
+            raise self.bad(f"{name!r} is {self._shown(name)}, not a text")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self._fields.get(name)
+        if not isinstance(value, bool):
+            raise self.bad(f"{name!r} is {self._shown(name)}, not true or false")
+        return value
+
+    def object(self, name: str) -> Fields:
+        value = self._fields.get(name)
+        if not isinstance(value, dict):
+            raise self.bad(f"{name!r} is {self._shown(name)}, not an object")
+        return Fields(value, f"{self._where}: {name}")
+
+    def items(self) -> Sequence[tuple[str, Any]]:
+        return tuple(self._fields.items())
+
+    def objects(self, name: str) -> list[Fields]:
+        found = []
+        for index, value in enumerate(self._list(name)):
+            if not isinstance(value, dict):
+                raise self.bad(f"{name}[{index}] is not an object")
+            found.append(Fields(value, f"{self._where}: {name}[{index}]"))
+        return found
+
+    def pairs(self, name: str, second: type) -> list[tuple[int, Any]]:
+        pairs = []
+        for pair in self._list(name):
+            if not isinstance(pair, list) or len(pair) != 2 or type(pair[0]) is not int or type(pair[1]) is not second:
+                raise self.bad(f"{name!r} holds {pair!r}, not [number, {second.__name__}]")
+            pairs.append((pair[0], pair[1]))
+        return pairs
+
+    def number_pair(self, name: str) -> tuple[int, int]:
+        value = self._fields.get(name)
+        if not isinstance(value, list) or len(value) != 2 or type(value[0]) is not int or type(value[1]) is not int:
+            raise self.bad(f"{name!r} is {self._shown(name)}, not two numbers")
+        return value[0], value[1]
+
+    def _list(self, name: str) -> list[Any]:
+        value = self._fields.get(name)
+        if not isinstance(value, list):
+            raise self.bad(f"{name!r} is {self._shown(name)}, not a list")
+        return value
+
+    def _shown(self, name: str) -> str:
+        return repr(self._fields[name])[:80] if name in self._fields else "missing"
+
+
+def check_version(fields: Fields) -> int:
+    """The format of a document that this reader understands."""
+    version, least = fields.number("format"), fields.number("least_reader")
+    if version < 1 or not 1 <= least <= version:
+        raise fields.bad(f"format {version} for readers from {least} on does not exist")
+    if least > FORMAT:
+        raise StoreRefused(
+            f"{fields.bad(f'format {version} needs a reader of format {least}')}; this version of tidelog reads up to "
+            f"{FORMAT}: upgrade it"
+        )
+    return version

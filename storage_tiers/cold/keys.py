@@ -1,0 +1,237 @@
+"""The grammar of object keys: the one module that writes them and the one that reads them.
+
+    <cluster>/cluster.json
+    <cluster>/topics/<topic>/topic.json
+    <cluster>/topics/<topic>/<topic_id>/manifests/<partition:05d>.json
+    <cluster>/topics/<topic>/<topic_id>/pages/<partition:05d>/<first>-<last>-<uuid>.json.gz
+    <cluster>/topics/<topic>/<topic_id>/segments/<partition:05d>/<base_offset:020>-<leader_epoch>-<uuid>.log
+    <cluster>/topics/<topic>/<topic_id>/segments/<partition:05d>/<base_offset:020>-<leader_epoch>-<uuid>.idx
+
+Keys are relative to the store's prefix. Invariants: `parse(key(x)) == x` for every legal x, and whatever `parse` accepts
+is written back to the same characters. Cluster ids and topic names are Kafka-legal and hence safe in a key; topic ids
+are printed as Kafka prints a Uuid; every other uuid is 32 hexadecimal digits, so that `-` separates fields.
+
+Not promised: that a key in a listing is one of ours; `parse` raises ValueError for what is not.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from storage_tiers.types import TopicId
+
+MAX_TOPIC_LENGTH = 249
+_NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
+_UUID = re.compile(r"[0-9a-f]{32}\Z")
+_SEGMENT = re.compile(r"(\d{20})-(0|[1-9]\d*)-([0-9a-f]{32})\.(log|idx)\Z")
+_PAGE = re.compile(r"(0|[1-9]\d*)-(0|[1-9]\d*)-([0-9a-f]{32})\.json\.gz\Z")
+_PARTITION = re.compile(r"\d{5}|[1-9]\d{5,9}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFile:
+    cluster: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestKey:
+    cluster: str
+    topic: str
+    topic_id: TopicId
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageKey:
+    """`first` and `last` are offsets, both included; `uuid` is 32 hexadecimal digits."""
+
+    cluster: str
+    topic: str
+    topic_id: TopicId
+    partition: int
+    first: int
+    last: int
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentKey:
+    cluster: str
+    topic: str
+    topic_id: TopicId
+    partition: int
+    base: int
+    epoch: int
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarKey:
+    """Named as its segment is, but for the suffix."""
+
+    cluster: str
+    topic: str
+    topic_id: TopicId
+    partition: int
+    base: int
+    epoch: int
+    uuid: str
+
+
+Key = ClusterFile | TopicFile | ManifestKey | PageKey | SegmentKey | SidecarKey
+
+
+def cluster_prefix(cluster: str) -> str:
+    return f"{_checked(cluster)}/"
+
+
+def cluster_key(cluster: str) -> str:
+    return f"{_checked(cluster)}/cluster.json"
+
+
+def topics_prefix(cluster: str) -> str:
+    return f"{_checked(cluster)}/topics/"
+
+
+def topic_prefix(cluster: str, topic: str) -> str:
+    """Everything of all topics that ever had this name."""
+    return f"{_checked(cluster)}/topics/{_checked_topic(topic)}/"
+
+
+def topic_file_key(cluster: str, topic: str) -> str:
+    return f"{topic_prefix(cluster, topic)}topic.json"
+
+
+def topic_id_prefix(cluster: str, topic: str, topic_id: TopicId) -> str:
+    """Everything of one topic id. The keys inside a manifest are relative to it."""
+    return f"{topic_prefix(cluster, topic)}{topic_id}/"
+
+
+def manifests_prefix(cluster: str, topic: str, topic_id: TopicId) -> str:
+    return f"{topic_id_prefix(cluster, topic, topic_id)}manifests/"
+
+
+def manifest_key(cluster: str, topic: str, topic_id: TopicId, partition: int) -> str:
+    return f"{manifests_prefix(cluster, topic, topic_id)}{_partition(partition)}.json"
+
+
+def pages_prefix(cluster: str, topic: str, topic_id: TopicId, partition: int) -> str:
+    return f"{topic_id_prefix(cluster, topic, topic_id)}pages/{_partition(partition)}/"
+
+
+def page_key(cluster: str, topic: str, topic_id: TopicId, partition: int, first: int, last: int, uuid: str) -> str:
+    if not 0 <= first <= last:
+        raise ValueError(f"a page cannot hold offsets {first} to {last}")
+    return f"{pages_prefix(cluster, topic, topic_id, partition)}{first}-{last}-{_checked_uuid(uuid)}.json.gz"
+
+
+def segments_prefix(cluster: str, topic: str, topic_id: TopicId, partition: int) -> str:
+    return f"{topic_id_prefix(cluster, topic, topic_id)}segments/{_partition(partition)}/"
+
+
+def segment_key(cluster: str, topic: str, topic_id: TopicId, partition: int, base: int, epoch: int, uuid: str) -> str:
+    return f"{_segment_stem(cluster, topic, topic_id, partition, base, epoch, uuid)}.log"
+
+
+def sidecar_key(cluster: str, topic: str, topic_id: TopicId, partition: int, base: int, epoch: int, uuid: str) -> str:
+    return f"{_segment_stem(cluster, topic, topic_id, partition, base, epoch, uuid)}.idx"
+
+
+def key(parsed: Key) -> str:
+    """The characters of a parsed key: the inverse of `parse`."""
+    match parsed:
+        case ClusterFile(cluster):
+            return cluster_key(cluster)
+        case TopicFile(cluster, topic):
+            return topic_file_key(cluster, topic)
+        case ManifestKey(cluster, topic, topic_id, partition):
+            return manifest_key(cluster, topic, topic_id, partition)
+        case PageKey(cluster, topic, topic_id, partition, first, last, uuid):
+            return page_key(cluster, topic, topic_id, partition, first, last, uuid)
+        case SegmentKey(cluster, topic, topic_id, partition, base, epoch, uuid):
+            return segment_key(cluster, topic, topic_id, partition, base, epoch, uuid)
+        case SidecarKey(cluster, topic, topic_id, partition, base, epoch, uuid):
+            return sidecar_key(cluster, topic, topic_id, partition, base, epoch, uuid)
+
+
+def parse(text: str) -> Key:
+    """What a key names. ValueError if it is not in the grammar above."""
+    match text.split("/"):
+        case [cluster, "cluster.json"]:
+            return ClusterFile(_checked(cluster))
+        case [cluster, "topics", topic, "topic.json"]:
+            return TopicFile(_checked(cluster), _checked_topic(topic))
+        case [cluster, "topics", topic, topic_id, "manifests", name] if name.endswith(".json"):
+            partition = _parse_partition(text, name.removesuffix(".json"))
+            return ManifestKey(_checked(cluster), _checked_topic(topic), _parse_topic_id(topic_id), partition)
+        case [cluster, "topics", topic, topic_id, "pages", partition_name, name]:
+            found = _PAGE.match(name)
+            if found is None or int(found[1]) > int(found[2]):
+                raise ValueError(f"{text!r} is no page's key")
+            place = (_checked(cluster), _checked_topic(topic), _parse_topic_id(topic_id))
+            return PageKey(*place, _parse_partition(text, partition_name), int(found[1]), int(found[2]), found[3])
+        case [cluster, "topics", topic, topic_id, "segments", partition_name, name]:
+            found = _SEGMENT.match(name)
+            if found is None:
+                raise ValueError(f"{text!r} is neither a segment's nor a sidecar's key")
+            place = (_checked(cluster), _checked_topic(topic), _parse_topic_id(topic_id))
+            kind = SegmentKey if found[4] == "log" else SidecarKey
+            return kind(*place, _parse_partition(text, partition_name), int(found[1]), int(found[2]), found[3])
+        case _:
+            raise ValueError(f"{text!r} is no key of this layout")
+
+
+def _segment_stem(cluster: str, topic: str, topic_id: TopicId, partition: int, base: int, epoch: int, uuid: str) -> str:
+    if not 0 <= base < 1 << 63 or epoch < 0:
+        raise ValueError(f"a segment cannot begin at offset {base} in epoch {epoch}")
+    prefix = segments_prefix(cluster, topic, topic_id, partition)
+    return f"{prefix}{base:020}-{epoch}-{_checked_uuid(uuid)}"
+
+
+def _partition(partition: int) -> str:
+    if not 0 <= partition < 1 << 31:
+        raise ValueError(f"{partition} is no partition")
+    return f"{partition:05}"
+
+
+def _parse_partition(text: str, name: str) -> int:
+    if _PARTITION.fullmatch(name) is None:
+        raise ValueError(f"{text!r} names no partition")
+    partition = int(name)
+    _partition(partition)
+    return partition
+
+
+def _parse_topic_id(text: str) -> TopicId:
+    try:
+        topic_id = TopicId.parse(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no topic id") from error
+    if str(topic_id) != text:
+        raise ValueError(f"{text!r} is no topic id as Kafka prints it")
+    return topic_id
+
+
+def _checked(name: str) -> str:
+    if _NAME.match(name) is None or name in (".", ".."):
+        raise ValueError(f"{name!r} is no name for a key: letters, digits, '.', '_' and '-' only")
+    return name
+
+
+def _checked_topic(topic: str) -> str:
+    if len(topic) > MAX_TOPIC_LENGTH:
+        raise ValueError(f"a topic's name has at most {MAX_TOPIC_LENGTH} characters, not {len(topic)}")
+    return _checked(topic)
+
+
+def _checked_uuid(uuid: str) -> str:
+    if _UUID.match(uuid) is None:
+        raise ValueError(f"{uuid!r} is not 32 hexadecimal digits")
+    return uuid
