@@ -1,0 +1,141 @@
+"""The partitions that this node holds: opened from the metadata image, checkpointed, closed.
+
+The three offset checkpoints of a data directory are written here and nowhere else. The log start checkpoint is written
+before anything below the log start is removed; the other two only save work at the next start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+
+from service.broker.partition import Notify, Partition
+from service.broker.partition_state import PartitionState
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.cold_reader import ColdReader
+from storage_tiers.errors import UnknownTopicOrPartition
+from storage_tiers.files import Files
+from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets, write_offsets
+from storage_tiers.hot.data_dir import DataDirectory
+from storage_tiers.hot.log import HotLog
+from storage_tiers.hot.settings import LogSettings
+from storage_tiers.tiered_log import TieredLog
+from storage_tiers.types import TopicId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+#: Gives a partition its reader of the cold tier; None without a store.
+ColdReaderFor = Callable[[TopicPartition, TopicId], ColdReader | None]
+
+
+class Partitions:
+    def __init__(
+        self,
+        data: DataDirectory,
+        *,
+        files: Files,
+        clock: Clock,
+        rng: Rng,
+        on_flush_needed: Notify,
+        on_roll: Notify,
+        cold_reader: ColdReaderFor,
+    ) -> None:
+        self._data = data
+        self._files = files
+        self._clock = clock
+        self._rng = rng
+        self._on_flush_needed = on_flush_needed
+        self._on_roll = on_roll
+        self._cold_reader = cold_reader
+        self._open: dict[TopicPartition, Partition] = {}
+        self._recovery_points = read_offsets(self._path(RECOVERY_POINTS))
+        self._log_starts = read_offsets(self._path(LOG_STARTS))
+        self._high_watermarks = read_offsets(self._path(HIGH_WATERMARKS))
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(tuple(self._open.values()))
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, partition: TopicPartition) -> Partition:
+        """UnknownTopicOrPartition if this node does not hold it."""
+        found = self._open.get(partition)
+        if found is None:
+            raise UnknownTopicOrPartition(f"this node holds no partition {partition}")
+        return found
+
+    def find(self, partition: TopicPartition) -> Partition | None:
+        return self._open.get(partition)
+
+    def of_topic(self, topic: str) -> list[Partition]:
+        found = [p for p in self._open.values() if p.partition.topic == topic]
+        if not found:
+            raise UnknownTopicOrPartition(f"this node holds no topic {topic!r}")
+        return found
+
+    def open(
+        self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, leader_epoch: int, *, clean: bool
+    ) -> Partition:
+        """Opens or creates the partition's directory, recovering it where the last stop was not clean."""
+        hot = HotLog.open(
+            os.path.join(self._data.path, str(partition)),
+            partition=partition,
+            topic_id=topic_id,
+            settings=settings,
+            files=self._files,
+            clock=self._clock,
+            rng=self._rng,
+            recovery_point=self._recovery_points.get(partition, 0),
+            log_start_offset=self._log_starts.get(partition, 0),
+            clean=clean,
+        )
+        # A quorum of one: whatever this replica has, every in-sync replica has.
+        state = PartitionState(leader_epoch=leader_epoch, log_end=hot.end_offset, high_watermark=hot.end_offset)
+        opened = Partition(
+            TieredLog(hot, self._cold_reader(partition, topic_id)),
+            state,
+            clock=self._clock,
+            on_flush_needed=self._on_flush_needed,
+            on_roll=self._on_roll,
+        )
+        self._open[partition] = opened
+        return opened
+
+    def remove(self, partition: TopicPartition) -> None:
+        """Forgets a deleted partition and removes its directory; whoever waits is told that it is gone."""
+        removed = self._open.pop(partition, None)
+        if removed is None:
+            return
+        gone = UnknownTopicOrPartition(f"{partition} was deleted")
+        removed.reads_blocked = gone
+        removed.fail(gone)
+        removed.log.hot.delete()
+
+    def checkpoint_log_starts(self) -> None:
+        self._log_starts = {p: o.log.log_start_offset for p, o in self._open.items() if o.log.log_start_offset}
+        write_offsets(self._files, self._path(LOG_STARTS), self._log_starts)
+
+    def checkpoint(self) -> None:
+        """All three; what did not change since the last time is not written."""
+        recovery = {p: o.log.hot.recovery_point for p, o in self._open.items()}
+        if recovery != self._recovery_points:
+            write_offsets(self._files, self._path(RECOVERY_POINTS), recovery)
+            self._recovery_points = recovery
+        watermarks = {p: o.state.high_watermark for p, o in self._open.items()}
+        if watermarks != self._high_watermarks:
+            write_offsets(self._files, self._path(HIGH_WATERMARKS), watermarks)
+            self._high_watermarks = watermarks
+        starts = {p: o.log.log_start_offset for p, o in self._open.items() if o.log.log_start_offset}
+        if starts != self._log_starts:
+            self.checkpoint_log_starts()
+
+    def close(self) -> None:
+        """Flushes and closes every log, then checkpoints. Blocking."""
+        for opened in self._open.values():
+            opened.log.hot.close(clean=True)
+        self.checkpoint()
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._data.path, name)

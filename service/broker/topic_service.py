@@ -1,0 +1,127 @@
+"""The contract's `Topics`: answered from the metadata image, changed through the metadata log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from grpc_api.contract.topics import (
+    BrokerAddress,
+    ClusterDescription,
+    CreatedTopic,
+    NewTopic,
+    PartitionDescription,
+    Resource,
+    ResourceKind,
+    TopicDescription,
+)
+from service.configs.resolve import Resolver
+from service.metadata import planner
+from service.metadata.image import MetadataImage, TopicImage
+from service.metadata.log import MetadataLog
+from storage_tiers.clock import Rng
+from storage_tiers.errors import LogError, UnknownTopicId, UnknownTopicOrPartition
+from storage_tiers.types import TopicId
+
+#: Topics whose names Kafka keeps for itself.
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+class TopicService:
+    """`on_change` is called with the new image once a change is durable, before the request is answered."""
+
+    def __init__(
+        self, metadata: MetadataLog, configs: Resolver, rng: Rng, *, on_change: Callable[[MetadataImage], None]
+    ) -> None:
+        self._metadata = metadata
+        self._configs = configs
+        self._rng = rng
+        metadata.subscribe(on_change)
+
+    def cluster(self) -> ClusterDescription:
+        image = self._metadata.image
+        brokers = [BrokerAddress(b.broker_id, b.host, b.port, b.rack) for b in image.brokers.values()]
+        return ClusterDescription(image.cluster_id, min(image.brokers, default=-1), brokers)
+
+    def describe(
+        self, names: Sequence[str] | None = None, topic_ids: Sequence[TopicId] = ()
+    ) -> Sequence[TopicDescription | LogError]:
+        image = self._metadata.image
+        if names is None and not topic_ids:
+            return [_description(topic) for topic in image.topics.values()]
+        answers: list[TopicDescription | LogError] = []
+        for name in names or ():
+            topic = image.topic(name)
+            if topic is not None:
+                answers.append(_description(topic))
+                continue
+            try:
+                planner.check_topic_name(name)
+                answers.append(UnknownTopicOrPartition(f"this cluster has no topic {name!r}"))
+            except LogError as error:
+                answers.append(error)
+        for topic_id in topic_ids:
+            topic = image.topic_by_id(topic_id)
+            if topic is None:
+                answers.append(UnknownTopicId(f"this cluster has no topic with the id {topic_id}"))
+            else:
+                answers.append(_description(topic))
+        return answers
+
+    async def create(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> Sequence[CreatedTopic | LogError]:
+        answers: list[CreatedTopic | LogError] = []
+        for topic in topics:
+            try:
+                answers.append(await self._create(topic, validate_only))
+            except LogError as error:
+                answers.append(error)
+        return answers
+
+    async def _create(self, topic: NewTopic, validate_only: bool) -> CreatedTopic:
+        def plan(image: MetadataImage) -> tuple[planner.Records, planner.TopicPlan]:
+            made = planner.create_topic(image, topic, self._configs, planner.new_topic_id(image, self._rng))
+            return (() if validate_only else made.records), made
+
+        made = await self._metadata.change(plan)
+        resource = Resource(ResourceKind.TOPIC, topic.name)
+        image = self._metadata.image.apply_batch(made.records) if validate_only else self._metadata.image
+        entries = self._configs.describe(image, resource)
+        return CreatedTopic(topic.name, made.topic_id, made.partitions, made.replication_factor, entries)
+
+    async def auto_create(self, names: Sequence[str]) -> None:
+        if not self._configs.broker_bool(self._metadata.image, "auto.create.topics.enable"):
+            return
+        missing = [name for name in names if self._metadata.image.topic(name) is None]
+        await self.create([NewTopic(name) for name in missing])
+
+    async def delete(
+        self, names: Sequence[str], topic_ids: Sequence[TopicId] = ()
+    ) -> Sequence[tuple[str, TopicId] | LogError]:
+        answers: list[tuple[str, TopicId] | LogError] = []
+        for wanted in (*names, *topic_ids):
+            try:
+                topic = await self._metadata.change(lambda image, wanted=wanted: self._plan_deletion(image, wanted))
+                answers.append((topic.name, topic.topic_id))
+            except LogError as error:
+                answers.append(error)
+        return answers
+
+    def _plan_deletion(self, image: MetadataImage, wanted: str | TopicId) -> tuple[planner.Records, TopicImage]:
+        if isinstance(wanted, TopicId):
+            return planner.delete_topic_by_id(image, wanted, self._configs)
+        return planner.delete_topic(image, wanted, self._configs)
+
+    async def create_partitions(
+        self, topic: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool = False
+    ) -> None:
+        def plan(image: MetadataImage) -> tuple[planner.Records, None]:
+            records = planner.create_partitions(image, topic, count, assignments)
+            return (() if validate_only else records), None
+
+        await self._metadata.change(plan)
+
+
+def _description(topic: TopicImage) -> TopicDescription:
+    partitions = [PartitionDescription(p.index, p.leader, p.leader_epoch, p.replicas, p.isr) for p in topic.partitions]
+    return TopicDescription(topic.name, topic.topic_id, partitions, topic.name in INTERNAL_TOPICS)

@@ -1,0 +1,45 @@
+"""The disk watermark: slowed between the marks, refused above, free below."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.broker.disk import MAX_THROTTLE_S, DiskGuard, Watermarks
+from storage_tiers.errors import StorageError
+
+
+@pytest.fixture
+def guard(tmp_path: Path) -> DiskGuard:
+    return DiskGuard(str(tmp_path), Watermarks(slow_at=0.8, refuse_at=0.9))
+
+
+def test_below_the_first_mark_nothing_happens(guard: DiskGuard) -> None:
+    guard.judge(0.79)
+    guard.admit()
+    assert guard.throttle_s == 0
+
+
+def test_between_the_marks_answers_are_held_back_the_longer_the_fuller(guard: DiskGuard) -> None:
+    guard.judge(0.85)
+    guard.admit()
+    assert guard.throttle_s == pytest.approx(MAX_THROTTLE_S / 2)
+
+
+def test_above_the_second_mark_produce_is_refused_until_space_returns(guard: DiskGuard) -> None:
+    guard.judge(0.9)
+    with pytest.raises(StorageError, match="90% full"):
+        guard.admit()
+    guard.judge(0.5)
+    guard.admit()
+
+
+def test_it_looks_at_the_real_file_system(guard: DiskGuard) -> None:
+    guard.look()
+    assert 0 < guard.used <= 1
+
+
+def test_marks_must_be_ordered() -> None:
+    with pytest.raises(ValueError, match="slow <= refuse"):
+        Watermarks(slow_at=0.9, refuse_at=0.8)
