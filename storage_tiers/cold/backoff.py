@@ -1,0 +1,39 @@
+"""How long to wait before asking again: exponential, jittered, bounded. Pure; the caller sleeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_tiers.clock import Rng
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffSettings:
+    """Seconds. The n-th delay lies between half and the whole of min(first * 2^n, longest)."""
+
+    first: float
+    longest: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.first <= self.longest:
+            raise ValueError(f"a back-off grows from above 0 to its bound, not from {self.first} to {self.longest}")
+
+
+class Backoff:
+    """One series of failures. Half of each delay is jitter, so that many who failed together do not return together."""
+
+    __slots__ = ("_rng", "_settings", "failures")
+
+    def __init__(self, settings: BackoffSettings, rng: Rng) -> None:
+        self._settings = settings
+        self._rng = rng
+        self.failures = 0
+
+    def next_delay(self) -> float:
+        """Seconds to wait after one more failure."""
+        whole = min(self._settings.first * 2.0 ** min(self.failures, 62), self._settings.longest)
+        self.failures += 1
+        return self._rng.uniform(whole / 2, whole)
+
+    def succeeded(self) -> None:
+        self.failures = 0

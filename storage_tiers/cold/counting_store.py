@@ -1,0 +1,67 @@
+"""An object store that counts what is asked of it, for bills and metrics: calls by kind and bytes both ways.
+
+A multipart upload counts as the requests that it takes: one per part, one to begin, one to complete.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+
+from storage_tiers.cold.object_store import (
+    MULTIPART_THRESHOLD,
+    PART_BYTES,
+    FileBody,
+    ObjectBody,
+    ObjectInfo,
+    ObjectStore,
+    UnfinishedUpload,
+)
+
+
+class CountingStore:
+    """Passes everything through. Counts calls when they are made, bytes when they have arrived."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.calls: Counter[str] = Counter()
+        self.bytes_downloaded = 0
+        self.bytes_uploaded = 0
+
+    async def put(
+        self, key: str, body: bytes | FileBody, *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectInfo:
+        size = body.length if isinstance(body, FileBody) else len(body)
+        self.calls["put"] += 1 if size <= MULTIPART_THRESHOLD else -(-size // PART_BYTES) + 2
+        info = await self._store.put(key, body, if_absent=if_absent, if_match=if_match)
+        self.bytes_uploaded += size
+        return info
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> ObjectBody:
+        self.calls["get"] += 1
+        body = await self._store.get(key, start, length)
+        self.bytes_downloaded += len(body.data)
+        return body
+
+    async def head(self, key: str) -> ObjectInfo:
+        self.calls["head"] += 1
+        return await self._store.head(key)
+
+    def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        self.calls["list"] += 1
+        return self._store.list(prefix, start_after=start_after)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self.calls["delete"] += 1
+        await self._store.delete(keys)
+
+    def unfinished_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
+        self.calls["list"] += 1
+        return self._store.unfinished_uploads(prefix)
+
+    async def abort_upload(self, upload: UnfinishedUpload) -> None:
+        self.calls["abort"] += 1
+        await self._store.abort_upload(upload)
+
+    async def close(self) -> None:
+        await self._store.close()

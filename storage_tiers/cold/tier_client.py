@@ -1,0 +1,271 @@
+"""The broker's end of the tier process: starts it when there is something to ask, asks, and lets it go.
+
+Runs on the broker's event loop and imports nothing of the store's libraries. Invariants: at most one process at a time,
+the next one starts only after the last has ended; every question is answered, by the process or by `TierUnavailable`
+once the process has ended or its time is up; no question is lost to a process that ends for want of work.
+
+Not promised: that a question whose answer was lost had no effect. Every operation may be asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.backoff import Backoff, BackoffSettings
+from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.tier_launcher import ExecLauncher, TierHandle, TierLauncher
+from storage_tiers.cold.tier_protocol import Ask, Configure, Forget, Frame, Idle, Reply, encode, read_frame
+from storage_tiers.cold.tier_questions import (
+    Counters,
+    FetchChunk,
+    FetchObject,
+    Question,
+    ReadyFile,
+    Stats,
+    answer_type,
+)
+from storage_tiers.cold.tier_settings import TierSettings
+from storage_tiers.cold.wire import ProtocolError, from_json
+from storage_tiers.errors import LogError, TierUnavailable
+
+Answer = TypeVar("Answer")
+
+#: Seconds between a lost process and the next one; a process that lived for STEADY_S has proved itself.
+RESTART = BackoffSettings(first=0.1, longest=10.0)
+STEADY_S = 60.0
+#: Seconds a process may take to end once its socket is closed.
+END_GRACE_S = 5.0
+#: What the broker waits beyond the process's own deadlines: starting it, queues for its budgets, an upload's turn.
+SLACK_S = 30.0
+
+
+@dataclass(slots=True)
+class TierClientStats:
+    """`lost` counts processes that ended unasked. `counters` are the last seen of the process that runs or ran last."""
+
+    starts: int = 0
+    lost: int = 0
+    asked: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    counters: Counters | None = None
+
+
+class TierClient:
+    """`cache_directory` exists and belongs to the caller. `on_end` is called whenever a process has ended, for good: what
+    it left in the cache directory unannounced may go."""
+
+    def __init__(
+        self,
+        location: StoreLocation,
+        cache_directory: str,
+        *,
+        clock: Clock,
+        rng: Rng,
+        settings: TierSettings | None = None,
+        launcher: TierLauncher | None = None,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        self._settings = settings if settings is not None else TierSettings()
+        self._configure = Configure(location, cache_directory, self._settings)
+        self._clock = clock
+        self._launcher: TierLauncher = launcher if launcher is not None else ExecLauncher()
+        self._backoff = Backoff(RESTART, rng)
+        self._slots = asyncio.Semaphore(self._settings.operations)
+        self._life: _Life | None = None
+        self._starting: asyncio.Task[_Life] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._pause_s = 0.0
+        self._pausing: asyncio.Future[None] | None = None
+        self._closed = False
+        self.on_end = on_end
+        self.stats = TierClientStats()
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the process that runs now; None if there is none."""
+        return self._life.handle.process_id if self._life is not None else None
+
+    @property
+    def running(self) -> bool:
+        return self._life is not None
+
+    # --- operations ---------------------------------------------------------------------------------------------------
+    async def fetch_chunk(self, question: FetchChunk) -> ReadyFile:
+        return await self.ask(question)
+
+    async def fetch_object(self, question: FetchObject) -> ReadyFile:
+        return await self.ask(question)
+
+    async def refresh_counters(self) -> Counters | None:
+        """The newest counters of the process. Starts none: without one, those that the last one left."""
+        if self._life is not None:
+            self.stats.counters = await self.ask(Stats())
+        return self.stats.counters
+
+    async def ask(self, question: Question[Answer], *, deadline_s: float | None = None) -> Answer:
+        """The process's answer, or its LogError. TierUnavailable if it ended, or did not answer in time."""
+        name = type(question).__name__
+        self.stats.asked[name] += 1
+        if deadline_s is None:
+            deadline_s = self._settings.read_deadline_s + SLACK_S
+        try:
+            async with asyncio.timeout(deadline_s), self._slots:
+                life = await self._running_life()
+                answer: Answer = await life.ask(question)
+                return answer
+        except TimeoutError as error:
+            self.stats.failed["TierUnavailable"] += 1
+            raise TierUnavailable(
+                f"the tier process gave no answer to {name} in {deadline_s:g} s; ask again"
+            ) from error
+        except LogError as error:
+            self.stats.failed[type(error).__name__] += 1
+            raise
+
+    async def close(self) -> None:
+        """Ends the process; whoever waits gets TierUnavailable. Nothing can be asked afterwards."""
+        self._closed = True
+        if self._pausing is not None:
+            self._pausing.cancel()
+        if self._starting is not None:
+            await asyncio.wait((self._starting,))
+        if self._life is not None:
+            self._part(self._life, "the node is stopping")
+        if self._ending is not None:
+            await self._ending
+
+    # --- lives --------------------------------------------------------------------------------------------------------
+    async def _running_life(self) -> _Life:
+        if self._closed:
+            raise TierUnavailable("the node is stopping; ask another")
+        if self._life is not None:
+            return self._life
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+            self._starting.add_done_callback(self._started)
+        return await asyncio.shield(self._starting)
+
+    async def _start(self) -> _Life:
+        if self._ending is not None:
+            await self._ending
+        pause, self._pause_s = self._pause_s, 0.0
+        if pause:
+            self._pausing = asyncio.ensure_future(self._clock.sleep(pause))
+            await asyncio.wait((self._pausing,))
+        if self._closed:
+            raise TierUnavailable("the node is stopping; ask another")
+        launched = await self._launcher.launch()
+        reader, writer = await asyncio.open_unix_connection(sock=launched.socket)
+        life = _Life(reader, writer, launched.handle, self._clock.monotonic())
+        life.send(self._configure)
+        self.stats.starts += 1
+        self._life = life
+        life.listening = asyncio.create_task(self._listen(life))
+        return life
+
+    def _started(self, task: asyncio.Task[_Life]) -> None:
+        self._starting = None
+        if not task.cancelled() and task.exception() is not None:
+            self._pause_s = self._backoff.next_delay()
+
+    async def _listen(self, life: _Life) -> None:
+        """Until the process ends, breaks the protocol, or is let go because it is idle and nothing is open."""
+        reason = "the tier process ended before it answered; it is started again, ask again"
+        try:
+            while (frame := await read_frame(life.reader)) is not None:
+                match frame:
+                    case Reply():
+                        life.answered(frame)
+                    case Idle(counters):
+                        self.stats.counters = counters
+                        if not life.waiting:
+                            self._part(life, "")
+                            return
+                    case _:
+                        raise ProtocolError(f"a tier process sends no {type(frame).__name__}")
+        except ProtocolError as error:
+            reason = f"the tier process broke the protocol ({error}); it is started again, ask again"
+        if self._life is not life:
+            return
+        self.stats.lost += 1
+        if self._clock.monotonic() - life.since >= STEADY_S:
+            self._backoff.succeeded()
+        self._pause_s = self._backoff.next_delay()
+        self._part(life, reason)
+
+    def _part(self, life: _Life, reason: str) -> None:
+        """Lets a process go: by the end of its socket it knows. The next one waits until it has ended."""
+        self._life = None
+        life.fail_all(reason)
+        life.writer.close()
+        self._ending = asyncio.create_task(self._await_end(life))
+
+    async def _await_end(self, life: _Life) -> None:
+        await life.handle.ended(END_GRACE_S)
+        if life.listening is not None and life.listening is not asyncio.current_task():
+            await asyncio.gather(life.listening, return_exceptions=True)
+        if self.on_end is not None:
+            self.on_end()
+
+
+@dataclass(slots=True)
+class _Open:
+    kind: type[Question[Any]]
+    answer: asyncio.Future[Any]
+
+
+class _Life:
+    """One process from its start to its end, and what it has been asked."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handle: TierHandle, since: float
+    ) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.handle = handle
+        self.since = since
+        self.listening: asyncio.Task[None] | None = None
+        self.waiting: dict[int, _Open] = {}
+        self._last_number = 0
+
+    def send(self, frame: Frame) -> None:
+        # Not awaited: what is unsent is bounded by `operations` frames.
+        self.writer.write(encode(frame))
+
+    async def ask(self, question: Question[Any]) -> Any:
+        self._last_number += 1
+        number = self._last_number
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.send(Ask(number, question))
+        self.waiting[number] = _Open(type(question), answer)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if self.waiting.pop(number, None) is not None:
+                self.send(Forget(number))
+            raise
+
+    def answered(self, reply: Reply) -> None:
+        """An answer that nobody waits for any more is dropped. ProtocolError if it is no answer to its question."""
+        asked = self.waiting.pop(reply.number, None)
+        if asked is None or asked.answer.done():
+            return
+        if reply.error is not None:
+            asked.answer.set_exception(reply.error)
+            return
+        try:
+            asked.answer.set_result(from_json(answer_type(asked.kind), reply.value))
+        except ProtocolError as error:
+            asked.answer.set_exception(TierUnavailable(f"the tier process broke the protocol ({error}); ask again"))
+            raise
+
+    def fail_all(self, reason: str) -> None:
+        for asked in self.waiting.values():
+            if not asked.answer.done():
+                asked.answer.set_exception(TierUnavailable(reason))
+        self.waiting.clear()

@@ -1,0 +1,53 @@
+"""The tier process: all store traffic of one broker, in an interpreter of its own. `python -m storage_tiers.cold.tier_process`
+
+Started by the broker with one inherited socket; what to open comes over it, credentials with the environment. It ends
+when that socket does, so it never outlives its broker, and on SIGTERM. It ignores SIGINT: a Ctrl-C in a terminal reaches
+the broker too, whose last uploads still need it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+
+from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.cold.object_store import ObjectStore
+from storage_tiers.cold.stores.locate import StoreLocation, open_store
+from storage_tiers.cold.tier_server import TierServer
+from storage_tiers.cold.wire import ProtocolError
+from storage_tiers.files import OsFiles
+
+log = logging.getLogger("tidelog.tier")
+
+
+async def _open(location: StoreLocation) -> ObjectStore:
+    return await open_store(location, OsFiles(), SystemClock())
+
+
+async def serve(sock: socket.socket) -> None:
+    server = TierServer(_open, SystemClock(), SystemRng())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
+    await server.run(sock)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="storage_tiers.cold.tier_process", description="Started by a broker only.")
+    parser.add_argument("--socket", type=int, required=True, metavar="FD", help="inherited socket to the broker")
+    parsed = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s tier %(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(serve(socket.socket(fileno=parsed.socket)))
+    except ProtocolError as error:
+        log.error("the broker and its tier process do not understand each other: %s", error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

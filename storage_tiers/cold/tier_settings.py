@@ -1,0 +1,41 @@
+"""Every bound of the tier process in one frozen value; the broker's settings fill it and it crosses in the first frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+#: The unit of the cache and of ranged GETs, aligned to the start of an entry; the last one of an entry is shorter.
+CHUNK_BYTES = 4 * MIB
+#: The largest sidecar or page that is read whole.
+MAX_METADATA_OBJECT_BYTES = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class TierSettings:
+    """Downloads: one S3 connection gives about 40 MB/s, so `download_connections` bounds their speed and
+    `download_bytes_in_flight` their memory. Uploads: each holds at most two parts of its object in memory.
+
+    `read_deadline_s` bounds a read with all its repetitions, from when its turn comes; `commit_deadline_s` an operation
+    on a manifest; an upload gets `upload_s_per_mib` on top. Seconds throughout.
+    """
+
+    download_connections: int = 16
+    download_bytes_in_flight: int = 64 * MIB
+    uploads: int = 4
+    upload_bytes_in_flight: int = 64 * MIB
+    operations: int = 1024
+    read_deadline_s: float = 20.0
+    commit_deadline_s: float = 60.0
+    upload_s_per_mib: float = 2.0
+    first_retry_s: float = 0.1
+    longest_retry_s: float = 5.0
+    idle_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.download_bytes_in_flight < CHUNK_BYTES:
+            raise ValueError(f"download_bytes_in_flight must hold a chunk of {CHUNK_BYTES} bytes")
+        if min(self.download_connections, self.uploads, self.operations) < 1:
+            raise ValueError("download_connections, uploads and operations must be at least 1")
+        if min(self.read_deadline_s, self.commit_deadline_s, self.idle_s) <= 0:
+            raise ValueError("deadlines and idle_s must be positive")

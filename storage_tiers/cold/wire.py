@@ -1,0 +1,110 @@
+"""Frozen values to JSON and back, by their type hints: the form in which broker and tier process pass them.
+
+Knows dataclasses, NamedTuples, TopicId, bytes (base64), str, int, float, bool, None unions, `tuple[X, ...]` and
+`dict[str, X]`. Every other type is refused when it is met, so a message cannot silently lose a field. What arrives is
+checked against the hints: a value of another shape is a `ProtocolError`, never a half-built message.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+from storage_tiers.types import TopicId
+
+T = TypeVar("T")
+
+
+class ProtocolError(Exception):
+    """The other side said what no version of this program says: end the connection."""
+
+
+def to_json(value: Any) -> Any:
+    """A tree of dicts, lists and plain values."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, TopicId):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if dataclasses.is_dataclass(value):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple | list):
+        return [to_json(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    raise TypeError(f"{type(value).__name__} cannot cross to the tier process")
+
+
+def from_json(kind: type[T], value: Any) -> T:
+    """The value of type `kind` that `to_json` took apart. Raises ProtocolError."""
+    return typing.cast(T, _build(kind, value))
+
+
+def _build(kind: Any, value: Any) -> Any:
+    origin = typing.get_origin(kind)
+    if origin is types.UnionType or origin is typing.Union:
+        return _build_optional(kind, value)
+    if origin is tuple:
+        return tuple(_build(typing.get_args(kind)[0], item) for item in _expect(list, value))
+    if origin is dict:
+        return {key: _build(typing.get_args(kind)[1], item) for key, item in _expect(dict, value).items()}
+    if dataclasses.is_dataclass(kind):
+        return _build_dataclass(kind, _expect(dict, value))
+    if hasattr(kind, "_fields"):
+        hints = _hints(kind)
+        items = _expect(list, value)
+        if len(items) != len(hints):
+            raise ProtocolError(f"{kind.__name__} has {len(hints)} items, not {len(items)}")
+        return kind(*(_build(hint, item) for hint, item in zip(hints.values(), items, strict=True)))
+    return _build_plain(kind, value)
+
+
+def _build_optional(kind: Any, value: Any) -> Any:
+    others = [argument for argument in typing.get_args(kind) if argument is not type(None)]
+    if len(others) != 1:
+        raise TypeError(f"{kind} cannot cross to the tier process: only unions with None")
+    return None if value is None else _build(others[0], value)
+
+
+def _build_dataclass(kind: Any, value: dict[str, Any]) -> Any:
+    hints = _hints(kind)
+    if value.keys() != hints.keys():
+        raise ProtocolError(f"{kind.__name__} has the fields {sorted(hints)}, not {sorted(value)}")
+    return kind(**{name: _build(hint, value[name]) for name, hint in hints.items()})
+
+
+def _build_plain(kind: Any, value: Any) -> Any:
+    if kind is TopicId or kind is bytes:
+        text = _expect(str, value)
+        try:
+            return TopicId.parse(text) if kind is TopicId else base64.b64decode(text, validate=True)
+        except (ValueError, binascii.Error) as error:
+            raise ProtocolError(f"not a {kind.__name__}: {text[:64]!r}") from error
+    if kind is float:
+        return float(_expect((int, float), value))
+    if kind is int and isinstance(value, bool):
+        raise ProtocolError("expected int, got bool")
+    if kind in (int, str, bool):
+        return _expect(kind, value)
+    raise TypeError(f"{kind} cannot cross to the tier process")
+
+
+def _expect(kind: Any, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise ProtocolError(f"expected {kind}, got {type(value).__name__}")
+    return value
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    if dataclasses.is_dataclass(kind):
+        return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
+    return {name: hints[name] for name in kind._fields}
