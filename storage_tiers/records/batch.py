@@ -262,7 +262,10 @@ def _check_producer(header: BatchHeader) -> None:
 
 
 def _check_records(batch: Buffer, header: BatchHeader, compacted: bool, max_decompressed: int | None) -> BatchHeader:
-    payload = records_payload(batch, header, max_decompressed)
+    try:
+        payload = records_payload(batch, header, max_decompressed)
+    except CorruptRecord as error:  # not on the way, as the CRC fits: sending it again would not help
+        raise InvalidRecord(str(error)) from None
     if header.attributes & CODEC_MASK == Codec.LZ4 and not batch[HEADER_BYTES + _LZ4_FLAGS] & _LZ4_INDEPENDENT:
         raise InvalidRecord("LZ4 frames must have independent blocks: Java's clients read no others")
     fault, index, lowest, highest, _ = walker.check_records(payload, header.count, not compacted)
@@ -272,7 +275,8 @@ def _check_records(batch: Buffer, header: BatchHeader, compacted: bool, max_deco
     highest += header.base_timestamp
     if not -_INT64_MAX - 1 <= lowest <= highest <= _INT64_MAX:
         raise InvalidTimestamp(f"timestamps from {lowest} to {highest} do not fit 64 bits")
-    return _new_header(BatchHeader, (*header[:-2], lowest, highest))
+    # Kafka's maximum starts at "none": timestamps before it (a client's nonsense) do not lower it.
+    return _new_header(BatchHeader, (*header[:-2], lowest, max(highest, NO_TIMESTAMP)))
 
 
 def records_payload(batch: Buffer, header: BatchHeader, max_decompressed: int | None = None) -> memoryview:

@@ -3,6 +3,7 @@
 All four codecs come from `cramjam`, as whole payloads: `decompress_into` writes into a buffer of ours and stops at its
 end, so the bound is the buffer. How long the result will be is mostly unknown (Java writes LZ4 and Zstandard without
 sizes); a first buffer of a few times the input is enough in practice, and grows eightfold up to the bound otherwise.
+Beside it a decoder keeps its window (Zstandard's at most as large as what came out, and never above 128 MiB).
 
 Written as Java's clients read it: gzip; xerial-framed snappy in blocks of 32 KiB; LZ4 frames of independent blocks
 without content checksum; Zstandard frames. Read: all that, raw snappy, and whatever else the formats allow.
