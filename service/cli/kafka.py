@@ -1,0 +1,116 @@
+"""What commands that talk to a node share: its address, librdkafka's clients, and its errors as sentences.
+
+A node is tried with a plain connection first: librdkafka would go on trying for ever and could not say why it fails.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from service.cli.errors import CommandError, Unreachable
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka.admin import AdminClient
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 30.0
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s,\[\]:]+):(\d{1,5})")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """(host, port) of HOST:PORT, an IPv6 address in brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _checked_bootstrap(text: str) -> str:
+    for address in text.split(","):
+        found = _ADDRESS.fullmatch(address)
+        if found is None or not 0 < int(found[1]) < 65536:
+            raise typer.BadParameter(f"{address!r} is no address: write HOST:PORT, several separated by commas")
+    return text
+
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT",
+        help="A node to begin with.",
+        callback=_checked_bootstrap,
+    ),
+]
+
+
+def require_reachable(bootstrap: str) -> str:
+    """The first address that accepts a connection. Unreachable, with each one's reason, if none does."""
+    reasons = []
+    for address in bootstrap.split(","):
+        try:
+            socket.create_connection(split_address(address), CONNECT_TIMEOUT_S).close()
+            return address
+        except OSError as error:
+            reasons.append(f"{address} ({error.strerror or error})")
+    raise Unreachable(
+        f"cannot reach a node at {', '.join(reasons)}: start one with `tidelog serve`, or name another with "
+        "--bootstrap-server HOST:PORT"
+    )
+
+
+def client_config(bootstrap: str) -> dict[str, Any]:
+    """Of every librdkafka client here. Its own log lines are off: errors come as errors."""
+    return {"bootstrap.servers": bootstrap, "client.id": "tidelog-cli", "log_level": 0, "socket.keepalive.enable": True}
+
+
+def connect_admin(bootstrap: str) -> AdminClient:
+    from confluent_kafka.admin import AdminClient
+
+    require_reachable(bootstrap)
+    return AdminClient(client_config(bootstrap))
+
+
+def outcome(bootstrap: str, future: Future[T], what: str) -> T:
+    """The result of one admin call, or its failure as a CommandError that begins with `what`."""
+    from confluent_kafka import KafkaException
+
+    try:
+        return future.result(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S)
+    except KafkaException as error:
+        raise as_command_error(bootstrap, error, what) from None
+    except TimeoutError:
+        raise Unreachable(f"the node at {bootstrap} did not answer in {REQUEST_TIMEOUT_S:.0f} s") from None
+
+
+def as_command_error(bootstrap: str, error: KafkaException, what: str) -> CommandError:
+    return explain(bootstrap, error.args[0], what)
+
+
+def explain(bootstrap: str, error: KafkaError, what: str) -> CommandError:
+    """What librdkafka says, in a sentence: whether the node was not reached, or what it refused and why."""
+    if error.name() in ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE"):
+        return Unreachable(f"the node at {bootstrap} does not answer: {error.str()}")
+    sentence = error.str().removeprefix("Broker: ").removeprefix("Local: ")
+    return CommandError(f"{what}: {sentence} ({error.name().removeprefix('_')})")
+
+
+def pairs(texts: list[str] | None, option: str) -> Mapping[str, str]:
+    """`KEY=VALUE` words of a repeatable option."""
+    found = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not key.strip() or not equals:
+            raise typer.BadParameter(f"{text!r}: write KEY=VALUE", param_hint=option)
+        found[key.strip()] = value.strip()
+    return found

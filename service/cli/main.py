@@ -1,0 +1,47 @@
+"""The `tidelog` command. One module a command group; what is heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from service.cli.consume import consume
+from service.cli.errors import ReportingGroup
+from service.cli.produce import produce
+from service.cli.serve import serve
+from service.cli.topic import topic
+
+app = typer.Typer(
+    name="tidelog",
+    cls=ReportingGroup,
+    no_args_is_help=True,
+    help="A Kafka-compatible log whose history lives in your own bucket.",
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.command()(serve)
+app.add_typer(topic, name="topic")
+app.command()(produce)
+app.command()(consume)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"tidelog {version('tidelog')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Runs before every command."""
+
+
+if __name__ == "__main__":
+    app()

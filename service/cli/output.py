@@ -1,0 +1,78 @@
+"""What commands print: tables for people, JSON for scripts, and the same words for sizes and times everywhere.
+
+Tables are as wide as their content where nobody reads them on a terminal, so that `grep` and `awk` see whole lines.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+def print_json(value: Any) -> None:
+    """One document, keys in the order given."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_json_line(value: Mapping[str, Any]) -> None:
+    typer.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns of numbers are aligned to the right. None prints as `-`."""
+    listed = [[*row] for row in rows]
+    numeric = [bool(listed) and all(isinstance(row[i], int | None) for row in listed) for i in range(len(columns))]
+    texts = [["-" if cell is None else str(cell) for cell in row] for row in listed]
+    if sys.stdout.isatty():
+        _print_rich_table(columns, texts, numeric)
+    else:
+        _print_plain_table(columns, texts, numeric)
+
+
+def _print_plain_table(columns: Sequence[str], texts: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+    lines = [columns, *texts]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    for line in lines:
+        cells = [c.rjust(w) if right else c.ljust(w) for c, w, right in zip(line, widths, numeric, strict=True)]
+        typer.echo("  ".join(cells).rstrip())
+
+
+def _print_rich_table(columns: Sequence[str], texts: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for name, right in zip(columns, numeric, strict=True):
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in texts:
+        table.add_row(*map(Text, row))
+    Console(highlight=False).print(table)
+
+
+def size(count: int) -> str:
+    """Bytes as people say them: 512 B, 1.5 MiB."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def moment(unix_ms: int) -> str:
+    """ISO 8601 in UTC with milliseconds; `-` for a time that is not known (negative)."""
+    if unix_ms < 0:
+        return "-"
+    try:
+        return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return f"{unix_ms} ms"

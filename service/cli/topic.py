@@ -1,0 +1,342 @@
+"""`tidelog topic`: topics through Kafka's admin protocol, and sealing, which is tidelog's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli.errors import CommandError, Unreachable
+from service.cli.kafka import (
+    DEFAULT_BOOTSTRAP,
+    REQUEST_TIMEOUT_S,
+    Bootstrap,
+    connect_admin,
+    outcome,
+    pairs,
+    require_reachable,
+)
+from service.cli.output import AsJson, print_json, print_table
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient, ConfigResource, TopicDescription
+
+topic = typer.Typer(no_args_is_help=True, help="Create, inspect, change and seal topics.")
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC")]
+Configs = Annotated[
+    list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic config; repeatable.")
+]
+
+#: The read-only broker config that says where a node's gRPC face listens.
+GRPC_LISTENER = "tidelog.grpc.listener"
+#: What a call may take on top of the time that the node was told to wait.
+GRPC_MARGIN_S = 10.0
+
+
+@topic.command()
+def create(
+    name: Name,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", help="-1: the node's num.partitions.")] = -1,
+    replication_factor: Annotated[int, typer.Option("--replication-factor", "-r", help="-1: the node's default.")] = -1,
+    config: Configs = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no error.")] = False,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Create a topic."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import NewTopic
+
+    if partitions == 0 or partitions < -1:
+        raise typer.BadParameter("at least 1, or -1 for the node's num.partitions", param_hint="--partitions")
+    admin = connect_admin(bootstrap)
+    new = NewTopic(
+        name, num_partitions=partitions, replication_factor=replication_factor, config=dict(pairs(config, "--config"))
+    )
+    future = admin.create_topics([new], operation_timeout=REQUEST_TIMEOUT_S, request_timeout=REQUEST_TIMEOUT_S)[name]
+    created = True
+    failure = future.exception(REQUEST_TIMEOUT_S * 2)
+    if isinstance(failure, KafkaException) and failure.args[0].name() == "TOPIC_ALREADY_EXISTS" and if_not_exists:
+        created = False
+    else:
+        outcome(bootstrap, future, f"cannot create {name}")
+    if as_json:
+        print_json({"topic": name, "created": created})
+    else:
+        typer.echo(f"created {name}" if created else f"{name} exists already")
+
+
+@topic.command("list")
+def list_(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """List all topics."""
+    admin = connect_admin(bootstrap)
+    found = _describe_topics(bootstrap, admin, _all_topics(bootstrap, admin))
+    rows = [(d.name, len(d.partitions), max((len(p.replicas) for p in d.partitions), default=0), d) for d in found]
+    if as_json:
+        print_json(
+            [
+                {"topic": name, "topic_id": _topic_id(d), "partitions": count, "replication_factor": replicas}
+                for name, count, replicas, d in rows
+            ]
+        )
+    else:
+        print_table(
+            ("TOPIC", "PARTITIONS", "REPLICAS", "TOPIC ID"),
+            [(name, count, replicas, _topic_id(d)) for name, count, replicas, d in rows],
+        )
+
+
+@topic.command()
+def describe(name: Name, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """Show a topic's partitions, offsets, and the configs that differ from their defaults."""
+    admin = connect_admin(bootstrap)
+    (found,) = _describe_topics(bootstrap, admin, [name])
+    configs = _changed_configs(bootstrap, admin, name)
+    partitions = _partition_views(bootstrap, admin, found)
+    if as_json:
+        print_json(
+            {
+                "topic": found.name,
+                "topic_id": _topic_id(found),
+                "internal": found.is_internal,
+                "partitions": [view.as_json() for view in partitions],
+                "configs": configs,
+            }
+        )
+        return
+    typer.echo(f"{found.name}  id {_topic_id(found)}  {len(partitions)} partitions")
+    for key, value in configs.items():
+        typer.echo(f"  {key}={value}")
+    print_table(
+        ("PARTITION", "LEADER", "EPOCH", "START", "END", "TIERED END", "REPLICAS", "ISR"),
+        [
+            (v.partition, v.leader, v.leader_epoch, v.log_start, v.end, v.tiered_end, _ids(v.replicas), _ids(v.isr))
+            for v in partitions
+        ],
+    )
+
+
+@topic.command()
+def alter(
+    name: Name,
+    config: Configs = None,
+    delete_config: Annotated[
+        list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Back to the default; repeatable.")
+    ] = None,
+    partitions: Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="The new, larger count.")] = None,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change configs and the number of partitions. Configs go first, all of them or none."""
+    from confluent_kafka.admin import NewPartitions
+
+    new = pairs(config, "--config")
+    if not (new or delete_config or partitions):
+        raise typer.BadParameter("give --config, --delete-config or --partitions", param_hint="alter")
+    admin = connect_admin(bootstrap)
+    if new or delete_config:
+        resource = _config_changes(name, new, delete_config or ())
+        changed = admin.incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
+        outcome(bootstrap, changed[resource], f"cannot change the configs of {name}")
+    if partitions:
+        grown = admin.create_partitions([NewPartitions(name, partitions)], request_timeout=REQUEST_TIMEOUT_S)
+        outcome(bootstrap, grown[name], f"cannot give {name} {partitions} partitions")
+    if as_json:
+        print_json({"topic": name, "set": new, "deleted": list(delete_config or ()), "partitions": partitions})
+    else:
+        typer.echo(f"changed {name}")
+
+
+@topic.command()
+def delete(
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="A topic that is not there is no error.")] = False,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete topics with all their records, local and in the bucket."""
+    admin = connect_admin(bootstrap)
+    if if_exists:
+        present = set(_all_topics(bootstrap, admin))
+        names = [name for name in names if name in present]
+    futures = admin.delete_topics(names, request_timeout=REQUEST_TIMEOUT_S) if names else {}
+    failures = []
+    for name, future in futures.items():
+        try:
+            outcome(bootstrap, future, f"cannot delete {name}")
+        except CommandError as error:
+            failures.append(error)
+        else:
+            if not as_json:
+                typer.echo(f"deleted {name}")
+    if failures:
+        raise type(failures[0])("; ".join(map(str, failures)))
+    if as_json:
+        print_json({"deleted": list(futures)})
+
+
+@topic.command()
+def seal(
+    name: Name,
+    wait: Annotated[bool, typer.Option("--wait", help="Return once all records so far are in the bucket.")] = False,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait at most.")] = 60.0,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Close a topic's segments and move all its records so far to the bucket."""
+    address = _grpc_address(bootstrap, connect_admin(bootstrap))
+    sealed = _seal(address, name, wait, timeout)
+    if as_json:
+        print_json({"topic": name, "partitions": sealed})
+        return
+    print_table(("PARTITION", "END", "TIERED END"), [tuple(part.values()) for part in sealed])
+
+
+# --- asking ------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """`leader_epoch`, `log_start`, `end` and `tiered_end` are None where they are not known or there is none."""
+
+    partition: int
+    leader: int | None
+    leader_epoch: int | None
+    log_start: int | None
+    end: int | None
+    tiered_end: int | None
+    replicas: Sequence[int]
+    isr: Sequence[int]
+
+    def as_json(self) -> Mapping[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def _all_topics(bootstrap: str, admin: AdminClient) -> list[str]:
+    from confluent_kafka import KafkaException
+
+    from service.cli.kafka import as_command_error
+
+    try:
+        return sorted(admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
+    except KafkaException as error:
+        raise as_command_error(bootstrap, error, "cannot list topics") from None
+
+
+def _describe_topics(bootstrap: str, admin: AdminClient, names: Sequence[str]) -> list[TopicDescription]:
+    from confluent_kafka import TopicCollection
+
+    if not names:
+        return []
+    futures = admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_TIMEOUT_S)
+    return [outcome(bootstrap, futures[name], f"cannot describe {name}") for name in names]
+
+
+def _partition_views(bootstrap: str, admin: AdminClient, found: TopicDescription) -> list[PartitionView]:
+    from service.cli.wire import leader_epochs, tiered_ends
+
+    numbers = [part.id for part in found.partitions]
+    starts = _offsets(admin, found.name, numbers, earliest=True)
+    ends = _offsets(admin, found.name, numbers, earliest=False)
+    epochs = leader_epochs(require_reachable(bootstrap), found.name)
+    tiered: dict[int, int] = {}
+    for leader, address in {
+        p.leader.id: f"{p.leader.host}:{p.leader.port}" for p in found.partitions if p.leader
+    }.items():
+        led = [p.id for p in found.partitions if p.leader and p.leader.id == leader]
+        tiered.update(tiered_ends(address, found.name, led))
+    return [
+        PartitionView(
+            part.id,
+            part.leader.id if part.leader else None,
+            epochs.get(part.id),
+            starts.get(part.id),
+            ends.get(part.id),
+            tiered.get(part.id),
+            [node.id for node in part.replicas],
+            [node.id for node in part.isr],
+        )
+        for part in found.partitions
+    ]
+
+
+def _offsets(admin: AdminClient, name: str, numbers: Sequence[int], *, earliest: bool) -> Mapping[int, int]:
+    """Offsets of the partitions that answer."""
+    from confluent_kafka import KafkaException, TopicPartition
+    from confluent_kafka.admin import OffsetSpec
+
+    spec = OffsetSpec.earliest() if earliest else OffsetSpec.latest()
+    asked = {TopicPartition(name, number): spec for number in numbers}
+    found = {}
+    for partition, future in admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S).items():
+        try:
+            found[partition.partition] = future.result(REQUEST_TIMEOUT_S * 2).offset
+        except KafkaException:
+            continue
+    return found
+
+
+def _changed_configs(bootstrap: str, admin: AdminClient, name: str) -> Mapping[str, str | None]:
+    from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
+
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    future = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
+    entries = outcome(bootstrap, future, f"cannot describe the configs of {name}")
+    return {
+        key: entries[key].value for key in sorted(entries) if entries[key].source != ConfigSource.DEFAULT_CONFIG.value
+    }
+
+
+def _config_changes(name: str, new: Mapping[str, str], deleted: Sequence[str]) -> ConfigResource:
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in new.items()]
+    entries += [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in deleted]
+    return ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+
+
+# --- sealing -----------------------------------------------------------------------------------------------------------
+def _grpc_address(bootstrap: str, admin: AdminClient) -> str:
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    cluster = outcome(
+        bootstrap, admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S), "cannot describe the cluster"
+    )
+    node = cluster.controller or cluster.nodes[0]
+    resource = ConfigResource(ResourceType.BROKER, str(node.id))
+    future = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
+    entries = outcome(bootstrap, future, f"cannot describe the configs of node {node.id}")
+    entry = entries.get(GRPC_LISTENER)
+    if entry is None or not entry.value:
+        raise CommandError(f"node {node.id} at {bootstrap} has no {GRPC_LISTENER}: only tidelog seals topics")
+    return str(entry.value)
+
+
+def _seal(address: str, name: str, wait: bool, timeout: float) -> list[dict[str, int]]:
+    import grpc
+    from google.protobuf.duration_pb2 import Duration
+
+    from grpc_api.proto.topics_pb2 import SealRequest
+    from grpc_api.proto.topics_pb2_grpc import TopicsStub
+
+    bound = Duration()
+    bound.FromMilliseconds(round(timeout * 1000))
+    with grpc.insecure_channel(address) as channel:
+        try:
+            answer = TopicsStub(channel).Seal(
+                SealRequest(topic=name, wait=wait, timeout=bound), timeout=timeout + GRPC_MARGIN_S
+            )
+        except grpc.RpcError as error:
+            unreached = error.code() is grpc.StatusCode.UNAVAILABLE and not error.trailing_metadata()
+            kind = Unreachable if unreached else CommandError
+            raise kind(f"cannot seal {name} through {address}: {error.details()}") from None
+    return [{"partition": part.partition, "end": part.end, "tiered_end": part.tiered_end} for part in answer.partitions]
+
+
+def _ids(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def _topic_id(found: TopicDescription) -> str | None:
+    return str(found.topic_id) if found.topic_id else None

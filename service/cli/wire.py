@@ -1,0 +1,96 @@
+"""What librdkafka's admin client does not show, asked of a node directly: leader epochs and tiered ends.
+
+One request and its answer over a connection of its own, without retries. Versions are chosen fixed: Metadata 12 (topic
+ids, leader epochs), ListOffsets 9 (KIP-1005, the latest tiered offset).
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from service.cli.errors import CommandError
+from service.cli.kafka import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, split_address
+
+#: ListOffsets' special timestamp (KIP-1005).
+LATEST_TIERED = -5
+_CLIENT_ID = "tidelog-cli"
+
+
+def leader_epochs(address: str, topic: str) -> Mapping[int, int]:
+    """Leader epoch of each partition; -1 where it has no leader."""
+    from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+    from kio.schema.metadata.v12.response import MetadataResponse
+    from kio.schema.types import TopicName
+
+    request = MetadataRequest(
+        topics=(MetadataRequestTopic(topic_id=None, name=TopicName(topic)),),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+    answer: MetadataResponse = _ask(address, request, MetadataResponse)
+    return {part.partition_index: part.leader_epoch for found in answer.topics for part in found.partitions}
+
+
+def tiered_ends(address: str, topic: str, partitions: Sequence[int]) -> Mapping[int, int]:
+    """One past the last offset in the object store, for the partitions that the node at `address` leads and that have
+    any record there."""
+    from kio.schema.list_offsets.v9.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+    from kio.schema.list_offsets.v9.response import ListOffsetsResponse
+    from kio.schema.types import BrokerId, TopicName
+    from kio.static.primitive import i8, i32, i64
+
+    asked = tuple(ListOffsetsPartition(partition_index=i32(p), timestamp=i64(LATEST_TIERED)) for p in partitions)
+    request = ListOffsetsRequest(
+        replica_id=BrokerId(-1),
+        isolation_level=i8(0),
+        topics=(ListOffsetsTopic(name=TopicName(topic), partitions=asked),),
+    )
+    answer: ListOffsetsResponse = _ask(address, request, ListOffsetsResponse)
+    return {
+        part.partition_index: part.offset + 1
+        for found in answer.topics
+        for part in found.partitions
+        if part.error_code == 0 and part.offset >= 0
+    }
+
+
+def _ask(address: str, request: Any, answer_type: Any) -> Any:
+    from kio.serial import entity_reader, entity_writer
+    from kio.static.primitive import i16, i32
+
+    header = request.__header_schema__(
+        request_api_key=i16(request.__api_key__),
+        request_api_version=i16(request.__version__),
+        correlation_id=i32(1),
+        client_id=_CLIENT_ID,
+    )
+    frame = io.BytesIO()
+    entity_writer(type(header))(frame, header)
+    entity_writer(type(request))(frame, request)
+    try:
+        payload = _exchange(address, frame.getvalue())
+    except OSError as error:
+        raise CommandError(f"{address} does not answer {type(request).__name__}: {error.strerror or error}") from None
+    _, position = entity_reader(answer_type.__header_schema__)(payload, 0)
+    answer, _ = entity_reader(answer_type)(payload, position)
+    return answer
+
+
+def _exchange(address: str, frame: bytes) -> bytes:
+    with socket.create_connection(split_address(address), CONNECT_TIMEOUT_S) as connection:
+        connection.settimeout(REQUEST_TIMEOUT_S)
+        connection.sendall(len(frame).to_bytes(4, "big") + frame)
+        return _receive(connection, int.from_bytes(_receive(connection, 4), "big"))
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    received = bytearray()
+    while len(received) < count:
+        piece = connection.recv(count - len(received))
+        if not piece:
+            raise ConnectionResetError("it ended the connection")
+        received += piece
+    return bytes(received)
