@@ -1,0 +1,101 @@
+"""The registry of config keys: one row a key, for topics and for brokers, and nothing that is not in a row exists.
+
+A row says what Kafka's own definition says (kind, default, rule, how it may change at run time) and, honestly, what
+setting it does here: honoured; accepted, that is stored and shown without effect, for the reason given; or refused, where
+pretending would mislead. Defaults are Kafka 4.2.1's; those that differ stand in `differences.py` and nowhere else.
+
+Pure data; resolution is in `resolve.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from grpc_api.contract.topics import ConfigKind
+from service.configs.types import Validator, Value, format_value, nearest, parse
+from storage_tiers.errors import InvalidConfig
+
+
+class Scope(Enum):
+    TOPIC = "topic"
+    BROKER = "broker"
+
+
+class Dynamic(Enum):
+    """What may be changed while a broker runs (Kafka's update modes). Topic keys always may."""
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+class Effect(Enum):
+    HONOURED = "honoured"
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+
+
+class Synonym(NamedTuple):
+    """Another key that gives this one its value, in its own unit: value = synonym * factor."""
+
+    name: str
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One row. `synonyms` are broker keys in order of precedence (of a broker key: itself first). `reason` says why a
+    key is accepted without effect, or refused. `given_by` names the setting of the node that this key only shows.
+    `hidden` keys are for tests and never described."""
+
+    name: str
+    kind: ConfigKind
+    default: Value | None
+    documentation: str
+    scope: Scope = Scope.BROKER
+    validator: Validator | None = None
+    synonyms: tuple[Synonym, ...] = ()
+    dynamic: Dynamic = Dynamic.READ_ONLY
+    effect: Effect = Effect.HONOURED
+    reason: str = ""
+    given_by: str = ""
+    hidden: bool = False
+
+    @property
+    def sensitive(self) -> bool:
+        return self.kind is ConfigKind.PASSWORD
+
+    def parse(self, text: str) -> Value:
+        """InvalidConfig, in Kafka's words, if the text is no legal value, or if the key is refused."""
+        value = parse(self.name, self.kind, text)
+        if self.validator is not None:
+            self.validator(self.name, value)
+        if self.effect is Effect.REFUSED and value != self.default:
+            raise InvalidConfig(f"Configuration {self.name} cannot be set to {format_value(value)}: {self.reason}")
+        return value
+
+
+class Registry:
+    """The keys of one scope by name."""
+
+    def __init__(self, scope: Scope, rows: Iterable[ConfigKey]) -> None:
+        self.scope = scope
+        self._rows: Mapping[str, ConfigKey] = {row.name: row for row in sorted(rows, key=lambda row: row.name)}
+
+    def __iter__(self) -> Iterator[ConfigKey]:
+        return iter(self._rows.values())
+
+    def find(self, name: str) -> ConfigKey | None:
+        return self._rows.get(name)
+
+    def get(self, name: str) -> ConfigKey:
+        """InvalidConfig, in Kafka's words and with the nearest known names, for an unknown key."""
+        row = self._rows.get(name)
+        if row is not None:
+            return row
+        message = f"Unknown {self.scope.value} config name: {name}"
+        meant = nearest(name, [row.name for row in self._rows.values() if not row.hidden])
+        raise InvalidConfig(f"{message} (did you mean {' or '.join(meant)}?)" if meant else message)

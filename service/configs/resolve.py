@@ -1,0 +1,404 @@
+"""What a config's value is, where it comes from, and what changing it writes.
+
+Precedence, as in Kafka: the topic's own value, then this broker's dynamic one, then the cluster's dynamic default, then
+what the node was started with, then the default; within each of these, a key's synonyms in their order. Nothing is
+stored here: dynamic values stand in the metadata image, static ones were given at the start.
+
+Invariant: a change is checked whole before it makes a record, and makes all its records or none. What was valid when it
+was stored stays readable: a value that a later version's rule refuses would be met here as InvalidConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, cast
+
+from grpc_api.contract.topics import (
+    AlterOp,
+    ConfigAlteration,
+    ConfigEntry,
+    ConfigKind,
+    ConfigSource,
+    ConfigSynonym,
+    Resource,
+    ResourceKind,
+)
+from service.configs.broker_keys import BROKER_KEYS
+from service.configs.differences import DEFAULTS_WITH_STORE
+from service.configs.keys import ConfigKey, Dynamic, Scope, Synonym
+from service.configs.topic_keys import TOPIC_KEYS
+from service.configs.types import Value, format_value, refusal, split_list
+from service.metadata import records_pb2 as pb
+from service.metadata.image import MetadataImage, config_record
+from service.metadata.planner import check_topic_name
+from storage_tiers.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
+from storage_tiers.hot.settings import LogSettings, TimestampType
+
+#: Topics that the cluster keeps for itself; they reach the bucket sooner (the age is what a bucket-only restore loses).
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+INTERNAL_TIER_MAX_LAG_MS = 600_000
+
+#: Log settings kept, one for every distinct set of a topic's own configs.
+MAX_CACHED_SETTINGS = 1024
+
+
+class _Candidate(NamedTuple):
+    """A value that a key may take: the synonym that gives it, its text, where it was set."""
+
+    synonym: Synonym
+    text: str
+    source: ConfigSource
+
+
+def check_static(values: Mapping[str, str]) -> Mapping[str, str]:
+    """The broker configs that a user starts the node with (`--set KEY=VALUE`), checked. InvalidConfig for an unknown key
+    (with the nearest names), an illegal value, or a key that another setting of the node gives."""
+    for name, text in values.items():
+        key = BROKER_KEYS.get(name)
+        if key.given_by:
+            raise InvalidConfig(f"{name} is not set directly: it follows from the node's own setting {key.given_by}")
+        key.parse(text)
+    slow, refuse = (
+        float(values.get(name, str(BROKER_KEYS.get(name).default)))
+        for name in ("tidelog.disk.watermark.slow", "tidelog.disk.watermark.refuse")
+    )
+    if not 0 < slow <= refuse:
+        raise InvalidConfig(
+            f"tidelog.disk.watermark.slow ({slow}) must be above 0 and not above tidelog.disk.watermark.refuse ({refuse})"
+        )
+    return dict(values)
+
+
+class Resolver:
+    """Configs as one broker sees them. Every method is a pure function of the image given.
+
+    `static` holds what the node was started with: what `check_static` passed, and what the node says of itself
+    (`listeners`, `advertised.listeners`, `log.dirs`, `node.id`, `tidelog.grpc.listener`).
+    """
+
+    def __init__(self, static: Mapping[str, str], *, node_id: int, has_store: bool) -> None:
+        self._node_id = node_id
+        self._static: Mapping[str, str] = {
+            "node.id": str(node_id),
+            "broker.id": str(node_id),
+            "remote.log.storage.system.enable": str(has_store).lower(),
+            **static,
+        }
+        self._has_store = has_store
+        self._cached_for: tuple[Mapping[str, str], Mapping[str, str]] | None = None
+        self._cached: dict[tuple[tuple[str, str], ...], LogSettings] = {}
+
+    # --- values ---------------------------------------------------------------------------------------------------
+
+    def broker_value(self, image: MetadataImage, name: str) -> Value | None:
+        key = BROKER_KEYS.get(name)
+        holds = next(self._candidates(image, (Synonym(name),)), None)
+        return None if holds is None else key.parse(holds.text)
+
+    def broker_int(self, image: MetadataImage, name: str) -> int:
+        return cast(int, self.broker_value(image, name))
+
+    def broker_bool(self, image: MetadataImage, name: str) -> bool:
+        return cast(bool, self.broker_value(image, name))
+
+    def broker_float(self, image: MetadataImage, name: str) -> float:
+        return cast(float, self.broker_value(image, name))
+
+    def broker_text(self, image: MetadataImage, name: str) -> str | None:
+        return format_value(self.broker_value(image, name))
+
+    def topic_value(self, image: MetadataImage, topic: str, name: str) -> Value | None:
+        """The topic need not exist: then it is what a topic of that name would start with."""
+        value, source = self._topic_value(image, image.topic_config(topic), TOPIC_KEYS.get(name))
+        if name == "tidelog.tier.max.lag.ms" and topic in INTERNAL_TOPICS and source is ConfigSource.DEFAULT:
+            return INTERNAL_TIER_MAX_LAG_MS
+        return value
+
+    def topic_int(self, image: MetadataImage, topic: str, name: str) -> int:
+        return cast(int, self.topic_value(image, topic, name))
+
+    def log_settings(self, image: MetadataImage, topic: str) -> LogSettings:
+        """Everything a partition's log is told, in plain values: local retention never exceeds the whole retention."""
+        inherited = (image.broker_config(self._node_id), image.broker_config(None))
+        if inherited != self._cached_for:
+            self._cached_for, self._cached = inherited, {}
+        own = image.topic_config(topic)
+        memo = tuple(sorted(own.items()))
+        settings = self._cached.get(memo)
+        if settings is None:
+            if len(self._cached) >= MAX_CACHED_SETTINGS:
+                self._cached.clear()
+            settings = self._cached[memo] = self._log_settings(image, own)
+        return settings
+
+    def _log_settings(self, image: MetadataImage, own: Mapping[str, str]) -> LogSettings:
+        def value(name: str) -> Value | None:
+            return self._topic_value(image, own, TOPIC_KEYS.get(name))[0]
+
+        def number(name: str) -> int:
+            return cast(int, value(name))
+
+        policy = cast("tuple[str, ...]", value("cleanup.policy"))
+        return LogSettings(
+            segment_bytes=cast(int, value("internal.segment.bytes") or value("segment.bytes")),
+            segment_ms=number("segment.ms"),
+            segment_jitter_ms=number("segment.jitter.ms"),
+            segment_index_bytes=number("segment.index.bytes"),
+            index_interval_bytes=number("index.interval.bytes"),
+            retention_ms=number("retention.ms"),
+            retention_bytes=number("retention.bytes"),
+            local_retention_ms=_smaller_bound(number("local.retention.ms"), number("retention.ms")),
+            local_retention_bytes=_smaller_bound(number("local.retention.bytes"), number("retention.bytes")),
+            max_message_bytes=number("max.message.bytes"),
+            timestamp_type=cast(TimestampType, value("message.timestamp.type")),
+            timestamp_before_max_ms=number("message.timestamp.before.max.ms"),
+            timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
+            flush_messages=number("flush.messages"),
+            flush_ms=number("flush.ms"),
+            file_delete_delay_ms=number("file.delete.delay.ms"),
+            cleanup_compact="compact" in policy,
+            cleanup_delete="delete" in policy,
+            remote_storage_enable=self._has_store and bool(value("remote.storage.enable")),
+            min_insync_replicas=number("min.insync.replicas"),
+            preallocate=bool(value("preallocate")),
+            compression_type=cast(str, value("compression.type")),
+            producer_id_expiration_ms=self.broker_int(image, "producer.id.expiration.ms"),
+        )
+
+    def _topic_value(
+        self, image: MetadataImage, own: Mapping[str, str], key: ConfigKey
+    ) -> tuple[Value | None, ConfigSource]:
+        if key.name in own:
+            return key.parse(own[key.name]), ConfigSource.DYNAMIC_TOPIC
+        for synonym, text, source in self._candidates(image, key.synonyms):
+            value = BROKER_KEYS.get(synonym.name).parse(text)
+            if synonym.factor != 1:
+                value = cast(int, value) * synonym.factor if cast(int, value) >= 0 else -1
+            return value, source
+        return self._default(key), ConfigSource.DEFAULT
+
+    def _default(self, key: ConfigKey) -> Value | None:
+        if self._has_store and key.name in DEFAULTS_WITH_STORE:
+            return DEFAULTS_WITH_STORE[key.name]
+        return key.default
+
+    def _candidates(self, image: MetadataImage, synonyms: Sequence[Synonym]) -> Iterator[_Candidate]:
+        """All values that broker keys give, the one that holds first."""
+        sources: tuple[tuple[Mapping[str, str], ConfigSource], ...] = (
+            (image.broker_config(self._node_id), ConfigSource.DYNAMIC_BROKER),
+            (image.broker_config(None), ConfigSource.DYNAMIC_DEFAULT_BROKER),
+            (self._static, ConfigSource.STATIC_BROKER),
+        )
+        for values, source in sources:
+            for synonym in synonyms:
+                if synonym.name in values:
+                    yield _Candidate(synonym, values[synonym.name], source)
+        for synonym in synonyms:
+            default = format_value(self._default(BROKER_KEYS.get(synonym.name)))
+            if default is not None:
+                yield _Candidate(synonym, default, ConfigSource.DEFAULT)
+
+    # --- describing -----------------------------------------------------------------------------------------------
+
+    def describe(
+        self, image: MetadataImage, resource: Resource, names: Sequence[str] | None = None
+    ) -> list[ConfigEntry]:
+        """All configs of a topic or of this broker, or those of `names` that exist; of the broker "" what is set for
+        all brokers. By name. UnknownTopicOrPartition, InvalidTopic or InvalidRequest for a resource that is not there."""
+        self._check_resource(image, resource, "Broker id must be an integer, but it is")
+        wanted = None if names is None else set(names)
+        if resource.kind is ResourceKind.TOPIC:
+            rows = [key for key in TOPIC_KEYS if not key.hidden and (wanted is None or key.name in wanted)]
+            return [self._describe_topic_key(image, image.topic_config(resource.name), key) for key in rows]
+        rows = [key for key in BROKER_KEYS if wanted is None or key.name in wanted]
+        entries = [self._describe_broker_key(image, key, everywhere=not resource.name) for key in rows]
+        return [entry for entry in entries if entry is not None]
+
+    def describe_new_topic(self, image: MetadataImage, configs: Mapping[str, str]) -> list[ConfigEntry]:
+        """What a topic created with `configs` would be described as: the answer to CreateTopics."""
+        return [self._describe_topic_key(image, configs, key) for key in TOPIC_KEYS if not key.hidden]
+
+    def _describe_topic_key(self, image: MetadataImage, own: Mapping[str, str], key: ConfigKey) -> ConfigEntry:
+        value, _ = self._topic_value(image, own, key)
+        synonyms = self._synonyms(image, key.synonyms, key.synonyms[0].name) if key.synonyms else []
+        if key.name in own:
+            synonyms.insert(0, ConfigSynonym(key.name, format_value(value), ConfigSource.DYNAMIC_TOPIC))
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+        return _entry(key, format_value(value), source, synonyms, read_only=False)
+
+    def _describe_broker_key(self, image: MetadataImage, key: ConfigKey, *, everywhere: bool) -> ConfigEntry | None:
+        synonyms = self._synonyms(image, key.synonyms, key.name)
+        if everywhere:
+            synonyms = [s for s in synonyms if s.source is ConfigSource.DYNAMIC_DEFAULT_BROKER]
+            if not synonyms:
+                return None
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+        value = synonyms[0].value if everywhere else format_value(self.broker_value(image, key.name))
+        return _entry(key, value, source, synonyms, read_only=key.dynamic is Dynamic.READ_ONLY)
+
+    def _synonyms(self, image: MetadataImage, synonyms: Sequence[Synonym], first: str) -> list[ConfigSynonym]:
+        """Kafka lists them from the first that bears the described key's own name; what stands before is left out."""
+        found: list[ConfigSynonym] = []
+        for synonym, text, source in self._candidates(image, synonyms):
+            if found or synonym.name == first:
+                key = BROKER_KEYS.get(synonym.name)
+                shown = None if key.sensitive else format_value(key.parse(text))
+                found.append(ConfigSynonym(synonym.name, shown, source))
+        return found
+
+    # --- changing -------------------------------------------------------------------------------------------------
+
+    def check_new_topic(self, image: MetadataImage, configs: Mapping[str, str | None]) -> Mapping[str, str]:
+        """The configs that a topic is created with. InvalidConfig, in Kafka's words."""
+        absent = sorted(name for name, text in configs.items() if text is None)
+        if absent:
+            raise InvalidConfig(f"Null value not supported for topic configs: {','.join(absent)}")
+        given = {name: text for name, text in configs.items() if text is not None}
+        self._check_topic(image, given)
+        return given
+
+    def alter(
+        self, image: MetadataImage, resource: Resource, alterations: Sequence[ConfigAlteration]
+    ) -> tuple[pb.MetadataRecord, ...]:
+        """Records of IncrementalAlterConfigs (KIP-339): all alterations, or an error and none. Values that are set
+        already make no record."""
+        self._check_resource(image, resource, "Node id must be an integer, but it is")
+        if len({alteration.name for alteration in alterations}) != len(alterations):
+            raise InvalidRequest("Error due to duplicate config keys")
+        old = image.config(resource.kind, resource.name)
+        new = dict(old)
+        for alteration in alterations:
+            text = self._altered(image, resource, old, alteration)
+            if text is None:
+                new.pop(alteration.name, None)
+            else:
+                new[alteration.name] = text
+        if resource.kind is ResourceKind.TOPIC:
+            self._check_topic(image, new)
+        else:
+            self._check_broker(resource, [a.name for a in alterations if a.op is not AlterOp.DELETE], new)
+        changed = [
+            alteration.name for alteration in alterations if new.get(alteration.name) != old.get(alteration.name)
+        ]
+        return tuple(pb.MetadataRecord(config=config_record(resource, name, new.get(name))) for name in changed)
+
+    def _altered(
+        self, image: MetadataImage, resource: Resource, old: Mapping[str, str], alteration: ConfigAlteration
+    ) -> str | None:
+        name, op, text = alteration
+        if op is AlterOp.DELETE:
+            return None
+        if text is None:
+            raise InvalidRequest(f"Null value not supported for : {name}")
+        key = (TOPIC_KEYS if resource.kind is ResourceKind.TOPIC else BROKER_KEYS).get(name)
+        if op is AlterOp.SET:
+            return text
+        if key.kind is not ConfigKind.LIST:
+            raise InvalidConfig(f"Can't {op.name} to key {name} because its type is not LIST.")
+        if name in old:
+            items = split_list(old[name])
+        elif key.scope is Scope.TOPIC:
+            items = cast("tuple[str, ...]", self._topic_value(image, old, key)[0])
+        else:
+            items = cast("tuple[str, ...]", self.broker_value(image, name) or ())
+        given = split_list(text)
+        if op is AlterOp.SUBTRACT:
+            return ",".join(item for item in items if item not in given)
+        if not given:
+            raise InvalidConfig(f"Configuration '{name}' values must not be empty.")
+        return ",".join((*items, *(item for item in given if item not in items)))
+
+    def _check_resource(self, image: MetadataImage, resource: Resource, not_a_number: str) -> None:
+        if resource.kind is ResourceKind.TOPIC:
+            if not resource.name:
+                raise InvalidRequest("Default topic resources are not allowed.")
+            check_topic_name(resource.name)
+            if image.topic(resource.name) is None:
+                raise UnknownTopicOrPartition(f"The topic '{resource.name}' does not exist.")
+        elif resource.kind is not ResourceKind.BROKER:
+            raise InvalidRequest(f"Unknown resource type {int(resource.kind)}")
+        elif resource.name and not resource.name.isdecimal():
+            raise InvalidRequest(f"{not_a_number}: {resource.name}")
+        elif resource.name and int(resource.name) != self._node_id:
+            raise InvalidRequest(
+                f"Unexpected broker id, expected {self._node_id} or empty string, but received {resource.name}"
+            )
+
+    def _check_topic(self, image: MetadataImage, own: Mapping[str, str]) -> None:
+        """Each value, and the rules between values."""
+        for name in own:
+            TOPIC_KEYS.get(name)
+        for name, text in own.items():
+            TOPIC_KEYS.get(name).parse(text)
+
+        def number(name: str) -> int:
+            return cast(int, self._topic_value(image, own, TOPIC_KEYS.get(name))[0])
+
+        lowest, highest = number("min.compaction.lag.ms"), number("max.compaction.lag.ms")
+        if lowest > highest:
+            raise InvalidConfig(
+                f"conflict topic config setting min.compaction.lag.ms ({lowest}) > max.compaction.lag.ms ({highest})"
+            )
+        if not number("remote.storage.enable"):
+            return
+        if not self._has_store:
+            raise InvalidConfig(
+                "Tiered Storage functionality is disabled in the broker. "
+                "Topic cannot be configured with remote log storage."
+            )
+        for local, whole in (("local.retention.ms", "retention.ms"), ("local.retention.bytes", "retention.bytes")):
+            # Only what the topic itself says can contradict: a default gives way to a shorter whole retention.
+            if local in own:
+                _check_local_retention(local, number(local), whole, number(whole))
+
+    def _check_broker(self, resource: Resource, changed: Sequence[str], values: Mapping[str, str]) -> None:
+        keys = [BROKER_KEYS.get(name) for name in changed]
+        fixed = [key.name for key in keys if key.dynamic is Dynamic.READ_ONLY]
+        if fixed:
+            raise InvalidRequest(f"Cannot update these configs dynamically: Set({', '.join(fixed)})")
+        single = [key.name for key in keys if key.dynamic is Dynamic.PER_BROKER]
+        if single and not resource.name:
+            raise InvalidRequest(
+                "Cannot update these configs at default cluster level, broker id must be specified: "
+                f"Set({', '.join(single)})"
+            )
+        for key in keys:
+            try:
+                key.parse(values[key.name])
+            except InvalidConfig as error:
+                # Kafka answers INVALID_REQUEST for a broker's illegal value and INVALID_CONFIG for a topic's.
+                raise InvalidRequest(str(error)) from None
+
+
+def _entry(
+    key: ConfigKey, value: str | None, source: ConfigSource, synonyms: Sequence[ConfigSynonym], *, read_only: bool
+) -> ConfigEntry:
+    documentation = key.documentation
+    if key.reason:
+        documentation += f" ({key.effect.value.capitalize()}: {key.reason}.)"
+    return ConfigEntry(
+        key.name,
+        None if key.sensitive else value,
+        source,
+        key.kind,
+        read_only=read_only,
+        sensitive=key.sensitive,
+        synonyms=tuple(synonyms),
+        documentation=documentation,
+    )
+
+
+def _smaller_bound(local: int, whole: int) -> int:
+    """-2 is "as the whole", -1 is no bound."""
+    if local in (-2, -1):
+        return whole
+    return local if whole == -1 else min(local, whole)
+
+
+def _check_local_retention(local: str, value: int, whole: str, bound: int) -> None:
+    if value == -2 or bound == -1:
+        return
+    if value == -1:
+        raise refusal(local, value, f"Value must not be -1 as {whole} value is set as {bound}.")
+    if value > bound:
+        raise refusal(local, value, f"Value must not be more than {whole} property value: {bound}")

@@ -1,0 +1,367 @@
+"""Every config of a topic: all of Kafka 4.2.1's and tidelog's own.
+
+A topic's value is its own, or a broker's under one of the synonyms, or the default.
+"""
+
+from __future__ import annotations
+
+from grpc_api.contract.topics import ConfigKind
+from service.configs.keys import ConfigKey, Effect, Registry, Scope, Synonym
+from service.configs.types import Validator, Value, at_least, between, between_or, one_of, throttled_replicas
+
+LONG_MAX = (1 << 63) - 1
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+WEEK_MS = 7 * DAY_MS
+
+COMPRESSION_TYPES = one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+TIMESTAMP_TYPES = one_of("CreateTime", "LogAppendTime")
+CLEANUP_POLICIES = one_of("compact", "delete")
+RECORD_VALIDATIONS = one_of("full", "header")
+
+NO_RECOMPRESSION = "batches are stored as producers sent them, so no codec level applies"
+NO_COMPACTION = "the log cleaner does not run yet"
+ONE_REPLICA = "it concerns replication between brokers; a single node has none"
+
+
+def _key(
+    name: str,
+    kind: ConfigKind,
+    default: Value,
+    documentation: str,
+    validator: Validator | None = None,
+    *synonyms: str | Synonym,
+    unused: str = "",
+) -> ConfigKey:
+    return ConfigKey(
+        name,
+        kind,
+        default,
+        documentation,
+        Scope.TOPIC,
+        validator,
+        tuple(s if isinstance(s, Synonym) else Synonym(s) for s in synonyms),
+        effect=Effect.ACCEPTED if unused else Effect.HONOURED,
+        reason=unused,
+    )
+
+
+_BOOLEAN, _STRING, _INT = ConfigKind.BOOLEAN, ConfigKind.STRING, ConfigKind.INT
+_LONG, _DOUBLE, _LIST = ConfigKind.LONG, ConfigKind.DOUBLE, ConfigKind.LIST
+
+_SEGMENTS = (
+    _key(
+        "segment.bytes",
+        _INT,
+        1 << 30,
+        "Size in bytes at which a segment is closed and the next begun.",
+        at_least(1 << 20),
+        "log.segment.bytes",
+    ),
+    _key(
+        "segment.ms",
+        _LONG,
+        WEEK_MS,
+        "Age in milliseconds at which a segment is closed even if it is not full.",
+        at_least(1),
+        "log.roll.ms",
+        Synonym("log.roll.hours", HOUR_MS),
+    ),
+    _key(
+        "segment.jitter.ms",
+        _LONG,
+        0,
+        "At most this many milliseconds, drawn at random, are taken off segment.ms, so that partitions do not roll at once.",
+        at_least(0),
+        "log.roll.jitter.ms",
+        Synonym("log.roll.jitter.hours", HOUR_MS),
+    ),
+    _key(
+        "segment.index.bytes",
+        _INT,
+        10 << 20,
+        "Largest size in bytes of an offset or time index; a segment whose index is full is closed.",
+        at_least(4),
+        "log.index.size.max.bytes",
+    ),
+    _key(
+        "index.interval.bytes",
+        _INT,
+        4096,
+        "About how many bytes of records lie between two entries of an index.",
+        at_least(0),
+        "log.index.interval.bytes",
+    ),
+    _key(
+        "preallocate",
+        _BOOLEAN,
+        False,
+        "Reserve a new segment's disk space when it is created.",
+        None,
+        "log.preallocate",
+    ),
+    _key(
+        "file.delete.delay.ms",
+        _LONG,
+        60_000,
+        "How long a deleted segment's files stay on the local disk, for readers that still use them.",
+        at_least(0),
+        "log.segment.delete.delay.ms",
+    ),
+    _key(
+        "flush.messages",
+        _LONG,
+        LONG_MAX,
+        "Number of records after which the log is flushed to disk; 1 flushes before every acknowledgement.",
+        at_least(1),
+        "log.flush.interval.messages",
+    ),
+    _key(
+        "flush.ms",
+        _LONG,
+        LONG_MAX,
+        "Longest time in milliseconds that records stay unflushed.",
+        at_least(0),
+        "log.flush.interval.ms",
+        "log.flush.scheduler.interval.ms",
+    ),
+)
+
+_RETENTION = (
+    _key(
+        "cleanup.policy",
+        _LIST,
+        ("delete",),
+        "What happens to old segments: delete by age and size, compact by key, both, or (empty) neither.",
+        CLEANUP_POLICIES,
+        "log.cleanup.policy",
+    ),
+    _key(
+        "retention.ms",
+        _LONG,
+        WEEK_MS,
+        "Age in milliseconds after which records are deleted from both tiers; -1 keeps them for ever.",
+        at_least(-1),
+        "log.retention.ms",
+        Synonym("log.retention.minutes", MINUTE_MS),
+        Synonym("log.retention.hours", HOUR_MS),
+    ),
+    _key(
+        "retention.bytes",
+        _LONG,
+        -1,
+        "Size in bytes, of each partition and over both tiers, beyond which the oldest records are deleted; -1: no bound.",
+        None,
+        "log.retention.bytes",
+    ),
+    _key(
+        "local.retention.ms",
+        _LONG,
+        -2,
+        "Age in milliseconds after which tiered records leave the local disk; -2: as retention.ms.",
+        at_least(-2),
+        "log.local.retention.ms",
+    ),
+    _key(
+        "local.retention.bytes",
+        _LONG,
+        -2,
+        "Size in bytes of a partition on the local disk beyond which tiered records leave it; -2: as retention.bytes.",
+        at_least(-2),
+        "log.local.retention.bytes",
+    ),
+    _key("remote.storage.enable", _BOOLEAN, False, "Whether closed ranges of the topic are moved to the object store."),
+    _key(
+        "remote.log.copy.disable",
+        _BOOLEAN,
+        False,
+        "Stop moving further ranges to the object store; what is there stays readable.",
+        unused="pausing a topic's tiering is not served yet",
+    ),
+    _key(
+        "remote.log.delete.on.disable",
+        _BOOLEAN,
+        False,
+        "Delete a topic's ranges in the object store when remote.storage.enable is taken back.",
+        unused="leaving the object store again is not served yet",
+    ),
+    _key(
+        "tidelog.tier.max.lag.ms",
+        _LONG,
+        HOUR_MS,
+        "Age in milliseconds at which a segment is closed for upload although neither full nor due, also when idle: "
+        "what a loss of all local disks may cost.",
+        at_least(1),
+        "tidelog.tier.max.lag.ms",
+    ),
+)
+
+_RECORDS = (
+    _key(
+        "max.message.bytes",
+        _INT,
+        1048588,
+        "Largest size in bytes of one record batch, as sent.",
+        at_least(0),
+        "message.max.bytes",
+    ),
+    _key(
+        "message.timestamp.type",
+        _STRING,
+        "CreateTime",
+        "Whether a record keeps the time its producer gave it or gets the time of its append.",
+        TIMESTAMP_TYPES,
+        "log.message.timestamp.type",
+    ),
+    _key(
+        "message.timestamp.before.max.ms",
+        _LONG,
+        LONG_MAX,
+        "By how many milliseconds a record's timestamp may lie before the broker's clock.",
+        at_least(0),
+        "log.message.timestamp.before.max.ms",
+    ),
+    _key(
+        "message.timestamp.after.max.ms",
+        _LONG,
+        HOUR_MS,
+        "By how many milliseconds a record's timestamp may lie after the broker's clock.",
+        at_least(0),
+        "log.message.timestamp.after.max.ms",
+    ),
+    _key(
+        "tidelog.record.validation",
+        _STRING,
+        "full",
+        "What is checked of a produced batch: full (every record, as Kafka does) or header (length, CRC and counts only).",
+        RECORD_VALIDATIONS,
+        "tidelog.record.validation",
+    ),
+    _key(
+        "compression.type",
+        _STRING,
+        "producer",
+        "The codec that batches are stored in; producer keeps what was sent.",
+        COMPRESSION_TYPES,
+        "compression.type",
+        unused="batches are stored as producers sent them",
+    ),
+    _key(
+        "compression.gzip.level",
+        _INT,
+        -1,
+        "Level of gzip.",
+        between_or(1, 9, -1),
+        "compression.gzip.level",
+        unused=NO_RECOMPRESSION,
+    ),
+    _key(
+        "compression.lz4.level",
+        _INT,
+        9,
+        "Level of lz4.",
+        between(1, 17),
+        "compression.lz4.level",
+        unused=NO_RECOMPRESSION,
+    ),
+    _key(
+        "compression.zstd.level",
+        _INT,
+        3,
+        "Level of zstd.",
+        between(-131072, 22),
+        "compression.zstd.level",
+        unused=NO_RECOMPRESSION,
+    ),
+)
+
+_COMPACTION = (
+    _key(
+        "delete.retention.ms",
+        _LONG,
+        DAY_MS,
+        "How long in milliseconds compaction keeps a delete marker.",
+        at_least(0),
+        "log.cleaner.delete.retention.ms",
+        unused=NO_COMPACTION,
+    ),
+    _key(
+        "min.compaction.lag.ms",
+        _LONG,
+        0,
+        "How long in milliseconds a record stays uncompacted at least.",
+        at_least(0),
+        "log.cleaner.min.compaction.lag.ms",
+        unused=NO_COMPACTION,
+    ),
+    _key(
+        "max.compaction.lag.ms",
+        _LONG,
+        LONG_MAX,
+        "How long in milliseconds a record stays uncompacted at most.",
+        at_least(1),
+        "log.cleaner.max.compaction.lag.ms",
+        unused=NO_COMPACTION,
+    ),
+    _key(
+        "min.cleanable.dirty.ratio",
+        _DOUBLE,
+        0.5,
+        "Share of uncompacted bytes from which a log is worth compacting.",
+        between(0, 1),
+        "log.cleaner.min.cleanable.ratio",
+        unused=NO_COMPACTION,
+    ),
+)
+
+_REPLICATION = (
+    _key(
+        "min.insync.replicas",
+        _INT,
+        1,
+        "Replicas that must be in sync for a write under acks=all to be accepted.",
+        at_least(1),
+        "min.insync.replicas",
+    ),
+    _key(
+        "unclean.leader.election.enable",
+        _BOOLEAN,
+        False,
+        "Whether a replica that is not in sync may be elected when no other is left, losing records.",
+        None,
+        "unclean.leader.election.enable",
+        unused=ONE_REPLICA,
+    ),
+    _key(
+        "leader.replication.throttled.replicas",
+        _LIST,
+        (),
+        "Replicas whose leader side is throttled: partition:broker pairs, or * for all.",
+        throttled_replicas,
+        unused=ONE_REPLICA,
+    ),
+    _key(
+        "follower.replication.throttled.replicas",
+        _LIST,
+        (),
+        "Replicas whose follower side is throttled: partition:broker pairs, or * for all.",
+        throttled_replicas,
+        unused=ONE_REPLICA,
+    ),
+)
+
+#: As in Kafka: lets tests make segments below segment.bytes' least value.
+_INTERNAL = (
+    ConfigKey(
+        "internal.segment.bytes",
+        _INT,
+        None,
+        "The maximum size of a single log file; for tests only.",
+        Scope.TOPIC,
+        at_least(1),
+        hidden=True,
+    ),
+)
+
+TOPIC_KEYS = Registry(Scope.TOPIC, (*_SEGMENTS, *_RETENTION, *_RECORDS, *_COMPACTION, *_REPLICATION, *_INTERNAL))

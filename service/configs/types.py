@@ -1,0 +1,136 @@
+"""Values of configs: Kafka's kinds, their text, and the rules a value must keep.
+
+Parsing, formatting and wording follow Kafka's ConfigDef, since tools print and tests match them: every refusal reads
+"Invalid value X for configuration K: why". Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from grpc_api.contract.topics import ConfigKind
+from storage_tiers.errors import InvalidConfig
+
+Value: TypeAlias = bool | int | float | str | tuple[str, ...]
+#: Raises InvalidConfig unless the value of the named key keeps the rule.
+Validator: TypeAlias = Callable[[str, Value], None]
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_COMMA = re.compile(r"\s*,\s*")
+_BITS = {ConfigKind.SHORT: 16, ConfigKind.INT: 32, ConfigKind.LONG: 64}
+
+
+def refusal(name: str, shown: object, why: str) -> InvalidConfig:
+    return InvalidConfig(f"Invalid value {shown} for configuration {name}: {why}")
+
+
+def parse(name: str, kind: ConfigKind, text: str) -> Value:
+    """The value that `text` spells, surrounding spaces ignored. InvalidConfig if it spells none of that kind."""
+    trimmed = text.strip()
+    if kind is ConfigKind.BOOLEAN:
+        if trimmed.lower() not in ("true", "false"):
+            raise refusal(name, text, "Expected value to be either true or false")
+        return trimmed.lower() == "true"
+    if kind in _BITS:
+        bound = 1 << (_BITS[kind] - 1)
+        if not _INTEGER.fullmatch(trimmed) or not -bound <= int(trimmed) < bound:
+            raise refusal(name, text, f"Not a number of type {kind.name}")
+        return int(trimmed)
+    if kind is ConfigKind.DOUBLE:
+        if not _FLOAT.fullmatch(trimmed):
+            raise refusal(name, text, "Not a number of type DOUBLE")
+        return float(trimmed)
+    if kind is ConfigKind.LIST:
+        return split_list(trimmed)
+    return text if kind is ConfigKind.PASSWORD else trimmed
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    return tuple(_COMMA.split(text.strip())) if text.strip() else ()
+
+
+def format_value(value: Value | None) -> str | None:
+    """As DescribeConfigs shows it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value)
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def between(low: float | None = None, high: float | None = None) -> Validator:
+    """A number, both ends included."""
+
+    def check(name: str, value: Value) -> None:
+        assert isinstance(value, int | float)
+        if low is not None and value < low:
+            raise refusal(name, value, f"Value must be at least {low}")
+        if high is not None and value > high:
+            raise refusal(name, value, f"Value must be no more than {high}")
+
+    return check
+
+
+def at_least(low: int) -> Validator:
+    return between(low)
+
+
+def between_or(low: int, high: int, other: int) -> Validator:
+    def check(name: str, value: Value) -> None:
+        assert isinstance(value, int)
+        if value != other and not low <= value <= high:
+            raise refusal(name, value, f"Value must be between {low} and {high} or equal to {other}")
+
+    return check
+
+
+def one_of(*allowed: str) -> Validator:
+    """A string, or each item of a list."""
+
+    def check(name: str, value: Value) -> None:
+        assert isinstance(value, str | tuple)
+        for item in (value,) if isinstance(value, str) else value:
+            if item not in allowed:
+                raise refusal(name, item, f"String must be one of: {', '.join(allowed)}")
+
+    return check
+
+
+def only(allowed: str, why: str) -> Validator:
+    """For a key of Kafka's of which this version serves one value."""
+
+    def check(name: str, value: Value) -> None:
+        if format_value(value) != allowed:
+            raise refusal(name, format_value(value), why)
+
+    return check
+
+
+def throttled_replicas(name: str, value: Value) -> None:
+    assert isinstance(value, tuple)
+    if value in ((), ("*",), ("none",)) or all(re.fullmatch(r"[0-9]+:[0-9]+", item) for item in value):
+        return
+    raise refusal(
+        name,
+        f"[{', '.join(value)}]",
+        f"{name} must be the literal '*' or a list of replicas in the following format: "
+        "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
+    )
+
+
+def nearest(name: str, known: Sequence[str]) -> list[str]:
+    """Up to three known names that the unknown one may have meant, the likeliest first."""
+    import difflib
+
+    folded = name.lower().replace("_", ".").replace("-", ".")
+    if folded in known:
+        return [folded]
+    return difflib.get_close_matches(folded, known, n=3, cutoff=0.7)
