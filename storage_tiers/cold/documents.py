@@ -73,6 +73,12 @@ class Fields:
             raise self.bad(f"{name!r} is {self._shown(name)}, not a text")
         return value
 
+    def texts(self, name: str) -> list[str]:
+        values = self._list(name)
+        if not all(isinstance(value, str) for value in values):
+            raise self.bad(f"{name!r} holds something else than texts")
+        return values
+
     def flag(self, name: str) -> bool:
         value = self._fields.get(name)
         if not isinstance(value, bool):

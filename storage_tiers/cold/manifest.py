@@ -311,24 +311,27 @@ def first_root(ids: Ids) -> Root:
     return Root(ids)
 
 
-def advance(root: Root, by: Author, **changes: Any) -> Root:
-    """The next commit with these fields changed. FencedWriter if the partition is deleted or the incarnation is newer."""
+def check_writer(root: Root, writer: Writer) -> None:
+    """FencedWriter if the partition is deleted, or has a commit of a newer incarnation."""
     if root.state is State.DELETED:
         raise FencedWriter(f"{root.ids} with topic id {root.ids.topic_id} is deleted in the bucket; give up its state")
-    incarnation = root.incarnation if by.writer.incarnation is None else by.writer.incarnation
-    if incarnation < root.incarnation:
+    if writer.incarnation is not None and writer.incarnation < root.incarnation:
         raise FencedWriter(
-            f"the manifest of {root.ids} was committed by incarnation {root.incarnation}, this node is {incarnation}: "
-            "a copy of its directory has run. Stop this node, or start it on an empty directory"
+            f"the manifest of {root.ids} was committed by incarnation {root.incarnation}, this node is "
+            f"{writer.incarnation}: a copy of its directory has run. Stop this node, or start it on an empty directory"
         )
+
+
+def advance(root: Root, by: Author, **changes: Any) -> Root:
+    """The next commit with these fields changed, by a writer that may make it (`check_writer`)."""
+    check_writer(root, by.writer)
     commit = root.commit + 1
-    recent = (*root.recent, CommitId(commit, by.commit_id))[-RECENT_COMMITS:]
     stamped: dict[str, Any] = {
         "commit": commit,
-        "recent": recent,
+        "recent": (*root.recent, CommitId(commit, by.commit_id))[-RECENT_COMMITS:],
         "committed_at": by.now_ms,
         "writer": by.writer,
-        "incarnation": incarnation,
+        "incarnation": root.incarnation if by.writer.incarnation is None else by.writer.incarnation,
     }
     return replace(root, **stamped, **changes)
 
@@ -436,8 +439,8 @@ def broken(root: Root) -> str | None:
         return f"the recent commits do not lead up to commit {root.commit}"
     if len(root.recent) != min(root.commit, RECENT_COMMITS):
         return f"{len(root.recent)} recent commits are recorded at commit {root.commit}"
-    if root.state is State.DELETED and (root.entries or root.pages or root.removed or root.condemned or root.sidecar):
-        return "a deleted partition names objects"
+    if root.state is State.DELETED:
+        return "a deleted partition names objects" if any(root.keys()) else None
     return _broken_tiling(root) or _broken_keys(root)
 
 

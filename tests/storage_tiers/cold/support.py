@@ -1,0 +1,151 @@
+"""What the tests of the cold tier share: a clock that never waits, segments of real batches, one partition's writers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_tiers.clock import ManualClock, SeededRng
+from storage_tiers.cold import lookup
+from storage_tiers.cold.commit import CommitSettings
+from storage_tiers.cold.manifest import Entry, Ids, PageRef, Root, Section, Writer
+from storage_tiers.cold.manifest_json import decode, decode_page
+from storage_tiers.cold.object_store import ObjectStore
+from storage_tiers.cold.partition_tier import PartitionTier
+from storage_tiers.cold.sidecar import SidecarBytes
+from storage_tiers.cold.stores.memory import BlockingMemoryStore
+from storage_tiers.cold.uploader import ExtendJob
+from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.types import EpochEntry, TopicId
+
+HOUR = 3_600_000
+DAY = 24 * HOUR
+TOPIC_ID = TopicId(bytes(range(16)))
+IDS = Ids("ckQWLXMZQKGqoUySTmrTXA", "flights", TOPIC_ID, 3)
+
+
+class EagerClock(ManualClock):
+    """Whoever sleeps wakes after one turn of the loop, the time having passed."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+        self.advance(seconds)
+
+
+async def inline(function: Callable[[], SidecarBytes]) -> SidecarBytes:
+    """Runs what would run in a thread at once, so that schedules repeat."""
+    return function()
+
+
+def entry_of(
+    ids: Ids, base: int, end: int, uuid: int, *, timestamp: int = 1_700_000_000_000, size: int = 1000
+) -> Entry:
+    """An entry of plausible size without objects."""
+    name = f"{uuid:032x}"
+    sections = tuple(Section(kind, at * 4096, 4096, 0xC0FFEE00 + at) for at, kind in enumerate(("index", "checks")))
+    return Entry(
+        base,
+        end,
+        ids.segment_key(base, 1, name),
+        0,
+        size,
+        ids.sidecar_key(base, 1, name),
+        sections,
+        timestamp,
+        timestamp,
+        base,
+        end - base,
+        size,
+        0xDEADBEEF,
+    )
+
+
+def batches(base: int, count: int, *, epoch: int = 1, timestamp: int = 1_700_000_000_000, text: str = "") -> bytes:
+    """`count` batches of one record each; the record says whose it is and at which offset."""
+    return b"".join(
+        build_batch(
+            [NewRecord(b"k", f"{text}@{offset}".encode(), timestamp=timestamp + offset)],
+            base_offset=offset,
+            leader_epoch=epoch,
+        )
+        for offset in range(base, base + count)
+    )
+
+
+@dataclass
+class Local:
+    """Local segments to upload from."""
+
+    directory: Path
+    written: int = 0
+
+    def job(
+        self, base: int, count: int, *, epoch: int = 1, text: str = "", log_start: int = 0, data: bytes | None = None
+    ) -> ExtendJob:
+        content = batches(base, count, epoch=epoch, text=text) if data is None else data
+        self.written += 1
+        path = self.directory / f"{base:020}-{self.written}.log"
+        path.write_bytes(content)
+        return ExtendJob(
+            path=str(path),
+            position=0,
+            length=len(content),
+            base=base,
+            end=base + count,
+            leader_epoch=epoch,
+            last_record_epoch=epoch,
+            epochs=(EpochEntry(1, 0), EpochEntry(epoch, base)) if epoch > 1 else (EpochEntry(1, 0),),
+            producer_snapshot=b"producers@" + str(base + count).encode(),
+            log_start=log_start,
+        )
+
+
+def tier_of(
+    store: ObjectStore,
+    clock: ManualClock,
+    *,
+    node: int = 1,
+    incarnation: int | None = 1,
+    seed: int = 1,
+    ids: Ids = IDS,
+    attempts: int = 8,
+) -> PartitionTier:
+    return PartitionTier(
+        store,
+        ids,
+        Writer(node, incarnation),
+        clock,
+        SeededRng(seed),
+        CommitSettings(attempts=attempts),
+        run_blocking=inline,
+    )
+
+
+def stored_root(store: BlockingMemoryStore, ids: Ids = IDS) -> Root:
+    return decode(store.get(ids.manifest_key).data, ids)
+
+
+def stored_live(store: BlockingMemoryStore, root: Root) -> list[Entry]:
+    """Every live entry, its pages read from the store."""
+    return list(lookup.live_entries(root, lambda ref: decode_page(store.get(ref.key).data, root.ids, ref)))
+
+
+def page_loader(store: BlockingMemoryStore, ids: Ids = IDS) -> lookup.LoadPage:
+    def load(ref: PageRef) -> lookup.Page:
+        return decode_page(store.get(ref.key).data, ids, ref)
+
+    return load
+
+
+async def settled(condition: Callable[[], bool], turns: int = 10_000) -> None:
+    """Gives the loop turns until the condition holds."""
+    for _ in range(turns):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the condition never came true")
+
+
+Action = Callable[[], Awaitable[object]]
