@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from grpc_api.contract.topics import (
     BrokerAddress,
@@ -10,8 +11,6 @@ from grpc_api.contract.topics import (
     CreatedTopic,
     NewTopic,
     PartitionDescription,
-    Resource,
-    ResourceKind,
     TopicDescription,
 )
 from service.configs.resolve import Resolver
@@ -84,9 +83,8 @@ class TopicService:
             return (() if validate_only else made.records), made
 
         made = await self._metadata.change(plan)
-        resource = Resource(ResourceKind.TOPIC, topic.name)
-        image = self._metadata.image.apply_batch(made.records) if validate_only else self._metadata.image
-        entries = self._configs.describe(image, resource)
+        given = {name: value for name, value in topic.configs.items() if value is not None}
+        entries = self._configs.describe_new_topic(self._metadata.image, given)
         return CreatedTopic(topic.name, made.topic_id, made.partitions, made.replication_factor, entries)
 
     async def auto_create(self, names: Sequence[str]) -> None:
@@ -101,7 +99,7 @@ class TopicService:
         answers: list[tuple[str, TopicId] | LogError] = []
         for wanted in (*names, *topic_ids):
             try:
-                topic = await self._metadata.change(lambda image, wanted=wanted: self._plan_deletion(image, wanted))
+                topic = await self._metadata.change(partial(self._plan_deletion, wanted=wanted))
                 answers.append((topic.name, topic.topic_id))
             except LogError as error:
                 answers.append(error)
