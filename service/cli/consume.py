@@ -6,7 +6,6 @@ for when following, and an error when an end was asked for.
 
 from __future__ import annotations
 
-import base64
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -24,7 +23,7 @@ from service.cli.kafka import (
     explain,
     require_reachable,
 )
-from service.cli.output import print_json_line
+from service.cli.output import json_bytes, print_json_line
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -233,13 +232,3 @@ def _json_printer() -> Callable[[Message], None]:
 
 def _headers(message: Message) -> Sequence[tuple[str, bytes | None]]:
     return cast("Sequence[tuple[str, bytes | None]]", message.headers() or ())
-
-
-def json_bytes(name: str, content: bytes | None) -> dict[str, str | None]:
-    """`{name: text}`, or `{name_base64: ...}` for what is not UTF-8."""
-    if content is None:
-        return {name: None}
-    try:
-        return {name: content.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(content).decode()}

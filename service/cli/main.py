@@ -8,6 +8,7 @@ import typer
 
 from service.cli.consume import consume
 from service.cli.errors import ReportingGroup
+from service.cli.log import log
 from service.cli.produce import produce
 from service.cli.serve import serve
 from service.cli.topic import topic
@@ -24,6 +25,7 @@ app.command()(serve)
 app.add_typer(topic, name="topic")
 app.command()(produce)
 app.command()(consume)
+app.add_typer(log, name="log")
 
 
 def _print_version(wanted: bool) -> None:

@@ -5,6 +5,7 @@ Tables are as wide as their content where nobody reads them on a terminal, so th
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,3 +77,13 @@ def moment(unix_ms: int) -> str:
         return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):
         return f"{unix_ms} ms"
+
+
+def json_bytes(name: str, content: bytes | None) -> dict[str, str | None]:
+    """`{name: text}`, or `{name_base64: ...}` for what is not UTF-8."""
+    if content is None:
+        return {name: None}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content).decode()}

@@ -1,0 +1,116 @@
+"""`tidelog log`: what lies on disk, byte for byte, without a node and beside a running one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.errors import CommandError, Unreachable
+from service.cli.output import print_json_line
+
+if TYPE_CHECKING:
+    from service.cli.dump_line import Line
+
+log = typer.Typer(no_args_is_help=True, help="Look into log segments, indexes and manifests.")
+
+
+@log.callback()
+def group() -> None:
+    """Keeps `dump` a command of its own while it is the only one."""
+
+
+@log.command()
+def dump(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Files of a partition directory, the directory, or a bucket's objects."),
+    ],
+    deep: Annotated[bool, typer.Option("--deep", help="Records too, and every row of a sidecar.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+) -> None:
+    """Print segments batch by batch, indexes entry by entry, and verify both. Exit code 1 if anything is damaged."""
+    damaged = 0
+    for path in _files(paths):
+        if not as_json:
+            _print_title(path)
+        for line in _lines(path, deep):
+            damaged += bool(line.damage)
+            if as_json:
+                print_json_line(line.json(str(path)))
+            else:
+                sys.stdout.write(line.text() + "\n")
+    if damaged:
+        raise CommandError(f"{damaged} damaged {'place' if damaged == 1 else 'places'}")
+
+
+def _print_title(path: Path) -> None:
+    from storage_tiers.hot import layout
+
+    sys.stdout.write(f"Dumping {path}\n")
+    found = layout.parse_file(path.name)
+    if found is not None and found.suffix == layout.LOG:
+        sys.stdout.write(f"Log starting offset: {found.offset}\n")
+
+
+def _files(paths: list[Path]) -> Iterator[Path]:
+    for path in paths:
+        if not path.exists():
+            raise Unreachable(f"there is no {path}")
+        if path.is_dir():
+            found = sorted((child for child in path.iterdir() if _is_known(child)), key=_order)
+            if not found:
+                raise Unreachable(f"{path} holds no segments, indexes or checkpoints: name a partition's directory")
+            yield from found
+        elif _is_known(path):
+            yield path
+        else:
+            raise Unreachable(f"{path} is of no kind that can be dumped")
+
+
+def _is_known(path: Path) -> bool:
+    from service.cli.log_files import BY_NAME, BY_SUFFIX
+
+    known = (".log", ".idx", ".json", *BY_SUFFIX)
+    return path.is_file() and (path.name in BY_NAME or path.suffix in known or path.name.endswith(".json.gz"))
+
+
+def _order(path: Path) -> tuple[bool, int, bool, str]:
+    """Checkpoints first, then segment by segment, the log before its companions."""
+    from storage_tiers.hot import layout
+
+    found = layout.parse_file(path.name)
+    return found is not None, found.offset if found else 0, path.suffix != layout.LOG, path.name
+
+
+def _lines(path: Path, deep: bool) -> Iterator[Line]:
+    """The lines of one file. A file that cannot be read is damage, one that is gone since it was listed is not."""
+    from service.cli.dump_line import damage, note
+    from storage_tiers.errors import LogError
+
+    try:
+        yield from _dispatch(path, deep)
+    except LogError as error:
+        yield damage(str(error))
+    except FileNotFoundError:
+        yield note("it is gone: the node removed it meanwhile")
+    except OSError as error:
+        yield damage(f"it cannot be read: {error.strerror}")
+
+
+def _dispatch(path: Path, deep: bool) -> Iterator[Line]:
+    from service.cli import log_files, tier_files
+
+    if path.suffix == ".log":
+        return log_files.dump_log(path, deep=deep)
+    if path.suffix == ".idx":
+        return tier_files.dump_sidecar(path, deep=deep)
+    if path.suffix == ".json":
+        return tier_files.dump_document(path)
+    if path.suffix == ".gz":
+        return tier_files.dump_page(path)
+    reader = log_files.BY_NAME.get(path.name) or log_files.BY_SUFFIX[path.suffix]
+    return reader(path)

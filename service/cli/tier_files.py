@@ -1,0 +1,120 @@
+"""The bucket's small objects as lines of a dump, from local files: a copy that was downloaded, a directory store's own,
+or the root that a partition directory keeps."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from service.cli.dump_line import Line, damage
+from service.cli.log_files import snapshot_lines
+from storage_tiers.cold import sidecar
+from storage_tiers.cold.manifest import Entry, Root
+from storage_tiers.cold.manifest_json import decode
+
+#: Documents that are no manifests.
+PLAIN_DOCUMENTS = ("cluster.json", "topic.json")
+
+
+def dump_sidecar(path: Path, *, deep: bool) -> Iterator[Line]:
+    """The header and the table; with `deep` every row of every section."""
+    data = path.read_bytes()
+    found = sidecar.parse(data, path.name)
+    yield Line(
+        "sidecar",
+        {"base": found.base, "end": found.end, "segment_length": found.length, "segment_crc32c": found.crc32c},
+    )
+    for section in sidecar.read_table(data, path.name):
+        yield Line("section", section._asdict())
+    for epoch in found.epochs:
+        yield Line("leader_epoch", epoch._asdict())
+    for aborted in found.aborted:
+        yield Line("aborted_transaction", {name: getattr(aborted, name) for name in aborted.__dataclass_fields__})
+    if deep:
+        for row in found.index:
+            yield Line("index_row", row._asdict(), prefix="| ")
+        for number, crc in enumerate(found.mib_crcs):
+            yield Line("check", {"mebibyte": number, "crc32c": crc}, prefix="| ")
+        if found.producer_snapshot:
+            yield from snapshot_lines(found.producer_snapshot)
+
+
+def dump_document(path: Path) -> Iterator[Line]:
+    """A manifest's root entry by entry; any other document field by field."""
+    data = path.read_bytes()
+    if path.name in PLAIN_DOCUMENTS:
+        yield from _plain(data, "document")
+        return
+    root = decode(data)
+    yield _root_line(root)
+    for page in root.pages:
+        yield Line(
+            "page_reference",
+            {"of": page.kind.value, "base": page.base, "end": page.end, "count": page.count, "key": page.key},
+        )
+    for entry in root.entries:
+        yield _entry_line("entry", entry)
+    for removed in root.removed:
+        at = {"removed_by_commit": removed.at.commit, "removed_ms": removed.at.time_ms}
+        if removed.entry is None:
+            yield Line("removed", {"key": removed.key, **at})
+        else:
+            yield _entry_line("removed", removed.entry, **at)
+    for condemned in root.condemned:
+        yield Line("condemned", {"key": condemned.key, "commit": condemned.at.commit})
+    for pin in root.pins:
+        yield Line("pin", {name: getattr(pin, name) for name in pin.__dataclass_fields__})
+
+
+def dump_page(path: Path) -> Iterator[Line]:
+    """A manifest's page as it is written; only its root knows its checksum."""
+    try:
+        data = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError) as error:
+        yield damage(f"it is not gzip: {error}")
+        return
+    yield from _plain(data, "page")
+
+
+def _root_line(root: Root) -> Line:
+    return Line(
+        "manifest",
+        {
+            "cluster_id": root.ids.cluster_id,
+            "topic": root.ids.topic,
+            "topic_id": str(root.ids.topic_id),
+            "partition": root.ids.partition,
+            "state": root.state.value,
+            "commit": root.commit,
+            "committed_at": root.committed_at,
+            "writer": root.writer.node_id,
+            "incarnation": root.incarnation,
+            "leader_epoch": root.leader_epoch,
+            "log_start": root.log_start,
+            "end": root.end,
+        },
+    )
+
+
+def _entry_line(kind: str, entry: Entry, **more: Any) -> Line:
+    names = ("base", "end", "key", "position", "length", "min_timestamp", "max_timestamp", "records", "crc32c")
+    return Line(kind, {**{name: getattr(entry, name) for name in names}, "added": entry.added.commit, **more})
+
+
+def _plain(data: bytes, kind: str) -> Iterator[Line]:
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        yield damage(f"it is not JSON: {error}")
+        return
+    if not isinstance(document, dict):
+        yield damage("it is not a JSON object")
+        return
+    lists = {name: value for name, value in document.items() if isinstance(value, list)}
+    yield Line(kind, {name: value for name, value in document.items() if name not in lists})
+    for name, items in lists.items():
+        for item in items:
+            yield Line(name, item if isinstance(item, dict) else {"item": item}, prefix="| ")
