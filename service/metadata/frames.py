@@ -26,8 +26,7 @@ HEADER_BYTES = _HEADER.size
 _LENGTH = struct.Struct(">I")
 _TERM_INDEX = struct.Struct(">QQ")
 
-# Where a frame's header may begin: term and index below 2^32 (a log reaches neither), the index not 0. Zeros, which are
-# what a lost write leaves most often, never match, so searching megabytes of them takes no time.
+# Where a frame's header may begin: term and index below 2^32 (a log reaches neither), the index not 0.
 _HEADER_SHAPE = re.compile(rb"(?=[\s\S]{8}\x00{4}[\s\S]{4}\x00{4}(?!\x00{4})[\s\S]{4})")
 
 
@@ -98,7 +97,9 @@ ADVICE = (
 def _next_frame(data: bytes, damaged: int, expected: int) -> int | None:
     """Position of a sound frame after the damage, which began where entry `expected` belongs."""
     highest = expected + (len(data) - damaged) // HEADER_BYTES
-    for match in _HEADER_SHAPE.finditer(data, damaged + 1):
+    # Zeros, which are what a lost write leaves most often, hold no index: megabytes of them need no search.
+    last_header = len(data.rstrip(b"\0")) + HEADER_BYTES
+    for match in _HEADER_SHAPE.finditer(data, damaged + 1, last_header):
         frame = decode(data, match.start())
         if frame is not None and expected < frame.index <= highest:
             return match.start()

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpc_api.contract.topics import Resource, ResourceKind
+from service.metadata import records_pb2 as pb
+from service.metadata.image import (
+    MAX_UNCONFIRMED_STARTS,
+    DeletingTopic,
+    MetadataImage,
+    PartitionImage,
+    StartImage,
+    to_records,
+)
+from storage_tiers.errors import MetadataCorrupt
+from tests.service.metadata.records import broker, configured, deleted, elected, forgotten, new_topic, topic_id
+
+
+def image_of(*records: pb.MetadataRecord) -> MetadataImage:
+    return MetadataImage().apply_batch(records)
+
+
+def test_a_topic_is_found_by_name_and_by_id() -> None:
+    image = image_of(*new_topic("flights", 7, partitions=2))
+    topic = image.topic("flights")
+    assert topic is not None
+    assert topic is image.topic_by_id(topic_id(7))
+    assert topic.partitions == (PartitionImage(0, 1, 0, 0, (1,), (1,)), PartitionImage(1, 1, 0, 0, (1,), (1,)))
+    assert image.partition("flights", 1) == topic.partitions[1]
+    assert image.partition("flights", 2) is None
+    assert image.partition("flights", -1) is None
+    assert image.topic("trains") is None
+
+
+def test_an_older_image_stays_as_it_was_and_shares_what_did_not_change() -> None:
+    old = image_of(*new_topic("a", 1, 3), *new_topic("b", 2), configured("a", "retention.ms", "5"))
+    new = old.apply(elected(1, 1, 4))
+    assert [p.leader for p in old.topics[topic_id(1)].partitions] == [1, 1, 1]
+    assert [p.leader for p in new.topics[topic_id(1)].partitions] == [1, 4, 1]
+    assert new.topics[topic_id(2)] is old.topics[topic_id(2)]
+    assert new.topics[topic_id(1)].partitions[0] is old.topics[topic_id(1)].partitions[0]
+    assert new.configs is old.configs
+    assert new.topic_ids is old.topic_ids
+    assert old.apply_batch([]) is old
+
+
+def test_every_election_raises_the_leader_epoch_also_of_the_same_leader() -> None:
+    image = image_of(*new_topic("a", 1)).apply_batch([elected(1, 0, 1), elected(1, 0, 1)])
+    assert image.partition("a", 0) == PartitionImage(0, 1, 2, 2, (1,), (1,))
+
+
+def test_a_change_without_a_leader_keeps_the_leader_epoch() -> None:
+    change = pb.PartitionChangeRecord(
+        topic_id=topic_id(1), index=0, isr=pb.ReplicaList(nodes=[2]), replicas=pb.ReplicaList(nodes=[1, 2])
+    )
+    image = image_of(*new_topic("a", 1)).apply(pb.MetadataRecord(partition_change=change))
+    assert image.partition("a", 0) == PartitionImage(0, 1, 0, 1, (1, 2), (2,))
+
+
+def test_an_isr_may_become_empty() -> None:
+    change = pb.PartitionChangeRecord(topic_id=topic_id(1), index=0, leader=-1, isr=pb.ReplicaList())
+    image = image_of(*new_topic("a", 1)).apply(pb.MetadataRecord(partition_change=change))
+    assert image.partition("a", 0) == PartitionImage(0, -1, 1, 1, (1,), ())
+
+
+def test_deleting_frees_the_name_and_keeps_the_partition_count_until_forgotten() -> None:
+    created = image_of(
+        *new_topic("a", 1, 5), configured("a", "retention.ms", "5"), configured("b", "retention.ms", "6")
+    )
+    deleting = created.apply(deleted(1))
+    assert deleting.topic("a") is None
+    assert deleting.topic_config("a") == {}
+    assert deleting.topic_config("b") == {"retention.ms": "6"}
+    assert deleting.deleting == {topic_id(1): DeletingTopic("a", topic_id(1), 5)}
+    again = deleting.apply_batch(new_topic("a", 2))
+    assert again.topic_ids == {"a": topic_id(2)}
+    assert again.apply(forgotten(1)).deleting == {}
+
+
+def test_create_configure_delete_and_create_again_in_one_batch() -> None:
+    image = image_of(
+        *new_topic("a", 1, 3),
+        configured("a", "retention.ms", "5"),
+        elected(1, 2, 9),
+        deleted(1),
+        *new_topic("a", 2),
+        configured("a", "segment.ms", "7"),
+        forgotten(1),
+    )
+    assert image.topic_ids == {"a": topic_id(2)}
+    assert image.topic_config("a") == {"segment.ms": "7"}
+    assert image.deleting == {}
+
+
+def test_configs_of_topics_brokers_and_all_brokers_are_apart() -> None:
+    def record(kind: int, name: str, value: str | None) -> pb.MetadataRecord:
+        return pb.MetadataRecord(config=pb.ConfigRecord(resource_kind=kind, resource_name=name, key="k", value=value))
+
+    image = image_of(record(2, "1", "topic"), record(4, "1", "broker"), record(4, "", "every broker"))
+    assert image.topic_config("1") == {"k": "topic"}
+    assert image.broker_config(1) == {"k": "broker"}
+    assert image.broker_config(None) == {"k": "every broker"}
+    assert image.broker_config(2) == {}
+    emptied = image.apply(record(4, "1", None))
+    assert Resource(ResourceKind.BROKER, "1") not in emptied.configs
+    assert image.broker_config(1) == {"k": "broker"}
+
+
+def test_an_empty_config_value_is_not_an_absent_one() -> None:
+    assert image_of(configured("a", "cleanup.policy", "")).topic_config("a") == {"cleanup.policy": ""}
+
+
+def test_feature_levels_and_cluster_id() -> None:
+    level = pb.MetadataRecord(feature_level=pb.FeatureLevelRecord(name="metadata.version", level=1))
+    gone = pb.MetadataRecord(feature_level=pb.FeatureLevelRecord(name="metadata.version", level=0))
+    named = pb.MetadataRecord(cluster=pb.ClusterRecord(cluster_id="abc"))
+    assert image_of(level, named).features == {"metadata.version": 1}
+    assert image_of(level, gone).features == {}
+    assert image_of(named, named).cluster_id == "abc"
+
+
+def test_a_start_stays_unconfirmed_until_the_bucket_names_it() -> None:
+    def start(number: int) -> pb.MetadataRecord:
+        record = pb.StartRecord(node_id=1, incarnation=4, start_id=number.to_bytes(16, "big"))
+        return pb.MetadataRecord(start=record)
+
+    image = image_of(start(1), start(2))
+    assert image.incarnation == 0
+    assert [s.start_id[-1] for s in image.unconfirmed_starts] == [1, 2]
+    confirmed = pb.MetadataRecord(start_confirmed=pb.StartConfirmedRecord(incarnation=4, start_id=b"2"))
+    assert image.apply(confirmed).unconfirmed_starts == ()
+    assert (image.apply(confirmed).incarnation, image.apply(confirmed).start_id) == (4, b"2")
+    many = image_of(*(start(number) for number in range(MAX_UNCONFIRMED_STARTS + 5)))
+    assert len(many.unconfirmed_starts) == MAX_UNCONFIRMED_STARTS
+    assert many.unconfirmed_starts[0] == StartImage(1, 4, (5).to_bytes(16, "big"))
+
+
+MISFITS: dict[str, tuple[Callable[[], pb.MetadataRecord], str]] = {
+    "a name twice": (lambda: new_topic("a", 9)[0], "exists already"),
+    "an id twice": (lambda: new_topic("b", 1)[0], "to a second topic"),
+    "the id of a deleting topic": (lambda: new_topic("b", 2)[0], "to a second topic"),
+    "a short id": (lambda: pb.MetadataRecord(topic=pb.TopicRecord(name="b", topic_id=b"1")), "of 1 bytes"),
+    "a partition of nothing": (lambda: new_topic("b", 9)[1], "not live"),
+    "a gap in the partitions": (lambda: new_topic("b", 1, 3)[3], "makes partition 2"),
+    "a change of no partition": (lambda: elected(1, 1, 1), "changes partition 1"),
+    "a change in a deleting topic": (lambda: elected(2, 0, 1), "not live"),
+    "a second deletion": (lambda: deleted(2), "not live"),
+    "forgetting what lives": (lambda: forgotten(1), "not being deleted"),
+    "a stale broker": (lambda: broker(1, epoch=3), "not above its last, 3"),
+    "producer ids again": (
+        lambda: pb.MetadataRecord(producer_id_block=pb.ProducerIdBlockRecord(first_producer_id=999, count=1000)),
+        "the next one is 1000",
+    ),
+    "another cluster": (lambda: pb.MetadataRecord(cluster=pb.ClusterRecord(cluster_id="other")), "another cluster"),
+    "an older incarnation": (
+        lambda: pb.MetadataRecord(start_confirmed=pb.StartConfirmedRecord(incarnation=1)),
+        "confirms incarnation 1 after 2",
+    ),
+    "an unknown resource": (lambda: pb.MetadataRecord(config=pb.ConfigRecord(resource_kind=77)), "unknown kind 77"),
+    "a record of a newer version": (lambda: pb.MetadataRecord.FromString(b"\xfa\x06\x00"), "does not know"),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_a_record_that_does_not_fit_is_refused_with_its_whole_batch(case: str) -> None:
+    image = image_of(
+        *new_topic("a", 1),
+        *new_topic("gone", 2),
+        deleted(2),
+        broker(1, epoch=3),
+        pb.MetadataRecord(producer_id_block=pb.ProducerIdBlockRecord(first_producer_id=0, count=1000)),
+        pb.MetadataRecord(cluster=pb.ClusterRecord(cluster_id="abc")),
+        pb.MetadataRecord(start_confirmed=pb.StartConfirmedRecord(incarnation=2)),
+    )
+    before = list(to_records(image))
+    misfit, message = MISFITS[case]
+    with pytest.raises(MetadataCorrupt, match=message):
+        image.apply_batch([*new_topic("whole", 50), misfit()])
+    assert list(to_records(image)) == before
+
+
+def test_ten_thousand_elections_build_the_next_image_once() -> None:
+    image = image_of(*new_topic("big", 1, 10_000), *new_topic("other", 2))
+    after = image.apply_batch(elected(1, index, 1) for index in range(10_000))
+    assert {p.leader_epoch for p in after.topics[topic_id(1)].partitions} == {1}
+    assert after.topics[topic_id(2)] is image.topics[topic_id(2)]
+
+
+# --- any history ------------------------------------------------------------------------------------------------------
+
+STEPS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4), st.integers(0, 3)), max_size=40)
+
+
+def history(steps: list[tuple[int, int, int]]) -> MetadataImage:
+    """Applies every step that fits."""
+    image = MetadataImage()
+    for serial, (kind, one, two) in enumerate(steps):
+        name = f"t{one}"
+        live = image.topic_ids.get(name)
+        number = int.from_bytes(live, "big") if live is not None else serial + 100
+        choices: list[Callable[[], list[pb.MetadataRecord]]] = [
+            lambda: new_topic(name, serial + 100, two + 1),  # noqa: B023
+            lambda: [elected(number, two, one)],  # noqa: B023
+            lambda: [deleted(number)],  # noqa: B023
+            lambda: [forgotten(int.from_bytes(next(iter(image.deleting), b""), "big"))],  # noqa: B023
+            lambda: [configured(name, f"k{two}", f"v{serial}" if two else None)],  # noqa: B023
+            lambda: [broker(one, epoch=serial + 1, rack="r" if two else None)],  # noqa: B023
+            lambda: [
+                pb.MetadataRecord(start=pb.StartRecord(node_id=1, incarnation=serial, start_id=bytes(16))),  # noqa: B023
+                pb.MetadataRecord(
+                    producer_id_block=pb.ProducerIdBlockRecord(first_producer_id=serial * 1000, count=1000)  # noqa: B023
+                ),
+            ],
+        ]
+        try:
+            image = image.apply_batch(choices[kind]())
+        except (MetadataCorrupt, OverflowError):
+            continue
+    return image
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps=STEPS)
+def test_a_snapshot_makes_the_same_image(steps: list[tuple[int, int, int]]) -> None:
+    image = history(steps)
+    encoded = pb.MetadataBatch(records=to_records(image)).SerializeToString()
+    assert MetadataImage().apply_batch(pb.MetadataBatch.FromString(encoded).records) == image
