@@ -10,7 +10,7 @@ from pathlib import Path
 from storage_tiers.clock import ManualClock, SeededRng
 from storage_tiers.cold import lookup
 from storage_tiers.cold.commit import CommitSettings
-from storage_tiers.cold.manifest import Entry, Ids, PageRef, Root, Section, Writer
+from storage_tiers.cold.manifest import Entry, Ids, Page, PageRef, Root, Section, Writer
 from storage_tiers.cold.manifest_json import decode, decode_page
 from storage_tiers.cold.object_store import ObjectStore
 from storage_tiers.cold.partition_tier import PartitionTier
@@ -133,7 +133,7 @@ def stored_live(store: BlockingMemoryStore, root: Root) -> list[Entry]:
 
 
 def page_loader(store: BlockingMemoryStore, ids: Ids = IDS) -> lookup.LoadPage:
-    def load(ref: PageRef) -> lookup.Page:
+    def load(ref: PageRef) -> Page:
         return decode_page(store.get(ref.key).data, ids, ref)
 
     return load

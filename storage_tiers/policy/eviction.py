@@ -1,0 +1,59 @@
+"""Which local segments may go: pure, and the guard of invariant I3.
+
+Below log start deletion is free. At or above it a segment of a tiered topic goes only if the durable manifest reaches its
+end, and the local limits want it gone: `local.retention.ms` by its newest record, `local.retention.bytes` by what would
+remain. Oldest first, without leaving holes, never the active segment. Without a tier only log start decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from storage_tiers.policy.segments import SegmentView, newest_ms
+
+UNLIMITED = -1
+
+
+class Reason(Enum):
+    BELOW_LOG_START = "below log start"
+    AGE = "older than local.retention.ms"
+    SIZE = "more than local.retention.bytes"
+
+
+class Evict(NamedTuple):
+    base: int
+    reason: Reason
+
+
+class LocalLimits(NamedTuple):
+    """`local.retention.ms` and `local.retention.bytes`; -1 is no limit."""
+
+    retention_ms: int = UNLIMITED
+    retention_bytes: int = UNLIMITED
+
+
+def plan_eviction(
+    segments: Sequence[SegmentView], *, durable_end: int | None, log_start: int, limits: LocalLimits, now_ms: int
+) -> list[Evict]:
+    """`durable_end` is the end of a manifest that is durable in the store, of which a synced copy is in the partition's
+    directory; None if the topic is not tiered or nothing is known."""
+    evictions: list[Evict] = []
+    excess = sum(segment.size_bytes for segment in segments) - limits.retention_bytes
+    for segment in segments:
+        if segment.active:
+            break
+        if segment.end <= log_start:
+            reason = Reason.BELOW_LOG_START
+        elif durable_end is None or segment.end > durable_end:
+            break
+        elif limits.retention_ms != UNLIMITED and now_ms - newest_ms(segment) > limits.retention_ms:
+            reason = Reason.AGE
+        elif limits.retention_bytes != UNLIMITED and excess >= segment.size_bytes:
+            reason = Reason.SIZE
+        else:
+            break
+        evictions.append(Evict(segment.base, reason))
+        excess -= segment.size_bytes
+    return evictions
