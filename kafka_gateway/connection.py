@@ -1,0 +1,252 @@
+"""One client connection without its socket: bytes in, requests out; answers in, pieces to send out.
+
+Requests are read where they were received. All connections share one receive buffer; only a frame that is cut off (or may
+not start yet) is copied to a buffer of its own, so an idle connection holds no memory. That buffer grows with what has
+arrived, never with what a length field promises.
+
+Order: Kafka handles one request of a connection at a time. Produce requests may start while earlier ones wait for their
+acknowledgement (they were appended in arrival order, which is what matters); every other request waits until all before
+it are answered, and holds up all behind it. Answers leave in the order of the requests.
+
+Does not promise: anything about time (idle connections, timeouts), or that pieces are sent whole.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from storage_tiers.types import FileSlice
+
+#: What goes out: bytes, or a range of a file whose count the holder of the piece must release.
+Piece = bytes | memoryview | FileSlice
+
+PRODUCE = 0
+#: Size, api key, api version, correlation id: what tells whether the rest is wanted at all.
+_HEAD = struct.Struct(">ihhi")
+_SIZE = struct.Struct(">i")
+#: Of a buffer that holds the begin of a frame before its size is known.
+_SMALLEST_BUFFER = 4096
+#: A growing buffer doubles, but by no less than this.
+_GROWTH = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one connection, in bytes. Names are Kafka's where it has the setting."""
+
+    #: `socket.request.max.bytes`
+    request_max_bytes: int = 104_857_600
+    #: No request starts while more than this waits to be sent.
+    unsent_bytes: int = 1 << 20
+    #: Nor while so many answers are outstanding.
+    requests_in_flight: int = 1000
+
+
+class InvalidFrame(Exception):
+    """What arrived is no frame that this node takes; the connection must be closed."""
+
+
+class Request(NamedTuple):
+    """`data[start:end]` is the request from after its correlation id on; valid until the next receive."""
+
+    api_key: int
+    version: int
+    correlation: int
+    start: int
+    end: int
+
+
+class Slot:
+    """The place of an answer in the order of answers."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self) -> None:
+        self.pieces: Sequence[Piece] | None = None
+
+
+class Connection:
+    """`scratch` is the shared receive buffer. Call `target`, `received`, `next_request` until None, then `settle`."""
+
+    __slots__ = (
+        "_barrier",
+        "_limits",
+        "_own",
+        "_scratch",
+        "_scratch_view",
+        "data",
+        "end",
+        "out",
+        "start",
+        "unsent",
+        "view",
+        "waiting",
+    )
+
+    def __init__(self, limits: Limits, scratch: bytearray) -> None:
+        self._limits = limits
+        self._scratch = scratch
+        self._scratch_view = memoryview(scratch)
+        self._own = False
+        self._barrier = False
+        self.data = scratch
+        self.view = self._scratch_view
+        self.start = 0
+        self.end = 0
+        self.waiting: deque[Slot] = deque()
+        self.out: deque[Piece] = deque()
+        self.unsent = 0
+
+    # --- receiving ----------------------------------------------------------------------------------------------------
+    def target(self) -> memoryview:
+        """Where the next bytes go; empty while a complete request may not start."""
+        return self.view[self.end :] if self._own else self._scratch_view
+
+    def received(self, count: int) -> None:
+        self.end += count
+
+    def next_request(self) -> Request | None:
+        """The next whole request that may start now. Raises InvalidFrame."""
+        start = self.start
+        have = self.end - start
+        if have < 12:
+            if have >= 4:
+                self._check(_SIZE.unpack_from(self.data, start)[0])
+            return None
+        size, api_key, version, correlation = _HEAD.unpack_from(self.data, start)
+        if size < 8 or size > self._limits.request_max_bytes:
+            raise InvalidFrame(f"a frame of {size} bytes; between 8 and {self._limits.request_max_bytes} are taken")
+        if size + 4 > have or self.blocked_for(api_key):
+            return None
+        self.start = end = start + size + 4
+        return Request(api_key, version, correlation, start + 12, end)
+
+    def peek(self) -> tuple[int, int] | None:
+        """(api key, version) of a request that has begun to arrive, so that an unserved one is not waited for."""
+        if self.end - self.start < 8:
+            return None
+        _, api_key, version = struct.unpack_from(">ihh", self.data, self.start)
+        return api_key, version
+
+    def _check(self, size: int) -> None:
+        if size < 8 or size > self._limits.request_max_bytes:
+            raise InvalidFrame(f"a frame of {size} bytes; between 8 and {self._limits.request_max_bytes} are taken")
+
+    def blocked_for(self, api_key: int) -> bool:
+        """Whether a request of this kind must wait for earlier answers, or for the client to read them."""
+        if self.unsent > self._limits.unsent_bytes:
+            return True
+        if not self.waiting:
+            return False
+        return self._barrier or api_key != PRODUCE or len(self.waiting) >= self._limits.requests_in_flight
+
+    @property
+    def barrier(self) -> bool:
+        """Whether the last request taken must be answered before another starts."""
+        return self._barrier
+
+    @property
+    def stalled(self) -> bool:
+        """Whether nothing would be gained by receiving now."""
+        return (
+            self._barrier
+            or self.unsent > self._limits.unsent_bytes
+            or (self._own and self.end == len(self.data))
+            or len(self.waiting) >= self._limits.requests_in_flight
+        )
+
+    def settle(self) -> None:
+        """Keeps what was not taken; afterwards the shared buffer may be received into again."""
+        left = self.end - self.start
+        if left == 0:
+            if self._own or self.end:
+                self._use(self._scratch, self._scratch_view, 0, own=False)
+            return
+        wanted = self._wanted(left)
+        if self._own and (wanted <= left or (self.start == 0 and left < len(self.data))):
+            return
+        kept = bytearray(wanted)
+        kept[:left] = self.view[self.start : self.end]
+        self._use(kept, memoryview(kept), left, own=True)
+
+    def _wanted(self, left: int) -> int:
+        """The size of a buffer that ends with the frame that has begun, or nearer while little of it has arrived."""
+        if left < 4:
+            return _SMALLEST_BUFFER
+        whole = int(_SIZE.unpack_from(self.data, self.start)[0]) + 4
+        if whole <= left:
+            return left
+        return min(whole, max(2 * left, _GROWTH))
+
+    def _use(self, data: bytearray, view: memoryview, end: int, *, own: bool) -> None:
+        self.data = data
+        self.view = view
+        self.start = 0
+        self.end = end
+        self._own = own
+
+    # --- answering ----------------------------------------------------------------------------------------------------
+    def hold(self, api_key: int) -> Slot:
+        """A place for an answer that is not known yet."""
+        slot = Slot()
+        self.waiting.append(slot)
+        self._barrier = api_key != PRODUCE
+        return slot
+
+    def answer(self, pieces: Sequence[Piece]) -> None:
+        """Answers the request just taken."""
+        if self.waiting:
+            slot = Slot()
+            slot.pieces = pieces
+            self.waiting.append(slot)
+        else:
+            self._send(pieces)
+
+    def fill(self, slot: Slot, pieces: Sequence[Piece]) -> None:
+        """Answers a request whose place was held. No pieces: it has no answer (Produce with acks=0)."""
+        slot.pieces = pieces
+        while self.waiting and self.waiting[0].pieces is not None:
+            self._send(self.waiting.popleft().pieces or ())
+        if not self.waiting:
+            self._barrier = False
+
+    def _send(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            self.unsent += piece.length if isinstance(piece, FileSlice) else len(piece)
+        self.out.extend(pieces)
+
+    def sent(self, count: int, pieces: int, size: int) -> None:
+        """Of the first `pieces`, `size` bytes in all and none of them a file, `count` bytes have left."""
+        self.unsent -= count
+        out = self.out
+        if count == size:
+            for _ in range(pieces):
+                out.popleft()
+            return
+        while True:
+            first = out[0]
+            assert not isinstance(first, FileSlice)
+            if count < len(first):
+                out[0] = memoryview(first)[count:]
+                return
+            count -= len(first)
+            out.popleft()
+
+    def abandon(self) -> None:
+        """Gives up every answer; their files are released."""
+        for slot in self.waiting:
+            release(slot.pieces or ())
+        release(self.out)
+        self.waiting.clear()
+        self.out.clear()
+        self.unsent = 0
+
+
+def release(pieces: Sequence[Piece] | deque[Piece]) -> None:
+    for piece in pieces:
+        if isinstance(piece, FileSlice):
+            piece.file.release()

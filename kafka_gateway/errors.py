@@ -1,0 +1,118 @@
+"""The one place that knows Kafka's error numbers: every LogError class has exactly one, and nothing else has any.
+
+A class that is not in the table is a defect (a test walks all subclasses); at run time it answers as UNKNOWN_SERVER_ERROR.
+Numbers: https://kafka.apache.org/protocol.html#protocol_error_codes
+"""
+
+from __future__ import annotations
+
+import enum
+
+from storage_tiers import errors as log
+from storage_tiers.errors import LogError
+
+
+class ErrorCode(enum.IntEnum):
+    """The protocol's numbers, as far as this gateway answers with them."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
+    INVALID_REQUIRED_ACKS = 21
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    TOPIC_DELETION_DISABLED = 73
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    OFFSET_NOT_AVAILABLE = 78
+    INVALID_RECORD = 87
+    UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
+
+
+#: Class -> number. The store's troubles are KAFKA_STORAGE_ERROR: the one retriable code that consumers of every family
+#: take in a Fetch answer without giving up.
+CODES: dict[type[LogError], ErrorCode] = {
+    LogError: ErrorCode.UNKNOWN_SERVER_ERROR,
+    log.UnknownTopicOrPartition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    log.UnknownTopicId: ErrorCode.UNKNOWN_TOPIC_ID,
+    log.InconsistentTopicId: ErrorCode.INCONSISTENT_TOPIC_ID,
+    log.OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
+    log.OffsetNotAvailable: ErrorCode.OFFSET_NOT_AVAILABLE,
+    log.NotLeader: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    log.LeaderNotAvailable: ErrorCode.LEADER_NOT_AVAILABLE,
+    log.FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
+    log.UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
+    log.CorruptRecord: ErrorCode.CORRUPT_MESSAGE,
+    log.InvalidRecord: ErrorCode.INVALID_RECORD,
+    log.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
+    log.RecordTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
+    log.RecordBatchTooLarge: ErrorCode.RECORD_LIST_TOO_LARGE,
+    log.UnsupportedMessageFormat: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    log.UnsupportedCompression: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    log.OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    log.DuplicateSequence: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+    log.InvalidProducerEpoch: ErrorCode.INVALID_PRODUCER_EPOCH,
+    log.InvalidTransactionState: ErrorCode.INVALID_TXN_STATE,
+    log.UnknownProducerId: ErrorCode.UNKNOWN_PRODUCER_ID,
+    log.InvalidRequest: ErrorCode.INVALID_REQUEST,
+    log.UnsupportedVersion: ErrorCode.UNSUPPORTED_VERSION,
+    log.InvalidRequiredAcks: ErrorCode.INVALID_REQUIRED_ACKS,
+    log.RequestTimedOut: ErrorCode.REQUEST_TIMED_OUT,
+    log.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
+    log.InvalidTopic: ErrorCode.INVALID_TOPIC_EXCEPTION,
+    log.TopicExists: ErrorCode.TOPIC_ALREADY_EXISTS,
+    log.TopicDeletionDisabled: ErrorCode.TOPIC_DELETION_DISABLED,
+    log.InvalidPartitions: ErrorCode.INVALID_PARTITIONS,
+    log.InvalidReplicationFactor: ErrorCode.INVALID_REPLICATION_FACTOR,
+    log.InvalidReplicaAssignment: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    log.InvalidConfig: ErrorCode.INVALID_CONFIG,
+    log.PolicyViolation: ErrorCode.POLICY_VIOLATION,
+    log.StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
+    log.TierUnavailable: ErrorCode.KAFKA_STORAGE_ERROR,
+    log.TierObjectMissing: ErrorCode.KAFKA_STORAGE_ERROR,
+    log.PreconditionFailed: ErrorCode.KAFKA_STORAGE_ERROR,
+    log.StoreRefused: ErrorCode.KAFKA_STORAGE_ERROR,
+    log.DirectoryLocked: ErrorCode.KAFKA_STORAGE_ERROR,
+    log.TierCorrupt: ErrorCode.CORRUPT_MESSAGE,
+    log.FencedWriter: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    log.MetadataCorrupt: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def code_of(error: BaseException | None) -> int:
+    """Kafka's number for an error; 0 for None; UNKNOWN_SERVER_ERROR for what is not a LogError."""
+    if error is None:
+        return 0
+    code = CODES.get(type(error))  # type: ignore[arg-type]
+    return int(ErrorCode.UNKNOWN_SERVER_ERROR if code is None else code)
+
+
+def message_of(error: BaseException) -> str:
+    """What goes into a response's error message. Nothing of an unexpected exception leaves the node."""
+    return str(error) if isinstance(error, LogError) else "the broker failed unexpectedly; its log says why"

@@ -1,0 +1,51 @@
+"""ApiVersions, key 18, versions 0 to 4; an unknown version is answered as version 0 with UNSUPPORTED_VERSION (KIP-511).
+
+The answer comes from the registry's table. No features are advertised: each names something that only Kafka's own
+controllers and clients act on (transaction.version and group.version among them), and none of it exists here yet.
+v3 and up name the client's software, which must match Kafka's pattern; else INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kafka_gateway.connection import Piece
+from kafka_gateway.errors import ErrorCode
+from kafka_gateway.hot_parse import body_start
+from kafka_gateway.messages import messages_of
+from kafka_gateway.reply import Reply
+
+KEY = 18
+#: Kafka: ApiVersionsRequest.SOFTWARE_NAME_VERSION_PATTERN
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+class ApiVersionsHandler:
+    """`ranges`: api key -> (lowest, highest) advertised."""
+
+    def __init__(self, ranges: Mapping[int, tuple[int, int]]) -> None:
+        self._ranges = ranges
+
+    def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
+        messages = messages_of("api_versions", version)
+        request = messages.read(bytes(view[body_start(data, start, end, version >= 3) : end]))
+        named = (getattr(request, "client_software_name", "-"), getattr(request, "client_software_version", "-"))
+        if version >= 3 and not all(_SOFTWARE.fullmatch(name) for name in named):
+            return (messages.respond(correlation, error_code=ErrorCode.INVALID_REQUEST, api_keys=()),)
+        return self._respond(version, correlation, 0, self._ranges)
+
+    def unsupported(self, correlation: int) -> Sequence[Piece]:
+        """What a version that does not exist gets: the range of this API, readable by every client."""
+        return self._respond(0, correlation, ErrorCode.UNSUPPORTED_VERSION, {KEY: self._ranges[KEY]})
+
+    def _respond(
+        self, version: int, correlation: int, code: int, ranges: Mapping[int, tuple[int, int]]
+    ) -> Sequence[Piece]:
+        messages = messages_of("api_versions", version)
+        keys: tuple[Any, ...] = tuple(
+            messages.make("ApiVersion", api_key=key, min_version=low, max_version=high)
+            for key, (low, high) in ranges.items()
+        )
+        return (messages.respond(correlation, error_code=code, api_keys=keys),)

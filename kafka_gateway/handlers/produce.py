@@ -1,0 +1,208 @@
+"""Produce, key 0, versions 3 to 13 (0 to 2 are advertised, as Kafka does, and end the connection).
+
+v9 is flexible, v13 names topics by id. acks=0 has no answer: an error closes the connection, so that the producer
+notices. acks=-1 answers when every batch is committed, or with REQUEST_TIMED_OUT for those that are not in time (their
+records stay). The answer has the request's topics and partitions in the request's order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from grpc_api.contract.core import Core
+from grpc_api.contract.log import Acks, Appended
+from kafka_gateway.connection import Piece
+from kafka_gateway.errors import code_of, message_of
+from kafka_gateway.hot_parse import HotParser, ProduceRequest
+from kafka_gateway.reply import Hangup, Later, Reply
+from kafka_gateway.wire import array_size, nullable_text, text
+from storage_tiers.errors import InvalidRequiredAcks, LogError, RequestTimedOut
+
+logger = logging.getLogger(__name__)
+
+Results: TypeAlias = Sequence[Appended | LogError]
+
+_HEAD = struct.Struct(">ii")
+_PARTITION_V3 = struct.Struct(">ihqq")
+_PARTITION_V5 = struct.Struct(">ihqqq")
+_APPENDED_V9 = struct.Struct(">ihqqqbbb")
+
+
+class ProduceHandler:
+    def __init__(self, core: Core) -> None:
+        self._append = core.log.append
+        self._parser = HotParser(core.log.topic_name)
+
+    def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
+        request = self._parser.produce(data, view, start, end, version)
+        acks = request.acks
+        if acks not in (1, -1, 0):
+            error = InvalidRequiredAcks(f"acks={acks}; it is 0, 1 or -1 (all)")
+            return self._refuse(request, version, correlation, error)
+        try:
+            results = self._append(request.appends, transactional_id=request.transactional_id)
+        except Exception as error:  # noqa: BLE001 - every request gets an answer
+            return self._refuse(request, version, correlation, error)
+        if isinstance(results, asyncio.Future):
+            return self._throttled(results, request, version, correlation)
+        if acks == Acks.NONE:
+            return _unanswered(request, results)
+        if acks == Acks.ALL:
+            for result in results:
+                if isinstance(result, Appended) and result.committed is not None:
+                    return self._committed(results, request, version, correlation)
+        return (encode(request, results, version, correlation),)
+
+    def _committed(self, results: Results, request: ProduceRequest, version: int, correlation: int) -> Later:
+        waiter = CommitWait(results, request.timeout_ms)
+        return Later(
+            waiter.done,
+            lambda final: (encode(request, final, version, correlation),),
+            lambda error: self._refuse(request, version, correlation, error),
+        )
+
+    def _throttled(
+        self, results: asyncio.Future[Results], request: ProduceRequest, version: int, correlation: int
+    ) -> Later:
+        """The core holds its answer back."""
+        done: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
+        results.add_done_callback(functools.partial(_chain, request, done))
+
+        def finish(final: Results) -> Sequence[Piece]:
+            if request.acks == Acks.NONE:
+                return _unanswered(request, final)
+            return (encode(request, final, version, correlation),)
+
+        return Later(done, finish, lambda error: self._refuse(request, version, correlation, error))
+
+    def _refuse(self, request: ProduceRequest, version: int, correlation: int, error: BaseException) -> Sequence[Piece]:
+        """The same error for every partition."""
+        if not isinstance(error, LogError):
+            logger.error("Produce v%d failed", version, exc_info=error)
+        if request.acks == Acks.NONE:
+            raise Hangup(str(error))
+        refused = dict.fromkeys(range(len(request.indexes)), error)
+        return (encode_with(request, [], version, correlation, refused),)
+
+
+def _chain(request: ProduceRequest, done: asyncio.Future[Results], results: asyncio.Future[Results]) -> None:
+    """What the core answered late: the wait for commits begins only now."""
+    if done.done():
+        return
+    if results.cancelled():
+        done.cancel()
+    elif (failure := results.exception()) is not None:
+        done.set_exception(failure)
+    elif request.acks == Acks.ALL and any(isinstance(r, Appended) and r.committed for r in results.result()):
+        CommitWait(results.result(), request.timeout_ms, done)
+    else:
+        done.set_result(results.result())
+
+
+def _unanswered(request: ProduceRequest, results: Results) -> Sequence[Piece]:
+    for error in request.refused.values():
+        raise Hangup(str(error))
+    for result in results:
+        if isinstance(result, LogError):
+            raise Hangup(str(result))
+    return ()
+
+
+class CommitWait:
+    """Until each result's `committed` has ended, or the time is up. `done` has the results with their errors."""
+
+    __slots__ = ("_left", "_results", "_timer", "done")
+
+    def __init__(self, results: Results, timeout_ms: int, done: asyncio.Future[Results] | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        self._results = results
+        self.done: asyncio.Future[Results] = loop.create_future() if done is None else done
+        self._left = 0
+        for result in results:
+            if isinstance(result, Appended) and result.committed is not None:
+                self._left += 1
+                result.committed.add_done_callback(self._one)
+        self._timer = loop.call_later(max(0, timeout_ms) / 1000, self._end)
+
+    def _one(self, _: asyncio.Future[None]) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._end()
+
+    def _end(self) -> None:
+        self._timer.cancel()
+        if self.done.done():
+            return
+        self.done.set_result([_outcome(result) for result in self._results])
+
+
+def _outcome(result: Appended | LogError) -> Appended | LogError:
+    if isinstance(result, LogError) or result.committed is None:
+        return result
+    if not result.committed.done():
+        return RequestTimedOut("appended, but not yet on enough replicas in the time the request gave")
+    if result.committed.cancelled():
+        return RequestTimedOut("appended, but the broker stopped before it was on enough replicas")
+    failure = result.committed.exception()
+    if failure is None:
+        return result
+    return failure if isinstance(failure, LogError) else LogError(message_of(failure))
+
+
+def encode(request: ProduceRequest, results: Results, version: int, correlation: int) -> bytes:
+    """The answer, framed. `results` are those of `request.appends`."""
+    return encode_with(request, results, version, correlation, request.refused)
+
+
+def encode_with(
+    request: ProduceRequest,
+    results: Results,
+    version: int,
+    correlation: int,
+    refused: Mapping[int, BaseException],
+) -> bytes:
+    flexible = version >= 9
+    out = [array_size(len(request.topics), flexible)]
+    add = out.append
+    left = iter(results)
+    place = 0
+    for key, partitions in request.topics:
+        add(key if version >= 13 else text(key, flexible))
+        add(array_size(partitions, flexible))
+        for index in request.indexes[place : place + partitions]:
+            error = refused.get(place)
+            result = next(left) if error is None else error
+            add(_partition(index, result, version))
+            place += 1
+        if flexible:
+            add(b"\0")
+    add(b"\0\0\0\0\0" if flexible else b"\0\0\0\0")
+    body = b"".join(out)
+    if flexible:
+        return _HEAD.pack(len(body) + 5, correlation) + b"\0" + body
+    return _HEAD.pack(len(body) + 4, correlation) + body
+
+
+def _partition(index: int, result: Appended | BaseException, version: int) -> bytes:
+    if isinstance(result, Appended):
+        if version >= 9:
+            return _APPENDED_V9.pack(
+                index, 0, result.base_offset, result.log_append_time_ms, result.log_start_offset, 1, 0, 0
+            )
+        row = (index, 0, result.base_offset, result.log_append_time_ms, result.log_start_offset)
+        message = None
+    else:
+        row = (index, code_of(result), -1, -1, -1)
+        message = message_of(result).encode()
+    if version < 5:
+        return _PARTITION_V3.pack(*row[:4])
+    packed = _PARTITION_V5.pack(*row)
+    if version < 8:
+        return packed
+    flexible = version >= 9
+    return packed + array_size(0, flexible) + nullable_text(message, flexible) + (b"\0" if flexible else b"")

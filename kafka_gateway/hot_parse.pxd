@@ -1,0 +1,90 @@
+# C types of hot_parse.py, which stays plain Python.
+cimport cython
+
+
+cdef class PartitionNames:
+    cdef public dict topics
+    cdef public Py_ssize_t count
+
+    @cython.locals(partitions=dict)
+    cpdef find(self, bytes name, object index)
+    cpdef remember(self, bytes name, object index)
+
+
+@cython.final
+cdef class Cursor:
+    cdef bytearray data
+    cdef Py_ssize_t at
+    cdef Py_ssize_t end
+    cdef bint flexible
+
+    @cython.locals(at=Py_ssize_t)
+    cdef Py_ssize_t skip(self, Py_ssize_t size) except -1
+    @cython.locals(at=Py_ssize_t)
+    cdef int int8(self) except? -1
+    @cython.locals(at=Py_ssize_t)
+    cdef int int16(self) except? -1
+    @cython.locals(at=Py_ssize_t, data=bytearray)
+    cdef Py_ssize_t int32(self) except? -1
+    @cython.locals(at=Py_ssize_t, data=bytearray, value=Py_ssize_t)
+    cdef Py_ssize_t int64(self) except? -1
+    @cython.locals(at=Py_ssize_t, value=Py_ssize_t, shift=int)
+    cdef Py_ssize_t varint(self) except? -1
+    @cython.locals(value=Py_ssize_t)
+    cdef Py_ssize_t count(self) except? -1
+    cdef Py_ssize_t text_size(self) except? -2
+    cdef Py_ssize_t bytes_size(self) except? -2
+    @cython.locals(size=Py_ssize_t, at=Py_ssize_t)
+    cdef object text(self)
+    @cython.locals(at=Py_ssize_t)
+    cdef bytes raw(self, Py_ssize_t size)
+    cdef bytes topic(self, bint by_id)
+    cdef void tags(self) except *
+    @cython.locals(size=Py_ssize_t)
+    cdef void header(self) except *
+
+
+@cython.final
+cdef class ProduceRequest:
+    cdef public object transactional_id
+    cdef public int acks
+    cdef public int timeout_ms
+    cdef public list topics
+    cdef public list indexes
+    cdef public list appends
+    cdef public dict refused
+
+
+@cython.final
+cdef class FetchRequest:
+    cdef public int replica_id
+    cdef public int max_wait_ms
+    cdef public int min_bytes
+    cdef public int max_bytes
+    cdef public int isolation
+    cdef public int session_id
+    cdef public int session_epoch
+    cdef public list topics
+    cdef public list indexes
+    cdef public list partitions
+    cdef public dict refused
+
+
+cdef class HotParser:
+    cdef public PartitionNames names
+    cdef public object topic_name
+
+    cdef bytes name_of(self, bytes key, bint by_id)
+    @cython.locals(cursor=Cursor, request=ProduceRequest, by_id=bint, key=bytes, name=bytes, partitions=Py_ssize_t,
+                   size=Py_ssize_t, at=Py_ssize_t)
+    cpdef ProduceRequest produce(self, bytearray data, object view, Py_ssize_t start, Py_ssize_t end, int version)
+    @cython.locals(cursor=Cursor, request=FetchRequest, by_id=bint, key=bytes, name=bytes, partitions=Py_ssize_t)
+    cpdef FetchRequest fetch(self, bytearray data, Py_ssize_t start, Py_ssize_t end, int version)
+    @cython.locals(current_epoch=int, last_epoch=int, offset=Py_ssize_t, max_bytes=int)
+    cdef void fetch_partition(self, Cursor cursor, int version, FetchRequest request, bytes name, bytes key) except *
+    @cython.locals(tag=Py_ssize_t, size=Py_ssize_t, at=Py_ssize_t)
+    cdef void fetch_rest(self, Cursor cursor, int version, FetchRequest request) except *
+
+
+@cython.locals(cursor=Cursor)
+cpdef Py_ssize_t body_start(bytearray data, Py_ssize_t start, Py_ssize_t end, bint flexible) except -1

@@ -1,0 +1,303 @@
+# cython: annotation_typing=False
+"""Reads Produce and Fetch requests by hand: the two that a busy node spends its time on.
+
+Plain Python; `hot_parse.pxd` beside it gives the types with which `hatch_build.py` compiles it, and both forms give the
+same values (kio's parsers are the oracle in the tests). Records are never copied: a produced batch is a slice of the
+receive buffer and is valid until that buffer is read into again. Every read is checked against the frame's end, so a
+lying length ends in `Malformed` and touches nothing outside the frame.
+
+Layouts: https://kafka.apache.org/protocol.html#The_Messages_Produce, #The_Messages_Fetch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from grpc_api.contract.log import Append, FetchPartition
+from storage_tiers.errors import InvalidRecord, LogError, UnknownTopicId
+from storage_tiers.types import TopicId, TopicPartition
+
+#: Partition names remembered before the memory is dropped and begun anew: clients may name what does not exist.
+REMEMBERED_PARTITIONS = 100_000
+
+_new_tuple = tuple.__new__
+
+
+class Malformed(Exception):
+    """The frame is not a request of its version. Kafka closes the connection on such a one."""
+
+
+class PartitionNames:
+    """One TopicPartition per pair ever seen, found by the bytes of the topic's name as they stand in a request."""
+
+    def __init__(self) -> None:
+        self.topics: dict[bytes, dict[int, TopicPartition]] = {}
+        self.count = 0
+
+    def find(self, name: bytes, index: int) -> TopicPartition:
+        partitions = self.topics.get(name)
+        if partitions is not None:
+            known = partitions.get(index)
+            if known is not None:
+                return known
+        return self.remember(name, index)
+
+    def remember(self, name: bytes, index: int) -> TopicPartition:
+        if self.count >= REMEMBERED_PARTITIONS:
+            self.topics.clear()
+            self.count = 0
+        partition = TopicPartition(name.decode("utf-8", "replace"), index)
+        self.topics.setdefault(name, {})[index] = partition
+        self.count += 1
+        return partition
+
+
+class Cursor:
+    """A position in a frame. Reads past `end` raise Malformed."""
+
+    def __init__(self, data: bytearray, at: int, end: int, flexible: bool) -> None:
+        self.data = data
+        self.at = at
+        self.end = end
+        self.flexible = flexible
+
+    def skip(self, size: int) -> int:
+        """Where the skipped bytes begin."""
+        at = self.at
+        if size < 0 or size > self.end - at:
+            raise Malformed(f"{size} bytes wanted at {at}, {self.end - at} left")
+        self.at = at + size
+        return at
+
+    def int8(self) -> int:
+        at = self.skip(1)
+        return (self.data[at] ^ 0x80) - 0x80
+
+    def int16(self) -> int:
+        at = self.skip(2)
+        return ((self.data[at] ^ 0x80) << 8 | self.data[at + 1]) - 0x8000
+
+    def int32(self) -> int:
+        at = self.skip(4)
+        data = self.data
+        return ((data[at] ^ 0x80) - 0x80) * 0x1000000 + (data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3])
+
+    def int64(self) -> int:
+        value = self.int32()
+        at = self.skip(4)
+        data = self.data
+        # Two halves: a literal beyond 32 bits would make C's arithmetic Python's.
+        value = value * 0x10000 + (data[at] << 8 | data[at + 1])
+        return value * 0x10000 + (data[at + 2] << 8 | data[at + 3])
+
+    def varint(self) -> int:
+        """Unsigned, of at most five bytes."""
+        value = shift = 0
+        while shift < 35:
+            at = self.skip(1)
+            value |= (self.data[at] & 0x7F) << shift
+            if self.data[at] < 0x80:
+                return value
+            shift += 7
+        raise Malformed(f"a varint of more than five bytes ends at {self.at}")
+
+    def count(self) -> int:
+        """Of an array's elements; a null array has none."""
+        value = self.varint() - 1 if self.flexible else self.int32()
+        return value if value > 0 else 0
+
+    def text_size(self) -> int:
+        """Of a string; -1 for null."""
+        return self.varint() - 1 if self.flexible else self.int16()
+
+    def bytes_size(self) -> int:
+        return self.varint() - 1 if self.flexible else self.int32()
+
+    def text(self) -> str | None:
+        size = self.text_size()
+        if size < 0:
+            return None
+        at = self.skip(size)
+        return str(self.data[at : at + size], "utf-8", "replace")
+
+    def raw(self, size: int) -> bytes:
+        at = self.skip(size)
+        return bytes(self.data[at : at + size])
+
+    def topic(self, by_id: bool) -> bytes:
+        """A topic's name as it stands, or its id."""
+        return self.raw(16 if by_id else self.text_size())
+
+    def tags(self) -> None:
+        """Skips tagged fields."""
+        if not self.flexible:
+            return
+        for _ in range(self.varint()):
+            self.varint()
+            self.skip(self.varint())
+
+    def header(self) -> None:
+        """Skips what follows a request's correlation id: the client id (never compact) and tagged fields."""
+        size = self.int16()
+        if size > 0:
+            self.skip(size)
+        self.tags()
+
+
+class ProduceRequest:
+    """`topics` are (name or id as sent, number of partitions); `indexes` and `refused` go through all of them in order.
+
+    `appends` holds what may be appended, in order; a partition that may not has its error in `refused` instead, by its
+    place in `indexes`.
+    """
+
+    def __init__(self) -> None:
+        self.transactional_id: str | None = None
+        self.acks = 0
+        self.timeout_ms = 0
+        self.topics: list[tuple[bytes, int]] = []
+        self.indexes: list[int] = []
+        self.appends: list[Append] = []
+        self.refused: dict[int, LogError] = {}
+
+
+class FetchRequest:
+    """As ProduceRequest, of partitions to read."""
+
+    def __init__(self) -> None:
+        self.replica_id = -1
+        self.max_wait_ms = 0
+        self.min_bytes = 0
+        self.max_bytes = 0x7FFFFFFF
+        self.isolation = 0
+        self.session_id = 0
+        self.session_epoch = -1
+        self.topics: list[tuple[bytes, int]] = []
+        self.indexes: list[int] = []
+        self.partitions: list[FetchPartition] = []
+        self.refused: dict[int, LogError] = {}
+
+
+class HotParser:
+    """Holds what is remembered between requests. `topic_name` finds a live topic by its id."""
+
+    def __init__(self, topic_name: Callable[[TopicId], str | None]) -> None:
+        self.names = PartitionNames()
+        self.topic_name = topic_name
+
+    def name_of(self, key: bytes, by_id: bool) -> bytes | None:
+        if not by_id:
+            return key
+        name = self.topic_name(TopicId(key))
+        return None if name is None else name.encode()
+
+    def produce(self, data: bytearray, view: memoryview, start: int, end: int, version: int) -> ProduceRequest:
+        """Produce 3 to 13 from after the correlation id on. `view` is of `data`. Raises Malformed."""
+        by_id = version >= 13
+        cursor = Cursor(data, start, end, version >= 9)
+        cursor.header()
+        request = ProduceRequest()
+        request.transactional_id = cursor.text()
+        request.acks = cursor.int16()
+        request.timeout_ms = cursor.int32()
+        for _ in range(cursor.count()):
+            key = cursor.topic(by_id)
+            name = self.name_of(key, by_id)
+            partitions = cursor.count()
+            request.topics.append((key, partitions))
+            for _ in range(partitions):
+                index = cursor.int32()
+                request.indexes.append(index)
+                size = cursor.bytes_size()
+                if name is None:
+                    cursor.skip(max(size, 0))
+                    request.refused[len(request.indexes) - 1] = unknown_id(key)
+                elif size <= 0:
+                    request.refused[len(request.indexes) - 1] = no_batch()
+                else:
+                    at = cursor.skip(size)
+                    partition = self.names.find(name, index)
+                    request.appends.append(_new_tuple(Append, (partition, view[at : at + size])))
+                cursor.tags()
+            cursor.tags()
+        return request
+
+    def fetch(self, data: bytearray, start: int, end: int, version: int) -> FetchRequest:
+        """Fetch 4 to 18 from after the correlation id on. Raises Malformed."""
+        by_id = version >= 13
+        cursor = Cursor(data, start, end, version >= 12)
+        cursor.header()
+        request = FetchRequest()
+        if version < 15:
+            request.replica_id = cursor.int32()
+        request.max_wait_ms = cursor.int32()
+        request.min_bytes = cursor.int32()
+        request.max_bytes = cursor.int32()
+        request.isolation = cursor.int8()
+        if version >= 7:
+            request.session_id = cursor.int32()
+            request.session_epoch = cursor.int32()
+        for _ in range(cursor.count()):
+            key = cursor.topic(by_id)
+            name = self.name_of(key, by_id)
+            partitions = cursor.count()
+            request.topics.append((key, partitions))
+            for _ in range(partitions):
+                self.fetch_partition(cursor, version, request, name, key)
+            cursor.tags()
+        self.fetch_rest(cursor, version, request)
+        return request
+
+    def fetch_partition(
+        self, cursor: Cursor, version: int, request: FetchRequest, name: bytes | None, key: bytes
+    ) -> None:
+        index = cursor.int32()
+        current_epoch = cursor.int32() if version >= 9 else -1
+        offset = cursor.int64()
+        last_epoch = cursor.int32() if version >= 12 else -1
+        if version >= 5:
+            cursor.skip(8)
+        max_bytes = cursor.int32()
+        cursor.tags()
+        request.indexes.append(index)
+        if name is None:
+            request.refused[len(request.indexes) - 1] = unknown_id(key)
+            return
+        partition = self.names.find(name, index)
+        topic_id = TopicId(key) if version >= 13 else None
+        request.partitions.append(
+            _new_tuple(FetchPartition, (partition, offset, max_bytes, current_epoch, last_epoch, topic_id))
+        )
+
+    def fetch_rest(self, cursor: Cursor, version: int, request: FetchRequest) -> None:
+        """What follows the topics: forgotten ones (only sessions have them), the rack, and the replica's state."""
+        if version >= 7:
+            for _ in range(cursor.count()):
+                cursor.topic(version >= 13)
+                cursor.skip(4 * cursor.count())
+                cursor.tags()
+        if version >= 11:
+            cursor.skip(max(0, cursor.text_size()))
+        if version < 12:
+            return
+        for _ in range(cursor.varint()):
+            tag = cursor.varint()
+            size = cursor.varint()
+            at = cursor.skip(size)
+            if tag == 1 and size >= 4:
+                request.replica_id = Cursor(cursor.data, at, at + size, True).int32()
+
+
+def body_start(data: bytearray, start: int, end: int, flexible: bool) -> int:
+    """Where a request's body begins, `start` being after its correlation id. Raises Malformed."""
+    cursor = Cursor(data, start, end, flexible)
+    cursor.header()
+    return cursor.at
+
+
+def unknown_id(topic_id: bytes) -> LogError:
+    return UnknownTopicId(f"no topic has the id {TopicId(topic_id)}; refresh the metadata")
+
+
+def no_batch() -> LogError:
+    return InvalidRecord("the request holds no record batch for this partition; send exactly one")

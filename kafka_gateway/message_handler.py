@@ -1,0 +1,77 @@
+"""Serves the APIs that are not on the hot path: kio reads the request, one function answers it, kio writes the answer.
+
+A function takes the request and a `Call`, and gives the response's fields; it is a coroutine function where it must wait.
+What it raises becomes an answer through its API's `refuse`, so that no request ends without one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpc_api.contract.core import Core
+from kafka_gateway.connection import Piece
+from kafka_gateway.errors import code_of, message_of
+from kafka_gateway.hot_parse import body_start
+from kafka_gateway.messages import Messages, messages_of
+from kafka_gateway.reply import Reply
+from storage_tiers.errors import LogError
+
+logger = logging.getLogger(__name__)
+
+#: The response's fields, as `Messages.respond` takes them.
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a handler may use: the core, and the response's classes by name (`make`)."""
+
+    core: Core
+    messages: Messages
+
+    def make(self, kind: str, /, **values: Any) -> Any:
+        return self.messages.make(kind, **values)
+
+
+Serve = Callable[[Any, Call], Fields | Coroutine[Any, Any, Fields]]
+Refuse = Callable[[Any, Call, int, str], Fields]
+
+
+class MessageHandler:
+    def __init__(self, core: Core, schema: str, *, flexible_from: int, serve: Serve, refuse: Refuse) -> None:
+        self._core = core
+        self._schema = schema
+        self._flexible_from = flexible_from
+        self._serve = serve
+        self._refuse = refuse
+
+    def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
+        messages = messages_of(self._schema, version)
+        body = body_start(data, start, end, version >= self._flexible_from)
+        request = messages.read(bytes(view[body:end]))
+        call = Call(self._core, messages)
+        try:
+            answer = self._serve(request, call)
+            if inspect.iscoroutine(answer):
+                return self._wait(answer, request, call, correlation)
+            return (messages.respond(correlation, **answer),)  # type: ignore[arg-type]
+        except Exception as error:  # noqa: BLE001 - every request gets an answer
+            return self._refused(error, request, call, correlation)
+
+    async def _wait(
+        self, answer: Coroutine[Any, Any, Fields], request: Any, call: Call, correlation: int
+    ) -> Sequence[Piece]:
+        try:
+            return (call.messages.respond(correlation, **await answer),)
+        except Exception as error:  # noqa: BLE001 - every request gets an answer
+            return self._refused(error, request, call, correlation)
+
+    def _refused(self, error: Exception, request: Any, call: Call, correlation: int) -> Sequence[Piece]:
+        if not isinstance(error, LogError):
+            logger.error("%s v%d failed", self._schema, call.messages.version, exc_info=error)
+        fields = self._refuse(request, call, code_of(error), message_of(error))
+        return (call.messages.respond(correlation, **fields),)

@@ -1,0 +1,64 @@
+"""Every API this node serves, in one table: what ApiVersions advertises, what is answered, and by whom.
+
+Advertised ranges equal Apache Kafka 4.2.1's for the same APIs (a test holds the recorded table). A version outside what
+is served, and a key that is not here, ends the connection, as Kafka does; Produce 0 to 2 are advertised and not served,
+because librdkafka stops compressing where they are not advertised (KAFKA-18659).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from grpc_api.contract.core import Core
+from kafka_gateway.handlers import create_topics, metadata
+from kafka_gateway.handlers.api_versions import ApiVersionsHandler
+from kafka_gateway.handlers.fetch import FetchHandler
+from kafka_gateway.handlers.produce import ProduceHandler
+from kafka_gateway.message_handler import MessageHandler, Refuse, Serve
+from kafka_gateway.reply import Handler
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One row. Versions from `served_from` to `highest` are answered, from `lowest` to `highest` advertised."""
+
+    key: int
+    name: str
+    lowest: int
+    highest: int
+    served_from: int
+    flexible_from: int
+    build: Callable[[Core], Handler]
+
+
+def _message(
+    key: int, name: str, lowest: int, highest: int, flexible_from: int, schema: str, serve: Serve, refuse: Refuse
+) -> Api:
+    def build(core: Core) -> Handler:
+        return MessageHandler(core, schema, flexible_from=flexible_from, serve=serve, refuse=refuse)
+
+    return Api(key, name, lowest, highest, lowest, flexible_from, build)
+
+
+def _api_versions(core: Core) -> Handler:
+    return ApiVersionsHandler({api.key: (api.lowest, api.highest) for api in APIS})
+
+
+APIS: tuple[Api, ...] = (
+    Api(0, "Produce", 0, 13, 3, 9, ProduceHandler),
+    Api(1, "Fetch", 4, 18, 4, 12, FetchHandler),
+    _message(3, "Metadata", 0, 13, 9, "metadata", metadata.serve, metadata.refuse),
+    Api(18, "ApiVersions", 0, 4, 0, 3, _api_versions),
+    _message(19, "CreateTopics", 2, 7, 5, "create_topics", create_topics.serve, create_topics.refuse),
+)
+
+
+def by_key(apis: tuple[Api, ...] = APIS) -> dict[int, Api]:
+    """Raises ValueError for a key that stands twice."""
+    table: dict[int, Api] = {}
+    for api in apis:
+        if api.key in table:
+            raise ValueError(f"api key {api.key} is both {table[api.key].name} and {api.name}")
+        table[api.key] = api
+    return table

@@ -1,0 +1,38 @@
+"""What a handler gives back for one request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from kafka_gateway.connection import Piece
+
+
+class Later(NamedTuple):
+    """An answer that waits: `finish` makes it of the future's result.
+
+    `future` is cancelled when the client goes away. If it has ended by then, `finish` is called all the same and the
+    answer is released unsent.
+    """
+
+    future: asyncio.Future[Any]
+    finish: Callable[[Any], Sequence[Piece]]
+    refuse: Callable[[BaseException], Sequence[Piece]]
+
+
+class Hangup(Exception):
+    """Kafka answers this request by closing the connection."""
+
+
+#: Pieces to send (none: there is no answer), an answer that waits, or a coroutine that a task will run.
+Reply = Sequence[Piece] | Later | Coroutine[Any, Any, Sequence[Piece]]
+
+
+class Handler(Protocol):
+    """One API. `data[start:end]` (and `view` of it) is the request after its correlation id, valid until `handle`
+    returns. Raises Malformed or Hangup to close the connection."""
+
+    def handle(
+        self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int
+    ) -> Reply: ...

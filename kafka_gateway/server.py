@@ -1,0 +1,478 @@
+"""The shell around `connection.py`: sockets in, sockets out, on the event loop.
+
+All client sockets sit in one epoll, which the event loop watches as a single file. One turn takes what is readable on all
+of them, starts the requests, and then writes each connection's answers with one gathered write (a write per answer would
+wake clients one by one and halve the rate with many connections). Handlers that must wait give a future or a coroutine;
+nothing else gets a task.
+
+Bounds: connections (`max.connections`; further ones wait in the kernel's queue), bytes of a request, bytes not yet read
+by a client before its next request starts, bytes of files sent for one connection and for all in a turn, idle time.
+Does not promise: TLS, other systems than Linux.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpc_api.contract.core import Core
+from kafka_gateway.connection import Connection, InvalidFrame, Limits, Piece, Slot, release
+from kafka_gateway.handlers.api_versions import ApiVersionsHandler
+from kafka_gateway.hot_parse import Malformed
+from kafka_gateway.registry import APIS, Api, by_key
+from kafka_gateway.reply import Handler, Hangup, Later, Reply
+from storage_tiers.types import FileSlice
+
+logger = logging.getLogger(__name__)
+
+#: Shared by all connections; one receive takes at most this much.
+RECEIVE_BUFFER = 1 << 20
+#: Sockets looked at in one turn; the others come in the next.
+EVENTS_A_TURN = 512
+#: Connections accepted in one turn.
+ACCEPTS_A_TURN = 64
+#: Bytes of files sent to one connection, and to all, in one turn.
+FILE_BYTES_A_TURN = 256 << 10
+ALL_FILE_BYTES_A_TURN = 4 << 20
+#: Buffers gathered into one write, and up to which size they are joined instead.
+GATHERED = 64
+JOINED_BYTES = 64 << 10
+
+_READ = select.EPOLLIN | select.EPOLLRDHUP
+_GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """`port` 0 takes a free one. Times in milliseconds, under Kafka's names where it has the setting."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    limits: Limits = field(default_factory=Limits)
+    #: `max.connections`
+    max_connections: int = 10_000
+    #: `connections.max.idle.ms`
+    connections_max_idle_ms: int = 600_000
+    #: How long `stop` lets answers be finished and sent.
+    stop_timeout_ms: int = 5_000
+    backlog: int = 1024
+
+
+class Session:
+    """A connection and its socket. `events` is what the epoll watches."""
+
+    __slots__ = ("closed", "connection", "events", "fd", "last_active", "peer_gone", "pending", "socket")
+
+    def __init__(self, sock: socket.socket, connection: Connection, now: float) -> None:
+        self.socket = sock
+        self.fd = sock.fileno()
+        self.connection = connection
+        self.events = _READ
+        self.last_active = now
+        self.pending: dict[Slot, asyncio.Future[Any]] = {}
+        self.peer_gone = False
+        self.closed = False
+
+
+@dataclass(slots=True)
+class Counters:
+    """Plain numbers for a metrics collector to read."""
+
+    connections_accepted: int = 0
+    connections_closed: int = 0
+    requests: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    failures: int = 0
+
+
+async def serve(core: Core, settings: GatewaySettings) -> GatewayServer:
+    """Listens and serves until `stop`. Raises OSError where the address cannot be had."""
+    server = GatewayServer(core, settings)
+    server.start()
+    return server
+
+
+class GatewayServer:
+    """Made by `serve`. Must be used on one event loop only."""
+
+    def __init__(self, core: Core, settings: GatewaySettings, apis: tuple[Api, ...] = APIS) -> None:
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._apis: dict[int, tuple[int, int, Handler]] = {
+            api.key: (api.served_from, api.highest, api.build(core)) for api in by_key(apis).values()
+        }
+        self._scratch = bytearray(RECEIVE_BUFFER)
+        self._epoll = select.epoll()
+        self._sessions: dict[int, Session] = {}
+        self._dirty: deque[Session] = deque()
+        self._flush_scheduled = False
+        self._file_budget = ALL_FILE_BYTES_A_TURN
+        self._listener: socket.socket | None = None
+        self._accepting = False
+        self._stopping = False
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._now = self._loop.time()
+        self.counters = Counters()
+        self.port = 0
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        settings = self._settings
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        self._listener = socket.create_server((settings.host, settings.port), family=family, backlog=settings.backlog)
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+        self._accepting = True
+        self._loop.add_reader(self._epoll.fileno(), self._turn)
+        self._schedule_sweep()
+
+    async def stop(self) -> None:
+        """Stops accepting and reading, lets answers be finished and sent within `stop_timeout_ms`, then closes."""
+        self._stopping = True
+        if self._listener is not None:
+            self._epoll.unregister(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for session in list(self._sessions.values()):
+            self._watch(session, session.events & ~select.EPOLLIN)
+            self._cancel(session, waiting_for_news_only=True)
+        deadline = self._loop.time() + self._settings.stop_timeout_ms / 1000
+        while any(_is_busy(session) for session in self._sessions.values()) and self._loop.time() < deadline:
+            await asyncio.sleep(0.005)
+        for session in list(self._sessions.values()):
+            self._close(session, "the node stops")
+        self._loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+
+    @property
+    def connections(self) -> int:
+        return len(self._sessions)
+
+    # --- one turn -----------------------------------------------------------------------------------------------------
+    def _turn(self) -> None:
+        self._now = self._loop.time()
+        sessions = self._sessions
+        for fd, events in self._epoll.poll(0, EVENTS_A_TURN):
+            session = sessions.get(fd)
+            if session is None:
+                self._accept()
+                continue
+            if events & select.EPOLLOUT:
+                self._watch(session, session.events & ~select.EPOLLOUT)
+                self._dirty.append(session)
+            if events & ~select.EPOLLOUT:
+                self._readable(session, events)
+        self._flush()
+
+    def _accept(self) -> None:
+        if self._listener is None:
+            return
+        for _ in range(ACCEPTS_A_TURN):
+            if len(self._sessions) >= self._settings.max_connections:
+                self._pause_accepting()
+                return
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                logger.error("cannot accept a connection: %s", error)
+                self._pause_accepting()
+                return
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            session = Session(sock, Connection(self._settings.limits, self._scratch), self._now)
+            self._sessions[session.fd] = session
+            self._epoll.register(session.fd, session.events)
+            self.counters.connections_accepted += 1
+
+    def _pause_accepting(self) -> None:
+        """Until a connection closes, or the next sweep."""
+        if self._accepting and self._listener is not None:
+            self._accepting = False
+            self._epoll.modify(self._listener.fileno(), 0)
+
+    def _resume_accepting(self) -> None:
+        if not self._accepting and self._listener is not None:
+            self._accepting = True
+            self._epoll.modify(self._listener.fileno(), select.EPOLLIN)
+
+    def _readable(self, session: Session, events: int) -> None:
+        connection = session.connection
+        if connection.stalled or self._stopping:
+            if events & _GONE:
+                self._gone(session)
+            else:
+                self._watch(session, session.events & ~select.EPOLLIN)
+            return
+        try:
+            count = session.socket.recv_into(connection.target())
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._close(session, str(error))
+            return
+        if count == 0:
+            self._close(session, "")
+            return
+        session.last_active = self._now
+        self.counters.received_bytes += count
+        connection.received(count)
+        self._take_requests(session)
+
+    def _gone(self, session: Session) -> None:
+        """The client has gone while it was owed answers: its waits end; what it sent before is still taken."""
+        if session.connection.waiting and not session.peer_gone:
+            session.peer_gone = True
+            self._cancel(session, waiting_for_news_only=False)
+            return
+        self._close(session, "gone before its answers were sent")
+
+    def _take_requests(self, session: Session) -> None:
+        connection = session.connection
+        apis = self._apis
+        try:
+            while (request := connection.next_request()) is not None:
+                self.counters.requests += 1
+                api_key, version, correlation, start, end = request
+                lowest, highest, handler = apis[api_key] if api_key in apis else _unserved(api_key, version)
+                if not lowest <= version <= highest:
+                    connection.answer(_unsupported(handler, api_key, version, correlation))
+                    continue
+                reply = handler.handle(connection.data, connection.view, start, end, version, correlation)
+                if type(reply) is tuple:
+                    connection.answer(reply)
+                else:
+                    self._take_reply(session, api_key, reply)
+            self._refuse_early(connection)
+        except (InvalidFrame, Malformed, Hangup) as error:
+            self._close(session, str(error))
+            return
+        except Exception:
+            self.counters.failures += 1
+            logger.exception("a request failed beyond its handler; its connection is closed")
+            self._close(session, "failure")
+            return
+        connection.settle()
+        if connection.out:
+            self._dirty.append(session)
+
+    def _refuse_early(self, connection: Connection) -> None:
+        """A frame that is cut off and not served is not waited for."""
+        begun = connection.peek()
+        if begun is not None:
+            api_key, version = begun
+            lowest, highest, handler = self._apis.get(api_key) or _unserved(api_key, version)
+            if not lowest <= version <= highest and not isinstance(handler, ApiVersionsHandler):
+                _unserved(api_key, version)
+
+    def _take_reply(self, session: Session, api_key: int, reply: Reply) -> None:
+        connection = session.connection
+        if isinstance(reply, Later):
+            slot = connection.hold(api_key)
+            session.pending[slot] = reply.future
+            reply.future.add_done_callback(functools.partial(self._answered, session, slot, reply))
+        elif asyncio.iscoroutine(reply):
+            slot = connection.hold(api_key)
+            task: asyncio.Task[Sequence[Piece]] = self._loop.create_task(reply)
+            self._tasks.add(task)
+            task.add_done_callback(functools.partial(self._worked, session, slot))
+        else:
+            connection.answer(reply)
+
+    # --- answers that waited ------------------------------------------------------------------------------------------
+    def _answered(self, session: Session, slot: Slot, later: Later, future: asyncio.Future[Any]) -> None:
+        session.pending.pop(slot, None)
+        pieces: Sequence[Piece] = ()
+        try:
+            if not future.cancelled():
+                failure = future.exception()
+                pieces = later.finish(future.result()) if failure is None else later.refuse(failure)
+        except Hangup as error:
+            self._close(session, str(error))
+            return
+        self._fill(session, slot, pieces)
+
+    def _worked(self, session: Session, slot: Slot, task: asyncio.Task[Sequence[Piece]]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or task.exception() is not None:
+            self._close(session, "its request failed")
+            return
+        self._fill(session, slot, task.result())
+
+    def _fill(self, session: Session, slot: Slot, pieces: Sequence[Piece]) -> None:
+        if session.closed:
+            release(pieces)
+            return
+        session.connection.fill(slot, pieces)
+        self._resume(session)
+        self._dirty.append(session)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_later)
+
+    def _resume(self, session: Session) -> None:
+        """Takes up what arrived while no request could start."""
+        connection = session.connection
+        if connection.stalled or self._stopping:
+            return
+        if connection.end > connection.start:
+            self._take_requests(session)
+        if not session.closed:
+            self._watch(session, session.events | select.EPOLLIN)
+
+    def _cancel(self, session: Session, *, waiting_for_news_only: bool) -> None:
+        for slot, future in list(session.pending.items()):
+            if not waiting_for_news_only or (session.connection.waiting[-1] is slot and session.connection.barrier):
+                future.cancel()
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+    def _flush_later(self) -> None:
+        self._flush_scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        """Writes what the turn produced, each connection once."""
+        self._file_budget = ALL_FILE_BYTES_A_TURN
+        for _ in range(len(self._dirty)):
+            session = self._dirty.popleft()
+            if session.connection.out and not session.closed and not session.events & select.EPOLLOUT:
+                try:
+                    self._send(session)
+                except OSError as error:
+                    self._close(session, str(error))
+        if self._dirty and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_later)
+
+    def _send(self, session: Session) -> None:
+        connection = session.connection
+        out = connection.out
+        stalled = connection.stalled
+        budget = FILE_BYTES_A_TURN
+        try:
+            while out:
+                if isinstance(out[0], FileSlice):
+                    if budget <= 0 or self._file_budget <= 0:
+                        self._dirty.append(session)
+                        break
+                    budget -= self._send_file(session, budget)
+                else:
+                    self._send_bytes(session)
+        except BlockingIOError:
+            self._watch(session, session.events | select.EPOLLOUT)
+        session.last_active = self._now
+        if stalled and not connection.stalled:
+            self._resume(session)
+
+    def _send_file(self, session: Session, budget: int) -> int:
+        connection = session.connection
+        piece = connection.out[0]
+        assert isinstance(piece, FileSlice)
+        if piece.length:
+            count = os.sendfile(session.fd, piece.file.fd, piece.position, min(piece.length, budget))
+            if count == 0:
+                raise OSError(f"{piece.file.path} ends before {piece.position + piece.length}")
+        else:
+            count = 0
+        connection.unsent -= count
+        self._file_budget -= count
+        self.counters.sent_bytes += count
+        if count == piece.length:
+            connection.out.popleft()
+            piece.file.release()
+        else:
+            connection.out[0] = FileSlice(piece.file, piece.position + count, piece.length - count)
+        return count
+
+    def _send_bytes(self, session: Session) -> None:
+        """One write of the byte pieces up to the next file."""
+        connection = session.connection
+        out = connection.out
+        flags = 0
+        chunks: list[bytes | memoryview] = []
+        size = 0
+        for piece in out:
+            if isinstance(piece, FileSlice):
+                flags = socket.MSG_MORE
+                break
+            chunks.append(piece)
+            size += len(piece)
+            if len(chunks) == GATHERED:
+                break
+        if len(chunks) == 1:
+            count = session.socket.send(chunks[0], flags)
+        elif size <= JOINED_BYTES:
+            count = session.socket.send(b"".join(chunks), flags)
+        else:
+            count = session.socket.sendmsg(chunks, (), flags)
+        connection.sent(count, len(chunks), size)
+        self.counters.sent_bytes += count
+
+    # --- closing ------------------------------------------------------------------------------------------------------
+    def _watch(self, session: Session, events: int) -> None:
+        if events != session.events and not session.closed:
+            session.events = events
+            self._epoll.modify(session.fd, events)
+
+    def _close(self, session: Session, reason: str) -> None:
+        if session.closed:
+            return
+        if reason:
+            logger.info("connection %d closed: %s", session.fd, reason)
+        session.closed = True
+        del self._sessions[session.fd]
+        with contextlib.suppress(OSError):
+            self._epoll.unregister(session.fd)
+        self._cancel_all(session)
+        session.connection.abandon()
+        session.socket.close()
+        self.counters.connections_closed += 1
+        self._resume_accepting()
+
+    def _cancel_all(self, session: Session) -> None:
+        for future in list(session.pending.values()):
+            future.cancel()
+        session.pending.clear()
+
+    def _schedule_sweep(self) -> None:
+        period = min(10.0, self._settings.connections_max_idle_ms / 4000)
+        self._sweeper = self._loop.call_later(max(period, 0.01), self._sweep)
+
+    def _sweep(self) -> None:
+        """Closes connections that neither sent nor were sent anything for too long. Those owed an answer are not idle."""
+        oldest = self._loop.time() - self._settings.connections_max_idle_ms / 1000
+        for session in list(self._sessions.values()):
+            if session.last_active < oldest and not session.connection.waiting:
+                self._close(session, "idle")
+        self._resume_accepting()
+        self._schedule_sweep()
+
+
+def _unserved(api_key: int, version: int) -> tuple[int, int, Handler]:
+    raise Hangup(f"api key {api_key} version {version} is not served")
+
+
+def _unsupported(handler: Handler, api_key: int, version: int, correlation: int) -> Sequence[Piece]:
+    """Only ApiVersions has an answer to a version that does not exist (KIP-511)."""
+    if isinstance(handler, ApiVersionsHandler):
+        return handler.unsupported(correlation)
+    raise Hangup(f"api key {api_key} version {version} is not served")
+
+
+def _is_busy(session: Session) -> bool:
+    return bool(session.connection.waiting or session.connection.out)

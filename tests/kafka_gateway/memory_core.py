@@ -1,0 +1,363 @@
+"""The core's contract over plain files in one temporary directory: no recovery, no replicas, no tiers.
+
+Enough to serve real clients; what the node itself adds (validation, retention, the bucket) is tested with the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import os
+import struct
+import tempfile
+from collections.abc import Sequence
+
+import crc32c
+
+from grpc_api.contract.log import (
+    Append,
+    Appended,
+    Fetch,
+    Fetched,
+    FetchPartition,
+    OffsetQuery,
+    OffsetSpec,
+    SealedPartition,
+)
+from grpc_api.contract.ready import Ready
+from grpc_api.contract.topics import (
+    AlterOp,
+    BrokerAddress,
+    ClusterDescription,
+    ConfigAlteration,
+    ConfigEntry,
+    ConfigKind,
+    ConfigSource,
+    ConfigSynonym,
+    CreatedTopic,
+    NewTopic,
+    PartitionDescription,
+    Resource,
+    ResourceKind,
+    TopicDescription,
+)
+from storage_tiers.errors import (
+    CorruptRecord,
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidRecord,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTopic,
+    LogError,
+    OffsetOutOfRange,
+    TopicExists,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from storage_tiers.types import FileSlice, SharedFile, TimestampOffset, TopicId, TopicPartition
+
+EPOCH = 0
+DEFAULT_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "604800000"}
+_BASE = struct.Struct(">q")
+_TIMES = struct.Struct(">qq")
+
+
+class MemoryPartition:
+    """One file of batches; `index` has (base offset, position, maximum timestamp, end offset) of each."""
+
+    def __init__(self, path: str) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        self.file = SharedFile(path, fd)
+        self.next_offset = 0
+        self.log_start = 0
+        self.size = 0
+        self.bases: list[int] = []
+        self.rows: list[tuple[int, int, int]] = []
+        self.committed: asyncio.Future[None] | None = None
+        self.waiters: list[asyncio.Future[None]] = []
+
+    def append(self, batch: memoryview) -> Appended:
+        if len(batch) < 61 or int.from_bytes(batch[8:12], "big") != len(batch) - 12:
+            raise InvalidRecord("exactly one batch")
+        if crc32c.crc32c(batch[21:]) != int.from_bytes(batch[17:21], "big"):
+            raise CorruptRecord("CRC")
+        base = self.next_offset
+        os.writev(self.file.fd, (_BASE.pack(base), batch[8:12], b"\0\0\0\0", batch[16:]))
+        self.bases.append(base)
+        self.rows.append((self.size, *_TIMES.unpack_from(batch, 27)))
+        self.next_offset += int.from_bytes(batch[23:27], "big") + 1
+        self.size += len(batch)
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.waiters.clear()
+        return Appended(base, EPOCH, -1, self.log_start, self.committed)
+
+    def position(self, offset: int) -> int:
+        place = bisect.bisect_right(self.bases, offset) - 1
+        return self.rows[place][0] if place >= 0 else 0
+
+    def first_with_time(self, timestamp: int) -> TimestampOffset | None:
+        """Of the whole batch, whose first record stands for it: enough for batches of one record."""
+        for base, (_, _, maximum) in zip(self.bases, self.rows, strict=True):
+            if maximum >= timestamp and base >= self.log_start:
+                return TimestampOffset(maximum, base, EPOCH)
+        return None
+
+
+class MemoryCore:
+    """Log, topics and configs in one: the contract's three parts do not overlap."""
+
+    def __init__(self, directory: str | None = None) -> None:
+        self._holder = None if directory else tempfile.TemporaryDirectory(prefix="memory-core-")
+        self.directory = directory or (self._holder.name if self._holder else "")
+        self.port = 0
+        self.auto_create_allowed = True
+        self.partitions: dict[TopicPartition, MemoryPartition] = {}
+        self.ids: dict[str, TopicId] = {}
+        self.names: dict[TopicId, str] = {}
+        self.configs_of: dict[str, dict[str, str]] = {}
+        self.next_producer_id = 0
+
+    @property
+    def log(self) -> MemoryCore:
+        return self
+
+    @property
+    def topics(self) -> MemoryCore:
+        return self
+
+    @property
+    def configs(self) -> MemoryCore:
+        return self
+
+    # --- log ----------------------------------------------------------------------------------------------------------
+    def partition(self, partition: TopicPartition) -> MemoryPartition:
+        found = self.partitions.get(partition)
+        if found is None:
+            raise UnknownTopicOrPartition(f"{partition} does not exist")
+        return found
+
+    def append(
+        self, appends: Sequence[Append], *, transactional_id: str | None = None
+    ) -> Ready[Sequence[Appended | LogError]]:
+        answers: list[Appended | LogError] = []
+        for wanted in appends:
+            try:
+                answers.append(self.partition(wanted.partition).append(wanted.batch))
+            except LogError as error:
+                answers.append(error)
+        return answers
+
+    def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
+        answers = [self._read(wanted) for wanted in fetch.partitions]
+        enough = sum(answer.size for answer in answers) >= fetch.min_bytes or any(a.error for a in answers)
+        if enough or fetch.max_wait_ms <= 0:
+            return answers
+        for answer in answers:
+            answer.release_all()
+        return asyncio.ensure_future(self._fetch_later(fetch))
+
+    async def _fetch_later(self, fetch: Fetch) -> Sequence[Fetched]:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + fetch.max_wait_ms / 1000
+        while True:
+            waiter: asyncio.Future[None] = loop.create_future()
+            for wanted in fetch.partitions:
+                self.partition(wanted.partition).waiters.append(waiter)
+            await asyncio.wait([waiter], timeout=max(0.0, end - loop.time()))
+            answers = [self._read(wanted) for wanted in fetch.partitions]
+            if sum(answer.size for answer in answers) >= fetch.min_bytes or loop.time() >= end:
+                return answers
+            for answer in answers:
+                answer.release_all()
+
+    def _read(self, wanted: FetchPartition) -> Fetched:
+        try:
+            log = self.partition(wanted.partition)
+            if not log.log_start <= wanted.offset <= log.next_offset:
+                raise OffsetOutOfRange(f"{wanted.offset} is not in [{log.log_start}, {log.next_offset}]")
+        except LogError as error:
+            return Fetched(error)
+        at = log.position(wanted.offset) if wanted.offset < log.next_offset else log.size
+        length = min(wanted.max_bytes, log.size - at)
+        slices = (FileSlice(log.file.acquire(), at, length),) if length > 0 else ()
+        return Fetched(None, log.next_offset, log.next_offset, log.log_start, slices)
+
+    async def list_offsets(self, queries: Sequence[OffsetQuery]) -> Sequence[TimestampOffset | LogError | None]:
+        answers: list[TimestampOffset | LogError | None] = []
+        for query in queries:
+            log = self.partitions.get(query.partition)
+            if log is None:
+                answers.append(UnknownTopicOrPartition(f"{query.partition} does not exist"))
+            elif query.timestamp == OffsetSpec.LATEST:
+                answers.append(TimestampOffset(-1, log.next_offset, EPOCH))
+            elif query.timestamp in (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL):
+                answers.append(TimestampOffset(-1, log.log_start, EPOCH))
+            elif query.timestamp in (OffsetSpec.LATEST_TIERED, OffsetSpec.EARLIEST_PENDING_UPLOAD):
+                answers.append(TimestampOffset(-1, -1, -1))
+            elif query.timestamp == OffsetSpec.MAX_TIMESTAMP:
+                answers.append(log.first_with_time(max((row[2] for row in log.rows), default=1 << 62)))
+            else:
+                answers.append(log.first_with_time(query.timestamp))
+        return answers
+
+    async def delete_records(self, partition: TopicPartition, before_offset: int) -> int:
+        log = self.partition(partition)
+        target = log.next_offset if before_offset == -1 else before_offset
+        if not 0 <= target <= log.next_offset:
+            raise OffsetOutOfRange(f"{target} is above {log.next_offset}")
+        log.log_start = max(log.log_start, target)
+        return log.log_start
+
+    async def epoch_end_offset(
+        self, partition: TopicPartition, leader_epoch: int, current_leader_epoch: int = -1
+    ) -> tuple[int, int]:
+        log = self.partition(partition)
+        return (EPOCH, log.next_offset) if leader_epoch >= EPOCH else (-1, -1)
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        return self.names.get(topic_id)
+
+    async def init_producer_id(
+        self, transactional_id: str | None, *, producer_id: int = -1, producer_epoch: int = -1, timeout_ms: int = 0
+    ) -> tuple[int, int]:
+        self.next_producer_id += 1
+        return self.next_producer_id, 0
+
+    async def seal(self, topic: str, *, wait: bool, timeout_ms: int) -> Sequence[SealedPartition]:
+        raise InvalidRequest("nothing is tiered here")
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+    def cluster(self) -> ClusterDescription:
+        return ClusterDescription("memory-core-cluster-id", 1, (BrokerAddress(1, "127.0.0.1", self.port),))
+
+    def describe(
+        self, names: Sequence[str] | None = None, topic_ids: Sequence[TopicId] = ()
+    ) -> Sequence[TopicDescription | LogError]:
+        if names is None and not topic_ids:
+            return [self._describe(name) for name in self.ids]
+        found = [self._describe(name) for name in names or ()]
+        for topic_id in topic_ids:
+            known = self.names.get(topic_id)
+            found.append(self._describe(known) if known else UnknownTopicId(f"{topic_id} does not exist"))
+        return found
+
+    def _describe(self, name: str) -> TopicDescription | LogError:
+        if not _is_name(name):
+            return InvalidTopic(f"{name!r} is no topic name")
+        if name not in self.ids:
+            return UnknownTopicOrPartition(f"topic {name} does not exist")
+        rows = [PartitionDescription(p.partition, 1, EPOCH, (1,), (1,)) for p in self.partitions if p.topic == name]
+        return TopicDescription(name, self.ids[name], rows)
+
+    async def create(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> Sequence[CreatedTopic | LogError]:
+        answers: list[CreatedTopic | LogError] = []
+        for topic in topics:
+            try:
+                answers.append(self._create(topic, validate_only))
+            except LogError as error:
+                answers.append(error)
+        return answers
+
+    def _create(self, topic: NewTopic, validate_only: bool) -> CreatedTopic:
+        if not _is_name(topic.name):
+            raise InvalidTopic(f"{topic.name!r} is no topic name")
+        if topic.name in self.ids:
+            raise TopicExists(f"topic {topic.name} exists")
+        count = len(topic.assignments) or (1 if topic.partitions == -1 else topic.partitions)
+        if count <= 0:
+            raise InvalidPartitions(f"{count} partitions")
+        if topic.replication_factor not in (-1, 1):
+            raise InvalidReplicationFactor("one broker")
+        topic_id = TopicId(os.urandom(16))
+        if not validate_only:
+            self.ids[topic.name], self.names[topic_id] = topic_id, topic.name
+            self.configs_of[topic.name] = {k: v for k, v in topic.configs.items() if v is not None}
+            self._add_partitions(topic.name, 0, count)
+        return CreatedTopic(topic.name, topic_id, count, 1, self._entries(topic.configs))
+
+    def _add_partitions(self, name: str, have: int, count: int) -> None:
+        for index in range(have, count):
+            path = f"{self.directory}/{name}-{index}-{os.urandom(4).hex()}.log"
+            self.partitions[TopicPartition(name, index)] = MemoryPartition(path)
+
+    async def auto_create(self, names: Sequence[str]) -> None:
+        if self.auto_create_allowed:
+            await self.create([NewTopic(name) for name in names])
+
+    async def delete(
+        self, names: Sequence[str], topic_ids: Sequence[TopicId] = ()
+    ) -> Sequence[tuple[str, TopicId] | LogError]:
+        answers: list[tuple[str, TopicId] | LogError] = []
+        wanted = [*names, *(self.names.get(i) or UnknownTopicId(f"{i} does not exist") for i in topic_ids)]
+        for name in wanted:
+            if isinstance(name, LogError):
+                answers.append(name)
+            elif name not in self.ids:
+                answers.append(UnknownTopicOrPartition(f"topic {name} does not exist"))
+            else:
+                topic_id = self.ids.pop(name)
+                del self.names[topic_id]
+                for partition in [p for p in self.partitions if p.topic == name]:
+                    self.partitions.pop(partition).file.release()
+                answers.append((name, topic_id))
+        return answers
+
+    async def create_partitions(
+        self, topic: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool = False
+    ) -> None:
+        if topic not in self.ids:
+            raise UnknownTopicOrPartition(f"topic {topic} does not exist")
+        have = sum(1 for p in self.partitions if p.topic == topic)
+        if count <= have:
+            raise InvalidPartitions(f"{topic} has {have} partitions already")
+        if not validate_only:
+            self._add_partitions(topic, have, count)
+
+    # --- configs ------------------------------------------------------------------------------------------------------
+    def _entries(self, overrides: object) -> list[ConfigEntry]:
+        own = overrides if isinstance(overrides, dict) else {}
+        return [
+            ConfigEntry(
+                name,
+                own.get(name, default),
+                ConfigSource.DYNAMIC_TOPIC if name in own else ConfigSource.DEFAULT,
+                ConfigKind.STRING,
+                synonyms=(ConfigSynonym(name, default, ConfigSource.DEFAULT),),
+                documentation=f"what {name} does",
+            )
+            for name, default in DEFAULT_CONFIGS.items()
+        ]
+
+    async def describe_configs(self, resource: Resource, keys: Sequence[str] | None = None) -> Sequence[ConfigEntry]:
+        self._check(resource)
+        entries = self._entries(self.configs_of.get(resource.name, {}))
+        return [entry for entry in entries if keys is None or entry.name in keys]
+
+    async def alter_configs(
+        self, resource: Resource, alterations: Sequence[ConfigAlteration], *, validate_only: bool = False
+    ) -> None:
+        self._check(resource)
+        for change in alterations:
+            if change.name not in DEFAULT_CONFIGS:
+                raise InvalidConfig(f"unknown config {change.name}")
+        for change in [] if validate_only else alterations:
+            own = self.configs_of.setdefault(resource.name, {})
+            if change.op == AlterOp.SET and change.value is not None:
+                own[change.name] = change.value
+            else:
+                own.pop(change.name, None)
+
+    def _check(self, resource: Resource) -> None:
+        if resource.kind == ResourceKind.TOPIC and resource.name not in self.ids:
+            raise UnknownTopicOrPartition(f"topic {resource.name} does not exist")
+        if resource.kind not in (ResourceKind.TOPIC, ResourceKind.BROKER):
+            raise InvalidRequest(f"{resource.kind!r} has no configs here")
+
+
+def _is_name(name: str) -> bool:
+    return 0 < len(name) <= 249 and name not in (".", "..") and all(c.isalnum() or c in "._-" for c in name)
