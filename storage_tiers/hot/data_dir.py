@@ -1,0 +1,198 @@
+"""A data directory: one process at a time, one disk identity, one directory a partition.
+
+Invariants: whoever holds a `DataDirectory` holds the lock of its `.lock` file, which the kernel drops with the process;
+`meta.properties` names cluster, node and disk, and is durable before anything of ours is written beside it. A disk that
+was wiped gets a new identity, which is how a cluster learns that its replicas are gone.
+
+Does not promise protection from another machine on a shared file system that ignores locks.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import os
+from typing import NamedTuple
+
+from storage_tiers.clock import Rng
+from storage_tiers.errors import DirectoryLocked, StorageError
+from storage_tiers.files import Files, replace_file
+from storage_tiers.hot import layout
+from storage_tiers.types import TopicId, TopicPartition
+
+LOCK_FILE = ".lock"
+META_PROPERTIES = "meta.properties"
+_META_VERSION = "1"
+
+
+class Identity(NamedTuple):
+    """`directory_id` is 22 characters of URL-safe base64, as Kafka prints a Uuid (KIP-858)."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: str
+
+
+class PartitionDirectory(NamedTuple):
+    """`topic_id` is None where `partition.metadata` is missing."""
+
+    partition: TopicPartition
+    topic_id: TopicId | None
+    path: str
+
+
+class DataDirectory:
+    """Made by `open`; `close` gives the lock back."""
+
+    def __init__(self, path: str, files: Files, rng: Rng, lock_fd: int) -> None:
+        self.path = path
+        self._files = files
+        self._rng = rng
+        self._lock_fd = lock_fd
+
+    @classmethod
+    def open(cls, path: str, *, files: Files, rng: Rng) -> DataDirectory:
+        """Creates the directory if it is missing and locks it. DirectoryLocked if another process has it, StorageError if
+        the disk refuses."""
+        path = os.path.abspath(path)
+        try:
+            _make_directories(files, path)
+            lock_fd = os.open(os.path.join(path, LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StorageError(f"cannot use the data directory {path} ({error})") from error
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock_fd)
+            raise DirectoryLocked(
+                f"another process uses {path}; stop it, or give this one a --data-dir of its own"
+            ) from (error)
+        return cls(path, files, rng, lock_fd)
+
+    def close(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    # --- identity -----------------------------------------------------------------------------------------------------
+    def identity(self) -> Identity | None:
+        """None for a new directory. StorageError if `meta.properties` is damaged."""
+        path = os.path.join(self.path, META_PROPERTIES)
+        try:
+            with open(path, encoding="utf-8") as file:
+                lines = file.read().splitlines()
+        except FileNotFoundError:
+            return None
+        fields = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+        try:
+            if fields["version"] != _META_VERSION:
+                raise ValueError(f"version {fields['version']} is not {_META_VERSION}")
+            return Identity(fields["cluster.id"], int(fields["node.id"]), fields["directory.id"])
+        except (KeyError, ValueError) as error:
+            raise StorageError(
+                f"{path} is damaged ({error!r}); restore it, or begin with an empty directory"
+            ) from error
+
+    def establish(self, cluster_id: str, node_id: int) -> Identity:
+        """The directory's identity, durably written with a new disk id if it has none yet.
+
+        StorageError if it belongs to another cluster or node.
+        """
+        known = self.identity()
+        if known is None:
+            return self._write(Identity(cluster_id, node_id, _uuid_text(self._rng.token(16))))
+        if (known.cluster_id, known.node_id) != (cluster_id, node_id):
+            raise StorageError(
+                f"{self.path} belongs to node {known.node_id} of cluster {known.cluster_id}, not to node {node_id} of "
+                f"{cluster_id}; use the right --data-dir"
+            )
+        return known
+
+    def _write(self, identity: Identity) -> Identity:
+        content = (
+            f"version={_META_VERSION}\ncluster.id={identity.cluster_id}\nnode.id={identity.node_id}\n"
+            f"directory.id={identity.directory_id}\n"
+        )
+        try:
+            replace_file(self._files, os.path.join(self.path, META_PROPERTIES), content.encode())
+        except OSError as error:
+            raise StorageError(f"cannot write {META_PROPERTIES} in {self.path} ({error})") from error
+        return identity
+
+    # --- partitions ---------------------------------------------------------------------------------------------------
+    def partition_path(self, partition: TopicPartition) -> str:
+        return os.path.join(self.path, str(partition))
+
+    def partitions(self) -> list[PartitionDirectory]:
+        """The partition directories, by name."""
+        found = []
+        for name in sorted(os.listdir(self.path)):
+            partition = layout.parse_partition(name)
+            path = os.path.join(self.path, name)
+            if partition is not None and os.path.isdir(path):
+                found.append(PartitionDirectory(partition, read_topic_id(path), path))
+        return found
+
+    def set_aside(self, directory: PartitionDirectory) -> str:
+        """Renames a directory that belongs to no known topic id to `-stray` and returns its new path."""
+        return retire_directory(self._files, self._rng, directory.path, directory.partition, layout.STRAY_SUFFIX)
+
+    def remove_deleted(self) -> list[str]:
+        """Removes directories marked for deletion by an earlier run; returns their names. For a thread: may take long."""
+        names = [name for name in os.listdir(self.path) if layout.is_deleted(name)]
+        for name in names:
+            remove_tree(self._files, os.path.join(self.path, name))
+        return names
+
+
+def read_topic_id(directory: str) -> TopicId | None:
+    """The topic id in `partition.metadata` (version 0). None if there is no such file, StorageError if it is damaged."""
+    path = os.path.join(directory, layout.PARTITION_METADATA)
+    try:
+        with open(path, encoding="ascii") as file:
+            lines = file.read().splitlines()
+        fields = dict(line.split(": ", 1) for line in lines)
+        if fields["version"] != "0":
+            raise ValueError(f"version {fields['version']}")
+        return TopicId.parse(fields["topic_id"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError) as error:
+        raise StorageError(f"{path} is damaged ({error!r}); restore it, or move the directory away") from error
+
+
+def retire_directory(files: Files, rng: Rng, path: str, partition: TopicPartition, suffix: str) -> str:
+    """Renames a partition's directory out of the way; StorageError if the disk refuses."""
+    target = os.path.join(os.path.dirname(path), layout.retired_name(partition, rng.token(16), suffix))
+    try:
+        files.rename(path, target)
+    except OSError as error:
+        raise StorageError(f"cannot rename {path} ({error}); mend the disk") from error
+    return target
+
+
+def remove_tree(files: Files, path: str) -> None:
+    """Removes a partition's directory, which holds files only. Nothing if it is gone; StorageError if the disk refuses."""
+    try:
+        for name in os.listdir(path):
+            with contextlib.suppress(FileNotFoundError):
+                files.unlink(os.path.join(path, name))
+        files.rmdir(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"cannot remove {path} ({error}); remove it by hand") from error
+
+
+def _make_directories(files: Files, path: str) -> None:
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    _make_directories(files, parent)
+    files.mkdir(path)
+    files.fsync_dir(parent)
+
+
+def _uuid_text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()

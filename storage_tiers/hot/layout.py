@@ -1,0 +1,67 @@
+"""Names inside a data directory, as Kafka has them.
+
+`<data_dir>/<topic>-<partition>/` holds `<base offset, 20 digits>.log` and its companions. A directory on its way out
+has a suffix (`-delete`, `-stray`), a file `.deleted`; `.tmp` is what a crash interrupted before its rename. Whatever
+bears one of these is removed at the next start, but for `-stray`, which an operator may want to look at.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from storage_tiers.types import TopicPartition
+
+LOG = ".log"
+OFFSET_INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TRANSACTION_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+DELETED = ".deleted"
+TEMPORARY = ".tmp"
+EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+
+#: What stands beside a `.log` and is worth nothing without it.
+COMPANIONS = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+#: Longest name that common file systems take, in bytes.
+MAX_NAME = 255
+
+_NUMBERED = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
+_PARTITION = re.compile(r"(.+)-(\d+)")
+_RETIRED = re.compile(r"(.+)-(\d+)\.[0-9a-f]+-(delete|stray)")
+
+
+class NumberedFile(NamedTuple):
+    offset: int
+    suffix: str
+
+
+def file_name(offset: int, suffix: str) -> str:
+    return f"{offset:020d}{suffix}"
+
+
+def parse_file(name: str) -> NumberedFile | None:
+    match = _NUMBERED.fullmatch(name)
+    return NumberedFile(int(match[1]), match[2]) if match else None
+
+
+def parse_partition(name: str) -> TopicPartition | None:
+    """The partition whose directory is called `name`; None for any other name."""
+    match = _PARTITION.fullmatch(name)
+    if match is None or _RETIRED.fullmatch(name):
+        return None
+    return TopicPartition(match[1], int(match[2]))
+
+
+def is_deleted(name: str) -> bool:
+    """Whether a partition directory was renamed for deletion."""
+    return name.endswith(DELETE_SUFFIX) and _RETIRED.fullmatch(name) is not None
+
+
+def retired_name(partition: TopicPartition, token: bytes, suffix: str) -> str:
+    """`<topic>-<partition>.<token>-delete` (or -stray). A long topic name is cut so that the whole fits a file name."""
+    tail = f"-{partition.partition}.{token.hex()}{suffix}"
+    return partition.topic[: MAX_NAME - len(tail)] + tail

@@ -1,0 +1,290 @@
+"""What idempotent and transactional producers have written to a partition: dedup, fencing, and what is still undecided.
+
+Pure. Invariants, as in Kafka (ProducerStateManager, ProducerAppendInfo of 4.2; KIP-98, KIP-360, KIP-890): per producer
+the last five batches are known and an exact repeat of one is a duplicate; a sequence continues its predecessor's
+(2^31 - 1 is followed by 0); a new epoch begins at sequence 0; an older epoch is refused. A producer of which nothing is
+known may begin with any sequence: its records may have been removed by retention. A transaction is unstable from its
+first offset until its marker lies below the high watermark.
+
+`check` decides and changes nothing but the producer's last sign of life; `update` records what was written.
+
+Two differences from Kafka: producers expire by when they last wrote, not by the timestamps inside their records (else
+importing old records would switch deduplication off), and are not dropped for age at load.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import NamedTuple
+
+from storage_tiers.errors import (
+    CorruptRecord,
+    FencedWriter,
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+)
+from storage_tiers.records.batch import BatchHeader
+from storage_tiers.records.checksum import crc32c
+from storage_tiers.types import NO_TIMESTAMP
+
+#: Batches remembered per producer: what `max.in.flight.requests.per.connection` may be with idempotence.
+REMEMBERED_BATCHES = 5
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_COORDINATOR_EPOCH = -1
+_MAX_SEQUENCE = (1 << 31) - 1
+
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEAD = struct.Struct(">hIi")
+_SNAPSHOT_CRC_FROM = 6
+_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+
+
+class Duplicate(NamedTuple):
+    """A batch that is in the log already. `timestamp` is its max timestamp (the append time on such topics)."""
+
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class RememberedBatch(NamedTuple):
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        return (self.last_sequence - self.offset_delta) & _MAX_SEQUENCE
+
+
+class CompletedTransaction(NamedTuple):
+    """`last_stable_offset` is where readers of committed records stood once it had ended."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+    aborted: bool
+
+
+class ProducerEntry:
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "seen_ms", "timestamp", "transaction_start")
+
+    def __init__(self, epoch: int = NO_PRODUCER_EPOCH, seen_ms: int = 0) -> None:
+        self.epoch = epoch
+        self.batches: deque[RememberedBatch] = deque(maxlen=REMEMBERED_BATCHES)
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH
+        #: Max timestamp of the last batch.
+        self.timestamp = NO_TIMESTAMP
+        #: First offset of the open transaction, -1 for none.
+        self.transaction_start = -1
+        self.seen_ms = seen_ms
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else -1
+
+    def take_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.batches.clear()
+            self.epoch = epoch
+
+
+class ProducerStateManager:
+    __slots__ = ("_open", "_unreplicated", "producers")
+
+    def __init__(self) -> None:
+        #: By producer id; to be read, not changed, by others (DescribeProducers).
+        self.producers: dict[int, ProducerEntry] = {}
+        # First offset -> producer id, in the order of first offsets: they begin at the log end.
+        self._open: dict[int, int] = {}
+        # First offset -> marker's offset, of transactions whose marker may not be replicated yet.
+        self._unreplicated: dict[int, int] = {}
+
+    # --- before an append ---------------------------------------------------------------------------------------------
+    def check(self, header: BatchHeader, *, now_ms: int) -> Duplicate | None:
+        """Whether a client's batch may be appended. OutOfOrderSequence, InvalidProducerEpoch, InvalidTransactionState.
+
+        For batches with a producer id and a sequence; what a coordinator or a leader sends is not checked.
+        """
+        entry = self.producers.get(header.producer_id)
+        if entry is None:
+            return None
+        entry.seen_ms = now_ms
+        if header.producer_epoch == entry.epoch:
+            first, last = header.base_sequence, header.last_sequence
+            for batch in entry.batches:
+                if batch.last_sequence == last and batch.first_sequence == first:
+                    return Duplicate(batch.last_offset - batch.offset_delta, batch.last_offset, batch.timestamp)
+        self._check_epoch(header.producer_id, header.producer_epoch, entry)
+        _check_sequence(header, entry)
+        if entry.transaction_start >= 0 and not header.transactional:
+            raise InvalidTransactionState(
+                f"producer {header.producer_id} has an open transaction: end it before writing outside of one"
+            )
+        return None
+
+    def check_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, transaction_version: int = 0
+    ) -> None:
+        """Whether a coordinator's marker may be appended. InvalidProducerEpoch, or FencedWriter for a zombie coordinator.
+
+        From transaction version 2 (KIP-890) the marker's epoch must be above the producer's, or repeat an ended one.
+        """
+        entry = self.producers.get(producer_id)
+        if entry is None:
+            return
+        repeated = producer_epoch == entry.epoch and entry.transaction_start < 0
+        if transaction_version >= 2 and producer_epoch == entry.epoch and not repeated:
+            raise InvalidProducerEpoch(f"producer {producer_id}: a marker of epoch {producer_epoch} came too late")
+        self._check_epoch(producer_id, producer_epoch, entry)
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise FencedWriter(
+                f"producer {producer_id}: coordinator epoch {coordinator_epoch} is over, "
+                f"it is {entry.coordinator_epoch} now"
+            )
+
+    @staticmethod
+    def _check_epoch(producer_id: int, epoch: int, entry: ProducerEntry) -> None:
+        if epoch < entry.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {producer_id} sent epoch {epoch}, a newer instance holds epoch {entry.epoch}: stop this one"
+            )
+
+    # --- after an append ----------------------------------------------------------------------------------------------
+    def update(self, header: BatchHeader, base_offset: int, *, now_ms: int) -> None:
+        """Records a written data batch of a producer (never a control batch)."""
+        entry = self.producers.get(header.producer_id)
+        if entry is None:
+            entry = self.producers[header.producer_id] = ProducerEntry()
+        entry.seen_ms = now_ms
+        if header.producer_epoch != entry.epoch:
+            entry.take_epoch(header.producer_epoch)
+        delta = header.last_offset_delta
+        entry.timestamp = header.max_timestamp
+        entry.batches.append(RememberedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp))
+        if header.transactional and entry.transaction_start < 0:
+            entry.transaction_start = base_offset
+            self._open[base_offset] = header.producer_id
+
+    def update_marker(
+        self, header: BatchHeader, base_offset: int, *, coordinator_epoch: int, aborted: bool, now_ms: int
+    ) -> CompletedTransaction | None:
+        """Records a written end-of-transaction marker. None if the transaction had written nothing here."""
+        producer_id = header.producer_id
+        entry = self.producers.get(producer_id)
+        if entry is None:
+            entry = self.producers[producer_id] = ProducerEntry()
+        first = entry.transaction_start
+        entry.take_epoch(header.producer_epoch)
+        entry.coordinator_epoch = coordinator_epoch
+        entry.timestamp = header.max_timestamp
+        entry.seen_ms = now_ms
+        entry.transaction_start = -1
+        if first < 0:
+            return None
+        self._open.pop(first, None)
+        self._unreplicated[first] = base_offset
+        stable = next(iter(self._open), base_offset + 1)
+        return CompletedTransaction(producer_id, first, base_offset, stable, aborted)
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Markers below the high watermark are replicated: their transactions are stable."""
+        done = [first for first, last in self._unreplicated.items() if last < high_watermark]
+        for first in done:
+            del self._unreplicated[first]
+
+    # --- what is undecided --------------------------------------------------------------------------------------------
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """First offset of the oldest open transaction."""
+        return next(iter(self._open), None)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The last stable offset, if it is below the high watermark: nothing from there on may be read as committed."""
+        first = next(iter(self._open), None)
+        if not self._unreplicated:
+            return first
+        waiting = min(self._unreplicated)
+        return waiting if first is None or waiting < first else first
+
+    @property
+    def first_undecided_producer(self) -> int | None:
+        """Producer id of the oldest open transaction."""
+        return next(iter(self._open.values()), None)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forgets producers that wrote nothing for `producer.id.expiration.ms`; returns how many."""
+        gone = [
+            producer_id
+            for producer_id, entry in self.producers.items()
+            if entry.transaction_start < 0 and now_ms - entry.seen_ms >= expiration_ms
+        ]
+        for producer_id in gone:
+            del self.producers[producer_id]
+        return len(gone)
+
+    # --- snapshots ----------------------------------------------------------------------------------------------------
+    def snapshot(self) -> bytes:
+        """The content of a `.snapshot` file (version 1): of each producer the newest batch only, as Kafka keeps it."""
+        entries = bytearray(struct.pack(">i", len(self.producers)))
+        for producer_id, entry in self.producers.items():
+            newest = entry.batches[-1] if entry.batches else None
+            entries += _SNAPSHOT_ENTRY.pack(
+                producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.last_offset,
+                newest.offset_delta if newest else 0,
+                entry.timestamp,
+                entry.coordinator_epoch,
+                entry.transaction_start,
+            )
+        return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(entries)) + entries
+
+    @classmethod
+    def restore(cls, content: bytes, *, now_ms: int) -> ProducerStateManager:
+        """The state that `snapshot` wrote; producers count as seen `now_ms`. CorruptRecord if the bytes are damaged."""
+        if len(content) < _SNAPSHOT_HEAD.size:
+            raise CorruptRecord(f"a producer snapshot has {_SNAPSHOT_HEAD.size} bytes or more, not {len(content)}")
+        version, crc, count = _SNAPSHOT_HEAD.unpack_from(content)
+        if version != _SNAPSHOT_VERSION or crc != crc32c(memoryview(content)[_SNAPSHOT_CRC_FROM:]):
+            raise CorruptRecord(f"the producer snapshot (version {version}) fails its CRC-32C")
+        if len(content) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+            raise CorruptRecord(f"the producer snapshot says it has {count} entries in {len(content)} bytes")
+        state = cls()
+        for fields in _SNAPSHOT_ENTRY.iter_unpack(memoryview(content)[_SNAPSHOT_HEAD.size :]):
+            producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction_start = fields
+            entry = state.producers[producer_id] = ProducerEntry(epoch, now_ms)
+            entry.coordinator_epoch = coordinator_epoch
+            entry.timestamp = timestamp
+            entry.transaction_start = transaction_start
+            if offset >= 0:
+                entry.batches.append(RememberedBatch(sequence, offset, delta, timestamp))
+        pending = ((e.transaction_start, p) for p, e in state.producers.items() if e.transaction_start >= 0)
+        state._open = dict(sorted(pending))
+        return state
+
+
+def _check_sequence(header: BatchHeader, entry: ProducerEntry) -> None:
+    first = header.base_sequence
+    if header.producer_epoch != entry.epoch:
+        if first != 0 and entry.epoch != NO_PRODUCER_EPOCH:
+            raise OutOfOrderSequence(
+                f"producer {header.producer_id} began epoch {header.producer_epoch} with sequence {first}; it must be 0"
+            )
+        return
+    expected = (entry.last_sequence + 1) & _MAX_SEQUENCE
+    if first != expected:
+        raise OutOfOrderSequence(
+            f"producer {header.producer_id} sent sequence {first} where {expected} follows: a batch before it is missing"
+        )

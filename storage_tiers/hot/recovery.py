@@ -1,0 +1,249 @@
+"""Opening what is on disk: a partition's segments, epochs and producers, after a clean stop or a crash.
+
+After a clean stop everything is believed but the newest segment's end, which is looked for from its last index entry.
+After a crash a prefix of the segments is trusted: those below the recovery point whose `.index` exists (the name
+appears only once all of the segment is durable). The rest is read with CRCs, and cut at the first batch
+
+- that is invalid (length, magic, CRC), or
+- whose base offset is below the expected one (a gap inside a segment is legal: compaction leaves them), or
+- whose leader epoch is below its predecessor's,
+
+and at the first segment that does not begin where its predecessor ends: a segment is created at the log end, so a hole
+there is a lost tail. (Whoever rewrites a closed segment therefore syncs it, `.index` last, and keeps its last batch, if
+need be emptied.) Epochs, producers, aborted transactions and indexes of what was read come from its batches alone.
+
+Does not promise to find damage in trusted segments: that is `fsck`'s work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from storage_tiers.errors import StorageError
+from storage_tiers.files import Files
+from storage_tiers.hot import layout
+from storage_tiers.hot.leader_epochs import LeaderEpochs, read_checkpoint
+from storage_tiers.hot.producer_state import ProducerStateManager
+from storage_tiers.hot.scan import ScannedBatch, read_batches, replay
+from storage_tiers.hot.segment import Segment
+from storage_tiers.hot.snapshots import Snapshots
+from storage_tiers.records import walker
+from storage_tiers.types import NO_EPOCH, AbortedTransaction, EpochEntry
+
+log = logging.getLogger(__name__)
+
+_WHY = {
+    walker.PARTIAL: "the batch is not whole",
+    walker.BAD_SIZE: "its length is none that a batch can have",
+    walker.BAD_MAGIC: "it is of another message format",
+    walker.BAD_CRC: "its CRC-32C does not fit",
+    walker.BAD_OFFSETS: "its offset lies below the expected one",
+    walker.BAD_EPOCH: "its leader epoch lies below its predecessor's",
+}
+
+
+@dataclass(slots=True)
+class Loaded:
+    """`segments` may be empty. `trusted_end`: below it nothing needed reading; `cuts` says what was taken off."""
+
+    segments: list[Segment]
+    epochs: LeaderEpochs
+    stored_epochs: tuple[EpochEntry, ...]
+    state: ProducerStateManager
+    snapshots: Snapshots
+    trusted_end: int
+    cuts: list[str] = field(default_factory=list)
+
+
+def load(files: Files, directory: str, *, interval: int, clean: bool, recovery_point: int, now_ms: int) -> Loaded:
+    """What `directory` holds. StorageError if the disk refuses."""
+    try:
+        return _load(files, directory, interval, clean, recovery_point, now_ms)
+    except OSError as error:
+        raise StorageError(f"cannot open the log in {directory} ({error}); mend the disk") from error
+
+
+def _load(files: Files, directory: str, interval: int, clean: bool, recovery_point: int, now_ms: int) -> Loaded:
+    segments, snapshot_offsets = _list(files, directory, interval, now_ms)
+    try:
+        epochs: LeaderEpochs | None = read_checkpoint(os.path.join(directory, layout.EPOCHS))
+    except FileNotFoundError:
+        epochs = None
+    stored = epochs.entries() if epochs else ()
+    loaded = Loaded(
+        segments,
+        epochs or LeaderEpochs(),
+        stored,
+        ProducerStateManager(),
+        Snapshots(files, directory, snapshot_offsets),
+        trusted_end=0,
+    )
+    if not segments:
+        return loaded
+    trusted = len(segments) - 1 if clean else _trusted(segments, recovery_point)
+    if epochs is None:
+        _read_epochs(segments[:trusted], loaded.epochs)
+    if not clean or not _load_clean(loaded, now_ms):
+        _Recovery(files, loaded, trusted, recovery_point, now_ms).run()
+    for segment in segments:
+        segment.release_file()
+    return loaded
+
+
+def _list(files: Files, directory: str, interval: int, now_ms: int) -> tuple[list[Segment], list[int]]:
+    """The segments by base offset and the offsets of the snapshots; removes what a crash left half done."""
+    numbered: dict[int, set[str]] = {}
+    for name in os.listdir(directory):
+        known = layout.parse_file(name)
+        if known is not None:
+            numbered.setdefault(known.offset, set()).add(known.suffix)
+        elif name.endswith((layout.TEMPORARY, layout.DELETED)):
+            files.unlink(os.path.join(directory, name))
+    segments: list[Segment] = []
+    for base in sorted(numbered):
+        suffixes = numbered[base]
+        if layout.LOG not in suffixes:
+            for suffix in suffixes.intersection(layout.COMPANIONS):
+                files.unlink(os.path.join(directory, layout.file_name(base, suffix)))
+            continue
+        status = os.stat(os.path.join(directory, layout.file_name(base, layout.LOG)))
+        segment = Segment(
+            files,
+            directory,
+            base,
+            interval=interval,
+            size=status.st_size,
+            index_on_disk=layout.OFFSET_INDEX in suffixes,
+        )
+        segment.first_append_ms = min(now_ms, status.st_mtime_ns // 1_000_000)
+        if segments:
+            segments[-1].end = base
+        segments.append(segment)
+    return segments, [base for base, suffixes in numbered.items() if layout.SNAPSHOT in suffixes]
+
+
+def _trusted(segments: list[Segment], recovery_point: int) -> int:
+    """How many segments need not be read after a crash; never the newest."""
+    count = 0
+    for segment in segments[:-1]:
+        if segment.end > recovery_point or not segment.index_on_disk:
+            break
+        count += 1
+    return count
+
+
+def _load_clean(loaded: Loaded, now_ms: int) -> bool:
+    """False if the newest segment is not as a clean stop leaves it."""
+    newest = loaded.segments[-1]
+    try:
+        newest.load_tail()
+    except StorageError as error:
+        log.error("%s; recovering it although the last stop was clean", error)
+        return False
+    loaded.trusted_end = newest.end
+    loaded.epochs.truncate_from_end(newest.end)
+    loaded.snapshots.retain(loaded.segments[0].base, newest.end)
+    loaded.state = loaded.snapshots.state_at(loaded.segments, newest.end, now_ms=now_ms)
+    return True
+
+
+def _read_epochs(segments: Iterable[Segment], epochs: LeaderEpochs) -> None:
+    """The epochs of trusted segments, where an operator removed the checkpoint."""
+    for segment in segments:
+        for chunk in read_batches(segment.file().fd, 0, segment.size):
+            for _, _, base, _, epoch, _ in chunk.batches:
+                if epoch > epochs.latest:
+                    epochs.assign(epoch, base)
+        segment.release_file()
+
+
+class _Recovery:
+    """Reads `segments[trusted:]`, cuts what must not stay, and fills the rest of `loaded`."""
+
+    def __init__(self, files: Files, loaded: Loaded, trusted: int, recovery_point: int, now_ms: int) -> None:
+        self._files = files
+        self._loaded = loaded
+        self._trusted = trusted
+        self._recovery_point = recovery_point
+        self._now_ms = now_ms
+        base = loaded.segments[trusted].base
+        loaded.epochs.truncate_from_end(base)
+        loaded.snapshots.retain(loaded.segments[0].base, base)
+        loaded.state = loaded.snapshots.state_at(loaded.segments[:trusted], base, now_ms=now_ms)
+        loaded.trusted_end = base
+        self._expected = base
+        self._epoch = loaded.epochs.latest
+
+    def run(self) -> None:
+        segments, snapshots = self._loaded.segments, self._loaded.snapshots
+        for index in range(self._trusted, len(segments)):
+            segment = segments[index]
+            if segment.base != self._expected:
+                self._drop(index, f"{segment.path} begins after a hole: the log ends at offset {self._expected}")
+                return
+            if segment.base not in snapshots.stored:
+                snapshots.pending[segment.base] = self._loaded.state.snapshot()
+            if not self._read(segment):
+                self._drop(index + 1, f"it follows the cut in {segment.path}")
+                return
+            if index < len(segments) - 1:
+                segment.close_maps()
+                segment.release_file()
+
+    def _read(self, segment: Segment) -> bool:
+        """False if the segment had to be cut."""
+        size, segment.size = segment.size, 0
+        segment.start_maps()
+        segment.end = segment.base
+        for chunk in read_batches(segment.file().fd, 0, size, self._scan):
+            if chunk.stop != walker.WHOLE:
+                self._cut(segment, chunk.position, size, _WHY[chunk.stop])
+                return False
+            for at, length, base, following, epoch, timestamp in chunk.batches:
+                segment.note(chunk.position + at, length, following, timestamp)
+                segment.size = chunk.position + at + length
+                if epoch > self._loaded.epochs.latest:
+                    self._loaded.epochs.assign(epoch, base)
+            for ended in replay(chunk, self._loaded.state, now_ms=self._now_ms):
+                if ended.aborted:
+                    segment.add_aborted(AbortedTransaction(*ended[:4]))
+        return True
+
+    def _scan(self, data: bytes) -> tuple[list[ScannedBatch], int, int]:
+        found = walker.recover_scan(data, 0, self._expected, max(self._epoch, NO_EPOCH))
+        if found[0]:
+            self._expected, self._epoch = found[0][-1][3], found[0][-1][4]
+        return found
+
+    def _cut(self, segment: Segment, position: int, size: int, why: str) -> None:
+        self._files.truncate(segment.file().fd, position)
+        segment.size = position
+        self._say(
+            f"{segment.path}: cut at byte {position} of {size}, offset {self._expected}: {why}", lost=self._expected
+        )
+
+    def _drop(self, index: int, why: str) -> None:
+        segments = self._loaded.segments
+        for segment in segments[index:]:
+            segment.release_file()
+            remove_files(self._files, segment)
+            self._say(f"{segment.path}: removed with {segment.size} bytes: {why}", lost=segment.base)
+        del segments[index:]
+
+    def _say(self, text: str, *, lost: int) -> None:
+        self._loaded.cuts.append(text)
+        if lost < self._recovery_point:
+            log.error("%s; offset %d was flushed: the disk lost or damaged it", text, lost)
+        else:
+            log.warning("%s", text)
+
+
+def remove_files(files: Files, segment: Segment) -> None:
+    """Removes a segment's files, the log last: without it the others are rubbish that the next start sweeps."""
+    for suffix in (*layout.COMPANIONS, layout.LOG):
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(segment.stem + suffix)

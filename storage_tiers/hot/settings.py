@@ -1,0 +1,54 @@
+"""What a partition's log is told to do: Kafka's topic configs, resolved to plain values with Kafka's defaults.
+
+Immutable; a changed config is a new `LogSettings` given to `HotLog.reconfigure`. Nothing here is read from a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+TimestampType = Literal["CreateTime", "LogAppendTime"]
+
+DAY_MS = 24 * 60 * 60 * 1000
+HOUR_MS = 60 * 60 * 1000
+#: Kafka's "no bound" of message and millisecond counts.
+UNBOUNDED = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """Sizes in bytes, times in milliseconds; -1 means no bound for the retention limits.
+
+    `local_retention_*` are tidelog's own defaults (Kafka: -2, as much as `retention_*`).
+    """
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * DAY_MS
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    retention_ms: int = 7 * DAY_MS
+    retention_bytes: int = -1
+    local_retention_ms: int = HOUR_MS
+    local_retention_bytes: int = 1 << 30
+    max_message_bytes: int = 1048588
+    timestamp_type: TimestampType = "CreateTime"
+    timestamp_before_max_ms: int = UNBOUNDED
+    timestamp_after_max_ms: int = HOUR_MS
+    flush_messages: int = UNBOUNDED
+    flush_ms: int = UNBOUNDED
+    file_delete_delay_ms: int = 60_000
+    cleanup_compact: bool = False
+    cleanup_delete: bool = True
+    remote_storage_enable: bool = False
+    min_insync_replicas: int = 1
+    preallocate: bool = False
+    compression_type: str = "producer"
+    producer_id_expiration_ms: int = DAY_MS
+
+    @property
+    def cleanup_policy(self) -> tuple[str, ...]:
+        """Kafka's `cleanup.policy` as it was given: `delete`, `compact`, both, or none."""
+        chosen = (("delete", self.cleanup_delete), ("compact", self.cleanup_compact))
+        return tuple(name for name, on in chosen if on)

@@ -1,0 +1,79 @@
+"""The producer snapshots of one partition: at each segment's base, and at the log end of a clean stop.
+
+A snapshot taken at a roll waits in memory (`pending`) until the flush that makes the closed segment trusted has written
+it. Invariant: the state at any offset of the log is the newest snapshot at or below it plus the batches since.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+
+from storage_tiers.errors import CorruptRecord
+from storage_tiers.files import Files
+from storage_tiers.hot import layout
+from storage_tiers.hot.producer_state import ProducerStateManager
+from storage_tiers.hot.scan import Chunk, read_batches, replay
+from storage_tiers.hot.segment import Segment
+
+log = logging.getLogger(__name__)
+
+
+class Snapshots:
+    def __init__(self, files: Files, directory: str, stored: Iterable[int]) -> None:
+        self._files = files
+        self._directory = directory
+        self.stored = set(stored)
+        self.pending: dict[int, bytes] = {}
+
+    def path(self, offset: int) -> str:
+        return os.path.join(self._directory, layout.file_name(offset, layout.SNAPSHOT))
+
+    def retain(self, low: int, high: int) -> None:
+        """Drops the snapshots outside [low, high]."""
+        for offset in [each for each in self.pending if not low <= each <= high]:
+            del self.pending[offset]
+        for offset in [each for each in self.stored if not low <= each <= high]:
+            self.stored.discard(offset)
+            self._files.unlink(self.path(offset))
+
+    def state_at(self, segments: Sequence[Segment], offset: int, *, now_ms: int) -> ProducerStateManager:
+        """The state of the log's producers before `offset`, which lies within `segments` or at their end."""
+        low = segments[0].base if segments else 0
+        known = sorted((each for each in self.stored | self.pending.keys() if low <= each <= offset), reverse=True)
+        start, state = low, ProducerStateManager()
+        for each in known:
+            loaded = self._load(each, now_ms)
+            if loaded is not None:
+                start, state = each, loaded
+                break
+        for segment in segments:
+            if segment.end > start and segment.base < offset:
+                replay_segment(segment, state, start, offset, now_ms=now_ms)
+        return state
+
+    def _load(self, offset: int, now_ms: int) -> ProducerStateManager | None:
+        content = self.pending.get(offset)
+        try:
+            if content is None:
+                with open(self.path(offset), "rb") as file:
+                    content = file.read()
+            return ProducerStateManager.restore(content, now_ms=now_ms)
+        except (FileNotFoundError, CorruptRecord) as error:
+            log.warning("%s: %s; replaying the log from an earlier one", self.path(offset), error)
+            return None
+
+
+def replay_segment(segment: Segment, state: ProducerStateManager, start: int, end: int, *, now_ms: int) -> None:
+    """Takes the segment's batches with base offsets in [start, end) into `state`."""
+    span = segment.find(start)
+    if span is None:
+        return
+    for chunk in read_batches(segment.file().fd, span.position, segment.size):
+        batches = chunk.batches
+        if batches and batches[-1][2] >= end:
+            batches = [batch for batch in batches if batch[2] < end]
+        replay(Chunk(chunk.position, chunk.data, batches, chunk.stop), state, now_ms=now_ms)
+        if len(batches) < len(chunk.batches):
+            return
