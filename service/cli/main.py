@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from service.cli.cold import cold
 from service.cli.consume import consume
 from service.cli.errors import ReportingGroup
 from service.cli.log import log
@@ -26,6 +27,7 @@ app.add_typer(topic, name="topic")
 app.command()(produce)
 app.command()(consume)
 app.add_typer(log, name="log")
+app.add_typer(cold, name="cold")
 
 
 def _print_version(wanted: bool) -> None:

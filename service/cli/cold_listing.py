@@ -1,0 +1,136 @@
+"""What a bucket says that it holds, read from its manifests alone: no segment, no sidecar, no node is asked.
+
+One partition after the other, each from a root of its own moment. A manifest that cannot be read is reported in its
+place and does not hide the others. Whether the objects are there and sound is `tidelog fsck`'s question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from storage_tiers.cold import keys
+from storage_tiers.cold.lookup import live_bytes, live_entries
+from storage_tiers.cold.manifest import Entry, Ids, Page, PageRef, Root, State
+from storage_tiers.cold.manifest_json import decode, decode_page
+from storage_tiers.cold.object_store import BlockingObjectStore
+from storage_tiers.cold.topic_file import TopicState, decode_topic
+from storage_tiers.errors import TierCorrupt, TierObjectMissing
+from storage_tiers.types import TopicId
+
+#: How often a manifest is read again whose pages were rewritten meanwhile.
+ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ColdPartition:
+    """`current` is whether the topic's name means this topic id and is not deleted (None: `topic.json` does not tell).
+
+    `ranges` is empty unless it was asked for; `root` is None, and `fault` says why, where the manifest cannot be read.
+    """
+
+    cluster_id: str
+    topic: str
+    topic_id: str
+    partition: int
+    current: bool | None
+    root: Root | None
+    ranges: Sequence[Entry] = ()
+    fault: str = ""
+
+    @property
+    def range_count(self) -> int:
+        return 0 if self.root is None else len(self.root.entries) + sum(ref.count for ref in self.root.live_pages)
+
+    @property
+    def records(self) -> int:
+        if self.root is None:
+            return 0
+        return sum(e.records for e in self.root.entries) + sum(ref.records for ref in self.root.live_pages)
+
+    @property
+    def bytes(self) -> int:
+        return 0 if self.root is None else live_bytes(self.root)
+
+    @property
+    def removed_count(self) -> int:
+        return 0 if self.root is None else len(self.root.removed) + sum(ref.count for ref in self.root.removed_pages)
+
+    @property
+    def time_span(self) -> tuple[int, int]:
+        """Least and largest timestamp (ms) of the ranges; (-1, -1) if there is none."""
+        if self.root is None or not self.range_count:
+            return -1, -1
+        parts: list[Entry | PageRef] = [*self.root.entries, *self.root.live_pages]
+        return min(part.min_timestamp for part in parts), max(part.max_timestamp for part in parts)
+
+
+def cold_partitions(
+    store: BlockingObjectStore, *, cluster_id: str | None, topic: str | None, with_ranges: bool
+) -> Iterator[ColdPartition]:
+    """Every partition of every topic id that the bucket knows, in the order of their keys."""
+    clusters = [cluster_id] if cluster_id is not None else store.list_folders("")
+    for cluster in clusters:
+        topics = [topic] if topic is not None else store.list_folders(keys.topics_prefix(cluster))
+        for name in topics:
+            yield from _of_topic(store, cluster, name, with_ranges)
+
+
+def _of_topic(store: BlockingObjectStore, cluster: str, topic: str, with_ranges: bool) -> Iterator[ColdPartition]:
+    state = _topic_state(store, cluster, topic)
+    for folder in store.list_folders(keys.topic_prefix(cluster, topic)):
+        for info in store.list(f"{keys.topic_prefix(cluster, topic)}{folder}/manifests/"):
+            try:
+                parsed = keys.parse(info.key)
+            except ValueError:
+                continue
+            if isinstance(parsed, keys.ManifestKey):
+                yield _partition(store, parsed, state, with_ranges)
+
+
+def _topic_state(store: BlockingObjectStore, cluster: str, topic: str) -> TopicState | None:
+    try:
+        return decode_topic(store.get(keys.topic_file_key(cluster, topic)).data, cluster, topic)
+    except (TierObjectMissing, TierCorrupt):
+        return None
+
+
+def _partition(
+    store: BlockingObjectStore, key: keys.ManifestKey, state: TopicState | None, with_ranges: bool
+) -> ColdPartition:
+    ids = Ids(key.cluster, key.topic, key.topic_id, key.partition)
+    root: Root | None = None
+    ranges: tuple[Entry, ...] = ()
+    fault = ""
+    try:
+        root, ranges = _read(store, ids, with_ranges)
+    except (TierCorrupt, TierObjectMissing) as error:
+        fault = str(error)
+    return ColdPartition(
+        ids.cluster_id,
+        ids.topic,
+        str(ids.topic_id),
+        ids.partition,
+        _is_current(state, ids.topic_id),
+        root,
+        ranges,
+        fault,
+    )
+
+
+def _is_current(state: TopicState | None, topic_id: TopicId) -> bool | None:
+    return None if state is None else state.topic_id == topic_id and state.state is State.LIVE
+
+
+def _read(store: BlockingObjectStore, ids: Ids, with_ranges: bool) -> tuple[Root, tuple[Entry, ...]]:
+    def load_page(ref: PageRef) -> Page:
+        return decode_page(store.get(ref.key).data, ids, ref)
+
+    for attempt in range(ATTEMPTS):
+        root = decode(store.get(ids.manifest_key).data, ids)
+        try:
+            return root, tuple(live_entries(root, load_page)) if with_ranges else ()
+        except TierObjectMissing:  # the page was written anew since the root was read
+            if attempt == ATTEMPTS - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")

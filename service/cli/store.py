@@ -1,0 +1,41 @@
+"""What commands that read a bucket share: the options that name it, and opening it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.errors import Unreachable
+from storage_tiers.errors import InvalidConfig, StoreRefused, TierUnavailable
+
+if TYPE_CHECKING:
+    from storage_tiers.cold.object_store import BlockingObjectStore
+
+StoreUrl = Annotated[
+    str, typer.Option("--store", "-s", metavar="URL", help="s3://bucket/prefix, file:///path, or a path.")
+]
+S3Endpoint = Annotated[str | None, typer.Option("--s3-endpoint", metavar="URL", help="Other than AWS's own.")]
+S3Region = Annotated[str | None, typer.Option("--s3-region", help="Overrides the standard AWS setting.")]
+ClusterId = Annotated[str | None, typer.Option("--cluster-id", help="Only this cluster. [default: all in the store]")]
+
+
+@contextmanager
+def opened_store(url: str, endpoint: str | None, region: str | None) -> Iterator[BlockingObjectStore]:
+    """The store at `url`, closed afterwards. A store that refuses or does not answer meanwhile is Unreachable."""
+    from storage_tiers.cold.stores.locate import StoreLocation, open_blocking_store
+
+    try:
+        location = StoreLocation.parse(url, endpoint=endpoint, region=region)
+    except InvalidConfig as error:
+        raise typer.BadParameter(str(error), param_hint="--store") from None
+    try:
+        store = open_blocking_store(location)
+        try:
+            yield store
+        finally:
+            store.close()
+    except (StoreRefused, TierUnavailable) as error:
+        raise Unreachable(str(error)) from None
