@@ -97,7 +97,8 @@ class TopicService:
         self, names: Sequence[str], topic_ids: Sequence[TopicId] = ()
     ) -> Sequence[tuple[str, TopicId] | LogError]:
         answers: list[tuple[str, TopicId] | LogError] = []
-        for wanted in (*names, *topic_ids):
+        doomed: list[str | TopicId] = [*names, *topic_ids]
+        for wanted in doomed:
             try:
                 topic = await self._metadata.change(partial(self._plan_deletion, wanted=wanted))
                 answers.append((topic.name, topic.topic_id))
