@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.backoff import Backoff, BackoffSettings
+from storage_tiers.clock import Rng
 from storage_tiers.cold.byte_budget import ByteBudget, Ticket
-from storage_tiers.cold.object_store import ObjectStore
-from storage_tiers.cold.tier_questions import FetchChunk, FetchObject, ReadyFile
+from storage_tiers.cold.patient_reads import GetStore, PatientReads
+from storage_tiers.cold.tier_questions import Done, FetchChunk, FetchObject, Hurry, ReadyFile
 from storage_tiers.cold.tier_settings import CHUNK_BYTES, MAX_METADATA_OBJECT_BYTES, MIB, TierSettings
-from storage_tiers.errors import InvalidRequest, StorageError, TierCorrupt, TierUnavailable
+from storage_tiers.errors import InvalidRequest, StorageError, TierCorrupt
 from storage_tiers.records.checksum import crc32c
 
 #: What names a download: object, position, length, checksums (None: unverified).
@@ -33,24 +31,13 @@ class Flight(NamedTuple):
 
 
 class Downloads:
-    """`retries` counts reads that were asked again."""
-
-    def __init__(
-        self,
-        store: Callable[[], Awaitable[ObjectStore]],
-        directory: str,
-        settings: TierSettings,
-        clock: Clock,
-        rng: Rng,
-    ) -> None:
+    def __init__(self, store: GetStore, directory: str, settings: TierSettings, reads: PatientReads, rng: Rng) -> None:
         self._store = store
         self._directory = directory
-        self._settings = settings
-        self._clock = clock
+        self._reads = reads
         self._rng = rng
         self._flying: dict[Wanted, Flight] = {}
         self.budget = ByteBudget(settings.download_bytes_in_flight, settings.download_connections)
-        self.retries = 0
 
     async def fetch_chunk(self, question: FetchChunk) -> ReadyFile:
         """TierCorrupt if the object's bytes are fewer or others than the checksums say."""
@@ -63,6 +50,12 @@ class Downloads:
         if not 0 < question.length <= MAX_METADATA_OBJECT_BYTES:
             raise InvalidRequest(f"{question.length} bytes of {question.key} are not fetched as one object")
         return await self._once(question, None)
+
+    async def hurry(self, question: Hurry) -> Done:
+        for wanted, flight in self._flying.items():
+            if wanted[:3] == (question.key, question.position, question.length):
+                self.budget.hurry(flight.ticket)
+        return Done()
 
     async def close(self) -> None:
         """Gives up what is under way and leaves no file of it."""
@@ -105,24 +98,11 @@ class Downloads:
         return ReadyFile(name, length)
 
     async def _get(self, key: str, position: int, length: int) -> bytes:
-        """Asks again while the store does not answer, until the deadline."""
-        settings = self._settings
-        backoff = Backoff(BackoffSettings(settings.first_retry_s, settings.longest_retry_s), self._rng)
-        failure = "no answer"
-        try:
-            async with asyncio.timeout(settings.read_deadline_s):
-                while True:
-                    try:
-                        store = await self._store()
-                        return (await store.get(key, position, length)).data
-                    except TierUnavailable as error:
-                        failure = str(error)
-                    self.retries += 1
-                    await self._clock.sleep(backoff.next_delay())
-        except TimeoutError as error:
-            raise TierUnavailable(
-                f"the store gave no bytes of {key} within {settings.read_deadline_s:g} s ({failure}); ask again"
-            ) from error
+        async def attempt() -> bytes:
+            store = await self._store()
+            return (await store.get(key, position, length)).data
+
+        return await self._reads.until_answered(f"bytes of {key}", attempt)
 
 
 def _verify(data: bytes, wanted: Wanted) -> None:

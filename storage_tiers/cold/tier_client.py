@@ -16,20 +16,19 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold import manifest_json
+from storage_tiers.cold import tier_questions as questions
 from storage_tiers.cold.backoff import Backoff, BackoffSettings
+from storage_tiers.cold.cluster_file import ClusterState, Holder
+from storage_tiers.cold.manifest import Entry, Ids, Root, Writer
 from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.sweeper import SweepReport
 from storage_tiers.cold.tier_launcher import ExecLauncher, TierHandle, TierLauncher
 from storage_tiers.cold.tier_protocol import Ask, Configure, Forget, Frame, Idle, Reply, encode, read_frame
-from storage_tiers.cold.tier_questions import (
-    Counters,
-    FetchChunk,
-    FetchObject,
-    Question,
-    ReadyFile,
-    Stats,
-    answer_type,
-)
-from storage_tiers.cold.tier_settings import TierSettings
+from storage_tiers.cold.tier_questions import Counters, Question, ReadyFile, Stats, answer_type
+from storage_tiers.cold.tier_settings import MIB, TierSettings
+from storage_tiers.cold.topic_file import TopicState
+from storage_tiers.cold.uploader import ExtendJob
 from storage_tiers.cold.wire import ProtocolError, from_json
 from storage_tiers.errors import LogError, TierUnavailable
 
@@ -94,25 +93,83 @@ class TierClient:
     def running(self) -> bool:
         return self._life is not None
 
-    # --- operations ---------------------------------------------------------------------------------------------------
-    async def fetch_chunk(self, question: FetchChunk) -> ReadyFile:
+    # --- the cluster and its topics -----------------------------------------------------------------------------------
+    async def probe(self, key_prefix: str) -> None:
+        """StoreRefused if the store ignores conditional writes, tried on a key under `key_prefix`."""
+        await self.ask(questions.Probe(key_prefix))
+
+    async def read_cluster(self, cluster_id: str) -> ClusterState | None:
+        return (await self.ask(questions.ReadCluster(cluster_id))).state
+
+    async def open_cluster(self, cluster_id: str, holder: Holder, expected_incarnation: int) -> int:
+        """The new incarnation (`cluster_file.open_cluster`). FencedWriter if the bucket has another than was expected."""
+        return (await self.ask(questions.OpenCluster(cluster_id, holder, expected_incarnation))).number
+
+    async def read_topic(self, cluster_id: str, topic: str) -> TopicState | None:
+        return (await self.ask(questions.ReadTopic(cluster_id, topic))).state
+
+    async def put_topic_file(self, topic: TopicState) -> TopicState:
+        return _present((await self.ask(questions.PublishTopic(topic))).state)
+
+    async def mark_topic_deleted(self, topic: TopicState) -> TopicState:
+        """What the file says then: it is left alone if the name means another id by now."""
+        return _present((await self.ask(questions.MarkTopicDeleted(topic))).state)
+
+    # --- one partition's manifest -------------------------------------------------------------------------------------
+    async def load_root(self, ids: Ids, writer: Writer) -> Root | None:
+        """The store's own root; None if there is no manifest."""
+        return _root((await self.ask(questions.LoadRoot(ids, writer))).text, ids)
+
+    async def extend(self, ids: Ids, writer: Writer, job: ExtendJob) -> Root:
+        """The newest root: with the range, or, if the manifest's end is not where it begins, without."""
+        return await self._commit(ids, questions.Extend(ids, writer, job), job.length)
+
+    async def claim(self, ids: Ids, writer: Writer, leader_epoch: int) -> Root:
+        return await self._commit(ids, questions.Claim(ids, writer, leader_epoch))
+
+    async def raise_log_start(self, ids: Ids, writer: Writer, offset: int) -> Root:
+        return await self._commit(ids, questions.RaiseLogStart(ids, writer, offset))
+
+    async def retire(self, ids: Ids, writer: Writer, log_start: int) -> Root:
+        return await self._commit(ids, questions.Retire(ids, writer, log_start))
+
+    async def delete_partition(self, ids: Ids, writer: Writer) -> Root:
+        return await self._commit(ids, questions.DeletePartition(ids, writer))
+
+    async def sweep(self, ids: Ids, writer: Writer, grace_ms: int) -> SweepReport:
+        return await self.ask(questions.Sweep(ids, writer, grace_ms))
+
+    async def _commit(self, ids: Ids, question: Question[questions.RootDocument], upload_bytes: int = 0) -> Root:
+        return _present(_root((await self.ask(question, upload_bytes=upload_bytes)).text, ids))
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+    async def fetch_chunk(self, question: questions.FetchChunk) -> ReadyFile:
         return await self.ask(question)
 
-    async def fetch_object(self, question: FetchObject) -> ReadyFile:
+    async def fetch_object(self, question: questions.FetchObject) -> ReadyFile:
         return await self.ask(question)
 
+    async def hurry(self, question: questions.Hurry) -> None:
+        await self.ask(question)
+
+    async def page_entries(self, question: questions.PageEntries) -> tuple[Entry, ...]:
+        return (await self.ask(question)).entries
+
+    # --- asking -------------------------------------------------------------------------------------------------------
     async def refresh_counters(self) -> Counters | None:
         """The newest counters of the process. Starts none: without one, those that the last one left."""
         if self._life is not None:
             self.stats.counters = await self.ask(Stats())
         return self.stats.counters
 
-    async def ask(self, question: Question[Answer], *, deadline_s: float | None = None) -> Answer:
-        """The process's answer, or its LogError. TierUnavailable if it ended, or did not answer in time."""
+    async def ask(self, question: Question[Answer], *, upload_bytes: int = 0) -> Answer:
+        """The process's answer, or its LogError. TierUnavailable if it ended, or did not answer in time: longer than the
+        process's own deadlines, so that this one counts only if the process hangs or its queues are long."""
         name = type(question).__name__
         self.stats.asked[name] += 1
-        if deadline_s is None:
-            deadline_s = self._settings.read_deadline_s + SLACK_S
+        settings = self._settings
+        deadline_s = max(settings.read_deadline_s, settings.commit_deadline_s) + SLACK_S
+        deadline_s += upload_bytes / MIB * settings.upload_s_per_mib
         try:
             async with asyncio.timeout(deadline_s), self._slots:
                 life = await self._running_life()
@@ -211,6 +268,16 @@ class TierClient:
             await asyncio.gather(life.listening, return_exceptions=True)
         if self.on_end is not None:
             self.on_end()
+
+
+def _root(text: str | None, ids: Ids) -> Root | None:
+    return None if text is None else manifest_json.decode(text.encode(), ids)
+
+
+def _present(found: Answer | None) -> Answer:
+    if found is None:
+        raise TierUnavailable("the tier process gave an empty answer; ask again")
+    return found
 
 
 @dataclass(slots=True)

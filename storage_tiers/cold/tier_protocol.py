@@ -24,8 +24,8 @@ from storage_tiers.cold.tier_settings import TierSettings
 from storage_tiers.cold.wire import ProtocolError, from_json, to_json
 from storage_tiers.errors import Advice, LogError
 
-#: Above any root (32 KiB) or list of entries that is sent; a longer frame is a broken peer.
-MAX_FRAME_BYTES = 1 << 20
+#: Nearly every frame is below 64 KiB; the producers that an extension carries are 60 bytes each. A longer one is a bug.
+MAX_FRAME_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold import tier_questions as ask
 from storage_tiers.cold.counting_store import CountingStore
 from storage_tiers.cold.downloads import Downloads
 from storage_tiers.cold.object_store import ObjectStore
+from storage_tiers.cold.patient_reads import PatientReads
 from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.tier_commits import TierCommits
 from storage_tiers.cold.tier_protocol import Ask, Configure, Forget, Idle, Reply, encode, read_frame
-from storage_tiers.cold.tier_questions import Counters, FetchChunk, FetchObject, Question, Stats
+from storage_tiers.cold.tier_questions import Counters, Question, Stats
 from storage_tiers.cold.wire import ProtocolError, to_json
 from storage_tiers.errors import LogError, TierUnavailable
 
@@ -70,6 +73,32 @@ class TierServer:
         self._stopped.set()
 
 
+Workers = dict[type[Question[Any]], Callable[[Any], Awaitable[Any]]]
+
+
+def _workers(downloads: Downloads, commits: TierCommits) -> Workers:
+    """Who works on which question."""
+    return {
+        ask.FetchChunk: downloads.fetch_chunk,
+        ask.FetchObject: downloads.fetch_object,
+        ask.Hurry: downloads.hurry,
+        ask.PageEntries: commits.page_entries,
+        ask.Probe: commits.probe,
+        ask.ReadCluster: commits.read_cluster,
+        ask.OpenCluster: commits.open_cluster,
+        ask.ReadTopic: commits.read_topic,
+        ask.PublishTopic: commits.publish_topic,
+        ask.MarkTopicDeleted: commits.mark_topic_deleted,
+        ask.LoadRoot: commits.load_root,
+        ask.Extend: commits.extend,
+        ask.Claim: commits.claim,
+        ask.RaiseLogStart: commits.raise_log_start,
+        ask.Retire: commits.retire,
+        ask.DeletePartition: commits.delete_partition,
+        ask.Sweep: commits.sweep,
+    }
+
+
 class Session:
     """What one configured socket has under way."""
 
@@ -83,15 +112,13 @@ class Session:
         self._open_store = open_store
         self._opening = asyncio.Lock()
         self._store: CountingStore | None = None
-        self._downloads = Downloads(self._get_store, configure.cache_directory, settings, clock, rng)
+        self._reads = PatientReads(settings, clock, rng)
+        self._downloads = Downloads(self._get_store, configure.cache_directory, settings, self._reads, rng)
         self._working: dict[int, asyncio.Task[None]] = {}
         self._asked: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._workers: dict[type[Question[Any]], Callable[[Any], Awaitable[Any]]] = {
-            FetchChunk: self._downloads.fetch_chunk,
-            FetchObject: self._downloads.fetch_object,
-        }
+        self._workers = _workers(self._downloads, TierCommits(self._get_store, settings, self._reads, clock, rng))
         self._wait_idle()
 
     # --- frames -------------------------------------------------------------------------------------------------------
@@ -171,7 +198,7 @@ class Session:
             store_calls=dict(store.calls) if store is not None else {},
             bytes_downloaded=store.bytes_downloaded if store is not None else 0,
             bytes_uploaded=store.bytes_uploaded if store is not None else 0,
-            retries=self._downloads.retries,
+            retries=self._reads.repeated,
             most_bytes_in_flight=self._downloads.budget.most_held_bytes,
             peak_resident_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )

@@ -14,7 +14,7 @@ MAX_METADATA_OBJECT_BYTES = 64 * MIB
 @dataclass(frozen=True, slots=True)
 class TierSettings:
     """Downloads: one S3 connection gives about 40 MB/s, so `download_connections` bounds their speed and
-    `download_bytes_in_flight` their memory. Uploads: each holds at most two parts of its object in memory.
+    `download_bytes_in_flight` their memory. `uploads` and `upload_bytes_in_flight` do the same for uploads.
 
     `read_deadline_s` bounds a read with all its repetitions, from when its turn comes; `commit_deadline_s` an operation
     on a manifest; an upload gets `upload_s_per_mib` on top. Seconds throughout.

@@ -1,8 +1,8 @@
 """Frozen values to JSON and back, by their type hints: the form in which broker and tier process pass them.
 
-Knows dataclasses, NamedTuples, TopicId, bytes (base64), str, int, float, bool, None unions, `tuple[X, ...]` and
-`dict[str, X]`. Every other type is refused when it is met, so a message cannot silently lose a field. What arrives is
-checked against the hints: a value of another shape is a `ProtocolError`, never a half-built message.
+Knows dataclasses, NamedTuples, Enums of str, TopicId, bytes (base64), str, int, float, bool, None unions,
+`tuple[X, ...]` and mappings from str. Every other type is refused when it is met, so a message cannot silently lose a
+field. What arrives is checked against the hints: another shape is a `ProtocolError`, never a half-built message.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping
+from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
@@ -31,6 +32,8 @@ def to_json(value: Any) -> Any:
         return value
     if isinstance(value, TopicId):
         return str(value)
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if dataclasses.is_dataclass(value):
@@ -53,10 +56,12 @@ def _build(kind: Any, value: Any) -> Any:
         return _build_optional(kind, value)
     if origin is tuple:
         return tuple(_build(typing.get_args(kind)[0], item) for item in _expect(list, value))
-    if origin is dict:
+    if origin is dict or origin is Mapping:
         return {key: _build(typing.get_args(kind)[1], item) for key, item in _expect(dict, value).items()}
     if dataclasses.is_dataclass(kind):
         return _build_dataclass(kind, _expect(dict, value))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _build_enum(kind, value)
     if hasattr(kind, "_fields"):
         hints = _hints(kind)
         items = _expect(list, value)
@@ -78,6 +83,13 @@ def _build_dataclass(kind: Any, value: dict[str, Any]) -> Any:
     if value.keys() != hints.keys():
         raise ProtocolError(f"{kind.__name__} has the fields {sorted(hints)}, not {sorted(value)}")
     return kind(**{name: _build(hint, value[name]) for name, hint in hints.items()})
+
+
+def _build_enum(kind: type[Enum], value: Any) -> Enum:
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise ProtocolError(f"{value!r} is no {kind.__name__}") from error
 
 
 def _build_plain(kind: Any, value: Any) -> Any:
