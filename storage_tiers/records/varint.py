@@ -38,6 +38,9 @@ def decode_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def _decode(buffer: Buffer, position: int, max_bytes: int, bits: int) -> tuple[int, int]:
+    if position < len(buffer) and buffer[position] < 0x80:  # most are one byte
+        raw = buffer[position]
+        return (raw >> 1) ^ -(raw & 1), position + 1
     raw = 0
     for index in range(max_bytes):
         if position + index >= len(buffer):

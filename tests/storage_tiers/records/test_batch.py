@@ -191,6 +191,26 @@ def test_each_record_is_looked_at_under_every_codec(fault: str, codec: Codec) ->
     assert validate(batch, max_bytes=LIMIT, deep=False).highest_timestamp is None
 
 
+@pytest.mark.parametrize(
+    "tail",
+    ["02 01 01", "01", "04 00 01", "02 04 61 01", "02 02 61", "02 02 61 03", "02 02 61 04 78", "feffffff0f", "80"],
+    ids=[
+        "null name",
+        "negative count",
+        "one too few",
+        "long name",
+        "no value",
+        "value of -2",
+        "long value",
+        "many",
+        "cut",
+    ],
+)
+def test_headers_that_are_none(tail: str) -> None:
+    with pytest.raises(InvalidRecord, match="headers"):
+        validate(with_payload(record(body="00 00 00 01 01 " + tail), 1), max_bytes=LIMIT)
+
+
 @pytest.mark.parametrize("body", ["00 00 00 01 01 00", "00 00 00 8100 01 00"])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_compacted_topics_need_keys_however_null_is_written(body: str, codec: Codec) -> None:
