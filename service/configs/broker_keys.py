@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from grpc_api.contract.topics import ConfigKind
 from service.configs.keys import ConfigKey, Dynamic, Effect, Registry, Scope, Synonym
 from service.configs.topic_keys import DAY_MS, TOPIC_KEYS
-from service.configs.types import Validator, Value, at_least, between
+from service.configs.types import Validator, Value, at_least, between, unlimited_or_positive
 
 INT_MAX = (1 << 31) - 1
 
@@ -31,9 +31,9 @@ _UNITS: dict[str, tuple[ConfigKind, Value | None, Validator | None]] = {
     "log.roll.hours": (_INT, 168, at_least(1)),
     "log.roll.jitter.ms": (_LONG, None, at_least(0)),
     "log.roll.jitter.hours": (_INT, 0, at_least(0)),
-    "log.retention.ms": (_LONG, None, at_least(-1)),
-    "log.retention.minutes": (_INT, None, at_least(-1)),
-    "log.retention.hours": (_INT, 168, at_least(-1)),
+    "log.retention.ms": (_LONG, None, unlimited_or_positive),
+    "log.retention.minutes": (_INT, None, unlimited_or_positive),
+    "log.retention.hours": (_INT, 168, unlimited_or_positive),
     "log.flush.interval.ms": (_LONG, None, at_least(0)),
 }
 #: Kafka's update mode of the keys that topics inherit is cluster-wide, but for these.

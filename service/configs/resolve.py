@@ -146,7 +146,7 @@ class Resolver:
             segment_index_bytes=number("segment.index.bytes"),
             index_interval_bytes=number("index.interval.bytes"),
             retention_ms=number("retention.ms"),
-            retention_bytes=number("retention.bytes"),
+            retention_bytes=max(-1, number("retention.bytes")),
             local_retention_ms=_smaller_bound(number("local.retention.ms"), number("retention.ms")),
             local_retention_bytes=_smaller_bound(number("local.retention.bytes"), number("retention.bytes")),
             max_message_bytes=number("max.message.bytes"),
@@ -208,15 +208,19 @@ class Resolver:
         self._check_resource(image, resource, "Broker id must be an integer, but it is")
         wanted = None if names is None else set(names)
         if resource.kind is ResourceKind.TOPIC:
-            rows = [key for key in TOPIC_KEYS if not key.hidden and (wanted is None or key.name in wanted)]
-            return [self._describe_topic_key(image, image.topic_config(resource.name), key) for key in rows]
+            own = image.topic_config(resource.name)
+            return [entry for entry in self._describe_topic(image, own) if wanted is None or entry.name in wanted]
         rows = [key for key in BROKER_KEYS if wanted is None or key.name in wanted]
         entries = [self._describe_broker_key(image, key, everywhere=not resource.name) for key in rows]
         return [entry for entry in entries if entry is not None]
 
     def describe_new_topic(self, image: MetadataImage, configs: Mapping[str, str]) -> list[ConfigEntry]:
         """What a topic created with `configs` would be described as: the answer to CreateTopics."""
-        return [self._describe_topic_key(image, configs, key) for key in TOPIC_KEYS if not key.hidden]
+        return self._describe_topic(image, configs)
+
+    def _describe_topic(self, image: MetadataImage, own: Mapping[str, str]) -> list[ConfigEntry]:
+        rows = (key for key in TOPIC_KEYS if not key.hidden or key.name in own)
+        return [self._describe_topic_key(image, own, key) for key in rows]
 
     def _describe_topic_key(self, image: MetadataImage, own: Mapping[str, str], key: ConfigKey) -> ConfigEntry:
         value, _ = self._topic_value(image, own, key)
@@ -389,10 +393,10 @@ def _entry(
 
 
 def _smaller_bound(local: int, whole: int) -> int:
-    """-2 is "as the whole", -1 is no bound."""
-    if local in (-2, -1):
-        return whole
-    return local if whole == -1 else min(local, whole)
+    """Of a local bound, -2 is "as the whole"; a negative bound is none. -1 if both are none."""
+    if whole < 0:
+        return max(-1, local)
+    return whole if local < 0 else min(local, whole)
 
 
 def _check_local_retention(local: str, value: int, whole: str, bound: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import TypeAlias
 
 from grpc_api.contract.topics import ConfigKind
@@ -44,12 +45,16 @@ def parse(name: str, kind: ConfigKind, text: str) -> Value:
             raise refusal(name, text, "Not a number of type DOUBLE")
         return float(trimmed)
     if kind is ConfigKind.LIST:
-        return split_list(trimmed)
+        items = split_list(trimmed)
+        if not all(items):
+            raise InvalidConfig(f"Configuration '{name}' values must not be empty.")
+        return items
     return text if kind is ConfigKind.PASSWORD else trimmed
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    return tuple(_COMMA.split(text.strip())) if text.strip() else ()
+    """The items in order, each once."""
+    return tuple(dict.fromkeys(_COMMA.split(text.strip()))) if text.strip() else ()
 
 
 def format_value(value: Value | None) -> str | None:
@@ -60,7 +65,15 @@ def format_value(value: Value | None) -> str | None:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ",".join(value)
-    return str(value)
+    return _format_double(value) if isinstance(value, float) else str(value)
+
+
+def _format_double(value: float) -> str:
+    """As Java prints it: 1.0E-8 where Python writes 1e-08."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    mantissa, _, exponent = f"{Decimal(repr(value)).normalize():E}".partition("E")
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------
@@ -104,19 +117,15 @@ def one_of(*allowed: str) -> Validator:
     return check
 
 
-def only(allowed: str, why: str) -> Validator:
-    """For a key of Kafka's of which this version serves one value."""
-
-    def check(name: str, value: Value) -> None:
-        if format_value(value) != allowed:
-            raise refusal(name, format_value(value), why)
-
-    return check
+def unlimited_or_positive(name: str, value: Value) -> None:
+    assert isinstance(value, int)
+    if value != -1 and value < 1:
+        raise refusal(name, value, "Value must be unlimited (-1) or at least 1")
 
 
 def throttled_replicas(name: str, value: Value) -> None:
     assert isinstance(value, tuple)
-    if value in ((), ("*",), ("none",)) or all(re.fullmatch(r"[0-9]+:[0-9]+", item) for item in value):
+    if value in ((), ("*",)) or all(re.fullmatch(r"[0-9]+:[0-9]+", item) for item in value):
         return
     raise refusal(
         name,
