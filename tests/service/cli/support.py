@@ -1,0 +1,59 @@
+"""Running the command in this process and in one of its own."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from service.cli.main import app
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def json_lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def tidelog(*words: str | Path, stdin: str | bytes | None = None) -> Ran:
+    """One command in this process. What it does not expect is raised here."""
+    result = CliRunner().invoke(app, [str(word) for word in words], input=stdin, catch_exceptions=False)
+    return Ran(result.exit_code, result.stdout, result.stderr)
+
+
+def tidelog_process(*words: str | Path, stdin: bytes = b"", timeout: float = 60) -> Ran:
+    """The same as a user runs it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "service.cli.main", *map(str, words)],
+        input=stdin,
+        capture_output=True,
+        timeout=timeout,
+        cwd=ROOT,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def closed_port() -> int:
+    """A port of loopback at which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

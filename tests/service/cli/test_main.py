@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.service.cli.support import ROOT, closed_port, tidelog, tidelog_process
+
+HEAVY = (
+    "aiobotocore",
+    "aiohttp",
+    "boto3",
+    "confluent_kafka",
+    "grpc",
+    "kio",
+    "pyarrow",
+    "pydantic",
+    "uvloop",
+    "asyncio",
+)
+
+
+def test_help_names_every_command() -> None:
+    ran = tidelog_process("--help")
+
+    assert ran.code == 0
+    for command in ("serve", "topic", "produce", "consume", "log", "cold"):
+        assert f" {command} " in ran.out
+
+
+def test_version() -> None:
+    assert tidelog("--version").out.startswith("tidelog 0.")
+
+
+def test_the_command_imports_nothing_heavy_before_it_is_needed() -> None:
+    script = f"import sys, service.cli.main; print([name for name in {HEAVY!r} if name in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+
+    assert ran.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "create", "t"),
+        ("topic", "list"),
+        ("topic", "describe", "t"),
+        ("topic", "alter", "t", "--partitions", "2"),
+        ("topic", "delete", "t"),
+        ("topic", "seal", "t", "--wait"),
+        ("produce", "t"),
+        ("consume", "t"),
+    ],
+    ids=" ".join,
+)
+def test_a_node_that_is_not_there_is_one_line_and_exit_code_2(words: tuple[str, ...]) -> None:
+    address = f"127.0.0.1:{closed_port()}"
+
+    ran = tidelog(*words, "--bootstrap-server", address, stdin="")
+
+    assert ran.code == 2
+    assert ran.out == ""
+    assert len(ran.err.splitlines()) == 1
+    assert f"cannot reach a node at {address}" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "list", "--bootstrap-server", "nowhere"),
+        ("topic", "list", "--bootstrap-server", "host:99999"),
+        ("topic", "create", "t", "--partitions", "0"),
+        ("topic", "create", "t", "--config", "novalue", "--bootstrap-server", "127.0.0.1:1"),
+        ("topic", "alter", "t"),
+        ("produce", "t", "--header", "novalue"),
+        ("produce", "t", "--key-separator", ""),
+        ("produce", "t", "--compression", "rar"),
+        ("produce", "t", "--file", "/nowhere/at/all"),
+        ("consume", "t", "--from", "yesterday"),
+        ("consume", "t", "--max-messages", "0"),
+        ("cold", "ls"),
+        ("cold", "ls", "--store", "ftp://elsewhere"),
+        ("cold", "ls", "--store", "memory://m", "no/topic"),
+        ("log", "dump"),
+        ("surf",),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command_line_is_exit_code_2(words: tuple[str, ...]) -> None:
+    assert tidelog(*words, stdin="").code == 2
+
+
+def test_a_store_that_is_not_there_is_one_line_and_exit_code_2() -> None:
+    ran = tidelog("cold", "ls", "--store", "file:///nowhere/at/all")
+
+    assert ran.code == 2
+    assert ran.err.startswith("tidelog: there is no directory /nowhere/at/all")
