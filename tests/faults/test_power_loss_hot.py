@@ -1,0 +1,476 @@
+"""A power loss at any moment of a hot log's life: what was flushed is there, and what is there was written.
+
+One run (appends, rolls, flushes, checkpoints, truncations, eviction, clean and unclean stops, a discarded log) is cut
+after each of its operations; each state that may be left is recovered and compared with a plain model of the run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pytest
+
+from storage_tiers.clock import SeededRng
+from storage_tiers.hot.checkpoints import (
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    mark_clean,
+    read_offsets,
+    take_clean_mark,
+    write_offsets,
+)
+from storage_tiers.hot.data_dir import DataDirectory
+from storage_tiers.hot.indexes import StoredOffsetIndex
+from storage_tiers.hot.leader_epochs import LeaderEpochs
+from storage_tiers.hot.log import HotLog
+from storage_tiers.hot.producer_state import ProducerStateManager
+from storage_tiers.hot.scan import end_transaction
+from storage_tiers.hot.settings import LogSettings
+from storage_tiers.records.batch import read_header
+from storage_tiers.records.builder import ControlKind
+from storage_tiers.records.decoder import decode_batch
+from storage_tiers.types import AbortedTransaction, EpochEntry
+from tests.faults.power_loss import Note, Operation, RecordingFiles, Tree, cuts, materialise, sites
+from tests.storage_tiers.hot.support import (
+    PARTITION,
+    START_MS,
+    append,
+    batch_of,
+    marker,
+    open_log,
+    placed,
+    read_all,
+)
+
+SETTINGS = LogSettings(segment_bytes=900, index_interval_bytes=250)
+#: States tried per cut in the normal run, and in the whole one.
+SAMPLE, WHOLE = 2, 24
+
+
+# --- the model --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Placed:
+    offset: int
+    end: int
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """One history of the log: what it holds if nothing of it is lost. A truncation begins another."""
+
+    batches: tuple[Placed, ...] = ()
+    start: int = 0
+    start_epochs: tuple[EpochEntry, ...] = ()
+    start_state: bytes = ProducerStateManager().snapshot()
+
+    def with_batch(self, batch: bytes, offset: int, epoch: int) -> Lineage:
+        content = placed(batch, offset, epoch)
+        return replace(self, batches=(*self.batches, Placed(offset, read_header(content).next_offset, content)))
+
+    def truncated(self, offset: int) -> Lineage:
+        return replace(self, batches=tuple(each for each in self.batches if each.end <= offset))
+
+    @cached_property
+    def timestamps(self) -> list[tuple[int, int]]:
+        """(offset, timestamp) of every record, markers among them."""
+        found = []
+        for each in self.batches:
+            header = read_header(each.content)
+            if header.control:
+                found.append((each.offset, header.max_timestamp))
+            else:
+                found += [(record.offset, record.timestamp) for record in decode_batch(each.content)]
+        return found
+
+    def producers(self, end: int) -> tuple[bytes, list[AbortedTransaction]]:
+        """The producer snapshot at `end`, and the aborted transactions before it."""
+        state, aborted = ProducerStateManager.restore(self.start_state, now_ms=0), []
+        for each in self.batches:
+            header = read_header(each.content)
+            if each.end > end or header.producer_id < 0:
+                continue
+            if header.control:
+                ended = end_transaction(memoryview(each.content), each.offset, state, now_ms=0)
+                if ended is not None and ended.aborted:
+                    aborted.append(AbortedTransaction(*ended[:4]))
+            else:
+                state.update(header, each.offset, now_ms=0)
+        return state.snapshot(), aborted
+
+    def epochs(self, end: int) -> tuple[EpochEntry, ...]:
+        history = LeaderEpochs(self.start_epochs)
+        for each in self.batches:
+            if each.end <= end:
+                history.assign(read_header(each.content).leader_epoch, each.offset)
+        return history.below(end)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What holds from a moment on. `flushed`: the log reaches at least there, in one of the lineages of `within`.
+
+    `evicted`: everything below may be gone. `exists`: the partition's directory is durable. `discarded`: the log was given
+    up for another one; what is left of it is one piece of it, but its owner asks no more of it.
+    """
+
+    lineages: tuple[Lineage, ...]
+    within: tuple[Lineage, ...]
+    flushed: int = 0
+    evicted: int = 0
+    log_start: int = 0
+    exists: bool = False
+    discarded: bool = False
+    identity: str | None = None
+    recovery_point: int = 0
+
+
+class Run:
+    """The workload, and the promises that it may make at each step."""
+
+    def __init__(self, root: str) -> None:
+        self.files = RecordingFiles(root)
+        self.root = root
+        self.lineage = Lineage()
+        self.promise = Promise((self.lineage,), (self.lineage,))
+        self.epoch = 1
+        self.sequences: dict[int, Iterator[int]] = {}
+        self.random = random.Random(5)
+        self.log: HotLog
+
+    # steps ------------------------------------------------------------------------------------------------------------
+    def start(self, *, clean: bool = False) -> None:
+        self.log = open_log(
+            self.root,
+            settings=SETTINGS,
+            files=self.files,
+            clean=clean,
+            recovery_point=read_offsets(os.path.join(self.root, RECOVERY_POINTS)).get(PARTITION, 0),
+            log_start_offset=read_offsets(os.path.join(self.root, LOG_STARTS)).get(PARTITION, 0),
+        )
+        self._promise(exists=True)
+
+    def append(self, batch: bytes) -> None:
+        base = self.log.end_offset
+        self.lineage = self.lineage.with_batch(batch, base, self.epoch)
+        # Before the write: any part of it may be there from its first byte on.
+        lineages = (*self.promise.lineages[:-1], self.lineage)
+        within = (*self.promise.within[:-1], self.lineage)
+        self._promise(lineages=lineages, within=within)
+        assert append(self.log, batch, epoch=self.epoch) == base
+
+    def append_some(self, count: int) -> None:
+        for _ in range(count):
+            stamps = [START_MS + self.random.randrange(100_000) for _ in range(self.random.choice((1, 2)))]
+            kind = self.random.randrange(5)
+            if kind < 2:
+                self.append(batch_of(len(stamps), value=b"v" * self.random.randrange(60), timestamps=stamps))
+            else:
+                producer = self.random.choice((71, 72))
+                sequence = self._sequence(producer)
+                self.append(batch_of(1, timestamps=stamps[:1], producer=(producer, 0, sequence)))
+
+    def transaction(self, producer: int, kind: ControlKind) -> None:
+        self.append(batch_of(1, producer=(producer, 0, self._sequence(producer)), transactional=True))
+        self.append_some(1)
+        self.append(marker(kind, producer, timestamp=START_MS + 50))
+
+    def flush(self, *, checkpoint: bool = True) -> None:
+        targets = self.log.begin_flush()
+        targets.sync()
+        self.log.finish_flush(targets)
+        assert self.log.recovery_point == self.log.end_offset
+        self._flushed()
+        if checkpoint:
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        point = self.log.recovery_point
+        write_offsets(self.files, os.path.join(self.root, RECOVERY_POINTS), {PARTITION: point})
+        self._promise(recovery_point=point)
+
+    def truncate(self, offset: int) -> None:
+        self.lineage = self.lineage.truncated(offset)
+        lineages = (*self.promise.lineages, self.lineage)
+        flushed = min(self.promise.flushed, self._end())
+        self._promise(lineages=lineages, within=lineages, flushed=flushed, recovery_point=0)
+        self.log.truncate_to(offset)
+        self.epoch += 1
+
+    def raise_log_start(self, offset: int) -> None:
+        self.log.raise_log_start(offset)
+        write_offsets(self.files, os.path.join(self.root, LOG_STARTS), {PARTITION: offset})
+        self._promise(log_start=offset)
+
+    def evict(self, offset: int) -> None:
+        self._promise(evicted=offset)
+        for path in self.log.evict_below(offset):
+            self.files.unlink(path)
+
+    def stop(self, *, clean: bool) -> None:
+        self.log.close(clean=clean)
+        if clean:
+            self._flushed()
+            self.checkpoint()
+            mark_clean(self.files, self.root)
+
+    def restart(self, *, clean: bool) -> None:
+        self.stop(clean=clean)
+        assert take_clean_mark(self.files, self.root) == clean
+        self.start(clean=clean)
+        assert read_all(self.log) == b"".join(
+            each.content for each in self.lineage.batches if each.offset >= self.log.local_start_offset
+        )
+
+    def begin_anew(self, offset: int) -> None:
+        state = self.lineage.producers(self._end())[0]
+        epochs = (EpochEntry(1, 0), EpochEntry(self.epoch + 5, offset - 20))
+        self.epoch += 6
+        self.lineage = Lineage((), offset, epochs, state)
+        lineages = (*self.promise.lineages, self.lineage)
+        self._promise(lineages=lineages, within=lineages, flushed=0, recovery_point=0, discarded=True)
+        self.log.truncate_fully_and_start_at(offset, epochs=epochs, producer_state=state)
+
+    # ------------------------------------------------------------------------------------------------------------------
+    def _sequence(self, producer: int) -> int:
+        return next(self.sequences.setdefault(producer, itertools.count()))
+
+    def _end(self) -> int:
+        return self.lineage.batches[-1].end if self.lineage.batches else self.lineage.start
+
+    def _flushed(self) -> None:
+        self._promise(within=(self.lineage,), flushed=self._end())
+
+    def _promise(self, **changes: object) -> None:
+        self.promise = replace(self.promise, **changes)  # type: ignore[arg-type]
+        self.files.note(self.promise)
+
+    def identify(self) -> None:
+        directory = DataDirectory.open(self.root, files=self.files, rng=SeededRng(3))
+        self._promise(identity=directory.establish("cluster", 1).directory_id)
+        directory.close()
+
+
+def workload(root: str) -> list[Operation]:
+    run = Run(root)
+    run.identify()
+    run.start()
+    run.append(batch_of(1, producer=(70, 3, 9)))
+    run.append_some(7)
+    run.transaction(80, ControlKind.ABORT)
+    run.flush(checkpoint=False)
+    run.append_some(8)
+    run.flush()
+    run.transaction(81, ControlKind.COMMIT)
+    run.append_some(14)
+    run.epoch = 2
+    run.append_some(8)
+    run.flush()
+    run.truncate(run.log.end_offset - 17)
+    run.append_some(12)
+    run.flush()
+    run.epoch += 1
+    run.append_some(3)
+    run.log.roll()
+    run.append_some(2)
+    middle = run.log.segments()[3].base
+    run.raise_log_start(middle)
+    run.evict(middle)
+    run.append_some(2)
+    run.restart(clean=True)
+    run.flush()
+    run.log.roll()
+    run.append_some(3)
+    run.truncate(run.log.end_offset - 2)
+    run.append_some(9)
+    run.restart(clean=True)
+    run.append_some(4)
+    run.truncate(run.log.end_offset - 6)
+    run.append_some(4)
+    run.transaction(82, ControlKind.ABORT)
+    run.append_some(3)
+    run.flush(checkpoint=False)
+    run.restart(clean=False)
+    run.append_some(9)
+    run.flush()
+    run.begin_anew(run.log.end_offset + 100)
+    run.append_some(8)
+    run.flush()
+    run.append_some(4)
+    run.restart(clean=True)
+    run.append_some(5)
+    run.stop(clean=True)
+    return run.files.operations
+
+
+# --- the comparison ---------------------------------------------------------------------------------------------------
+class Violation(AssertionError):
+    pass
+
+
+def expect(holds: bool, what: str) -> None:
+    if not holds:
+        raise Violation(what)
+
+
+def check(root: str, promise: Promise) -> None:
+    """Recovers what lies in `root` and compares it with the promise."""
+    if promise.identity is not None:
+        directory = DataDirectory.open(root, files=RecordingFiles(root), rng=SeededRng(3))
+        found = directory.identity()
+        directory.close()
+        expect(found is not None and found.directory_id == promise.identity, "the disk identity is another")
+    log_start = read_offsets(os.path.join(root, LOG_STARTS)).get(PARTITION, 0)
+    recovery_point = read_offsets(os.path.join(root, RECOVERY_POINTS)).get(PARTITION, 0)
+    expect(log_start >= promise.log_start, f"log start is {log_start}, {promise.log_start} was promised")
+    expect(recovery_point >= promise.recovery_point, f"recovery point fell to {recovery_point}")
+    expect(not promise.exists or os.path.isdir(os.path.join(root, str(PARTITION))), "the partition is gone")
+    clean = os.path.exists(os.path.join(root, ".kafka_cleanshutdown"))
+    log = open_log(root, settings=SETTINGS, recovery_point=recovery_point, log_start_offset=log_start, clean=clean)
+    try:
+        check_log(log, promise)
+    finally:
+        log.close(clean=False)
+
+
+def check_log(log: HotLog, promise: Promise) -> None:
+    content = read_all(log)
+    lineage = next(
+        (each for each in promise.within if matches(log, content, each)),
+        None,
+    ) or next((each for each in promise.lineages if promise.flushed == 0 and matches(log, content, each)), None)
+    if lineage is None:
+        empty = not content and promise.flushed == 0
+        expect(empty, f"[{log.local_start_offset}, {log.end_offset}) is no part of any history")
+        return
+    expect(log.end_offset >= promise.flushed, f"the log ends at {log.end_offset}, {promise.flushed} was flushed")
+    if promise.flushed:
+        needed = [each for each in lineage.batches if promise.evicted <= each.offset < promise.flushed]
+        expect(not needed or log.local_start_offset <= needed[0].offset, "flushed batches are gone from the front")
+    if not promise.discarded or lineage is promise.lineages[-1]:
+        check_lookups(log, lineage)
+
+
+def matches(log: HotLog, content: bytes, lineage: Lineage) -> bool:
+    start, end = log.local_start_offset, log.end_offset
+    there = [each for each in lineage.batches if each.offset >= start and each.end <= end]
+    if content != b"".join(each.content for each in there):
+        return False
+    ends = {lineage.start, *(each.end for each in lineage.batches)}
+    return start in ends and end in ends
+
+
+def check_lookups(log: HotLog, lineage: Lineage) -> None:
+    """Indexes, epochs, producers and transactions of the log against those of its history up to the log end."""
+    start, end = log.local_start_offset, log.end_offset
+    snapshot, aborted = lineage.producers(end)
+    expect(normal(log.producer_state.snapshot()) == normal(snapshot), "the producers' state is another")
+    for segment in log.segments():
+        expected = normal(lineage.producers(segment.base)[0])
+        expect(normal(log.state_at(segment.base)) == expected, f"the producers' state at {segment.base} is another")
+    expect(
+        log.aborted_transactions(start, end) == [each for each in aborted if each.last_offset >= start],
+        "the aborted transactions are others",
+    )
+    history = LeaderEpochs(lineage.epochs(end))
+    history.truncate_from_start(log.log_start_offset)
+    expect(log.epochs.below(end) == history.below(end), f"epochs are {log.epochs.entries()}, not {history.entries()}")
+    visible = max(start, log.log_start_offset)
+    records = [each for each in lineage.timestamps if visible <= each[0] < end]
+    for target in sorted({timestamp for _, timestamp in records})[::3]:
+        answer = log.offset_for_timestamp(target)
+        first = next(each for each in records if each[1] >= target)
+        expect(answer is not None and (answer.offset, answer.timestamp) == first, f"time {target} leads to {answer}")
+    newest = log.max_timestamp()
+    expect((newest.timestamp if newest else -1) == max((each[1] for each in records), default=-1), "max timestamp")
+    check_stored_indexes(log)
+
+
+def check_stored_indexes(log: HotLog) -> None:
+    for segment in log.segments()[:-1]:
+        index = StoredOffsetIndex(segment.path.replace(".log", ".index"), segment.base)
+        if not os.path.exists(index.path):
+            continue
+        with open(segment.path, "rb") as file:
+            content = file.read()
+        for offset in range(segment.base, segment.end):
+            header = read_header(content, index.lookup(offset))
+            expect(segment.base <= header.base_offset <= offset, f"{index.path} leads {offset} past its batch")
+
+
+def normal(snapshot: bytes) -> list[tuple[object, ...]]:
+    state = ProducerStateManager.restore(snapshot, now_ms=0)
+    return sorted(
+        (producer, each.epoch, each.last_sequence, each.last_offset, each.transaction_start, each.coordinator_epoch)
+        for producer, each in state.producers.items()
+    )
+
+
+# --- the tests --------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def operations() -> Iterator[list[Operation]]:
+    root = tempfile.mkdtemp(dir=fast_directory())
+    yield workload(root)
+    shutil.rmtree(root)
+
+
+@pytest.fixture
+def scratch() -> Iterator[str]:
+    # Each recovery says what it cut: thousands of lines that are not wanted here.
+    logging.getLogger("storage_tiers.hot").setLevel(logging.CRITICAL)
+    root = tempfile.mkdtemp(dir=fast_directory())
+    yield os.path.join(root, "disk")
+    shutil.rmtree(root)
+    logging.getLogger("storage_tiers.hot").setLevel(logging.NOTSET)
+
+
+def fast_directory() -> str | None:
+    """Where thousands of small trees may be built: memory, if the machine has such a file system."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def try_state(scratch: str, tree: Tree, promise: Promise, where: str) -> None:
+    try:
+        check(materialise(tree, scratch), promise)
+    except Exception as error:
+        raise Violation(f"{where}: {error!r}") from error
+
+
+def sweep(operations: list[Operation], scratch: str, *, limit: int, step: int = 1, drop: tuple[str, ...] = ()) -> int:
+    tried = 0
+    for count, promise, states in cuts(operations, drop=drop, limit=limit):
+        if promise is None or isinstance(operations[count - 1], Note) or count % step:
+            continue
+        for index, tree in enumerate(states):
+            try_state(scratch, tree, promise, f"after operation {count} {operations[count - 1]}, state {index}")
+            tried += 1
+    return tried
+
+
+def test_power_loss_sample(operations: list[Operation], scratch: str) -> None:
+    assert sweep(operations, scratch, limit=SAMPLE + 1, step=1) > len(operations) / 3
+
+
+@pytest.mark.faults
+def test_power_loss_everywhere(operations: list[Operation], scratch: str) -> None:
+    assert sweep(operations, scratch, limit=WHOLE) > len(operations)
+
+
+@pytest.mark.faults
+def test_every_fsync_is_needed(operations: list[Operation], scratch: str) -> None:
+    needless = []
+    for site in sites(operations):
+        try:
+            sweep(operations, scratch, limit=WHOLE, drop=(site,))
+        except Violation:
+            continue
+        needless.append(site)
+    assert needless == []
