@@ -133,8 +133,8 @@ class S3Proxy:
                 await writer.drain()
                 if _closes(answer.head):
                     return
-        except (Hangup, OSError, EOFError):
-            pass  # the client sees its connection end
+        except (Hangup, OSError, EOFError, asyncio.CancelledError):
+            pass  # the client sees its connection end; cancelled only by `_stop`
         finally:
             for end in (writer, *(() if upstream is None else (upstream[1],))):
                 end.close()

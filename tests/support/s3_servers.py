@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ ENVIRONMENT = {
 _FOREIGN = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_MAX_ATTEMPTS")
 
 
-@dataclass(frozen=True)
+@dataclass
 class S3Server:
     name: str
     endpoint: str
@@ -56,6 +57,7 @@ class S3Server:
     def pid(self) -> int:
         return self.process.pid
 
+    @cached_property
     def client(self) -> S3Client:
         """A blocking client that tries once, for what a test does beside the code under test."""
         import boto3
@@ -76,9 +78,7 @@ class S3Server:
         )
 
     def create_bucket(self, name: str) -> None:
-        client = self.client()
-        client.create_bucket(Bucket=name)
-        client.close()
+        self.client.create_bucket(Bucket=name)
 
     def stop(self) -> None:
         """Ends the server and waits for its end (moto takes some seconds after SIGTERM, and holds nothing durable)."""

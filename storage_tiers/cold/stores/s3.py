@@ -1,6 +1,7 @@
 """The object store of a node: S3 over aiobotocore. Only the tier process opens one, so only it pays for the library.
 
-Conditional writes are sent once: a retry of the SDK could meet its own first attempt and report a conflict with itself.
+Conditional writes are sent once: a second sending could meet the first and report a conflict with itself. Three layers
+would repeat them (the SDK, aiohttp on a lost connection, and whoever waits for `100 Continue`); all three are told not to.
 Reads, parts and unconditional writes of whole objects may be repeated, and are, ATTEMPTS times. Every write carries the
 CRC-32C of its bytes, which the server compares with what it received and reports again.
 
@@ -16,11 +17,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import aiohttp
 from aiobotocore.config import AioConfig
+from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession, get_session
 from botocore.exceptions import BotoCoreError, ClientError
 from crc32c import crc32c
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 PARTS_AT_ONCE = 4
 #: One call, all its attempts and its body included: what READ_SECONDS does not end, a server that drips, ends here.
 CALL_SECONDS = 120.0
+#: How long an idle connection is kept for the next request (servers close theirs after 15 s and more).
+KEEP_SECONDS = 10
 #: Aborting a failed upload may not hold up what failed; the sweep finds what remains.
 ABORT_SECONDS = 5.0
 
@@ -79,17 +83,21 @@ class S3Store:
         cls,
         location: StoreLocation,
         *,
+        session: AioSession | None = None,
         connect_seconds: float = s3_common.CONNECT_SECONDS,
         read_seconds: float = s3_common.READ_SECONDS,
         call_seconds: float = CALL_SECONDS,
     ) -> S3Store:
-        """Sets the clients up; sends nothing. `StoreRefused` if the AWS settings cannot be used."""
+        """Sets the clients up; sends nothing. `StoreRefused` if the AWS settings cannot be used.
+
+        Stores opened on one `session` share its credentials and the S3 model, whose loading is most of the time."""
         async with AsyncExitStack() as clients:
-            session = get_session()
+            session = session or get_session()
 
             async def client(path_style: bool, attempts: int) -> S3Client:
                 settings = s3_common.client_config(path_style, attempts, connect_seconds, read_seconds)
-                return await clients.enter_async_context(_create_client(session, location, AioConfig(**settings)))
+                opened = _create_client(session, location, settings, reuse_connections=attempts > 1)
+                return await clients.enter_async_context(opened)
 
             try:
                 path_style = location.endpoint is not None
@@ -234,37 +242,40 @@ class S3Store:
     async def _send_parts(self, upload: UnfinishedUpload, full: str, source: Iterator[bytes]) -> Parts:
         """Sends the pieces in PARTS_AT_ONCE lanes. A lane takes its next piece when its last one has arrived."""
         parts: dict[int, dict[str, Any]] = {}
+        failures: list[LogError] = []
         taking = asyncio.Lock()
 
         async def lane() -> None:
-            while True:
+            while not failures:
                 async with taking:
                     data = await asyncio.to_thread(next, source, None)
                     if data is None:
                         return
                     number = len(parts) + 1
-                    checksum = s3_common.checksum_text(crc32c(data))
-                    parts[number] = {"PartNumber": number, "ChecksumCRC32C": checksum}
+                    parts[number] = {"PartNumber": number, "ChecksumCRC32C": s3_common.checksum_text(crc32c(data))}
                 answer = await self._call(
                     f"upload part {number} of {upload.key}",
                     self._repeating.upload_part(
                         Bucket=self._bucket,
                         Key=full,
                         UploadId=upload.upload_id,
-                        PartNumber=number,
                         Body=data,
                         ChecksumAlgorithm="CRC32C",
-                        ChecksumCRC32C=checksum,
+                        **parts[number],
                     ),
                 )
                 parts[number]["ETag"] = answer["ETag"]
 
-        try:
-            async with asyncio.TaskGroup() as lanes:
-                for _ in range(PARTS_AT_ONCE):
-                    lanes.create_task(lane())
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+        async def lane_to_its_end() -> None:
+            # A part still on its way when the upload is aborted may revive it: the other lanes finish theirs first.
+            try:
+                await lane()
+            except LogError as error:
+                failures.append(error)
+
+        await asyncio.gather(*(lane_to_its_end() for _ in range(PARTS_AT_ONCE)))
+        if failures:
+            raise failures[0]
         return [parts[number] for number in sorted(parts)]
 
     async def _check_condition(self, key: str, if_absent: bool, if_match: str | None) -> None:
@@ -332,5 +343,35 @@ class S3Store:
             raise s3_common.explain(error, self._location, action, conditional=conditional) from error
 
 
-def _create_client(session: AioSession, location: StoreLocation, config: AioConfig) -> Any:
-    return session.create_client("s3", region_name=location.region, endpoint_url=location.endpoint, config=config)
+class _SingleSendSession(AIOHTTPSession):
+    """aiohttp repeats GET, PUT and DELETE by itself when a connection ends without an answer. Repeating is the SDK's
+    business where it is wanted, and wrong for a conditional write."""
+
+    async def _get_session(self, proxy_url: str | None) -> aiohttp.ClientSession:
+        session: aiohttp.ClientSession = await super()._get_session(proxy_url)  # type: ignore[misc]  # not in the stubs
+        session._retry_connection = False
+        return session
+
+
+def _create_client(
+    session: AioSession, location: StoreLocation, settings: dict[str, Any], reuse_connections: bool
+) -> Any:
+    """Without reuse each request has a fresh connection: what is sent once must not meet one the server just closed."""
+    keep = (
+        {"keepalive_timeout": KEEP_SECONDS} if reuse_connections else {"force_close": True, "keepalive_timeout": None}
+    )
+    config = AioConfig(http_session_cls=_SingleSendSession, connector_args=keep, **settings)
+    client = session.create_client("s3", region_name=location.region, endpoint_url=location.endpoint, config=config)
+    return _without_expect(client)
+
+
+@asynccontextmanager
+async def _without_expect(opening: Any) -> AsyncIterator[S3Client]:
+    """aiohttp waits for `100 Continue` without an end, also for a server that never heard of it."""
+    async with opening as client:
+        client.meta.events.register_last("before-call.s3", _drop_expect)
+        yield client
+
+
+def _drop_expect(params: dict[str, Any], **_: Any) -> None:
+    params["headers"].pop("Expect", None)

@@ -31,12 +31,13 @@ class BlockingS3Store:
         self,
         location: StoreLocation,
         *,
+        session: boto3.session.Session | None = None,
         connect_seconds: float = s3_common.CONNECT_SECONDS,
         read_seconds: float = s3_common.READ_SECONDS,
     ) -> None:
         self._location = location
         self._bucket = location.bucket
-        session = boto3.session.Session()
+        session = session or boto3.session.Session()
 
         def client(path_style: bool, attempts: int) -> S3Client:
             settings = s3_common.client_config(path_style, attempts, connect_seconds, read_seconds)

@@ -1,0 +1,69 @@
+"""Does this store keep conditional writes? Asked once at a node's start, since everything about manifests rests on it.
+
+A store that ignores conditions would let two writers both succeed and lose one's commit without a word, so it is refused
+before anything is written to it. The probe's own key carries a random token: nodes that probe at once do not meet.
+
+Not promised: that conditions are atomic under a race (the conformance suite shows that of the servers it runs on).
+"""
+
+from __future__ import annotations
+
+from storage_tiers.clock import Rng
+from storage_tiers.cold.object_store import ObjectStore
+from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierUnavailable
+
+
+async def probe_conditional_writes(store: ObjectStore, key_prefix: str, rng: Rng) -> None:
+    """Six small requests under `key_prefix`, and one more to delete the probe's key.
+
+    `StoreRefused` names what the store ignores or denies; `TierUnavailable` if it does not answer.
+    """
+    key = f"{key_prefix}probe-{rng.token(8).hex()}.json"
+    try:
+        await _probe(store, key)
+    finally:
+        await _delete_quietly(store, key)
+
+
+async def _probe(store: ObjectStore, key: str) -> None:
+    first = await _accepted(store, key, b"first", "the creation of an absent object", if_absent=True)
+    await _refused(store, key, "the condition that an object is absent (If-None-Match: *)", if_absent=True)
+    second = await _accepted(store, key, b"second", "the replacement of the version just written", if_match=first)
+    if second == first:
+        raise StoreRefused("the object store gives two versions of an object the same ETag; tidelog cannot use it")
+    await _refused(store, key, "the condition that an object has a certain version (If-Match)", if_match=first)
+    found = await store.get(key)
+    if (found.data, found.etag) != (b"second", second):
+        raise StoreRefused("the object store does not return what was just written; tidelog cannot use it")
+    await store.delete([key])
+    await _refused(store, key, "the condition that an object that is gone has a certain version", if_match=second)
+
+
+async def _accepted(
+    store: ObjectStore, key: str, body: bytes, what: str, *, if_absent: bool = False, if_match: str | None = None
+) -> str:
+    try:
+        return (await store.put(key, body, if_absent=if_absent, if_match=if_match)).etag
+    except PreconditionFailed as error:
+        raise StoreRefused(f"the object store refuses {what} ({error}); tidelog needs conditional writes") from error
+
+
+async def _refused(
+    store: ObjectStore, key: str, what: str, *, if_absent: bool = False, if_match: str | None = None
+) -> None:
+    try:
+        await store.put(key, b"must not be stored", if_absent=if_absent, if_match=if_match)
+    except PreconditionFailed:
+        return
+    raise StoreRefused(
+        f"the object store ignores {what}: two writers would overwrite each other's manifests. Use a store with "
+        "conditional writes, such as S3, or a local directory"
+    )
+
+
+async def _delete_quietly(store: ObjectStore, key: str) -> None:
+    try:
+        await store.delete([key])
+    except LogError as error:
+        if not isinstance(error, TierUnavailable | StoreRefused):
+            raise
