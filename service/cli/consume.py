@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 #: librdkafka's consumer insists on a group's name, although none is joined.
 GROUP = "tidelog-cli"
 BATCH = 1000
-POLL_S = 0.2
+POLL_S = 0.05
+#: How long a node may hold a read that found nothing: the end of a partition shows only after it.
+FOLLOWING_WAIT_MS = 500
+ENDING_WAIT_MS = 50
 _TIMESTAMP_TYPES = {1: "create_time", 2: "log_append_time"}
 
 
@@ -104,6 +107,7 @@ class Follower:
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": ENDING_WAIT_MS if exit_at_end else FOLLOWING_WAIT_MS,
                 "auto.offset.reset": "error",
                 "error_cb": self._on_error,
             }

@@ -234,18 +234,13 @@ def _describe_topics(bootstrap: str, admin: AdminClient, names: Sequence[str]) -
 
 
 def _partition_views(bootstrap: str, admin: AdminClient, found: TopicDescription) -> list[PartitionView]:
-    from service.cli.wire import leader_epochs, tiered_ends
+    from service.cli.wire import leader_epochs
 
     numbers = [part.id for part in found.partitions]
     starts = _offsets(admin, found.name, numbers, earliest=True)
     ends = _offsets(admin, found.name, numbers, earliest=False)
     epochs = leader_epochs(require_reachable(bootstrap), found.name)
-    tiered: dict[int, int] = {}
-    for leader, address in {
-        p.leader.id: f"{p.leader.host}:{p.leader.port}" for p in found.partitions if p.leader
-    }.items():
-        led = [p.id for p in found.partitions if p.leader and p.leader.id == leader]
-        tiered.update(tiered_ends(address, found.name, led))
+    tiered = _tiered_ends(found)
     return [
         PartitionView(
             part.id,
@@ -259,6 +254,23 @@ def _partition_views(bootstrap: str, admin: AdminClient, found: TopicDescription
         )
         for part in found.partitions
     ]
+
+
+def _tiered_ends(found: TopicDescription) -> Mapping[int, int]:
+    """By partition, of the leaders that answer."""
+    from service.cli.wire import tiered_ends
+
+    led: dict[str, list[int]] = {}
+    for part in found.partitions:
+        if part.leader:
+            led.setdefault(f"{part.leader.host}:{part.leader.port}", []).append(part.id)
+    ends: dict[int, int] = {}
+    for address, numbers in led.items():
+        try:
+            ends.update(tiered_ends(address, found.name, numbers))
+        except CommandError:
+            continue
+    return ends
 
 
 def _offsets(admin: AdminClient, name: str, numbers: Sequence[int], *, earliest: bool) -> Mapping[int, int]:
