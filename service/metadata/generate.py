@@ -1,6 +1,7 @@
 """Remakes `records_pb2.py` and its types from `records.proto`: `python -m service.metadata.generate`.
 
-The generated files are committed, so that running a node needs no protobuf compiler.
+The generated files are committed, so that running a node needs no protobuf compiler; a test compares them with the
+definition.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ from pathlib import Path
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parents[2]
+DEFINITION = "service/metadata/records.proto"
 
 
-def generate() -> int:
-    """The compiler's exit code."""
+def generate(target: Path = ROOT) -> int:
+    """Writes both files below `target`, at the definition's own path; returns the compiler's exit code."""
     return int(
         protoc.main(
             [
                 "protoc",
                 f"--plugin=protoc-gen-mypy={Path(sys.prefix) / 'bin/protoc-gen-mypy'}",
                 f"--proto_path={ROOT}",
-                f"--python_out={ROOT}",
-                f"--mypy_out={ROOT}",
-                str(ROOT / "service/metadata/records.proto"),
+                f"--python_out={target}",
+                f"--mypy_out={target}",
+                DEFINITION,
             ]
         )
     )

@@ -129,11 +129,12 @@ async def workload(root: str) -> Run:
     run.history.append(log.image)
     run.promise()
 
-    run.refused.append(log.image.apply_batch(run.entry()))
+    entry = run.entry()
+    run.refused.append(log.image.apply_batch(entry))
     run.promise(refused_may_show=True)
     run.files.disk.refuse = ("fsync", "append")
     with pytest.raises(StorageError):
-        await log.propose(run.entry())
+        await log.propose(entry)
     await log.close()
     run.promise()
 

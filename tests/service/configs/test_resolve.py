@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, ConfigEntry, ConfigSource, Resource, ResourceKind
-from service.configs.resolve import MAX_CACHED_SETTINGS, Resolver, check_static
+from service.configs.resolve import Resolver, check_static
 from service.metadata.image import MetadataImage
 from storage_tiers.errors import (
     InvalidConfig,
@@ -177,13 +177,14 @@ def test_settings_follow_every_kind_of_change() -> None:
     assert NODE.log_settings(EMPTY, "z").segment_ms == 604_800_000
 
 
-def test_topics_without_configs_share_their_settings_and_the_cache_is_bounded() -> None:
+def test_topics_without_configs_share_their_settings_and_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.configs.resolve.MAX_CACHED_SETTINGS", 5)
     node = Resolver({}, node_id=1, has_store=False)
     assert node.log_settings(EMPTY, "z") is node.log_settings(EMPTY, "other")
-    for value in range(1, MAX_CACHED_SETTINGS + 10):
+    for value in range(1, 20):
         image = altered(EMPTY, Z, ("segment.ms", SET, str(value)))
         assert node.log_settings(image, "z").segment_ms == value
-    assert len(node._cached) <= MAX_CACHED_SETTINGS
+    assert len(node._cached) <= 5
 
 
 def test_internal_topics_reach_the_bucket_sooner_unless_told_otherwise() -> None:

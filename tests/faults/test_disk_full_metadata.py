@@ -1,0 +1,81 @@
+"""The metadata log on a file system that is really full."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.metadata.log import MetadataLog
+from storage_tiers.errors import StorageError
+from storage_tiers.files import OsFiles
+from tests.service.metadata.records import configured, new_topic
+
+
+@pytest.fixture()
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """16 MiB of memory as a file system of its own."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"mounting a tmpfs needs root: {mounted.stderr.strip()}")
+    try:
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Takes every free byte."""
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize("during_snapshots", [False, True])
+async def test_a_full_disk_refuses_changes_and_reads_go_on_until_space_returns(
+    small_disk: Path, during_snapshots: bool
+) -> None:
+    bound = 2000 if during_snapshots else 1 << 30
+    log = MetadataLog.open(str(small_disk), OsFiles(), log_bytes_per_snapshot=bound)
+    await log.propose(new_topic("flights", 1, partitions=6))
+    filler = small_disk / "filler"
+    accepted = 0
+    for _ in range(3):
+        fill(filler)
+        with pytest.raises(StorageError, match="No space left on device"):
+            for _ in range(10_000):
+                await log.propose([configured("flights", f"key-{accepted}", "value" * 20)])
+                accepted += 1
+        assert len(log.image.topic_config("flights")) == accepted
+        assert log.proposed is log.image
+        os.unlink(filler)
+        await log.propose([configured("flights", f"key-{accepted}", "after")])
+        accepted += 1
+    written = log.image
+    await log.close()
+
+    again = MetadataLog.open(str(small_disk), OsFiles())
+    assert again.image == written
+    assert len(again.image.topic_config("flights")) == accepted
+    await again.close()
+
+
+async def test_a_node_starts_on_a_full_disk(small_disk: Path) -> None:
+    log = MetadataLog.open(str(small_disk), OsFiles())
+    await log.propose(new_topic("flights", 1))
+    written = log.image
+    await log.close()
+    fill(small_disk / "filler")
+    log = MetadataLog.open(str(small_disk), OsFiles())
+    assert log.image == written
+    await log.close()
