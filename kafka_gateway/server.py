@@ -95,10 +95,16 @@ class Counters:
     failures: int = 0
 
 
-async def serve(core: Core, settings: GatewaySettings) -> GatewayServer:
-    """Listens and serves until `stop`. Raises OSError where the address cannot be had."""
+def listen(settings: GatewaySettings) -> socket.socket:
+    """Takes the address; what connects waits in the kernel until `serve`. Raises OSError where it cannot be had."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    return socket.create_server((settings.host, settings.port), family=family, backlog=settings.backlog)
+
+
+async def serve(core: Core, settings: GatewaySettings, listener: socket.socket | None = None) -> GatewayServer:
+    """Serves until `stop` on `listener`, or else takes the address itself. Raises OSError where it cannot be had."""
     server = GatewayServer(core, settings)
-    server.start()
+    server.start(listener or listen(settings))
     return server
 
 
@@ -127,10 +133,8 @@ class GatewayServer:
         self.port = 0
 
     # --- life ---------------------------------------------------------------------------------------------------------
-    def start(self) -> None:
-        settings = self._settings
-        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        self._listener = socket.create_server((settings.host, settings.port), family=family, backlog=settings.backlog)
+    def start(self, listener: socket.socket) -> None:
+        self._listener = listener
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
@@ -249,16 +253,17 @@ class GatewayServer:
             while (request := connection.next_request()) is not None:
                 self.counters.requests += 1
                 api_key, version, correlation, start, end = request
-                lowest, highest, handler = apis[api_key] if api_key in apis else _unserved(api_key, version)
-                if not lowest <= version <= highest:
-                    connection.answer(_unsupported(handler, api_key, version, correlation))
+                api = apis.get(api_key)
+                if api is None or not api[0] <= version <= api[1]:
+                    connection.answer(_unserved(api, api_key, version, correlation))
                     continue
-                reply = handler.handle(connection.data, connection.view, start, end, version, correlation)
-                if type(reply) is tuple:
+                reply = api[2].handle(connection.data, connection.view, start, end, version, correlation)
+                if type(reply) is tuple or type(reply) is list:
                     connection.answer(reply)
                 else:
                     self._take_reply(session, api_key, reply)
-            self._refuse_early(connection)
+                if connection.start == connection.end:
+                    break
         except (InvalidFrame, Malformed, Hangup) as error:
             self._close(session, str(error))
             return
@@ -267,18 +272,23 @@ class GatewayServer:
             logger.exception("a request failed beyond its handler; its connection is closed")
             self._close(session, "failure")
             return
+        if connection.has_rest:
+            self._refuse_early(session)
         connection.settle()
         if connection.out:
             self._dirty.append(session)
 
-    def _refuse_early(self, connection: Connection) -> None:
+    def _refuse_early(self, session: Session) -> None:
         """A frame that is cut off and not served is not waited for."""
-        begun = connection.peek()
-        if begun is not None:
-            api_key, version = begun
-            lowest, highest, handler = self._apis.get(api_key) or _unserved(api_key, version)
-            if not lowest <= version <= highest and not isinstance(handler, ApiVersionsHandler):
-                _unserved(api_key, version)
+        begun = session.connection.begun()
+        if begun is None:
+            return
+        api = self._apis.get(begun[0])
+        try:
+            if api is None or not api[0] <= begun[1] <= api[1]:
+                _unserved(api, begun[0], begun[1], 0)
+        except Hangup as error:
+            self._close(session, str(error))
 
     def _take_reply(self, session: Session, api_key: int, reply: Reply) -> None:
         connection = session.connection
@@ -402,25 +412,14 @@ class GatewayServer:
     def _send_bytes(self, session: Session) -> None:
         """One write of the byte pieces up to the next file."""
         connection = session.connection
-        out = connection.out
-        flags = 0
-        chunks: list[bytes | memoryview] = []
-        size = 0
-        for piece in out:
-            if isinstance(piece, FileSlice):
-                flags = socket.MSG_MORE
-                break
-            chunks.append(piece)
-            size += len(piece)
-            if len(chunks) == GATHERED:
-                break
-        if len(chunks) == 1:
-            count = session.socket.send(chunks[0], flags)
+        pieces, size = connection.to_send(GATHERED)
+        if len(pieces) == 1:
+            count = session.socket.send(pieces[0])
         elif size <= JOINED_BYTES:
-            count = session.socket.send(b"".join(chunks), flags)
+            count = session.socket.send(b"".join(pieces))
         else:
-            count = session.socket.sendmsg(chunks, (), flags)
-        connection.sent(count, len(chunks), size)
+            count = session.socket.sendmsg(pieces)
+        connection.sent(count)
         self.counters.sent_bytes += count
 
     # --- closing ------------------------------------------------------------------------------------------------------
@@ -463,14 +462,10 @@ class GatewayServer:
         self._schedule_sweep()
 
 
-def _unserved(api_key: int, version: int) -> tuple[int, int, Handler]:
-    raise Hangup(f"api key {api_key} version {version} is not served")
-
-
-def _unsupported(handler: Handler, api_key: int, version: int, correlation: int) -> Sequence[Piece]:
+def _unserved(api: tuple[int, int, Handler] | None, api_key: int, version: int, correlation: int) -> Sequence[Piece]:
     """Only ApiVersions has an answer to a version that does not exist (KIP-511)."""
-    if isinstance(handler, ApiVersionsHandler):
-        return handler.unsupported(correlation)
+    if api is not None and isinstance(api[2], ApiVersionsHandler):
+        return api[2].unsupported(correlation)
     raise Hangup(f"api key {api_key} version {version} is not served")
 
 

@@ -13,17 +13,24 @@ import json
 import logging
 import os
 import signal
+import socket
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from service.broker.core import BrokerCore
 from service.http import Readiness, serve_http
-from service.node import Node, open_node
+from service.node import Node
 from service.settings import NodeSettings
 from service.supervisor import supervised
 from storage_tiers.clock import SystemClock, SystemRng
-from storage_tiers.errors import LogError
+from storage_tiers.errors import InvalidConfig, LogError
 from storage_tiers.files import OsFiles, replace_file
+
+if TYPE_CHECKING:
+    from grpc_api.servicers.server import GrpcServer
+    from kafka_gateway.server import GatewaySettings
 
 log = logging.getLogger("tidelog")
 
@@ -42,24 +49,28 @@ def run(settings: NodeSettings) -> int:
 
 
 async def _serve(settings: NodeSettings) -> int:
-    from kafka_gateway.server import serve
+    from kafka_gateway.server import GatewaySettings, listen, serve
 
     readiness = Readiness()
     stop = _stop_on_signals(readiness)
     clock = SystemClock()
     async with AsyncExitStack() as stack:
-        node = await open_node(settings, readiness, stop, files=OsFiles(), clock=clock, rng=SystemRng())
+        listener = _taken(listen, GatewaySettings(host=settings.listen, port=settings.port))
+        port = listener.getsockname()[1]
+        node = await Node.open(
+            settings, readiness, stop, kafka_port=port, files=OsFiles(), clock=clock, rng=SystemRng()
+        )
         stack.push_async_callback(node.close)
         core: BrokerCore = node.core
-        gateway = await serve(core, node.gateway_settings())
+        gateway = await serve(core, node.gateway_settings(), listener)
         stack.push_async_callback(gateway.stop)
         grpc = await _serve_grpc(core, settings)
         stack.push_async_callback(grpc.stop)
         http = await serve_http(readiness, settings.listen, settings.http_port)
         stack.push_async_callback(http.stop)
-        await node.listening(gateway.port, grpc.port)
+        node.configs.announce("tidelog.grpc.listener", f"{settings.listen}:{grpc.port}")
         readiness.recovered = True
-        endpoints = {
+        endpoints: dict[str, str | int] = {
             "kafka": f"{settings.listen}:{gateway.port}",
             "grpc": f"{settings.listen}:{grpc.port}",
             "http": f"{settings.listen}:{http.port}",
@@ -79,18 +90,39 @@ async def _serve(settings: NodeSettings) -> int:
 async def _until_stopped(node: Node, stop: asyncio.Event) -> int:
     try:
         async with supervised(node.workers(), node.clock):
+            access = asyncio.get_running_loop().create_task(node.run_store_access(), name="store access")
+            access.add_done_callback(lambda task: _ended(node, task))
             await stop.wait()
+            access.cancel()
     except* LogError as failures:
-        for failure in failures.exceptions:
-            log.error("the node stops: %s", failure)
-        return 1
+        first = failures.exceptions[0]
+        node.end(first if isinstance(first, LogError) else LogError(str(first)))
     if node.fatal is not None:
         log.error("the node stops: %s", node.fatal)
         return 1
     return 0
 
 
-async def _serve_grpc(core: BrokerCore, settings: NodeSettings):  # type: ignore[no-untyped-def]
+def _ended(node: Node, task: asyncio.Task[None]) -> None:
+    """Claiming the store either succeeds or says why this node must not run."""
+    failure = None if task.cancelled() else task.exception()
+    if isinstance(failure, LogError):
+        node.end(failure)
+    elif failure is not None:
+        log.error("claiming the store failed", exc_info=failure)
+        node.end(LogError(f"claiming the store failed: {failure!r}"))
+
+
+def _taken(listen: Callable[[GatewaySettings], socket.socket], wanted: GatewaySettings) -> socket.socket:
+    try:
+        return listen(wanted)
+    except OSError as error:
+        raise InvalidConfig(
+            f"cannot listen on {wanted.host}:{wanted.port}: {error.strerror}; choose another --port, or stop who has it"
+        ) from None
+
+
+async def _serve_grpc(core: BrokerCore, settings: NodeSettings) -> GrpcServer:
     from grpc_api.servicers.server import serve_grpc
 
     return await serve_grpc(core, settings.listen, settings.grpc_port)

@@ -148,5 +148,10 @@ def _later(answers: Sequence[Appended | LogError], delay_s: float) -> asyncio.Fu
     """The answers, held back: how a producer is slowed as the disk nears its watermark."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Sequence[Appended | LogError]] = loop.create_future()
-    loop.call_later(delay_s, lambda: future.done() or future.set_result(answers))
+
+    def answer() -> None:
+        if not future.done():
+            future.set_result(answers)
+
+    loop.call_later(delay_s, answer)
     return future

@@ -46,10 +46,11 @@ class Partition:
         "_on_roll",
         "_wake_planned",
         "deep_validation",
+        "flushed_ms",
         "log",
         "partition",
         "reads_blocked",
-        "seal_requested",
+        "seal_below",
         "state",
         "topic_id",
         "unavailable",
@@ -73,7 +74,8 @@ class Partition:
         self.unavailable: LogError | None = None
         self.reads_blocked: LogError | None = None
         self.waiters: set[Callable[[], None]] = set()
-        self.seal_requested = False
+        self.seal_below = 0
+        self.flushed_ms = clock.unix_ms()
         self.deep_validation = deep_validation
         self._clock = clock
         self._on_flush_needed = on_flush_needed
@@ -156,7 +158,13 @@ class Partition:
         self._committing.append((end, waiter))
         return waiter
 
+    def begin_at(self, offset: int) -> None:
+        """The local log was discarded and begins anew at `offset`, below which the bucket holds everything."""
+        self.state = PartitionState(leader_epoch=self.state.leader_epoch, log_end=offset, high_watermark=offset)
+
     def flushed(self, upto: int) -> None:
+        """All below `upto` is on disk."""
+        self.flushed_ms = self._clock.unix_ms()
         if self.state.flushed(upto):
             self._advanced()
 

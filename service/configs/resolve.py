@@ -88,6 +88,10 @@ class Resolver:
         self._cached_for: tuple[Mapping[str, str], Mapping[str, str]] | None = None
         self._cached: dict[tuple[tuple[str, str], ...], LogSettings] = {}
 
+    def announce(self, name: str, text: str) -> None:
+        """What the node says of itself once it knows (`advertised.listeners`, `tidelog.grpc.listener`)."""
+        self._static = {**self._static, BROKER_KEYS.get(name).name: text}
+
     # --- values ---------------------------------------------------------------------------------------------------
 
     def broker_value(self, image: MetadataImage, name: str) -> Value | None:

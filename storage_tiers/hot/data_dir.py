@@ -138,6 +138,10 @@ class DataDirectory:
         """Renames a directory that belongs to no known topic id to `-stray` and returns its new path."""
         return retire_directory(self._files, self._rng, directory.path, directory.partition, layout.STRAY_SUFFIX)
 
+    def set_deleted(self, directory: PartitionDirectory) -> str:
+        """Renames a directory whose topic was deleted, so that `remove_deleted` takes it; returns its new path."""
+        return retire_directory(self._files, self._rng, directory.path, directory.partition, layout.DELETE_SUFFIX)
+
     def remove_deleted(self) -> list[str]:
         """Removes directories marked for deletion by an earlier run; returns their names. For a thread: may take long."""
         names = [name for name in os.listdir(self.path) if layout.is_deleted(name)]

@@ -301,9 +301,16 @@ class HotLog(AppendingLog):
         return self.state_at(offset) if offset == self._segments[0].base else ProducerStateManager().snapshot()
 
     def truncate_fully_and_start_at(
-        self, offset: int, *, epochs: tuple[EpochEntry, ...] = (), producer_state: bytes | None = None
+        self,
+        offset: int,
+        *,
+        epochs: tuple[EpochEntry, ...] = (),
+        producer_state: bytes | None = None,
+        log_start_offset: int | None = None,
     ) -> None:
         """Discards everything and begins at `offset` with a history of epochs and a producer snapshot from elsewhere.
+
+        Log start rises to `offset`, or is `log_start_offset` where another tier holds what lies between.
 
         A power loss in between leaves some contiguous part of the old log, or an empty log at log start.
         """
@@ -325,7 +332,7 @@ class HotLog(AppendingLog):
         self._stored_epochs = tuple(epochs)
         self.producer_state = restored
         self.end_offset = self.recovery_point = offset
-        self._log_start = max(self._log_start, offset)
+        self._log_start = max(self._log_start, offset if log_start_offset is None else log_start_offset)
         self._names_dirty = True
 
     def _discard(self) -> None:

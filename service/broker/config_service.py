@@ -1,0 +1,29 @@
+"""The contract's `Configs`: described from the metadata image, changed through the metadata log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from grpc_api.contract.topics import ConfigAlteration, ConfigEntry, Resource
+from service.configs.resolve import Resolver
+from service.metadata import planner
+from service.metadata.image import MetadataImage
+from service.metadata.log import MetadataLog
+
+
+class ConfigService:
+    def __init__(self, metadata: MetadataLog, configs: Resolver) -> None:
+        self._metadata = metadata
+        self._configs = configs
+
+    async def describe_configs(self, resource: Resource, keys: Sequence[str] | None = None) -> Sequence[ConfigEntry]:
+        return self._configs.describe(self._metadata.image, resource, keys)
+
+    async def alter_configs(
+        self, resource: Resource, alterations: Sequence[ConfigAlteration], *, validate_only: bool = False
+    ) -> None:
+        def plan(image: MetadataImage) -> tuple[planner.Records, None]:
+            records = self._configs.alter(image, resource, alterations)
+            return (() if validate_only else records), None
+
+        await self._metadata.change(plan)

@@ -1,0 +1,18 @@
+"""The whole core of one broker, as the gateway and the gRPC face hold it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.broker.config_service import ConfigService
+from service.broker.log_service import LogService
+from service.broker.topic_service import TopicService
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerCore:
+    """Satisfies `grpc_api.contract.core.Core`."""
+
+    log: LogService
+    topics: TopicService
+    configs: ConfigService

@@ -1,0 +1,34 @@
+"""The last root that each partition directory has seen, kept beside its segments.
+
+It is durable before anything is evicted because of it (I3), and it is what a node leads on while the store does not answer:
+a log that ends at or above this root's end holds everything that was acknowledged.
+"""
+
+from __future__ import annotations
+
+import os
+
+from storage_tiers.cold.manifest import Ids, Root
+from storage_tiers.cold.manifest_json import decode, encode
+from storage_tiers.errors import TierCorrupt
+from storage_tiers.files import Files, replace_file
+
+FILE_NAME = "tiered-root.json"
+
+
+def read_root(directory: str, ids: Ids) -> Root | None:
+    """None if nothing is tiered yet. TierCorrupt if the file is damaged: the store's own root is then asked first."""
+    try:
+        with open(os.path.join(directory, FILE_NAME), "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return None
+    root = decode(data, ids)
+    if root.ids != ids:
+        raise TierCorrupt(f"{directory}/{FILE_NAME} belongs to {root.ids} with topic id {root.ids.topic_id}")
+    return root
+
+
+def write_root(files: Files, directory: str, root: Root) -> None:
+    """Durable when it returns. Blocking."""
+    replace_file(files, os.path.join(directory, FILE_NAME), encode(root))

@@ -1,0 +1,105 @@
+"""This start's right to write to the bucket: the probe, then the next incarnation in `cluster.json`.
+
+Until both are done nothing is uploaded, retired or deleted; local data is served all the while. A store that does not
+answer is asked again with back-off; one that is not ours any more (a copy of this directory has run) ends the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+
+from service.http import Readiness
+from service.metadata import planner
+from service.metadata.image import MetadataImage
+from service.metadata.log import MetadataLog
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.backoff import Backoff, BackoffSettings
+from storage_tiers.cold.cluster_file import ClusterState, Holder
+from storage_tiers.cold.manifest import Writer
+from storage_tiers.cold.tier_client import TierClient
+from storage_tiers.errors import Advice, FencedWriter, LogError
+
+log = logging.getLogger(__name__)
+
+#: Seconds between probes of a store that does not answer.
+PROBE_BACKOFF = BackoffSettings(0.5, 30.0)
+
+
+class StoreAccess:
+    """`writer` is None until the store is ours for this start; `opened` is set then."""
+
+    def __init__(
+        self,
+        client: TierClient,
+        metadata: MetadataLog,
+        *,
+        node_id: int,
+        directory_id: str,
+        readiness: Readiness,
+        clock: Clock,
+        rng: Rng,
+    ) -> None:
+        self._client = client
+        self._metadata = metadata
+        self._node_id = node_id
+        self._directory_id = directory_id
+        self._readiness = readiness
+        self._clock = clock
+        self._rng = rng
+        self.writer: Writer | None = None
+        self.opened = asyncio.Event()
+
+    async def run(self) -> None:
+        """Returns once the store is ours. Raises FencedWriter and StoreRefused: the node must not go on with it."""
+        backoff = Backoff(PROBE_BACKOFF, self._rng)
+        while True:
+            try:
+                await self._open()
+                break
+            except LogError as error:
+                if error.advice is not Advice.RETRY:
+                    self._readiness.store = str(error)
+                    raise
+                log.warning("the object store does not answer yet: %s", error)
+                self._readiness.store = f"does not answer: {error}"
+                self._readiness.probed = True
+                await self._clock.sleep(backoff.next_delay())
+        self._readiness.store = "ok"
+        self._readiness.probed = True
+        self.opened.set()
+
+    async def _open(self) -> None:
+        cluster_id = self._metadata.image.cluster_id
+        await self._client.probe(f"{cluster_id}/")
+        found = await self._client.read_cluster(cluster_id)
+        number = settle(found, self._metadata.image)
+        start_id = self._rng.token(16)
+        await self._metadata.propose(planner.claim_incarnation(self._node_id, number + 1, start_id))
+        holder = Holder(self._node_id, self._directory_id, text_of(start_id))
+        incarnation = await self._client.open_cluster(cluster_id, holder, number)
+        await self._metadata.propose(planner.confirm_incarnation(incarnation, start_id))
+        self.writer = Writer(self._node_id, incarnation)
+        log.info("this start holds incarnation %d of cluster %s", incarnation, cluster_id)
+
+
+def settle(found: ClusterState | None, image: MetadataImage) -> int:
+    """The incarnation to swap from: the one that this directory knows as its own, or one that an earlier start of it
+    claimed without seeing the answer. FencedWriter if the bucket holds neither."""
+    number = found.incarnation if found is not None else 0
+    if found is not None:
+        claims = {(start.incarnation, text_of(start.start_id)) for start in image.unconfirmed_starts}
+        if (number, found.holder.start_id) in claims | {(image.incarnation, text_of(image.start_id))}:
+            return number
+    if found is None and image.incarnation == 0:
+        return 0
+    raise FencedWriter(
+        f"the bucket is at incarnation {number} of cluster {image.cluster_id}, held by another start than this "
+        f"directory's (which is at {image.incarnation}): a copy of it has run, or the store is another one. Stop this "
+        "node; keep the directory that ran last, or begin with an empty one"
+    )
+
+
+def text_of(start_id: bytes) -> str:
+    return base64.urlsafe_b64encode(start_id).rstrip(b"=").decode()

@@ -1,0 +1,365 @@
+"""One node, put together: directory, metadata, partitions, tier, services. Opened and closed by `service.app`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import os
+import shutil
+from collections.abc import Callable, Sequence
+
+from kafka_gateway.connection import Limits
+from kafka_gateway.server import GatewaySettings
+from service.broker.assignment import Assignment
+from service.broker.config_service import ConfigService
+from service.broker.core import BrokerCore
+from service.broker.disk import DiskGuard, Watermarks
+from service.broker.flusher import Flusher
+from service.broker.leading import agrees, wait_for_store
+from service.broker.log_service import LogService
+from service.broker.maintenance import Maintenance
+from service.broker.partition import Partition
+from service.broker.partitions import Partitions
+from service.broker.producer_ids import ProducerIds
+from service.broker.roots import read_root
+from service.broker.store_access import StoreAccess
+from service.broker.tiering import Tiering, TieringPolicy
+from service.broker.topic_files import TopicFiles
+from service.broker.topic_service import TopicService
+from service.configs.resolve import Resolver, check_static
+from service.http import Readiness
+from service.metadata import planner
+from service.metadata.log import MetadataLog
+from service.settings import NodeSettings
+from service.supervisor import Worker
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.chunk_cache import ChunkCache, default_cache_bytes
+from storage_tiers.cold.cold_reader import ColdReader
+from storage_tiers.cold.hydrator import Hydrator
+from storage_tiers.cold.manifest import Ids, Root
+from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.tier_client import TierClient
+from storage_tiers.errors import InvalidConfig, LogError, StorageError, TierCorrupt, TierUnavailable
+from storage_tiers.files import Files
+from storage_tiers.hot.checkpoints import mark_clean, take_clean_mark
+from storage_tiers.hot.data_dir import DataDirectory
+from storage_tiers.types import TopicId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+#: `--store none`: a node whose history is bounded by its disk.
+NO_STORE = "none"
+CACHE_FOLDER = "cache"
+#: Seconds between rounds of background work.
+TIER_TICK_S = 1.0
+CHECKPOINT_S = 60.0
+DISK_TICK_S = 2.0
+FLUSH_TICK_S = 0.5
+TOPIC_FILES_TICK_S = 1.0
+#: A sweep lists every partition's prefix, so it comes seldom, but often enough for a short grace.
+LONGEST_SWEEP_PAUSE_S = 3600.0
+
+
+class Node:
+    """Made by `Node.open`. `fatal` is set, and `stop` with it, when the node must not go on."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        readiness: Readiness,
+        stop: asyncio.Event,
+        data: DataDirectory,
+        clock: Clock,
+        rng: Rng,
+    ) -> None:
+        self.settings = settings
+        self.data = data
+        self.readiness = readiness
+        self.stop = stop
+        self.clock = clock
+        self.rng = rng
+        self.fatal: LogError | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        settings: NodeSettings,
+        readiness: Readiness,
+        stop: asyncio.Event,
+        *,
+        kafka_port: int,
+        files: Files,
+        clock: Clock,
+        rng: Rng,
+    ) -> Node:
+        """Locks and recovers everything; returns once the node may serve. Raises LogError if it may not."""
+        data = DataDirectory.open(str(settings.data_dir), files=files, rng=rng)
+        self = cls(settings, readiness, stop, data, clock, rng)
+        try:
+            await self._open(kafka_port, files)
+        except BaseException:
+            self.data.close()
+            raise
+        return self
+
+    async def _open(self, kafka_port: int, files: Files) -> None:
+        settings = self.settings
+        self.files = files
+        clean = take_clean_mark(files, self.data.path)
+        self.metadata = MetadataLog.open(self.data.path, files)
+        self.cluster_id = self._cluster_id()
+        identity = self.data.establish(self.cluster_id, settings.node_id)
+        self._build_configs(kafka_port)
+        host, port = self._advertised(kafka_port)
+        rack = self.configs.broker_text(self.metadata.image, "broker.rack")
+        for records in (
+            planner.name_cluster(self.metadata.proposed, self.cluster_id),
+            planner.register_broker(
+                self.metadata.proposed, settings.node_id, identity.directory_id.encode(), host, port, rack
+            ),
+            planner.lead_everything(self.metadata.proposed, settings.node_id),
+        ):
+            if records:
+                await self.metadata.propose(records)
+        self._build_tier(identity.directory_id)
+        self._build_broker()
+        self.assignment.recover(self.metadata.image, self.data, clean=clean)
+        self.core = BrokerCore(
+            self._log_service(),
+            TopicService(self.metadata, self.configs, self.rng, on_change=self.assignment.follow),
+            ConfigService(self.metadata, self.configs),
+        )
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+    def _cluster_id(self) -> str:
+        known = self.data.identity()
+        if known is not None:
+            return known.cluster_id
+        return self.metadata.image.cluster_id or base64.urlsafe_b64encode(self.rng.token(16)).rstrip(b"=").decode()
+
+    def _advertised(self, kafka_port: int) -> tuple[str, int]:
+        if self.settings.advertise is not None:
+            host, _, port = self.settings.advertise.rpartition(":")
+            return host, int(port)
+        if self.settings.listen in ("0.0.0.0", "::"):
+            raise InvalidConfig(
+                f"clients cannot be told to connect to {self.settings.listen}: add --advertise HOST:PORT"
+            )
+        return self.settings.listen, kafka_port
+
+    def _build_configs(self, kafka_port: int) -> None:
+        settings = self.settings
+        advertised = "{}:{}".format(*self._advertised(kafka_port))
+        static = {
+            **check_static(settings.broker),
+            "listeners": f"PLAINTEXT://{settings.listen}:{kafka_port}",
+            "advertised.listeners": f"PLAINTEXT://{advertised}",
+            "log.dirs": self.data.path,
+        }
+        self.configs = Resolver(static, node_id=settings.node_id, has_store=settings.store != NO_STORE)
+
+    def _build_tier(self, directory_id: str) -> None:
+        self.client: TierClient | None = None
+        self.access: StoreAccess | None = None
+        self.hydrator: Hydrator | None = None
+        if self.settings.store == NO_STORE:
+            self.readiness.store = "none"
+            self.readiness.probed = True
+            return
+        location = StoreLocation.parse(
+            self.settings.store, endpoint=self.settings.s3_endpoint, region=self.settings.s3_region
+        )
+        cache_directory = os.path.join(self.data.path, CACHE_FOLDER)
+        shutil.rmtree(cache_directory, ignore_errors=True)
+        os.makedirs(cache_directory, exist_ok=True)
+        size = min(
+            self.configs.broker_int(self.metadata.image, "tidelog.tier.chunk.cache.bytes"),
+            default_cache_bytes(cache_directory),
+        )
+        self.cache = ChunkCache(cache_directory, size)
+        self.client = TierClient(
+            location, cache_directory, clock=self.clock, rng=self.rng, on_end=self.cache.remove_strays
+        )
+        self.hydrator = Hydrator(self.client, self.cache)
+        self.access = StoreAccess(
+            self.client,
+            self.metadata,
+            node_id=self.settings.node_id,
+            directory_id=directory_id,
+            readiness=self.readiness,
+            clock=self.clock,
+            rng=self.rng,
+        )
+
+    def _build_broker(self) -> None:
+        self.flusher = Flusher()
+        self.tiering = Tiering(
+            self.client,
+            self.access,
+            ids_of=self.ids_of,
+            policy=TieringPolicy(
+                max_lag_ms=lambda topic: self.configs.topic_int(self.metadata.image, topic, "tidelog.tier.max.lag.ms")
+            ),
+            flusher=self.flusher,
+            files=self.files,
+            clock=self.clock,
+            rng=self.rng,
+            on_fatal=self.end,
+        )
+        self.partitions = Partitions(
+            self.data,
+            files=self.files,
+            clock=self.clock,
+            rng=self.rng,
+            on_flush_needed=self.flusher.request,
+            on_roll=self.tiering.kick,
+            cold_reader=self._cold_reader,
+        )
+        self.assignment = Assignment(
+            self.partitions,
+            self.configs,
+            node_id=self.settings.node_id,
+            on_open=self._opened,
+            on_close=self.tiering.forget,
+        )
+        image = self.metadata.image
+        self.disk = DiskGuard(
+            self.data.path,
+            Watermarks(
+                self.configs.broker_float(image, "tidelog.disk.watermark.slow"),
+                self.configs.broker_float(image, "tidelog.disk.watermark.refuse"),
+            ),
+        )
+        self.maintenance = Maintenance(
+            self.partitions,
+            self.tiering,
+            self.flusher,
+            self.client,
+            self.access,
+            ids_of=self.ids_of,
+            grace_ms=self._grace_ms,
+            clock=self.clock,
+        )
+        self.topic_files = TopicFiles(self.metadata, self.client, self.access, grace_ms=self._grace_ms)
+
+    def _log_service(self) -> LogService:
+        async def reserve() -> tuple[int, int]:
+            def plan(image):  # type: ignore[no-untyped-def]
+                block = planner.producer_id_block(image, self.settings.node_id)
+                return block.records, (block.first, block.size)
+
+            taken: tuple[int, int] = await self.metadata.change(plan)
+            return taken
+
+        return LogService(
+            self.partitions,
+            producer_ids=ProducerIds(reserve),
+            tiering=self.tiering,
+            disk=self.disk,
+            topic_name=self._topic_name,
+        )
+
+    def _topic_name(self, topic_id: TopicId) -> str | None:
+        topic = self.metadata.image.topic_by_id(topic_id)
+        return None if topic is None else topic.name
+
+    def ids_of(self, partition: Partition) -> Ids:
+        key = partition.partition
+        return Ids(self.cluster_id, key.topic, partition.topic_id, key.partition)
+
+    def _grace_ms(self) -> int:
+        return self.configs.broker_int(self.metadata.image, "tidelog.tier.delete.grace.ms")
+
+    def _cold_reader(self, partition: TopicPartition, topic_id: TopicId) -> ColdReader | None:
+        if self.hydrator is None:
+            return None
+        ids = Ids(self.cluster_id, partition.topic, topic_id, partition.partition)
+
+        async def reload() -> Root:
+            if self.client is None or self.access is None or self.access.writer is None:
+                raise TierUnavailable(f"{partition}: the object store has not answered yet; ask again")
+            root = await self.client.load_root(ids, self.access.writer)
+            if root is None:
+                raise TierCorrupt(f"the manifest of {partition} is gone from the bucket; run `tidelog fsck`")
+            led = self.partitions.get(partition)
+            await self.tiering.accept(led, root)
+            return root
+
+        return ColdReader(ids, self.hydrator, reload)
+
+    def _opened(self, partition: Partition) -> None:
+        """A partition that the bucket knows more of than its disk waits for the bucket."""
+        if self.client is None:
+            return
+        directory = partition.log.hot.directory
+        try:
+            partition.log.root = read_root(directory, self.ids_of(partition))
+        except TierCorrupt as error:
+            log.warning("%s: %s; the bucket is asked", directory, error)
+            wait_for_store(partition)
+            return
+        root = partition.log.root
+        if root is not None and not agrees(partition, root):
+            wait_for_store(partition)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+    def gateway_settings(self) -> GatewaySettings:
+        image, number = self.metadata.image, self.configs.broker_int
+        return GatewaySettings(
+            host=self.settings.listen,
+            port=self.settings.port,
+            limits=Limits(request_max_bytes=number(image, "socket.request.max.bytes")),
+            max_connections=number(image, "max.connections"),
+            connections_max_idle_ms=number(image, "connections.max.idle.ms"),
+        )
+
+    def end(self, error: LogError) -> None:
+        """The node must not go on: a copy of its directory has run, or the store is not one to use."""
+        if self.fatal is None:
+            self.fatal = error
+            self.stop.set()
+
+    async def run_store_access(self) -> None:
+        """Claims the store for this start, then lets every partition look at what it has to do there."""
+        if self.access is None:
+            return
+        await self.access.run()
+        for partition in self.partitions:
+            self.tiering.kick(partition)
+
+    def workers(self) -> Sequence[Worker]:
+        image, maintenance = self.metadata.image, self.maintenance
+        retention_s = self.configs.broker_int(image, "log.retention.check.interval.ms") / 1000
+        sweep_s = min(LONGEST_SWEEP_PAUSE_S, max(1.0, self._grace_ms() / 4000))
+        rounds: list[tuple[str, float, Callable[[], object]]] = [
+            ("tiering", TIER_TICK_S, maintenance.tier),
+            ("flush by time", FLUSH_TICK_S, maintenance.flush_by_time),
+            ("checkpoints", CHECKPOINT_S, maintenance.checkpoint),
+            ("retention", retention_s, maintenance.retain),
+            ("sweeping", sweep_s, maintenance.sweep),
+            ("topic files", TOPIC_FILES_TICK_S, self.topic_files.tick),
+            ("sweeping of deleted topics", sweep_s, self.topic_files.sweep),
+            ("disk watermark", DISK_TICK_S, self._look_at_disk),
+        ]
+        return [Worker(name, period, tick) for name, period, tick in rounds]  # type: ignore[arg-type]
+
+    async def _look_at_disk(self) -> None:
+        self.disk.look()
+
+    async def close(self) -> None:
+        """Everything flushed and checkpointed, then the clean-shutdown marker; without it the next start recovers."""
+        await self.tiering.close()
+        if self.hydrator is not None:
+            await self.hydrator.close()
+        if self.client is not None:
+            await self.client.close()
+        await self.flusher.close()
+        try:
+            self.partitions.close()
+            await self.metadata.close()
+            mark_clean(self.files, self.data.path)
+        except (OSError, StorageError) as error:
+            log.error("the stop was not clean, the next start will recover: %s", error)
+        finally:
+            self.data.close()
