@@ -160,6 +160,7 @@ class BlockingDirectoryStore:
     def abort_upload(self, upload: UnfinishedUpload) -> None:
         path = upload_path(self._root, upload.key, upload.upload_id)
         with self._explained(f"abort the upload of {upload.key}"):
+            self._check_root()
             self._unlink_if_there(path)
             self._fsync_if_there(os.path.dirname(path))
             self._remove_empty(os.path.dirname(path))

@@ -1,0 +1,93 @@
+"""The probe accepts stores that keep conditions, names what others ignore, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.clock import SeededRng, SystemClock
+from storage_tiers.cold.object_store import FileBody, ObjectInfo, ObjectStore
+from storage_tiers.cold.stores.directory import DirectoryStore
+from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.cold.stores.probe import probe_conditional_writes
+from storage_tiers.cold.stores.s3 import S3Store
+from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierUnavailable
+from storage_tiers.files import OsFiles
+from tests.support.faulty_store import FaultyStore
+from tests.support.s3_servers import BUCKET, REGION, S3Server
+
+RNG = SeededRng(1)
+
+
+async def keys(store: ObjectStore) -> list[str]:
+    return [info.key async for info in store.list("")]
+
+
+class Careless(MemoryStore):
+    """Ignores one of the two conditions."""
+
+    def __init__(self, ignores: str) -> None:
+        super().__init__(SystemClock())
+        self.ignores = ignores
+
+    async def put(
+        self, key: str, body: bytes | FileBody, *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectInfo:
+        if self.ignores == "if_absent":
+            if_absent = False
+        else:
+            if_match = None
+        return await super().put(key, body, if_absent=if_absent, if_match=if_match)
+
+
+async def test_good_stores_pass_and_are_left_clean(tmp_path: Path) -> None:
+    memory = MemoryStore(SystemClock())
+    await memory.put("other", b"")
+    await probe_conditional_writes(memory, "cluster/", RNG)
+    assert await keys(memory) == ["other"]
+    directory = await DirectoryStore.create(str(tmp_path), OsFiles())
+    await probe_conditional_writes(directory, "cluster/", RNG)
+    assert await keys(directory) == []
+    await directory.close()
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("name", ["moto", "versitygw"])
+async def test_s3_servers_pass(name: str, request: pytest.FixtureRequest) -> None:
+    server: S3Server = request.getfixturevalue(name)
+    location = StoreLocation.parse(f"s3://{BUCKET}/probed", endpoint=server.endpoint, region=REGION)
+    store = await S3Store.open(location)
+    await probe_conditional_writes(store, "cluster/", RNG)
+    assert await keys(store) == []
+    await store.close()
+
+
+@pytest.mark.parametrize(("ignores", "named"), [("if_absent", "If-None-Match"), ("if_match", "If-Match")])
+async def test_a_careless_store_is_refused_by_what_it_ignores(ignores: str, named: str) -> None:
+    store = Careless(ignores)
+    with pytest.raises(StoreRefused, match=named):
+        await probe_conditional_writes(store, "cluster/", RNG)
+    assert await keys(store) == []
+
+
+async def test_a_store_without_conditional_writes_is_refused() -> None:
+    store = FaultyStore(MemoryStore(SystemClock()))
+    store.fail(1, "put", error=PreconditionFailed("501 NotImplemented"))
+    with pytest.raises(StoreRefused, match="conditional writes"):
+        await probe_conditional_writes(store, "cluster/", RNG)
+
+
+@pytest.mark.parametrize("error", [TierUnavailable("slow down"), StoreRefused("denied")])
+@pytest.mark.parametrize("call", range(1, 9))
+async def test_errors_of_the_store_are_passed_on(call: int, error: LogError) -> None:
+    """The eighth call is the last deletion, after the probe has its answer."""
+    store = FaultyStore(MemoryStore(SystemClock()))
+    store.fail(call, error=error)
+    if call == 8:
+        await probe_conditional_writes(store, "cluster/", RNG)
+        return
+    with pytest.raises(type(error), match=str(error)):
+        await probe_conditional_writes(store, "cluster/", RNG)
+    assert await keys(store) == []
