@@ -60,7 +60,7 @@ def _result(call: Call, name: str, result: CreatedTopic | LogError) -> Any:
         error_message=None,
         num_partitions=result.partitions,
         replication_factor=result.replication_factor,
-        configs=tuple(_config(call, entry) for entry in result.configs),
+        configs=tuple(_config(call, entry) for entry in result.configs) if call.messages.version >= 5 else None,
     )
 
 
