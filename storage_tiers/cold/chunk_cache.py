@@ -15,7 +15,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from storage_tiers.cold.tier_settings import CHUNK_BYTES
-from storage_tiers.errors import StorageError, TierUnavailable
+from storage_tiers.errors import StorageError
 from storage_tiers.types import SharedFile
 
 #: Descriptors of chunks that are kept open between answers. Others are opened again when they are wanted.
@@ -71,7 +71,7 @@ class ChunkCache:
         self._chunks: OrderedDict[ChunkKey, _Chunk] = OrderedDict()
         self._open: OrderedDict[ChunkKey, SharedFile] = OrderedDict()
         self._known_bytes = 0
-        self._reserved_bytes = 0
+        self.reserved_bytes = 0
         self._leaving: list[tuple[SharedFile, int]] = []
         self.unread_bytes = 0
         self.hits = self.misses = self.evicted = self.wasted = 0
@@ -119,18 +119,16 @@ class ChunkCache:
         return file
 
     # --- filling ------------------------------------------------------------------------------------------------------
-    def reserve(self, size: int) -> None:
-        """Makes room for a chunk before it is fetched. TierUnavailable if answers hold all the space that there is."""
+    def reserve(self, size: int) -> bool:
+        """Makes room for a chunk before it is fetched. False if answers and other reservations hold all the space."""
         self._make_room(size)
-        if self.used_bytes + self._reserved_bytes + size > self._limit:
-            raise TierUnavailable(
-                f"the cache of cold chunks ({self._limit} bytes) is full of chunks that are being sent; ask again, or "
-                "raise tidelog.cache.bytes"
-            )
-        self._reserved_bytes += size
+        if self.used_bytes + self.reserved_bytes + size > self._limit:
+            return False
+        self.reserved_bytes += size
+        return True
 
     def unreserve(self, size: int) -> None:
-        self._reserved_bytes -= size
+        self.reserved_bytes -= size
 
     def add(self, key: ChunkKey, path: str, size: int, *, unread: bool) -> None:
         """A chunk that the tier process has finished, after its reservation was given back. `unread`: read ahead."""
@@ -182,7 +180,7 @@ class ChunkCache:
 
     def _make_room(self, size: int) -> None:
         """Evicts the least recently used chunks that no answer holds: removing one in use would free nothing."""
-        excess = self.used_bytes + self._reserved_bytes + size - self._limit
+        excess = self.used_bytes + self.reserved_bytes + size - self._limit
         too_many = len(self._chunks) - MAX_CHUNKS + 1
         doomed: list[ChunkKey] = []
         for key, chunk in self._chunks.items():

@@ -41,6 +41,8 @@ Reload = Callable[[], Awaitable[Root]]
 WALK_BYTES = 128 << 10
 #: Offsets of one partition that are being hydrated at a time.
 MAX_HYDRATIONS = 256
+#: Seconds for who waited for a batch to come and read it, before it may be evicted.
+HOLD_S = 1.0
 #: Chunks that one step of a reader may ask for ahead: a window over tiny ranges is many objects.
 MAX_CHUNKS_AHEAD = 32
 #: How often a look-up begins anew because the root that it used was outdated.
@@ -96,6 +98,7 @@ class ColdReader:
         self._view = ColdView(ids, hydrator)
         self._read_ahead: ReadAhead[_Place] = ReadAhead()
         self._hydrating: dict[int, asyncio.Future[None]] = {}
+        self._held: dict[int, list[SharedFile]] = {}
 
     def read(self, root: Root, offset: int, max_bytes: int, *, log_start: int) -> ColdSlices | ColdMiss:
         """At most `max_bytes`, but at least one whole batch. OffsetOutOfRange below log start."""
@@ -106,6 +109,8 @@ class ColdReader:
             found = self._slices(located, offset, max_bytes)
         except Missing:
             return ColdMiss(self._hydration(root, offset, log_start))
+        if self._held:
+            self._release(offset)
         first = located.position // CHUNK_BYTES
         for index in range(first, first + len(found.slices)):
             self._accessed(root, located.entry, index)
@@ -177,7 +182,7 @@ class ColdReader:
     async def _hydrate(self, waiter: asyncio.Future[None], root: Root, offset: int, log_start: int) -> None:
         failure: LogError | None = TierUnavailable(f"{self.ids}: the cold read was given up; ask again")
         try:
-            await self._current(root, lambda newest: complete(lambda: self._first_batch(newest, offset, log_start)))
+            await self._current(root, lambda newest: self._bring(newest, offset, log_start))
             failure = None
         except LogError as error:
             failure = error
@@ -190,10 +195,22 @@ class ColdReader:
                 else:
                     waiter.set_exception(failure)
 
-    def _first_batch(self, root: Root, offset: int, log_start: int) -> None:
+    async def _bring(self, root: Root, offset: int, log_start: int) -> None:
+        """The first batch's chunks, held until they are read: who waits for them has its turn only after this."""
+        files = await complete(self._hydrator, lambda: self._first_batch(root, offset, log_start))
+        self._release(offset)
+        self._held[offset] = [file.acquire() for file in files]
+        asyncio.get_running_loop().call_later(HOLD_S, self._release, offset)
+
+    def _first_batch(self, root: Root, offset: int, log_start: int) -> list[SharedFile]:
         located = self._locate(root, offset, log_start)
-        if located is not None:
-            self._view.files(located.entry, located.position, located.position + located.size)
+        if located is None:
+            return []
+        return self._view.files(located.entry, located.position, located.position + located.size)
+
+    def _release(self, offset: int) -> None:
+        for file in self._held.pop(offset, ()):
+            file.release()
 
     # --- finding ------------------------------------------------------------------------------------------------------
     def _locate(self, root: Root, offset: int, log_start: int) -> _Located | None:

@@ -13,7 +13,7 @@ import bisect
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from storage_tiers.cold.hydrator import Hydrator
@@ -28,25 +28,45 @@ T = TypeVar("T")
 
 #: Runs of neighbours from pages that a partition remembers.
 MAX_RUNS = 16
-#: Things that one attempt may find missing one after another: a page, a sidecar, chunks of a batch, and each again.
+#: Things that one attempt may find missing one after another: a page, a sidecar, chunks of a batch.
 MAX_STEPS = 64
+#: After so many, chunks seem to be evicted as others come: from there on what was brought is held.
+STEPS_WITHOUT_HOLDING = 12
 
 
 class Missing(Exception):
-    """Something must be brought before this can be answered. Caught in this package."""
+    """Something must be brought before this can be answered; `held` are the chunks that it then has. Caught in this
+    package."""
 
-    def __init__(self, bring: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, bring: Callable[[], Awaitable[None]], held: Callable[[], Sequence[SharedFile]] = tuple) -> None:
         super().__init__()
         self.bring = bring
+        self.held = held
 
 
-async def complete(attempt: Callable[[], T]) -> T:
-    """Tries until nothing is missing. Raises what bringing it raised, or TierUnavailable if things leave as others come."""
-    for _ in range(MAX_STEPS):
+async def complete(hydrator: Hydrator, attempt: Callable[[], T]) -> T:
+    """Tries until nothing is missing. Raises what bringing it raised, or TierUnavailable if that does not end.
+
+    Where the cache is too small for all who read, one at a time holds what it was brought while it waits for the rest:
+    so somebody always gets on, and no two wait for each other.
+    """
+    for _ in range(STEPS_WITHOUT_HOLDING):
         try:
             return attempt()
         except Missing as missing:
             await missing.bring()
+    holding: list[SharedFile] = []
+    async with hydrator.holding:
+        try:
+            for _ in range(MAX_STEPS):
+                try:
+                    return attempt()
+                except Missing as missing:
+                    await missing.bring()
+                    holding.extend(file.acquire() for file in missing.held())
+        finally:
+            for file in holding:
+                file.release()
     raise TierUnavailable("the cache of cold chunks is too small for what is being read; ask again, or enlarge it")
 
 
@@ -104,7 +124,9 @@ class ColdView:
         present = [file for file in found if file is not None]
         if len(present) != len(found):
             self.front(entry)  # its checksums come first
-            raise Missing(lambda: self._hydrator.bring_chunks(entry, indexes))
+            raise Missing(
+                lambda: self._hydrator.bring_chunks(entry, indexes), lambda: self._hydrator.chunks(entry, indexes)
+            )
         return present
 
     def more(self, entry: Entry, index: int) -> SharedFile | None:

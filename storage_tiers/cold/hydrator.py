@@ -30,6 +30,8 @@ MAX_SIDECAR_BYTES = 16 << 20
 _ROW_BYTES, _CHECK_BYTES = 200, 40
 #: Sidecars of more bytes are parsed in a thread.
 _PARSE_IN_THREAD_BYTES = 64 << 10
+#: Seconds that a download waits for room in the cache, and between looks.
+ROOM_S, ROOM_STEP_S = 10.0, 0.05
 _MIBS = CHUNK_BYTES // MIB
 
 
@@ -55,6 +57,9 @@ class Hydrator:
         self._flights: dict[ChunkKey | str, Flight] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._read_ahead_bytes = 0
+        self._room = asyncio.Event()
+        #: Held by the one read that may hold chunks while it waits for more.
+        self.holding = asyncio.Lock()
         self.brought = self.read_ahead = self.sidecars = 0
 
     # --- what is here -------------------------------------------------------------------------------------------------
@@ -67,6 +72,10 @@ class Hydrator:
 
     def chunk(self, entry: Entry, index: int) -> SharedFile | None:
         return self.cache.get(ChunkKey(entry.key, entry.position, index))
+
+    def chunks(self, entry: Entry, indexes: range) -> list[SharedFile]:
+        """Those of them that are here."""
+        return [file for index in indexes if (file := self.chunk(entry, index)) is not None]
 
     # --- what is brought ----------------------------------------------------------------------------------------------
     async def bring_front(self, entry: Entry) -> None:
@@ -216,7 +225,7 @@ class Hydrator:
             self.cache.discard(ready.path)
 
     async def _fetch_file(self, question: FetchChunk | FetchObject) -> ReadyFile:
-        self.cache.reserve(question.length)
+        await self._reserve(question.length)
         try:
             if isinstance(question, FetchChunk):
                 return await self._client.fetch_chunk(question)
@@ -227,6 +236,23 @@ class Hydrator:
             raise TierUnavailable(f"{error}; the cache has given half of its space back, ask again") from error
         finally:
             self.cache.unreserve(question.length)
+            self._room.set()
+
+    async def _reserve(self, size: int) -> None:
+        """Waits while downloads and answers fill the cache: what the first bring and the second release can be evicted."""
+        patience = ROOM_S
+        while not self.cache.reserve(size):
+            if patience <= 0:
+                raise TierUnavailable(
+                    f"the cache of cold chunks ({self.cache.limit_bytes} bytes) has been full of what is being sent for "
+                    f"{ROOM_S:g} s; ask again, or enlarge it"
+                )
+            self._room.clear()
+            try:
+                # A download that ends says so; an answer that has been sent does not.
+                await asyncio.wait_for(self._room.wait(), ROOM_STEP_S)
+            except TimeoutError:
+                patience -= ROOM_STEP_S
 
 
 def _read_all(path: str) -> bytes:

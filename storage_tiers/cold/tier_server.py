@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -76,7 +75,7 @@ class TierServer:
 Workers = dict[type[Question[Any]], Callable[[Any], Awaitable[Any]]]
 
 
-def _workers(downloads: Downloads, commits: TierCommits) -> Workers:
+def workers(downloads: Downloads, commits: TierCommits) -> Workers:
     """Who works on which question."""
     return {
         ask.FetchChunk: downloads.fetch_chunk,
@@ -99,6 +98,15 @@ def _workers(downloads: Downloads, commits: TierCommits) -> Workers:
     }
 
 
+def _peak_resident_bytes() -> int:
+    """Not `ru_maxrss`, which begins with the memory of the broker that called exec. 0 where there is no /proc."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        return 0
+
+
 class Session:
     """What one configured socket has under way."""
 
@@ -118,7 +126,7 @@ class Session:
         self._asked: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._workers = _workers(self._downloads, TierCommits(self._get_store, settings, self._reads, clock, rng))
+        self._workers = workers(self._downloads, TierCommits(self._get_store, settings, self._reads, clock, rng))
         self._wait_idle()
 
     # --- frames -------------------------------------------------------------------------------------------------------
@@ -200,7 +208,7 @@ class Session:
             bytes_uploaded=store.bytes_uploaded if store is not None else 0,
             retries=self._reads.repeated,
             most_bytes_in_flight=self._downloads.budget.most_held_bytes,
-            peak_resident_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            peak_resident_bytes=_peak_resident_bytes(),
         )
 
     async def close(self) -> None:

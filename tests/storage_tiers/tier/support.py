@@ -1,0 +1,163 @@
+"""A broker's end of the tier with everything behind it: client, cache, hydrator, readers; the server in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_tiers.clock import SeededRng, SystemClock
+from storage_tiers.cold.chunk_cache import ChunkCache
+from storage_tiers.cold.cold_reader import ColdMiss, ColdReader, ColdSlices
+from storage_tiers.cold.hydrator import Hydrator
+from storage_tiers.cold.local_tier import LocalLauncher
+from storage_tiers.cold.manifest import Ids, Root, Writer
+from storage_tiers.cold.object_store import ObjectStore
+from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.cold.tier_client import TierClient
+from storage_tiers.cold.tier_launcher import TierLauncher
+from storage_tiers.cold.tier_settings import TierSettings
+from storage_tiers.cold.uploader import ExtendJob
+from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.types import AbortedTransaction, EpochEntry
+from tests.storage_tiers.cold.support import IDS, EagerClock
+from tests.support.faulty_store import FaultyStore
+
+WRITER = Writer(1, 1)
+MEMORY = StoreLocation.parse("memory://tier-tests")
+#: Deadlines short enough to be reached in a test, and no waiting for idleness.
+QUICK = TierSettings(read_deadline_s=0.3, commit_deadline_s=5.0, idle_s=3600.0)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Waits for a condition, in real time."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def batch(
+    base: int, count: int = 1, *, size: int = 64, epoch: int = 1, timestamp: int = 1_700_000_000_000, seed: int = 0
+) -> bytes:
+    """A batch of `count` records with values of `size` bytes, no two batches alike; record i has `timestamp` + i."""
+    noise = random.Random(f"{seed}/{base}").randbytes(64)
+    value = (noise * (size // 64 + 1))[:size]
+    records = [NewRecord(b"k", value, timestamp=timestamp + i) for i in range(count)]
+    return build_batch(records, base_offset=base, leader_epoch=epoch)
+
+
+@dataclass
+class Broker:
+    """One node's cold side on one store."""
+
+    store: FaultyStore
+    client: TierClient
+    cache: ChunkCache
+    hydrator: Hydrator
+    directory: Path
+    root: Root | None = None
+    reloads: int = 0
+    written: int = 0
+
+    def reader(self, ids: Ids = IDS) -> ColdReader:
+        async def reload() -> Root:
+            self.reloads += 1
+            self.root = await self.client.load_root(ids, WRITER)
+            assert self.root is not None
+            return self.root
+
+        return ColdReader(ids, self.hydrator, reload)
+
+    async def upload(
+        self,
+        content: bytes,
+        base: int,
+        end: int,
+        *,
+        epochs: Sequence[EpochEntry] = (EpochEntry(1, 0),),
+        aborted: Sequence[AbortedTransaction] = (),
+        log_start: int = 0,
+        ids: Ids = IDS,
+    ) -> Root:
+        """Extends the manifest by a local segment, as the broker's uploads do."""
+        self.written += 1
+        path = self.directory / f"{base:020}-{self.written}.log"
+        path.write_bytes(content)
+        epoch = epochs[-1].epoch
+        job = ExtendJob(
+            str(path), 0, len(content), base, end, epoch, epoch, tuple(epochs), b"producers", tuple(aborted), log_start
+        )
+        self.root = await self.client.extend(ids, WRITER, job)
+        path.unlink()
+        assert self.root.end == end
+        return self.root
+
+    def gets(self, part: str = ".log") -> int:
+        return self.store.count("get", part)
+
+
+@asynccontextmanager
+async def broker(
+    directory: Path,
+    *,
+    store: ObjectStore | None = None,
+    settings: TierSettings = QUICK,
+    cache_bytes: int = 64 << 20,
+    launcher: TierLauncher | None = None,
+    location: StoreLocation = MEMORY,
+) -> AsyncIterator[Broker]:
+    clock = EagerClock()
+    faulty = FaultyStore(store if store is not None else MemoryStore(SystemClock()))
+
+    async def open_store(_: StoreLocation) -> ObjectStore:
+        return faulty
+
+    local = launcher if launcher is not None else LocalLauncher(open_store, clock, SeededRng(7))
+    cache = ChunkCache(str(directory / "cache"), cache_bytes)
+    client = TierClient(
+        location,
+        cache.directory,
+        clock=clock if launcher is None else SystemClock(),
+        rng=SeededRng(8),
+        settings=settings,
+        launcher=local,
+        on_end=cache.remove_strays,
+    )
+    hydrator = Hydrator(client, cache)
+    try:
+        yield Broker(faulty, client, cache, hydrator, directory)
+    finally:
+        await hydrator.close()
+        await client.close()
+        cache.close()
+
+
+def taken(slices: ColdSlices) -> bytes:
+    """The bytes of an answer, released."""
+    data = b"".join(os.pread(piece.file.fd, piece.length, piece.position) for piece in slices.slices)
+    for piece in slices.slices:
+        piece.file.release()
+    return data
+
+
+async def read(
+    reader: ColdReader,
+    root: Callable[[], Root | None] | Root,
+    offset: int,
+    max_bytes: int = 1 << 20,
+    log_start: int = 0,
+) -> ColdSlices:
+    """Reads as a fetch does: asks, waits, asks again."""
+    for _ in range(100):
+        current = root if isinstance(root, Root) else root()
+        assert current is not None
+        found = reader.read(current, offset, max_bytes, log_start=log_start)
+        if not isinstance(found, ColdMiss):
+            return found
+        await asyncio.shield(found.waiter)
+    raise AssertionError(f"offset {offset} was never at hand")

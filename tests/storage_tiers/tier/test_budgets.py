@@ -1,0 +1,138 @@
+"""Byte budget, back-off and read-ahead: the small pure parts."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from storage_tiers.clock import SeededRng
+from storage_tiers.cold.backoff import Backoff, BackoffSettings
+from storage_tiers.cold.byte_budget import ByteBudget, Ticket
+from storage_tiers.cold.read_ahead import MAX_STREAMS, MAX_WINDOW_BYTES, ReadAhead
+from storage_tiers.cold.tier_settings import CHUNK_BYTES
+
+
+class Users:
+    """Holds tickets until told, and notes in which order they were granted."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self.budget = budget
+        self.order: list[str] = []
+        self.release: dict[str, asyncio.Event] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.tickets: dict[str, Ticket] = {}
+
+    async def start(self, name: str, size: int, *, urgent: bool = True) -> None:
+        self.release[name] = asyncio.Event()
+        self.tickets[name] = self.budget.ticket(size, urgent=urgent)
+        self.tasks[name] = asyncio.create_task(self._hold(name))
+        await asyncio.sleep(0)
+
+    async def _hold(self, name: str) -> None:
+        async with self.budget.hold(self.tickets[name]):
+            self.order.append(name)
+            await self.release[name].wait()
+
+    async def end(self, name: str) -> None:
+        self.release[name].set()
+        await self.tasks[name]
+        await asyncio.sleep(0)
+
+
+async def test_bytes_and_holders_are_bounded_in_order() -> None:
+    users = Users(ByteBudget(10, 2))
+    for name, size in (("a", 6), ("b", 6), ("c", 1)):
+        await users.start(name, size)
+    assert users.order == ["a"]  # c fits, but b came first
+    await users.end("a")
+    assert users.order == ["a", "b", "c"] and users.budget.held_bytes == 7
+    await users.start("d", 1)
+    assert users.order[-1] == "c"  # two holders
+    await users.end("b")
+    assert users.order[-1] == "d"
+    assert users.budget.most_held_bytes == 7
+
+
+async def test_urgent_first_and_hurried_on() -> None:
+    users = Users(ByteBudget(10, 10))
+    await users.start("first", 10)
+    await users.start("later", 10, urgent=False)
+    await users.start("ahead", 10, urgent=False)
+    await users.start("now", 10)
+    users.budget.hurry(users.tickets["ahead"])
+    for name in ("first", "now", "ahead", "later"):
+        assert users.order[-1] == name
+        await users.end(name)
+    assert users.budget.held_bytes == 0
+
+
+async def test_more_than_all_gets_all_alone() -> None:
+    users = Users(ByteBudget(10, 4))
+    await users.start("huge", 1000)
+    await users.start("small", 1)
+    assert users.order == ["huge"]
+    await users.end("huge")
+    assert users.order == ["huge", "small"]
+
+
+async def test_who_gives_up_in_the_queue_holds_up_nobody() -> None:
+    users = Users(ByteBudget(10, 4))
+    for name, size in (("a", 8), ("big", 10), ("small", 2)):
+        await users.start(name, size)
+    users.tasks["big"].cancel()
+    await asyncio.gather(users.tasks["big"], return_exceptions=True)
+    await asyncio.sleep(0)
+    assert users.order == ["a", "small"]
+    await users.end("a")
+    await users.end("small")
+    assert users.budget.held_bytes == 0
+
+
+async def test_who_gives_up_as_it_is_granted_gives_it_back() -> None:
+    users = Users(ByteBudget(10, 1))
+    async with users.budget.hold(users.budget.ticket(10)):
+        await users.start("b", 10)
+    users.tasks["b"].cancel()  # granted a moment ago, and has not run yet
+    await asyncio.gather(users.tasks["b"], return_exceptions=True)
+    assert users.order == [] and users.budget.held_bytes == 0
+    await users.start("c", 10)
+    assert users.order == ["c"]
+
+
+def test_backoff_grows_to_its_bound_and_starts_again() -> None:
+    backoff = Backoff(BackoffSettings(1.0, 8.0), SeededRng(3))
+    for whole in (1, 2, 4, 8, 8, 8):
+        assert whole / 2 <= backoff.next_delay() <= whole
+    backoff.succeeded()
+    assert backoff.next_delay() <= 1.0
+    for _ in range(10_000):
+        assert backoff.next_delay() <= 8.0
+    with pytest.raises(ValueError):
+        BackoffSettings(2.0, 1.0)
+
+
+def test_windows_double_along_a_stream_and_stay_bounded() -> None:
+    ahead: ReadAhead[int] = ReadAhead()
+    windows = [ahead.accessed(place, place - 1) for place in range(8)]
+    doubling = [None, *(min(CHUNK_BYTES << step, MAX_WINDOW_BYTES) for step in range(7))]
+    assert windows == doubling
+    assert ahead.accessed(7, 6) is None  # the same chunk again
+
+
+def test_random_reads_have_no_window_and_disturb_no_stream() -> None:
+    ahead: ReadAhead[int] = ReadAhead()
+    for place in range(4):
+        ahead.accessed(place, place - 1)
+    assert [ahead.accessed(place, place - 1) for place in (100, 50, 70, 10)] == [None] * 4
+    assert ahead.accessed(4, 3) == CHUNK_BYTES << 3
+    # Two readers on one chunk share a window; the second to move on finds the first there.
+    assert ahead.accessed(5, 4) is not None and ahead.accessed(5, 4) is None
+
+
+def test_streams_are_bounded() -> None:
+    ahead: ReadAhead[int] = ReadAhead()
+    for place in range(0, 10 * (MAX_STREAMS + 1), 10):
+        ahead.accessed(place, None)
+    assert ahead.accessed(1, 0) is None  # forgotten: the least recent one
+    assert ahead.accessed(11 + 10, 10 + 10) == CHUNK_BYTES

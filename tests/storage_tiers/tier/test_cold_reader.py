@@ -1,0 +1,293 @@
+"""Reading back what was tiered: every byte, from any offset, without gap or repeat, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.cold.cold_reader import ColdMiss
+from storage_tiers.errors import OffsetOutOfRange, TierCorrupt, TierObjectMissing, TierUnavailable
+from storage_tiers.records.batch import headers
+from storage_tiers.types import AbortedTransaction, EpochEntry, TimestampOffset
+from tests.storage_tiers.tier.support import WRITER, Broker, batch, broker, read, taken, until
+
+MIB = 1 << 20
+
+
+async def test_first_read_brings_one_sidecar_and_one_chunk(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        content = b"".join(batch(offset) for offset in range(100))
+        root = await b.upload(content, 0, 100)
+        before = len(b.store.calls)
+        reader = b.reader()
+        found = reader.read(root, 0, 1 << 20, log_start=0)
+        assert isinstance(found, ColdMiss)
+        await found.waiter
+        again = reader.read(root, 0, 1 << 20, log_start=0)
+        assert not isinstance(again, ColdMiss)
+        assert taken(again) == content
+        assert [call for call, _ in b.store.calls[before:]] == ["get", "get"]
+        assert b.gets(".idx") == 1 and b.gets(".log") == 1
+
+
+async def test_any_offset_begins_with_its_batch(tmp_path: Path) -> None:
+    rng = random.Random(4)
+    async with broker(tmp_path) as b:
+        content, starts, offset = b"", {}, 0
+        while len(content) < 9 * MIB:
+            count = rng.randint(1, 40)
+            starts.update(dict.fromkeys(range(offset, offset + count), len(content)))
+            content += batch(offset, count, size=rng.choice((10, 300, 20_000)))
+            offset += count
+        root = await b.upload(content, 0, offset)
+        reader = b.reader()
+        for wanted in (0, offset - 1, *(rng.randrange(offset) for _ in range(60))):
+            data = taken(await read(reader, root, wanted, 100_000))
+            start = starts[wanted]
+            assert data == content[start : start + len(data)]
+            first = next(iter(headers(data)))[1]
+            assert len(data) >= max(first.size, min(100_000, len(content) - start) - 4 * MIB)
+            assert len(data) <= max(first.size, 100_000)
+
+
+async def test_a_scan_has_no_gap_and_no_repeat_across_entries_and_chunks(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        content, offset = b"", 0
+        for size in (5 * MIB, 300_000, 4 * MIB, 60_000, 9 * MIB):
+            segment, base = b"", offset
+            while len(segment) < size:
+                segment += batch(offset, 7, size=9_000)
+                offset += 7
+            await b.upload(segment, base, offset)
+            content += segment
+        assert await scanned(b, max_bytes=1 * MIB) == content
+        assert b.gets() == 2 + 1 + 2 + 1 + 3
+        assert b.gets(".idx") == 5
+
+
+async def scanned(b: Broker, max_bytes: int) -> bytes:
+    """Everything, read as a consumer does: whole batches of each answer count, the next one begins after them."""
+    reader, data, offset = b.reader(), b"", 0
+    assert b.root is not None
+    while offset < b.root.end:
+        found = await read(reader, lambda: b.root, offset, max_bytes)
+        answer = taken(found)
+        if not answer:
+            assert found.next_offset == b.root.end
+            break
+        whole = 0
+        for position, header in headers(answer):
+            if position + header.size > len(answer):
+                break
+            whole = position + header.size
+            offset = header.next_offset
+        data += answer[:whole]
+    return data
+
+
+async def test_a_batch_larger_than_max_bytes_and_chunks_comes_whole(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        small, large = batch(0), batch(1, 3, size=3 * MIB)
+        root = await b.upload(small + large + batch(4), 0, 5)
+        data = taken(await read(b.reader(), root, 2, 1000))
+        assert data == large
+        assert taken(await read(b.reader(), root, 4, 1000)) == batch(4)
+
+
+async def test_offsets_in_holes_go_to_the_next_batch(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        await b.upload(batch(0) + batch(10), 0, 20)
+        root = await b.upload(batch(25, size=200_000) + batch(40), 20, 60)
+        reader = b.reader()
+        for offset, expected in ((5, 10), (11, 25), (19, 25), (20, 25), (26, 40)):
+            data = taken(await read(reader, root, offset))
+            assert next(iter(headers(data)))[1].base_offset == expected
+        end = await read(reader, root, 41)
+        assert end.slices == () and end.next_offset == 60
+
+
+async def test_a_recorded_gap_is_stepped_over(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        await b.upload(batch(0, 10), 0, 10)
+        await b.client.raise_log_start(b.reader().ids, WRITER, 10)
+        root = await b.upload(batch(30, 10), 30, 40, log_start=30)
+        assert root.log_start == 30 and root.entries[-1].gap_from == 10
+        assert taken(await read(b.reader(), root, 30, log_start=30)) == batch(30, 10)
+
+
+async def test_below_log_start_is_out_of_range(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        root = await b.upload(batch(0, 10), 0, 10)
+        with pytest.raises(OffsetOutOfRange, match="below log start 5"):
+            b.reader().read(root, 4, 100, log_start=5)
+        # A batch that log start cuts is served whole: its reader drops what lies below.
+        assert taken(await read(b.reader(), root, 5, log_start=5)) == batch(0, 10)
+
+
+async def test_aborted_transactions_of_the_answer(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        early, late = AbortedTransaction(7, 0, 3, 4), AbortedTransaction(8, 5, 9, 10)
+        root = await b.upload(b"".join(batch(o) for o in range(10)), 0, 10, aborted=(early, late))
+        found = await read(b.reader(), root, 4)
+        assert found.aborted == (late,)
+        taken(found)
+
+
+async def test_pages_are_searched_by_the_tier_process(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        content = b""
+        for base in range(90):
+            segment = batch(base, timestamp=1_700_000_000_000 + base)
+            await b.upload(segment, base, base + 1)
+            content += segment
+        assert b.root is not None and b.root.live_pages
+        assert await scanned(b, max_bytes=10_000) == content
+        reader = b.reader()
+        for offset in (0, 3, 70, 89):
+            data = taken(await read(reader, b.root, offset))
+            assert data == batch(offset, timestamp=1_700_000_000_000 + offset)
+            at = 1_700_000_000_000 + offset
+            assert await reader.offset_for_timestamp(b.root, at, log_start=0) == TimestampOffset(at, offset, 1)
+        assert await reader.max_timestamp(b.root, log_start=0) == TimestampOffset(1_700_000_000_089, 89, 1)
+
+
+async def test_hydration_outlives_who_asked_and_is_shared(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        root = await b.upload(batch(0, 10), 0, 10)
+        gate = b.store.hold(1, "get", ".log")
+        reader = b.reader()
+        first, second = (reader.read(root, 0, 100, log_start=0) for _ in range(2))
+        assert isinstance(first, ColdMiss) and isinstance(second, ColdMiss)
+        assert first.waiter is second.waiter
+        await gate.reached.wait()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(first.waiter), 0.01)
+        gate.open()
+        await until(lambda: b.hydrator.brought == 1)
+        assert taken(await read(reader, root, 3)) == batch(0, 10)
+        assert b.gets() == 1
+
+
+async def test_a_failure_is_told_once_and_not_remembered(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        root = await b.upload(batch(0, 10), 0, 10)
+        b.store.down = True
+        found = b.reader().read(root, 0, 100, log_start=0)
+        assert isinstance(found, ColdMiss)
+        with pytest.raises(TierUnavailable):
+            await found.waiter
+        b.store.down = False
+        assert taken(await read(b.reader(), root, 0)) == batch(0, 10)
+
+
+async def test_a_tampered_chunk_is_refused_and_never_cached(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        content = batch(0, 10)
+        root = await b.upload(content, 0, 10)
+        for damaged in (content[:-1] + bytes([content[-1] ^ 1]), content[:-5], b""):
+            await b.store.put(root.entries[0].key, damaged)
+            found = b.reader().read(root, 0, 100, log_start=0)
+            assert isinstance(found, ColdMiss)
+            with pytest.raises(TierCorrupt, match="fsck"):
+                await found.waiter
+            assert len(b.cache) == 0 and list((tmp_path / "cache").iterdir()) == []
+        await b.store.put(root.entries[0].key, content)
+        assert taken(await read(b.reader(), root, 0)) == content
+
+
+async def test_a_damaged_sidecar_is_refused(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        root = await b.upload(batch(0, 10), 0, 10)
+        key = root.entries[0].sidecar_key
+        whole = (await b.store.get(key)).data
+        for damaged in (whole[:100], whole[:-1] + b"x", bytes(len(whole))):
+            await b.store.put(key, damaged)
+            if damaged == whole[:-1] + b"x":
+                with pytest.raises(TierCorrupt):
+                    await b.reader().newest_state(root)
+                continue
+            found = b.reader().read(root, 0, 100, log_start=0)
+            assert isinstance(found, ColdMiss)
+            with pytest.raises(TierCorrupt):
+                await found.waiter
+
+
+async def test_objects_of_another_segment_are_refused(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        await b.upload(batch(0, 10), 0, 10)
+        root = await b.upload(batch(10, 10), 10, 20)
+        first, second = root.entries
+        await b.store.put(first.key, (await b.store.get(second.key)).data)
+        found = b.reader().read(root, 0, 100, log_start=0)
+        assert isinstance(found, ColdMiss)
+        with pytest.raises(TierCorrupt):
+            await found.waiter
+
+
+async def test_a_missing_object_reloads_the_root(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        await b.upload(batch(0, 10), 0, 10)
+        old = await b.upload(batch(10, 10), 10, 20)
+        await b.client.retire(old.ids, WRITER, 10)
+        await b.store.delete([old.entries[0].key, old.entries[0].sidecar_key])
+        reader = b.reader()
+        with pytest.raises(OffsetOutOfRange, match="below log start 10"):
+            await read(reader, lambda: b.root, 3)
+        assert b.reloads == 1
+        assert b.root is not None and b.root.log_start == 10
+        assert taken(await read(reader, lambda: b.root, 13)) == batch(10, 10)
+
+
+async def test_a_missing_object_that_the_newest_root_names_is_an_error(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        root = await b.upload(batch(0, 10), 0, 10)
+        await b.store.delete([root.entries[0].key])
+        found = b.reader().read(root, 0, 100, log_start=0)
+        assert isinstance(found, ColdMiss)
+        with pytest.raises(TierObjectMissing):
+            await found.waiter
+
+
+async def test_timestamps_that_do_not_rise(tmp_path: Path) -> None:
+    stamps = [50, 10, 70, 20, 70, 5, 90, 60, 15, 80]
+    async with broker(tmp_path) as b:
+        for base in (0, 5):
+            segment = b"".join(batch(base + i, timestamp=stamps[base + i], size=30_000) for i in range(5))
+            await b.upload(segment, base, base + 5)
+        assert b.root is not None
+        reader = b.reader()
+        for start in range(10):
+            for wanted in range(0, 100, 5):
+                hits = [o for o in range(start, 10) if stamps[o] >= wanted]
+                expected = TimestampOffset(stamps[hits[0]], hits[0], 1) if hits else None
+                assert await reader.offset_for_timestamp(b.root, wanted, log_start=start) == expected
+            newest = max(range(start, 10), key=lambda o: (stamps[o], -o))
+            expected = TimestampOffset(stamps[newest], newest, 1)
+            assert await reader.max_timestamp(b.root, log_start=start) == expected
+
+
+async def test_timestamps_inside_a_batch_that_log_start_cuts(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        root = await b.upload(batch(0, 10, timestamp=100) + batch(10, timestamp=50), 0, 11)
+        reader = b.reader()
+        assert await reader.offset_for_timestamp(root, 0, log_start=4) == TimestampOffset(104, 4, 1)
+        assert await reader.offset_for_timestamp(root, 108, log_start=0) == TimestampOffset(108, 8, 1)
+        assert await reader.max_timestamp(root, log_start=4) == TimestampOffset(109, 9, 1)
+        assert await reader.max_timestamp(root, log_start=10) == TimestampOffset(50, 10, 1)
+        assert await reader.max_timestamp(root, log_start=11) is None
+
+
+async def test_epochs_come_from_the_newest_sidecar(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        epochs = (EpochEntry(1, 0), EpochEntry(3, 10), EpochEntry(6, 15))
+        root = await b.upload(
+            batch(0, 10, epoch=1) + batch(10, 5, epoch=3) + batch(15, 5, epoch=6), 0, 20, epochs=epochs
+        )
+        reader = b.reader()
+        ends = [await reader.epoch_end_offset(root, epoch) for epoch in range(8)]
+        assert ends == [(-1, -1), (1, 10), (1, 10), (3, 15), (3, 15), (3, 15), (6, 20), (6, 20)]
+        assert [await reader.epoch_at(root, offset) for offset in (0, 9, 10, 15, 19, 20)] == [1, 1, 3, 6, 6, -1]
+        assert (await reader.newest_state(root)).producer_snapshot == b"producers"

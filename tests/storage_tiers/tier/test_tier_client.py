@@ -1,0 +1,421 @@
+"""One broker and its tier: what is asked is answered once, within bounds, and the process comes and goes with the work."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.clock import SeededRng
+from storage_tiers.cold.cluster_file import Holder
+from storage_tiers.cold.local_tier import LocalHandle, LocalLauncher
+from storage_tiers.cold.manifest import State
+from storage_tiers.cold.object_store import ObjectStore
+from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.cold.tier_launcher import Launched
+from storage_tiers.cold.tier_questions import FetchChunk, FetchObject, ReadyFile, Stats
+from storage_tiers.cold.tier_settings import CHUNK_BYTES, MIB
+from storage_tiers.cold.topic_file import TopicState
+from storage_tiers.cold.uploader import ExtendJob
+from storage_tiers.errors import (
+    FencedWriter,
+    InvalidRequest,
+    LogError,
+    StorageError,
+    StoreRefused,
+    TierCorrupt,
+    TierObjectMissing,
+    TierUnavailable,
+)
+from storage_tiers.records.checksum import crc32c
+from tests.storage_tiers.cold.support import IDS, TOPIC_ID, EagerClock
+from tests.storage_tiers.tier.support import QUICK, WRITER, batch, broker, until
+
+BYTES = os.urandom(2 * MIB + 700_000)
+CRCS = tuple(crc32c(BYTES[at : at + MIB]) for at in range(0, len(BYTES), MIB))
+
+
+def chunk(key: str = "a", *, urgent: bool = True) -> FetchChunk:
+    return FetchChunk(key, 0, len(BYTES), CRCS, urgent)
+
+
+def files(directory: Path) -> list[Path]:
+    return list((directory / "cache").iterdir())
+
+
+# --- downloads --------------------------------------------------------------------------------------------------------
+async def test_a_chunk_is_verified_and_whole(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        await b.store.put("a", b"before" + BYTES + b"after")
+        ready = await b.client.fetch_chunk(FetchChunk("a", 6, len(BYTES), CRCS))
+        assert Path(ready.path).read_bytes() == BYTES and ready.size == len(BYTES)
+        assert files(tmp_path) == [Path(ready.path)]
+
+
+async def test_equal_questions_share_one_get(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        await b.store.put("a", BYTES)
+        gate = b.store.hold(1, "get")
+        asking = [asyncio.create_task(b.client.fetch_chunk(chunk())) for _ in range(20)]
+        await gate.reached.wait()
+        gate.open()
+        ready = await asyncio.gather(*asking)
+        assert len(set(ready)) == 1 and b.store.count("get") == 1
+        assert (await b.client.fetch_chunk(chunk())).path != ready[
+            0
+        ].path  # a failure or an answer is remembered by nobody
+        assert b.store.count("get") == 2
+
+
+@pytest.mark.parametrize("damage", ["flipped", "short", "empty", "missing"])
+async def test_a_damaged_object_leaves_no_file(tmp_path: Path, damage: str) -> None:
+    async with broker(tmp_path) as b:
+        bad = {"flipped": BYTES[:-1] + bytes([BYTES[-1] ^ 8]), "short": BYTES[:-1], "empty": b""}
+        if damage in bad:
+            await b.store.put("a", bad[damage])
+        with pytest.raises(TierObjectMissing if damage == "missing" else TierCorrupt):
+            await b.client.fetch_chunk(chunk())
+        assert files(tmp_path) == []
+        if damage in ("short", "empty"):
+            with pytest.raises(TierCorrupt):
+                await b.client.fetch_object(FetchObject("a", 0, len(BYTES)))
+
+
+async def test_a_store_that_hiccups_is_asked_again(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        await b.store.put("a", BYTES)
+        b.store.fail(1, "get")
+        b.store.lose_answer(2, "get")
+        assert (await b.client.fetch_chunk(chunk())).size == len(BYTES)
+        assert b.store.count("get") == 3
+        counters = await b.client.refresh_counters()
+        assert counters is not None and counters.retries == 2 and counters.store_calls == {"get": 3}
+
+
+async def test_a_store_that_is_down_is_given_up_at_the_deadline(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        await b.store.put("a", BYTES)
+        b.store.down = True
+        with pytest.raises(TierUnavailable, match=r"within 0\.3 s \(the store is away\)|within 0\.3 s"):
+            await b.client.fetch_chunk(chunk())
+        b.store.down = False
+        assert (await b.client.fetch_chunk(chunk())).size == len(BYTES)
+
+
+async def test_a_store_that_hangs_is_given_up_at_the_deadline(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        await b.store.put("a", BYTES)
+        b.store.hold(1, "get")
+        with pytest.raises(TierUnavailable, match=r"within 0\.3 s"):
+            await b.client.fetch_chunk(chunk())
+
+
+async def test_bytes_and_connections_in_flight_are_bounded(tmp_path: Path) -> None:
+    settings = dataclasses.replace(QUICK, download_connections=4, download_bytes_in_flight=3 * CHUNK_BYTES)
+    store = Watched()
+    async with broker(tmp_path, store=store, settings=settings) as b:
+        whole = bytes(CHUNK_BYTES)
+        crcs = (crc32c(whole[:MIB]),) * 4
+        for number in range(12):
+            await b.store.put(f"large-{number}", whole)
+            await b.store.put(f"small-{number}", b"x")
+        large = [b.client.fetch_chunk(FetchChunk(f"large-{n}", 0, CHUNK_BYTES, crcs)) for n in range(12)]
+        await asyncio.gather(*large)
+        assert store.most == 3
+        store.most = 0
+        small = [b.client.fetch_chunk(FetchChunk(f"small-{n}", 0, 1, (crc32c(b"x"),))) for n in range(12)]
+        await asyncio.gather(*small)
+        assert store.most == 4
+        counters = await b.client.refresh_counters()
+        assert counters is not None and counters.most_bytes_in_flight == 3 * CHUNK_BYTES
+
+
+class Watched(MemoryStore):
+    """Counts how many gets run at once."""
+
+    def __init__(self) -> None:
+        super().__init__(EagerClock())
+        self.now = self.most = 0
+
+    async def get(self, key: str, start: int = 0, length: int | None = None):  # type: ignore[no-untyped-def]
+        self.now += 1
+        self.most = max(self.most, self.now)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self.now -= 1
+        return await super().get(key, start, length)
+
+
+async def test_urgent_downloads_overtake_read_ahead(tmp_path: Path) -> None:
+    settings = dataclasses.replace(QUICK, download_connections=1, read_deadline_s=10.0)
+    async with broker(tmp_path, settings=settings) as b:
+        order: list[str] = []
+        for key in "abcd":
+            await b.store.put(key, BYTES)
+
+        async def fetch(key: str, urgent: bool) -> None:
+            await b.client.fetch_chunk(chunk(key, urgent=urgent))
+            order.append(key)
+
+        gate = b.store.hold(1, "get", "a")
+        asking = [asyncio.create_task(fetch("a", True))]
+        await gate.reached.wait()
+        asking += [asyncio.create_task(fetch(key, key == "d")) for key in "bcd"]
+        await until(lambda: b.client.stats.asked["FetchChunk"] == 4)
+        await b.client.ask(Stats())  # the process has read all four
+        asking.append(asyncio.create_task(fetch("c", True)))  # somebody waits for it now
+        await until(lambda: b.client.stats.asked["FetchChunk"] == 5)
+        await b.client.ask(Stats())
+        gate.open()
+        await asyncio.gather(*asking)
+        assert order == ["a", "d", "c", "c", "b"]
+
+
+async def test_a_cache_directory_that_refuses_is_a_storage_error(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        await b.store.put("a", BYTES)
+        (tmp_path / "cache").rmdir()
+        with pytest.raises(StorageError, match="No such file"):
+            await b.client.fetch_chunk(chunk())
+        (tmp_path / "cache").mkdir()
+        assert (await b.client.fetch_chunk(chunk())).size == len(BYTES)
+
+
+async def test_questions_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        for question in (
+            FetchChunk("a", 0, 0, ()),
+            FetchChunk("a", 0, CHUNK_BYTES + 1, (0,) * 5),
+            FetchChunk("a", 0, 10, (1, 2)),
+        ):
+            with pytest.raises(InvalidRequest):
+                await b.client.fetch_chunk(question)
+
+
+# --- manifests --------------------------------------------------------------------------------------------------------
+async def test_the_life_of_a_partition(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        await b.client.probe("probes/")
+        assert await b.client.read_cluster(IDS.cluster_id) is None
+        holder = Holder(1, "disk", "start")
+        assert await b.client.open_cluster(IDS.cluster_id, holder, 0) == 1
+        with pytest.raises(FencedWriter):
+            await b.client.open_cluster(IDS.cluster_id, Holder(1, "disk", "other"), 0)
+        found = await b.client.read_cluster(IDS.cluster_id)
+        assert found is not None and found.holder == holder
+
+        assert await b.client.load_root(IDS, WRITER) is None
+        assert (await b.client.raise_log_start(IDS, WRITER, 5)).commit == 0  # no manifest, nothing to raise
+        assert (await b.client.claim(IDS, WRITER, 1)).leader_epoch == 1
+        root = await b.upload(batch(0, 10), 0, 10)
+        assert await b.client.load_root(IDS, WRITER) == root
+        assert (await b.client.raise_log_start(IDS, WRITER, 4)).log_start == 4
+        root = await b.upload(batch(10, 10), 10, 20)
+        root = await b.client.retire(IDS, WRITER, 15)
+        assert (root.log_start, len(root.entries), len(root.removed)) == (15, 1, 1)
+        report = await b.client.sweep(IDS, WRITER, 0)
+        assert report.removed == 2
+        assert (await b.client.delete_partition(IDS, WRITER)).state is State.DELETED
+        with pytest.raises(FencedWriter, match="deleted"):
+            await b.upload(batch(20, 10), 20, 30)
+        counters = await b.client.refresh_counters()
+        assert counters is not None and counters.bytes_uploaded > 0 and counters.store_calls["put"] > 5
+
+
+async def test_an_extension_elsewhere_says_where_the_next_begins(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        root = await b.upload(batch(0, 10), 0, 10)
+        path = tmp_path / "x.log"
+        path.write_bytes(batch(5, 10))
+        job = ExtendJob(str(path), 0, path.stat().st_size, 5, 15, 1, 1, (), b"")
+        assert await b.client.extend(IDS, WRITER, job) == root
+
+
+async def test_topic_files(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        topic = TopicState(IDS.cluster_id, "t", TOPIC_ID, State.LIVE, 3, 1, {"retention.ms": "-1"})
+        assert await b.client.read_topic(IDS.cluster_id, "t") is None
+        published = await b.client.put_topic_file(topic)
+        assert (published.topic_id, published.configs) == (TOPIC_ID, {"retention.ms": "-1"})
+        assert await b.client.read_topic(IDS.cluster_id, "t") == published
+        assert (await b.client.mark_topic_deleted(topic)).state is State.DELETED
+        with pytest.raises(FencedWriter):
+            await b.client.put_topic_file(topic)
+
+
+async def test_a_commit_past_its_deadline_is_cut_off(tmp_path: Path) -> None:
+    async with broker(tmp_path, settings=dataclasses.replace(QUICK, commit_deadline_s=0.1)) as b:
+        b.store.hold(1, "put", "manifests/")
+        with pytest.raises(TierUnavailable, match="outcome is open"):
+            await b.client.claim(IDS, WRITER, 1)
+        assert (await b.client.claim(IDS, WRITER, 1)).leader_epoch == 1
+
+
+async def test_uploads_at_once_are_bounded(tmp_path: Path) -> None:
+    async with broker(tmp_path, settings=dataclasses.replace(QUICK, uploads=1)) as b:
+        first, second = (dataclasses.replace(IDS, partition=number) for number in (1, 2))
+        gate = b.store.hold(1, "put", "segments/00001")
+        one = asyncio.create_task(b.upload(batch(0), 0, 1, ids=first))
+        await gate.reached.wait()
+        two = asyncio.create_task(b.upload(batch(0), 0, 1, ids=second))
+        await until(lambda: b.client.stats.asked["Extend"] == 2)
+        await b.client.ask(Stats())
+        assert b.store.count("put", "segments/00002") == 0
+        gate.open()
+        await asyncio.gather(one, two)
+
+
+# --- the process's life -----------------------------------------------------------------------------------------------
+async def test_it_starts_with_the_first_question_and_ends_when_idle(tmp_path: Path) -> None:
+    async with broker(tmp_path, settings=dataclasses.replace(QUICK, idle_s=0.05)) as b:
+        await b.store.put("a", BYTES)
+        assert b.client.stats.starts == 0 and await b.client.refresh_counters() is None
+        await b.client.fetch_chunk(chunk())
+        await until(lambda: not b.client.running)
+        assert b.client.stats.lost == 0
+        assert b.client.stats.counters is not None and b.client.stats.counters.operations == {"FetchChunk": 1}
+        await b.client.fetch_chunk(chunk())
+        assert b.client.stats.starts == 2
+
+
+async def test_it_is_not_idle_while_it_works(tmp_path: Path) -> None:
+    async with broker(tmp_path, settings=dataclasses.replace(QUICK, idle_s=0.02, read_deadline_s=10.0)) as b:
+        await b.store.put("a", BYTES)
+        gate = b.store.hold(1, "get")
+        asking = asyncio.create_task(b.client.fetch_chunk(chunk()))
+        await gate.reached.wait()
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+            await b.client.refresh_counters()
+        assert b.client.running
+        gate.open()
+        assert (await asking).size == len(BYTES)
+        # Asking for counters is no work: it ends all the same.
+        async with asyncio.timeout(10):
+            while b.client.running:
+                await b.client.refresh_counters()
+                await asyncio.sleep(0.001)
+        assert b.client.stats.starts == 1
+
+
+async def test_many_at_once_start_one_process(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        await b.store.put("a", BYTES)
+        await asyncio.gather(*(b.client.fetch_chunk(chunk()) for _ in range(50)))
+        assert b.client.stats.starts == 1
+
+
+async def test_closing_answers_who_waits_and_refuses_the_next(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        await b.store.put("a", BYTES)
+        gate = b.store.hold(1, "get")
+        asking = asyncio.create_task(b.client.fetch_chunk(chunk()))
+        await gate.reached.wait()
+        await b.client.close()
+        with pytest.raises(TierUnavailable, match="stopping"):
+            await asking
+        with pytest.raises(TierUnavailable, match="stopping"):
+            await b.client.fetch_chunk(chunk())
+
+
+async def test_a_lost_process_fails_what_is_open_and_comes_back_with_back_off(tmp_path: Path) -> None:
+    clock = EagerClock()
+    launcher = Losing(clock)
+    async with broker(tmp_path, launcher=launcher) as b:
+        launcher.store = b.store
+        b.client._clock = clock
+        await b.store.put("a", BYTES)
+        pauses = []
+        for _ in range(8):
+            gate = b.store.hold(1, "get")
+            asking = [asyncio.create_task(b.client.fetch_chunk(chunk())) for _ in range(5)]
+            before = clock.monotonic()
+            await gate.reached.wait()
+            pauses.append(clock.monotonic() - before)
+            await launcher.lose()
+            results = await asyncio.gather(*asking, return_exceptions=True)
+            assert {type(result) for result in results} == {TierUnavailable}
+        assert b.client.stats.lost == b.client.stats.starts == 8
+        assert pauses[0] == 0 and all(0.05 <= pause <= 10.0 for pause in pauses[1:])
+        assert pauses[-1] > 3.0
+        assert (await b.client.fetch_chunk(chunk())).size == len(BYTES)
+
+
+class Losing(LocalLauncher):
+    """Its process can be lost: the socket ends without a word."""
+
+    def __init__(self, clock: EagerClock) -> None:
+        self.store: ObjectStore | None = None
+
+        async def open_store(_: StoreLocation) -> ObjectStore:
+            assert self.store is not None
+            return self.store
+
+        super().__init__(open_store, clock, SeededRng(3))
+        self.handle: LocalHandle | None = None
+
+    async def launch(self) -> Launched:
+        launched = await super().launch()
+        assert isinstance(launched.handle, LocalHandle)
+        self.handle = launched.handle
+        return launched
+
+    async def lose(self) -> None:
+        assert self.handle is not None
+        await self.handle.ended(5.0)
+
+
+async def test_a_process_that_cannot_start_is_unavailable(tmp_path: Path) -> None:
+    class Refusing:
+        async def launch(self) -> Launched:
+            raise TierUnavailable("the tier process cannot be started: no memory")
+
+    async with broker(tmp_path, launcher=Refusing()) as b:
+        b.client._clock = EagerClock()
+        for _ in range(3):
+            with pytest.raises(TierUnavailable, match="no memory"):
+                await b.client.fetch_chunk(chunk())
+
+
+async def test_a_store_that_cannot_be_opened_is_that_questions_answer(tmp_path: Path) -> None:
+    answers: list[LogError | None] = [StoreRefused("no such bucket"), None]
+    store = MemoryStore(EagerClock())
+
+    async def open_store(_: StoreLocation) -> ObjectStore:
+        error = answers.pop(0)
+        if error is not None:
+            raise error
+        return store
+
+    async with broker(tmp_path, launcher=LocalLauncher(open_store, EagerClock(), SeededRng(1))) as b:
+        await store.put("a", BYTES)
+        with pytest.raises(StoreRefused, match="no such bucket"):
+            await b.client.fetch_chunk(chunk())
+        assert (await b.client.fetch_chunk(chunk())).size == len(BYTES)
+        assert b.client.stats.starts == 1
+
+
+async def test_a_bug_is_that_questions_error_and_nobody_elses(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        await b.store.put("a", BYTES)
+        b.store.fail(1, "get", error=ZeroDivisionError("a bug"))
+        with pytest.raises(LogError, match="FetchChunk failed in the tier process"):
+            await b.client.fetch_chunk(chunk())
+        assert (await b.client.fetch_chunk(chunk())).size == len(BYTES)
+        assert b.client.stats.starts == 1
+
+
+async def test_who_gives_up_is_forgotten(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        await b.store.put("a", BYTES)
+        gate = b.store.hold(1, "put", "manifests/")
+        claiming = asyncio.create_task(b.client.claim(IDS, WRITER, 1))
+        await gate.reached.wait()
+        claiming.cancel()
+        await asyncio.gather(claiming, return_exceptions=True)
+        assert (await b.client.claim(IDS, WRITER, 2)).leader_epoch == 2
+        assert isinstance(await b.client.fetch_chunk(chunk()), ReadyFile)

@@ -1,0 +1,212 @@
+"""The real process on a directory store: started by exec, ended by its socket, survived by its broker."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.clock import SystemClock
+from storage_tiers.cold.manifest import Root
+from storage_tiers.cold.object_store import ObjectStore
+from storage_tiers.cold.stores.locate import StoreLocation, open_store
+from storage_tiers.cold.tier_launcher import ExecLauncher
+from storage_tiers.cold.tier_protocol import Configure, encode
+from storage_tiers.cold.tier_questions import FetchChunk
+from storage_tiers.cold.tier_settings import TierSettings
+from storage_tiers.errors import TierUnavailable
+from storage_tiers.files import OsFiles
+from tests.storage_tiers.cold.support import IDS
+from tests.storage_tiers.tier.support import WRITER, Broker, batch, broker, read, taken, until
+from tests.storage_tiers.tier.test_tier_client import BYTES, chunk
+
+SETTINGS = TierSettings(read_deadline_s=10.0)
+
+
+async def stored(directory: Path) -> tuple[StoreLocation, ObjectStore]:
+    location = StoreLocation.parse(str(directory / "store"))
+    return location, await open_store(location, OsFiles(), SystemClock())
+
+
+def running(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_the_whole_path_through_the_real_process(tmp_path: Path) -> None:
+    location, _ = await stored(tmp_path)
+    async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
+        assert b.client.process_id is None
+        await b.client.probe("probes/")
+        content = b"".join(batch(offset, 10, size=2_000) for offset in range(0, 4_000, 10))
+        root = await b.upload(content, 0, 4_000)
+        reader = b.reader()
+        data = taken(await read(reader, root, 0, len(content)))
+        while len(data) < len(content):
+            offset = len(data) // (len(content) // 400) * 10
+            found = await read(reader, root, offset, len(content))
+            start = offset // 10 * (len(content) // 400)
+            data = data[:start] + taken(found)
+        assert data == content
+        hit = await reader.offset_for_timestamp(root, 1_700_000_000_009, log_start=0)
+        assert hit is not None and hit.offset == 9
+        counters = await b.client.refresh_counters()
+        assert counters is not None
+        print(f"the tier process peaked at {counters.peak_resident_bytes / (1 << 20):.0f} MiB resident")
+        assert counters.peak_resident_bytes < 150 << 20
+        process = b.client.process_id
+        assert process is not None and process != os.getpid()
+    assert not running(process)
+
+
+async def test_kill_in_the_middle_of_work(tmp_path: Path) -> None:
+    location, store = await stored(tmp_path)
+    await store.put("a", BYTES)
+    async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
+        await b.client.fetch_chunk(chunk())
+        for _ in range(3):
+            process = b.client.process_id
+            assert process is not None
+            os.kill(process, signal.SIGSTOP)  # what is asked now stays open
+            asking = [asyncio.create_task(b.client.fetch_chunk(chunk())) for _ in range(4)]
+            await until(lambda: b.client._life is not None and len(b.client._life.waiting) == 4)
+            os.kill(process, signal.SIGKILL)
+            results = await asyncio.gather(*asking, return_exceptions=True)
+            assert {type(result) for result in results} == {TierUnavailable}
+            ready = await b.client.fetch_chunk(chunk())  # another process answers, after a back-off
+            assert Path(ready.path).read_bytes() == BYTES
+            assert not running(process)
+            # What the dead one left was swept before the next began.
+            assert list((tmp_path / "cache").iterdir()) == [Path(ready.path)]
+        assert b.client.stats.lost == 3 and b.client.stats.starts == 4
+
+
+async def test_kill_in_the_middle_of_a_commit_and_go_on(tmp_path: Path) -> None:
+    location, _ = await stored(tmp_path)
+    async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
+        base = 0
+        for delay in (0.0, 0.004, 0.012, 0.03):
+            await b.client.load_root(IDS, WRITER)
+            segment = batch(base, 10, size=100_000)
+            extending = asyncio.create_task(b.upload(segment, base, base + 10))
+            await asyncio.sleep(delay)
+            if b.client.process_id is not None:
+                os.kill(b.client.process_id, signal.SIGKILL)
+            await asyncio.gather(extending, return_exceptions=True)
+            root = await loaded(b)
+            if root is None or root.end == base:
+                root = await b.upload(segment, base, base + 10)
+            assert root.end == base + 10
+            base += 10
+        reader = b.reader()
+        assert b.root is not None
+        root = await b.client.load_root(IDS, WRITER)
+        assert root is not None
+        for offset in range(0, base, 10):
+            assert taken(await read(reader, root, offset, 1)) == batch(offset, 10, size=100_000)
+
+
+async def loaded(b: Broker) -> Root | None:
+    """As the broker does: what is unavailable is asked again."""
+    while True:
+        try:
+            return await b.client.load_root(IDS, WRITER)
+        except TierUnavailable:
+            continue
+
+
+async def test_idle_end_is_told_and_the_next_use_starts_another(tmp_path: Path) -> None:
+    location, store = await stored(tmp_path)
+    await store.put("a", BYTES)
+    settings = dataclasses.replace(SETTINGS, idle_s=0.1)
+    async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=settings) as b:
+        await b.client.fetch_chunk(chunk())
+        first = b.client.process_id
+        assert first is not None
+        await until(lambda: not b.client.running)
+        assert b.client.stats.lost == 0
+        await b.client.fetch_chunk(chunk())
+        assert b.client.process_id != first and not running(first)
+
+
+async def test_sigterm_ends_it_cleanly_and_sigint_does_not(tmp_path: Path) -> None:
+    location, store = await stored(tmp_path)
+    await store.put("a", BYTES)
+    async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
+        await b.client.fetch_chunk(chunk())
+        process = b.client.process_id
+        assert process is not None
+        os.kill(process, signal.SIGINT)
+        await b.client.fetch_chunk(chunk())
+        assert b.client.process_id == process
+        os.kill(process, signal.SIGTERM)
+        await until(lambda: not b.client.running)
+        await b.client.fetch_chunk(chunk())
+        assert not running(process)
+
+
+def start_alone(tmp_path: Path) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "storage_tiers.cold.tier_process", "--socket", str(theirs.fileno())],
+        pass_fds=(theirs.fileno(),),
+        stderr=subprocess.PIPE,
+    )
+    theirs.close()
+    return process, ours
+
+
+async def test_it_ends_with_its_brokers_socket(tmp_path: Path) -> None:
+    """As when the broker is killed: the kernel closes its end."""
+    location, _ = await stored(tmp_path)
+    for configured in (False, True):
+        process, ours = start_alone(tmp_path)
+        if configured:
+            ours.sendall(encode(Configure(location, str(tmp_path), SETTINGS)))
+        ours.close()
+        assert await asyncio.to_thread(process.wait, 30) == 0
+        assert process.stderr is not None and process.stderr.read() == b""
+
+
+@pytest.mark.parametrize(
+    "said", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\2{}", encode(Configure(StoreLocation.parse("/x"), "/x", SETTINGS)) * 2]
+)
+async def test_it_ends_where_the_protocol_is_broken(tmp_path: Path, said: bytes) -> None:
+    process, ours = start_alone(tmp_path)
+    ours.sendall(said)
+    assert await asyncio.to_thread(process.wait, 30) == 1
+    assert process.stderr is not None and b"do not understand each other" in process.stderr.read()
+    ours.close()
+
+
+def test_the_brokers_side_loads_no_store_library() -> None:
+    """Nor does the process load the node's own packages."""
+    imports = {
+        "storage_tiers.cold.tier_client, storage_tiers.cold.cold_reader": (
+            "aiobotocore botocore boto3 aiohttp pyarrow service storage_tiers.cold.stores.s3 storage_tiers.cold.tier_server"
+        ),
+        "storage_tiers.cold.tier_process, storage_tiers.cold.stores.s3": "service kafka_gateway grpc_api pyarrow grpc",
+    }
+    for modules, unwanted in imports.items():
+        code = f"import sys, {modules}; print(sorted(set({unwanted.split()!r}) & set(sys.modules)))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "[]"
+
+
+async def test_chunks_are_correct_under_many_readers(tmp_path: Path) -> None:
+    location, store = await stored(tmp_path)
+    await store.put("a", BYTES)
+    async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
+        questions = [FetchChunk("a", 0, 1 << 20, chunk().crcs[:1]), chunk()]
+        ready = await asyncio.gather(*(b.client.fetch_chunk(questions[n % 2]) for n in range(40)))
+        assert all(Path(r.path).read_bytes() == BYTES[: r.size] for r in ready)
