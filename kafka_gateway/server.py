@@ -19,7 +19,6 @@ import logging
 import os
 import select
 import socket
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -120,7 +119,7 @@ class GatewayServer:
         self._scratch = bytearray(RECEIVE_BUFFER)
         self._epoll = select.epoll()
         self._sessions: dict[int, Session] = {}
-        self._dirty: deque[Session] = deque()
+        self._dirty: list[Session] = []
         self._flush_scheduled = False
         self._file_budget = ALL_FILE_BYTES_A_TURN
         self._listener: socket.socket | None = None
@@ -217,7 +216,7 @@ class GatewayServer:
 
     def _readable(self, session: Session, events: int) -> None:
         connection = session.connection
-        if connection.stalled or self._stopping:
+        if self._stopping or connection.stalled:
             if events & _GONE:
                 self._gone(session)
             else:
@@ -338,11 +337,12 @@ class GatewayServer:
     def _resume(self, session: Session) -> None:
         """Takes up what arrived while no request could start."""
         connection = session.connection
-        if connection.stalled or self._stopping:
+        if self._stopping:
             return
+        # Also when a whole frame fills the connection's own buffer, where nothing more could be received.
         if connection.end > connection.start:
             self._take_requests(session)
-        if not session.closed:
+        if not session.closed and not connection.stalled:
             self._watch(session, session.events | select.EPOLLIN)
 
     def _cancel(self, session: Session, *, waiting_for_news_only: bool) -> None:
@@ -357,10 +357,12 @@ class GatewayServer:
 
     def _flush(self) -> None:
         """Writes what the turn produced, each connection once."""
+        if not self._dirty:
+            return
         self._file_budget = ALL_FILE_BYTES_A_TURN
-        for _ in range(len(self._dirty)):
-            session = self._dirty.popleft()
-            if session.connection.out and not session.closed and not session.events & select.EPOLLOUT:
+        dirty, self._dirty = self._dirty, []
+        for session in dirty:
+            if session.connection.out and not session.events & select.EPOLLOUT:
                 try:
                     self._send(session)
                 except OSError as error:
@@ -371,23 +373,27 @@ class GatewayServer:
 
     def _send(self, session: Session) -> None:
         connection = session.connection
-        out = connection.out
         stalled = connection.stalled
-        budget = FILE_BYTES_A_TURN
         try:
-            while out:
-                if isinstance(out[0], FileSlice):
-                    if budget <= 0 or self._file_budget <= 0:
-                        self._dirty.append(session)
-                        break
-                    budget -= self._send_file(session, budget)
-                else:
-                    self._send_bytes(session)
+            self._send_some(session)
         except BlockingIOError:
             self._watch(session, session.events | select.EPOLLOUT)
         session.last_active = self._now
         if stalled and not connection.stalled:
             self._resume(session)
+
+    def _send_some(self, session: Session) -> None:
+        """Until all is sent, the turn's share of files is used up, or the socket takes no more (BlockingIOError)."""
+        connection = session.connection
+        budget = FILE_BYTES_A_TURN
+        while connection.out:
+            if not isinstance(connection.out[0], FileSlice):
+                self._send_bytes(session)
+            elif budget <= 0 or self._file_budget <= 0:
+                self._dirty.append(session)
+                return
+            else:
+                budget -= self._send_file(session, budget)
 
     def _send_file(self, session: Session, budget: int) -> int:
         connection = session.connection
@@ -413,6 +419,7 @@ class GatewayServer:
         """One write of the byte pieces up to the next file."""
         connection = session.connection
         pieces, size = connection.to_send(GATHERED)
+        # No MSG_MORE before a file: measured on loopback it costs half of the rate of 1 MiB fetches.
         if len(pieces) == 1:
             count = session.socket.send(pieces[0])
         elif size <= JOINED_BYTES:
