@@ -48,9 +48,16 @@ def read_offsets(path: str) -> dict[TopicPartition, int]:
 
 
 def mark_clean(files: Files, data_dir: str, *, broker_epoch: int = -1) -> None:
-    """Says that every log of the directory was closed clean. Written last of all, once all else is durable."""
+    """Says that every log of the directory was closed clean. Written last of all, once all else is durable.
+
+    Not synced: a marker that a power loss takes away costs a recovery, and no record.
+    """
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
-    replace_file(files, os.path.join(data_dir, CLEAN_SHUTDOWN), content)
+    fd = files.open(os.path.join(data_dir, CLEAN_SHUTDOWN), create=True, truncate=True)
+    try:
+        files.pwrite(fd, (content,), 0)
+    finally:
+        files.close(fd)
 
 
 def take_clean_mark(files: Files, data_dir: str) -> bool:

@@ -280,7 +280,10 @@ class HotLog(AppendingLog):
                 recovery.remove_files(self._files, segment)
             if cut is not None:
                 newest.truncate(cut)
-                self._files.truncate(newest.file().fd, cut.position)
+                fd = newest.file().fd
+                self._files.truncate(fd, cut.position)
+                # Else the old batches may come back with a torn new head before them, whose epoch no CRC covers.
+                self._files.fsync(fd)
         except OSError as error:
             raise StorageError(f"{self.partition}: cannot truncate ({error}); mend the disk") from error
         del self._segments[index + 1 :]

@@ -220,7 +220,10 @@ class _Recovery:
         return found
 
     def _cut(self, segment: Segment, position: int, size: int, why: str) -> None:
-        self._files.truncate(segment.file().fd, position)
+        fd = segment.file().fd
+        self._files.truncate(fd, position)
+        # What is cut may hold whole batches of an older epoch: they must not lie under the next append's torn head.
+        self._files.fsync(fd)
         segment.size = position
         self._say(
             f"{segment.path}: cut at byte {position} of {size}, offset {self._expected}: {why}", lost=self._expected

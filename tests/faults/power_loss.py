@@ -31,6 +31,8 @@ from storage_tiers import files as files_module
 from storage_tiers.files import Buffer, OsFiles
 
 ROOT_NODE = 0
+#: Site of what was durable before the run.
+BEFORE = "before the run"
 
 
 # --- what is recorded -------------------------------------------------------------------------------------------------
@@ -92,7 +94,7 @@ Operation = Write | Truncate | Add | Remove | Rename | Fsync | Note
 
 
 class RecordingFiles:
-    """A `Files` over the real directory `root`, which is empty at the start and the only place that may be written."""
+    """A `Files` over the real directory `root`, the only place that may be written. What lies there already is durable."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.realpath(root)
@@ -101,6 +103,19 @@ class RecordingFiles:
         self._names: dict[str, int] = {self.root: ROOT_NODE}
         self._fds: dict[int, int] = {}
         self._next_node = 1
+        self._adopt(self.root)
+
+    def _adopt(self, directory: str) -> None:
+        for entry in sorted(os.scandir(directory), key=lambda each: each.name):
+            node = self._names[entry.path] = self._new_node()
+            self.operations.append(Add(self._names[directory], entry.name, node, entry.is_dir()))
+            if entry.is_dir():
+                self._adopt(entry.path)
+            else:
+                with open(entry.path, "rb") as file:
+                    self.operations.append(Write(node, 0, file.read()))
+                self.operations.append(Fsync(node, BEFORE))
+        self.operations.append(Fsync(self._names[directory], BEFORE))
 
     def note(self, value: Any) -> None:
         self.operations.append(Note(value))
@@ -201,7 +216,8 @@ def _call_site() -> str:
 
 def sites(operations: Sequence[Operation]) -> list[str]:
     """Every place that asked for an fsync, in the order of first use."""
-    return list(dict.fromkeys(operation.site for operation in operations if isinstance(operation, Fsync)))
+    found = dict.fromkeys(operation.site for operation in operations if isinstance(operation, Fsync))
+    return [site for site in found if site != BEFORE]
 
 
 # --- what may be left -------------------------------------------------------------------------------------------------

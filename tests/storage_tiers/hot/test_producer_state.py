@@ -1,0 +1,190 @@
+"""Idempotence and transactions of one partition, case by case as Kafka 4.2 decides them."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from storage_tiers.errors import (
+    CorruptRecord,
+    FencedWriter,
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+)
+from storage_tiers.hot.producer_state import CompletedTransaction, Duplicate, ProducerStateManager
+from storage_tiers.records.batch import BatchHeader, read_header
+from storage_tiers.records.builder import ControlKind
+from storage_tiers.records.checksum import crc32c
+from tests.storage_tiers.hot.support import batch_of, marker
+
+MAX_SEQUENCE = (1 << 31) - 1
+NOW = 1_000
+
+
+def header(count: int, sequence: int, *, epoch: int = 0, producer: int = 9, transactional: bool = False) -> BatchHeader:
+    return read_header(batch_of(count, producer=(producer, epoch, sequence), transactional=transactional))
+
+
+def written(state: ProducerStateManager, batch: BatchHeader, offset: int) -> None:
+    assert state.check(batch, now_ms=NOW) is None
+    state.update(batch, offset, now_ms=NOW)
+
+
+def end(state: ProducerStateManager, offset: int, kind: ControlKind, *, producer: int = 9, epoch: int = 0) -> object:
+    return state.update_marker(
+        read_header(marker(kind, producer, epoch)),
+        offset,
+        coordinator_epoch=7,
+        aborted=kind is ControlKind.ABORT,
+        now_ms=NOW,
+    )
+
+
+def test_sequences_must_follow_one_another() -> None:
+    state = ProducerStateManager()
+    written(state, header(3, 0), 100)
+    written(state, header(2, 3), 103)
+    for sequence in (4, 6, MAX_SEQUENCE):
+        with pytest.raises(OutOfOrderSequence, match="where 5 follows"):
+            state.check(header(1, sequence), now_ms=NOW)
+    written(state, header(1, 5), 105)
+
+
+def test_an_unknown_producer_may_begin_anywhere() -> None:
+    state = ProducerStateManager()
+    written(state, header(1, 4711), 0)
+    written(state, header(1, 4712), 1)
+
+
+def test_sequences_wrap() -> None:
+    state = ProducerStateManager()
+    written(state, header(3, MAX_SEQUENCE - 1), 0)  # sequences MAX-1, MAX, 0
+    repeated = state.check(header(3, MAX_SEQUENCE - 1), now_ms=NOW)
+    assert repeated is not None and (repeated.base_offset, repeated.last_offset) == (0, 2)
+    written(state, header(1, 1), 3)
+    fresh = ProducerStateManager()
+    written(fresh, header(1, MAX_SEQUENCE), 0)
+    written(fresh, header(1, 0), 1)
+
+
+def test_the_last_five_batches_are_remembered() -> None:
+    state = ProducerStateManager()
+    batches = [header(2, 2 * index) for index in range(6)]
+    for index, batch in enumerate(batches):
+        written(state, batch, 50 + 2 * index)
+    for index, batch in enumerate(batches[1:], 1):
+        offset = 50 + 2 * index
+        assert state.check(batch, now_ms=NOW) == Duplicate(offset, offset + 1, batch.max_timestamp)
+    with pytest.raises(OutOfOrderSequence):
+        state.check(batches[0], now_ms=NOW)
+    with pytest.raises(OutOfOrderSequence):
+        state.check(header(1, 10), now_ms=NOW)  # the first half of a remembered batch is no repeat of it
+
+
+def test_a_new_epoch_begins_at_zero_and_fences_the_old() -> None:
+    state = ProducerStateManager()
+    written(state, header(1, 0, epoch=3), 0)
+    with pytest.raises(OutOfOrderSequence, match="epoch 4"):
+        state.check(header(1, 1, epoch=4), now_ms=NOW)
+    written(state, header(1, 0, epoch=4), 1)
+    with pytest.raises(InvalidProducerEpoch, match="epoch 3"):
+        state.check(header(1, 1, epoch=3), now_ms=NOW)
+    with pytest.raises(InvalidProducerEpoch):
+        state.check(header(1, 0, epoch=3), now_ms=NOW)  # nor as a repeat of what was written before
+
+
+def test_a_producer_known_by_a_marker_only_begins_at_zero() -> None:
+    state = ProducerStateManager()
+    assert end(state, 10, ControlKind.ABORT) is None
+    with pytest.raises(OutOfOrderSequence):
+        state.check(header(1, 1), now_ms=NOW)
+    written(state, header(1, 0), 11)
+
+
+def test_a_transaction_holds_the_stable_offset_until_its_marker_is_replicated() -> None:
+    state = ProducerStateManager()
+    written(state, header(1, 0, transactional=True), 100)
+    written(state, header(1, 0, producer=8, transactional=True), 101)
+    written(state, header(1, 1, transactional=True), 102)
+    assert state.first_unstable_offset == 100
+    assert end(state, 103, ControlKind.ABORT) == CompletedTransaction(9, 100, 103, 101, True)
+    assert state.first_undecided_offset == 101
+    assert state.first_undecided_producer == 8
+    assert state.first_unstable_offset == 100
+    state.on_high_watermark(103)
+    assert state.first_unstable_offset == 100
+    state.on_high_watermark(104)
+    assert state.first_unstable_offset == 101
+    assert end(state, 105, ControlKind.COMMIT, producer=8) == CompletedTransaction(8, 101, 105, 106, False)
+    state.on_high_watermark(106)
+    assert state.first_unstable_offset is None
+
+
+def test_an_open_transaction_takes_no_other_writes() -> None:
+    state = ProducerStateManager()
+    written(state, header(1, 0, transactional=True), 0)
+    with pytest.raises(InvalidTransactionState, match="open transaction"):
+        state.check(header(1, 1), now_ms=NOW)
+
+
+def test_markers_are_checked() -> None:
+    state = ProducerStateManager()
+    state.check_marker(9, 0, 1)
+    written(state, header(1, 0, epoch=2, transactional=True), 0)
+    with pytest.raises(InvalidProducerEpoch):
+        state.check_marker(9, 1, 7)
+    with pytest.raises(InvalidProducerEpoch, match="too late"):
+        state.check_marker(9, 2, 7, transaction_version=2)
+    state.check_marker(9, 2, 7)
+    state.check_marker(9, 3, 7, transaction_version=2)
+    end(state, 1, ControlKind.COMMIT, epoch=3)
+    state.check_marker(9, 3, 7, transaction_version=2)  # the same marker again, its answer was lost
+    with pytest.raises(FencedWriter, match="coordinator epoch 6"):
+        state.check_marker(9, 3, 6)
+
+
+def test_producers_expire_by_when_they_wrote_unless_a_transaction_is_open() -> None:
+    state = ProducerStateManager()
+    state.update(header(1, 0), 0, now_ms=1_000)
+    state.update(header(1, 0, producer=8, transactional=True), 1, now_ms=1_000)
+    state.update(header(1, 0, producer=7), 2, now_ms=5_000)
+    assert state.expire(6_000, 5_000) == 1
+    assert sorted(state.producers) == [7, 8]
+
+
+def test_a_snapshot_restores_what_decides() -> None:
+    state = ProducerStateManager()
+    written(state, header(3, 0), 0)
+    written(state, header(2, 3), 3)
+    written(state, header(1, 0, producer=8, epoch=1, transactional=True), 5)
+    end(state, 6, ControlKind.ABORT, producer=6)
+    again = ProducerStateManager.restore(state.snapshot(), now_ms=77)
+    assert again.snapshot() == state.snapshot()
+    assert again.first_unstable_offset == 5
+    assert again.producers[9].seen_ms == 77
+    assert again.check(header(2, 3), now_ms=NOW) == Duplicate(3, 4, header(2, 3).max_timestamp)
+    with pytest.raises(OutOfOrderSequence):
+        again.check(header(3, 0), now_ms=NOW)  # of each producer the newest batch only
+    assert again.producers[6].coordinator_epoch == 7
+
+
+def test_the_snapshot_is_kafkas_version_1() -> None:
+    state = ProducerStateManager()
+    written(state, header(3, 5, epoch=2), 40)
+    content = state.snapshot()
+    version, crc, count = struct.unpack_from(">hIi", content)
+    assert (version, count) == (1, 1)
+    assert crc == crc32c(content[6:])
+    assert struct.unpack_from(">qhiqiqiq", content, 10) == (9, 2, 7, 42, 2, header(3, 5).max_timestamp, -1, -1)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:5], lambda b: b[:-1], lambda b: b + b"x", lambda b: b[:20] + b"\xff" + b[21:]]
+)
+def test_a_damaged_snapshot_is_refused(damage: object) -> None:
+    state = ProducerStateManager()
+    written(state, header(3, 0), 0)
+    with pytest.raises(CorruptRecord):
+        ProducerStateManager.restore(damage(state.snapshot()), now_ms=0)  # type: ignore[operator]
