@@ -17,7 +17,6 @@ import struct
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from storage_tiers.types import FileSlice
 
@@ -27,6 +26,7 @@ Piece = bytes | memoryview | FileSlice
 PRODUCE = 0
 #: Size, api key, api version, correlation id: what tells whether the rest is wanted at all.
 _HEAD = struct.Struct(">ihhi")
+_BEGUN = struct.Struct(">ihh")
 _SIZE = struct.Struct(">i")
 #: Of a buffer that holds the begin of a frame before its size is known.
 _SMALLEST_BUFFER = 4096
@@ -48,16 +48,6 @@ class Limits:
 
 class InvalidFrame(Exception):
     """What arrived is no frame that this node takes; the connection must be closed."""
-
-
-class Request(NamedTuple):
-    """`data[start:end]` is the request from after its correlation id on; valid until the next receive."""
-
-    api_key: int
-    version: int
-    correlation: int
-    start: int
-    end: int
 
 
 class Slot:
@@ -107,10 +97,18 @@ class Connection:
         return self.view[self.end :] if self._own else self._scratch_view
 
     def received(self, count: int) -> None:
-        self.end += count
+        if self._own:
+            self.end += count
+        else:
+            self.start = 0
+            self.end = count
 
-    def next_request(self) -> Request | None:
-        """The next whole request that may start now. Raises InvalidFrame."""
+    def next_request(self) -> tuple[int, int, int, int, int] | None:
+        """(api key, version, correlation id, start, end) of the next whole request that may start now.
+
+        `data[start:end]` is the request from after its correlation id on, and stays so until the next receive. Raises
+        InvalidFrame.
+        """
         start = self.start
         have = self.end - start
         if have < 12:
@@ -119,17 +117,24 @@ class Connection:
             return None
         size, api_key, version, correlation = _HEAD.unpack_from(self.data, start)
         if size < 8 or size > self._limits.request_max_bytes:
-            raise InvalidFrame(f"a frame of {size} bytes; between 8 and {self._limits.request_max_bytes} are taken")
-        if size + 4 > have or self.blocked_for(api_key):
+            self._check(size)
+        if size + 4 > have:
+            return None
+        if (self.waiting or self.unsent) and self.blocked_for(api_key):
             return None
         self.start = end = start + size + 4
-        return Request(api_key, version, correlation, start + 12, end)
+        return api_key, version, correlation, start + 12, end
 
-    def peek(self) -> tuple[int, int] | None:
+    @property
+    def has_rest(self) -> bool:
+        """Whether bytes are left that were not taken."""
+        return self.start != self.end
+
+    def begun(self) -> tuple[int, int] | None:
         """(api key, version) of a request that has begun to arrive, so that an unserved one is not waited for."""
         if self.end - self.start < 8:
             return None
-        _, api_key, version = struct.unpack_from(">ihh", self.data, self.start)
+        _, api_key, version = _BEGUN.unpack_from(self.data, self.start)
         return api_key, version
 
     def _check(self, size: int) -> None:
@@ -152,10 +157,13 @@ class Connection:
     @property
     def stalled(self) -> bool:
         """Whether nothing would be gained by receiving now."""
+        if self._own and self.end == len(self.data):
+            return True
+        if not self.waiting and not self.unsent:
+            return False
         return (
             self._barrier
             or self.unsent > self._limits.unsent_bytes
-            or (self._own and self.end == len(self.data))
             or len(self.waiting) >= self._limits.requests_in_flight
         )
 
@@ -163,7 +171,7 @@ class Connection:
         """Keeps what was not taken; afterwards the shared buffer may be received into again."""
         left = self.end - self.start
         if left == 0:
-            if self._own or self.end:
+            if self._own:
                 self._use(self._scratch, self._scratch_view, 0, own=False)
             return
         wanted = self._wanted(left)
@@ -203,6 +211,9 @@ class Connection:
             slot = Slot()
             slot.pieces = pieces
             self.waiting.append(slot)
+        elif len(pieces) == 1 and type(pieces[0]) is bytes:
+            self.unsent += len(pieces[0])
+            self.out.append(pieces[0])
         else:
             self._send(pieces)
 
@@ -219,15 +230,28 @@ class Connection:
             self.unsent += piece.length if isinstance(piece, FileSlice) else len(piece)
         self.out.extend(pieces)
 
-    def sent(self, count: int, pieces: int, size: int) -> None:
-        """Of the first `pieces`, `size` bytes in all and none of them a file, `count` bytes have left."""
+    def to_send(self, limit: int) -> tuple[list[bytes | memoryview], int]:
+        """The byte pieces before the next file, and their size; at most `limit` pieces."""
+        first = self.out[0]
+        if len(self.out) == 1 and not isinstance(first, FileSlice):
+            return [first], self.unsent
+        pieces: list[bytes | memoryview] = []
+        size = 0
+        for piece in self.out:
+            if isinstance(piece, FileSlice) or len(pieces) == limit:
+                break
+            pieces.append(piece)
+            size += len(piece)
+        return pieces, size
+
+    def sent(self, count: int) -> None:
+        """So many bytes of what `to_send` gave have left."""
         self.unsent -= count
         out = self.out
-        if count == size:
-            for _ in range(pieces):
-                out.popleft()
+        if not self.unsent:
+            out.clear()
             return
-        while True:
+        while count:
             first = out[0]
             assert not isinstance(first, FileSlice)
             if count < len(first):

@@ -7,11 +7,23 @@ because librdkafka stops compressing where they are not advertised (KAFKA-18659)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from grpc_api.contract.core import Core
-from kafka_gateway.handlers import create_topics, metadata
+from kafka_gateway.handlers import (
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+    describe_configs,
+    incremental_alter_configs,
+    init_producer_id,
+    list_offsets,
+    metadata,
+    offset_for_leader_epoch,
+)
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
 from kafka_gateway.handlers.fetch import FetchHandler
 from kafka_gateway.handlers.produce import ProduceHandler
@@ -32,9 +44,10 @@ class Api:
     build: Callable[[Core], Handler]
 
 
-def _message(
-    key: int, name: str, lowest: int, highest: int, flexible_from: int, schema: str, serve: Serve, refuse: Refuse
-) -> Api:
+def _message(key: int, name: str, lowest: int, highest: int, flexible_from: int, serve: Serve, refuse: Refuse) -> Api:
+    """An API whose messages kio reads and writes; its schema there is `name` in snake case."""
+    schema = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
     def build(core: Core) -> Handler:
         return MessageHandler(core, schema, flexible_from=flexible_from, serve=serve, refuse=refuse)
 
@@ -45,12 +58,21 @@ def _api_versions(core: Core) -> Handler:
     return ApiVersionsHandler({api.key: (api.lowest, api.highest) for api in APIS})
 
 
+#: key, name, lowest and highest advertised, first flexible version, handler
 APIS: tuple[Api, ...] = (
     Api(0, "Produce", 0, 13, 3, 9, ProduceHandler),
     Api(1, "Fetch", 4, 18, 4, 12, FetchHandler),
-    _message(3, "Metadata", 0, 13, 9, "metadata", metadata.serve, metadata.refuse),
+    _message(2, "ListOffsets", 1, 11, 6, list_offsets.serve, list_offsets.refuse),
+    _message(3, "Metadata", 0, 13, 9, metadata.serve, metadata.refuse),
     Api(18, "ApiVersions", 0, 4, 0, 3, _api_versions),
-    _message(19, "CreateTopics", 2, 7, 5, "create_topics", create_topics.serve, create_topics.refuse),
+    _message(19, "CreateTopics", 2, 7, 5, create_topics.serve, create_topics.refuse),
+    _message(20, "DeleteTopics", 1, 6, 4, delete_topics.serve, delete_topics.refuse),
+    _message(21, "DeleteRecords", 0, 2, 2, delete_records.serve, delete_records.refuse),
+    _message(22, "InitProducerId", 0, 5, 2, init_producer_id.serve, init_producer_id.refuse),
+    _message(23, "OffsetForLeaderEpoch", 2, 4, 4, offset_for_leader_epoch.serve, offset_for_leader_epoch.refuse),
+    _message(32, "DescribeConfigs", 1, 4, 4, describe_configs.serve, describe_configs.refuse),
+    _message(37, "CreatePartitions", 0, 3, 2, create_partitions.serve, create_partitions.refuse),
+    _message(44, "IncrementalAlterConfigs", 0, 1, 1, incremental_alter_configs.serve, incremental_alter_configs.refuse),
 )
 
 

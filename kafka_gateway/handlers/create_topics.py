@@ -15,10 +15,15 @@ from kafka_gateway.message_handler import Call, Fields
 from kafka_gateway.messages import to_uuid
 from storage_tiers.errors import LogError
 
+_ASSIGNED_AND_COUNTED = (
+    "A manual partition assignment was specified, but numPartitions or replicationFactor was not set to -1."
+)
+
 
 async def serve(request: Any, call: Call) -> Fields:
     times = Counter(topic.name for topic in request.topics)
-    wanted = [_new_topic(topic) for topic in request.topics if times[topic.name] == 1]
+    once = [topic for topic in request.topics if times[topic.name] == 1]
+    wanted = [_new_topic(topic) for topic in once if not _counts_and_assigns(topic)]
     created = await call.core.topics.create(wanted, validate_only=bool(request.validate_only)) if wanted else []
     rows = [_result(call, new.name, result) for new, result in zip(wanted, created, strict=True)]
     rows += [
@@ -26,11 +31,20 @@ async def serve(request: Any, call: Call) -> Fields:
         for name, count in times.items()
         if count > 1
     ]
+    rows += [
+        _refused(call, topic.name, ErrorCode.INVALID_REQUEST, _ASSIGNED_AND_COUNTED)
+        for topic in once
+        if _counts_and_assigns(topic)
+    ]
     return {"topics": tuple(rows)}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {"topics": tuple(_refused(call, topic.name, code, message) for topic in request.topics)}
+
+
+def _counts_and_assigns(topic: Any) -> bool:
+    return bool(topic.assignments) and (topic.num_partitions != -1 or topic.replication_factor != -1)
 
 
 def _new_topic(topic: Any) -> NewTopic:
@@ -45,7 +59,7 @@ def _new_topic(topic: Any) -> NewTopic:
 
 def _refused(call: Call, name: str, code: int, message: str | None) -> Any:
     return call.make(
-        "CreatableTopicResult", name=name, topic_id=None, error_code=code, error_message=message, configs=None
+        "CreatableTopicResult", name=name, topic_id=None, error_code=code, error_message=message, configs=()
     )
 
 

@@ -19,7 +19,7 @@ from kafka_gateway.errors import ErrorCode, code_of
 from kafka_gateway.hot_parse import FetchRequest, HotParser
 from kafka_gateway.reply import Later, Reply
 from kafka_gateway.wire import array_size, bytes_size, text, varint
-from storage_tiers.errors import LogError
+from storage_tiers.errors import InvalidRequest, LogError, NotLeader
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ _PARTITION_V4 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
 _DIVERGING = struct.Struct(">iq")
+_ISOLATIONS = {int(isolation): isolation for isolation in Isolation}
 _NO_THROTTLE = b"\0\0\0\0"
 _NO_PREFERRED_REPLICA = b"\xff\xff\xff\xff"
 
@@ -42,9 +43,14 @@ class FetchHandler:
         request = self._parser.fetch(data, start, end, version)
         if request.session_epoch not in (0, -1):
             return (encode_error(version, correlation, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),)
+        if request.replica_id >= 0:
+            return _not_a_follower(request, version, correlation)
         if not request.partitions:
             return encode(request, (), version, correlation)
-        isolation = Isolation.READ_COMMITTED if request.isolation == 1 else Isolation.READ_UNCOMMITTED
+        isolation = _ISOLATIONS.get(request.isolation)
+        if isolation is None:
+            error = InvalidRequest(f"isolation level {request.isolation}; it is 0 (uncommitted) or 1 (committed)")
+            return refuse(request, version, correlation, error)
         try:
             ready = self._fetch(
                 Fetch(request.partitions, request.max_wait_ms, request.min_bytes, request.max_bytes, isolation)
@@ -58,6 +64,12 @@ class FetchHandler:
                 lambda error: refuse(request, version, correlation, error),
             )
         return encode(request, ready, version, correlation)
+
+
+def _not_a_follower(request: FetchRequest, version: int, correlation: int) -> Sequence[Piece]:
+    """Replication does not use this door: to whom claims to be a replica, no replica is assigned here."""
+    failed = Fetched(NotLeader(f"replica {request.replica_id} is not one of this partition's followers"))
+    return encode(request, [failed] * len(request.partitions), version, correlation)
 
 
 def encode_error(version: int, correlation: int, code: int) -> bytes:

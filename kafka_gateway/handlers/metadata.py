@@ -13,74 +13,104 @@ from grpc_api.contract.topics import PartitionDescription, TopicDescription
 from kafka_gateway.errors import code_of
 from kafka_gateway.message_handler import Call, Fields
 from kafka_gateway.messages import to_uuid
-from storage_tiers.errors import LogError, UnknownTopicOrPartition
+from storage_tiers.errors import InvalidRequest, LogError, UnknownTopicOrPartition
 from storage_tiers.types import TopicId
 
-#: Authorized operations when they are not asked for.
+#: Authorized operations when they are not asked for; and when they are, what everybody may do on a node without an
+#: authorizer: one bit per AclOperation that applies to a topic or to the cluster.
 NOT_ASKED = -2147483648
+ALL_TOPIC_OPERATIONS = 3576
+ALL_CLUSTER_OPERATIONS = 8096
 
 
 async def serve(request: Any, call: Call) -> Fields:
     topics = call.core.topics
-    if request.topics is None or (call.messages.version == 0 and not request.topics):
-        return _fields(call, [_topic(call, described) for described in topics.describe()])
-    ids = [getattr(topic, "topic_id", None) for topic in request.topics]
-    by_id = list(dict.fromkeys(TopicId(topic_id.bytes) for topic_id in ids if topic_id is not None))
-    by_name = list(dict.fromkeys(t.name for t, topic_id in zip(request.topics, ids, strict=True) if topic_id is None))
-    if not by_name and not by_id:
-        return _fields(call, [])
-    known = topics.describe(by_name, by_id)
-    missing = [n for n, t in zip(by_name, known, strict=False) if isinstance(t, UnknownTopicOrPartition)]
+    version = call.messages.version
+    if request.topics is None or (version == 0 and not request.topics):
+        rows = [_known(request, call, t) for t in topics.describe() if isinstance(t, TopicDescription)]
+        return _fields(request, call, rows)
+    names, ids = _wanted(request, version)
+    if not names and not ids:
+        return _fields(request, call, [])
+    found = topics.describe(names, ids)
+    missing = [n for n, topic in zip(names, found, strict=False) if isinstance(topic, UnknownTopicOrPartition)]
     if missing and getattr(request, "allow_auto_topic_creation", True):
         await topics.auto_create(missing)
-        known = topics.describe(by_name, by_id)
-    rows = [_topic(call, described, name=name) for described, name in zip(known, by_name, strict=False)]
-    rows += [_topic(call, described, topic_id=i) for described, i in zip(known[len(by_name) :], by_id, strict=True)]
-    return _fields(call, rows)
+        found = topics.describe(names, ids)
+    asked: list[tuple[str | None, TopicId | None]] = [(name, None) for name in names]
+    asked += [(None, topic_id) for topic_id in ids]
+    rows = [
+        _unknown(request, call, name, topic_id, code_of(topic))
+        if isinstance(topic, LogError)
+        else _known(request, call, topic)
+        for topic, (name, topic_id) in zip(found, asked, strict=True)
+    ]
+    return _fields(request, call, rows)
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
-    rows = [
-        call.make("MetadataResponseTopic", error_code=code, name=t.name, topic_id=None, partitions=())
-        for t in request.topics or ()
-    ]
-    return _fields(call, rows, code)
+    rows = [_unknown(request, call, topic.name or "", None, code) for topic in request.topics or ()]
+    return _fields(request, call, rows, code)
 
 
-def _fields(call: Call, rows: Sequence[Any], code: int = 0) -> Fields:
+def _wanted(request: Any, version: int) -> tuple[list[str], list[TopicId]]:
+    """Names and ids, each once, in order. Raises InvalidRequest where a topic has neither."""
+    names: dict[str, None] = {}
+    ids: dict[TopicId, None] = {}
+    for topic in request.topics:
+        topic_id = getattr(topic, "topic_id", None)
+        if topic_id is not None and version < 12:
+            raise InvalidRequest(f"topic ids are not served in Metadata {version}; ask with version 12")
+        if topic_id is not None:
+            ids[TopicId(topic_id.bytes)] = None
+        elif topic.name is not None:
+            names[topic.name] = None
+        else:
+            raise InvalidRequest("a topic needs a name or an id")
+    return list(names), list(ids)
+
+
+def _fields(request: Any, call: Call, rows: Sequence[Any], code: int = 0) -> Fields:
     cluster = call.core.topics.cluster()
     brokers = tuple(
         call.make("MetadataResponseBroker", node_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
         for b in cluster.brokers
     )
+    asked = getattr(request, "include_cluster_authorized_operations", False)
     return {
         "error_code": code,
         "brokers": brokers,
         "cluster_id": cluster.cluster_id,
         "controller_id": cluster.controller_id,
-        "cluster_authorized_operations": NOT_ASKED,
+        "cluster_authorized_operations": ALL_CLUSTER_OPERATIONS if asked else NOT_ASKED,
         "topics": tuple(rows),
     }
 
 
-def _topic(
-    call: Call, described: TopicDescription | LogError, *, name: str | None = None, topic_id: TopicId | None = None
-) -> Any:
-    if isinstance(described, LogError):
-        return call.make(
-            "MetadataResponseTopic",
-            error_code=code_of(described),
-            name=name,
-            topic_id=to_uuid(topic_id),
-            partitions=(),
-        )
+def _operations(request: Any) -> int:
+    return ALL_TOPIC_OPERATIONS if getattr(request, "include_topic_authorized_operations", False) else NOT_ASKED
+
+
+def _unknown(request: Any, call: Call, name: str | None, topic_id: TopicId | None, code: int) -> Any:
+    return call.make(
+        "MetadataResponseTopic",
+        error_code=code,
+        name=name,
+        topic_id=to_uuid(topic_id),
+        partitions=(),
+        topic_authorized_operations=_operations(request),
+    )
+
+
+def _known(request: Any, call: Call, topic: TopicDescription) -> Any:
     return call.make(
         "MetadataResponseTopic",
         error_code=0,
-        name=described.name,
-        topic_id=to_uuid(described.topic_id),
-        is_internal=described.internal,
-        partitions=tuple(_partition(call, partition) for partition in described.partitions),
+        name=topic.name,
+        topic_id=to_uuid(topic.topic_id),
+        is_internal=topic.internal,
+        partitions=tuple(_partition(call, partition) for partition in topic.partitions),
+        topic_authorized_operations=_operations(request),
     )
 
 

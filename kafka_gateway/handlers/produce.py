@@ -18,7 +18,7 @@ from grpc_api.contract.core import Core
 from grpc_api.contract.log import Acks, Appended
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of, message_of
-from kafka_gateway.hot_parse import HotParser, ProduceRequest
+from kafka_gateway.hot_parse import HotParser, ProduceRequest, produce_answer
 from kafka_gateway.reply import Hangup, Later, Reply
 from kafka_gateway.wire import array_size, nullable_text, text
 from storage_tiers.errors import InvalidRequiredAcks, LogError, RequestTimedOut
@@ -156,7 +156,9 @@ def _outcome(result: Appended | LogError) -> Appended | LogError:
 
 def encode(request: ProduceRequest, results: Results, version: int, correlation: int) -> bytes:
     """The answer, framed. `results` are those of `request.appends`."""
-    return encode_with(request, results, version, correlation, request.refused)
+    return produce_answer(request, results, version, correlation) or encode_with(
+        request, results, version, correlation, request.refused
+    )
 
 
 def encode_with(

@@ -10,6 +10,7 @@ import bisect
 import os
 import struct
 import tempfile
+from array import array
 from collections.abc import Sequence
 
 import crc32c
@@ -60,11 +61,11 @@ from storage_tiers.types import FileSlice, SharedFile, TimestampOffset, TopicId,
 EPOCH = 0
 DEFAULT_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "604800000"}
 _BASE = struct.Struct(">q")
-_TIMES = struct.Struct(">qq")
+_MAXIMUM = struct.Struct(">q")
 
 
 class MemoryPartition:
-    """One file of batches; `index` has (base offset, position, maximum timestamp, end offset) of each."""
+    """One file of batches, with the base offset, position and maximum timestamp of each."""
 
     def __init__(self, path: str) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -72,8 +73,9 @@ class MemoryPartition:
         self.next_offset = 0
         self.log_start = 0
         self.size = 0
-        self.bases: list[int] = []
-        self.rows: list[tuple[int, int, int]] = []
+        self.bases = array("q")
+        self.positions = array("q")
+        self.maxima = array("q")
         self.committed: asyncio.Future[None] | None = None
         self.waiters: list[asyncio.Future[None]] = []
 
@@ -85,7 +87,8 @@ class MemoryPartition:
         base = self.next_offset
         os.writev(self.file.fd, (_BASE.pack(base), batch[8:12], b"\0\0\0\0", batch[16:]))
         self.bases.append(base)
-        self.rows.append((self.size, *_TIMES.unpack_from(batch, 27)))
+        self.positions.append(self.size)
+        self.maxima.append(_MAXIMUM.unpack_from(batch, 35)[0])
         self.next_offset += int.from_bytes(batch[23:27], "big") + 1
         self.size += len(batch)
         for waiter in self.waiters:
@@ -96,11 +99,11 @@ class MemoryPartition:
 
     def position(self, offset: int) -> int:
         place = bisect.bisect_right(self.bases, offset) - 1
-        return self.rows[place][0] if place >= 0 else 0
+        return self.positions[place] if place >= 0 else 0
 
     def first_with_time(self, timestamp: int) -> TimestampOffset | None:
         """Of the whole batch, whose first record stands for it: enough for batches of one record."""
-        for base, (_, _, maximum) in zip(self.bases, self.rows, strict=True):
+        for base, maximum in zip(self.bases, self.maxima, strict=True):
             if maximum >= timestamp and base >= self.log_start:
                 return TimestampOffset(maximum, base, EPOCH)
         return None
@@ -198,7 +201,7 @@ class MemoryCore:
             elif query.timestamp in (OffsetSpec.LATEST_TIERED, OffsetSpec.EARLIEST_PENDING_UPLOAD):
                 answers.append(TimestampOffset(-1, -1, -1))
             elif query.timestamp == OffsetSpec.MAX_TIMESTAMP:
-                answers.append(log.first_with_time(max((row[2] for row in log.rows), default=1 << 62)))
+                answers.append(log.first_with_time(max(log.maxima, default=1 << 62)))
             else:
                 answers.append(log.first_with_time(query.timestamp))
         return answers

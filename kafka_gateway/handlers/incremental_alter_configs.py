@@ -1,0 +1,56 @@
+"""IncrementalAlterConfigs, key 44, versions 0 to 1 (KIP-339): each resource at most once, each key at most once in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from grpc_api.contract.topics import AlterOp, ConfigAlteration
+from kafka_gateway.errors import code_of, message_of
+from kafka_gateway.handlers.describe_configs import resource_of
+from kafka_gateway.message_handler import Call, Fields
+from storage_tiers.errors import InvalidRequest, LogError
+
+
+async def serve(request: Any, call: Call) -> Fields:
+    times = Counter((wanted.resource_type, wanted.resource_name) for wanted in request.resources)
+    rows = []
+    for wanted in request.resources:
+        try:
+            if times[wanted.resource_type, wanted.resource_name] > 1:
+                raise InvalidRequest("Each resource must appear at most once.")
+            resource, alterations = resource_of(wanted), _alterations(wanted)
+            await call.core.configs.alter_configs(resource, alterations, validate_only=bool(request.validate_only))
+        except LogError as error:
+            rows.append(_row(call, wanted, code_of(error), message_of(error)))
+        else:
+            rows.append(_row(call, wanted, 0, None))
+    return {"responses": tuple(rows)}
+
+
+def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
+    return {"responses": tuple(_row(call, wanted, code, message) for wanted in request.resources)}
+
+
+def _alterations(wanted: Any) -> list[ConfigAlteration]:
+    if len({config.name for config in wanted.configs}) < len(wanted.configs):
+        raise InvalidRequest("Error due to duplicate config keys")
+    alterations = []
+    for config in wanted.configs:
+        if config.config_operation not in AlterOp.__members__.values():
+            raise InvalidRequest(f"Unknown operation {config.config_operation} on {config.name}")
+        operation = AlterOp(config.config_operation)
+        if config.value is None and operation != AlterOp.DELETE:
+            raise InvalidRequest(f"Null value not supported for : {config.name}")
+        alterations.append(ConfigAlteration(config.name, operation, config.value))
+    return alterations
+
+
+def _row(call: Call, wanted: Any, code: int, message: str | None) -> Any:
+    return call.make(
+        "AlterConfigsResourceResponse",
+        error_code=code,
+        error_message=message,
+        resource_type=wanted.resource_type,
+        resource_name=wanted.resource_name,
+    )

@@ -1,0 +1,108 @@
+"""ListOffsets, key 2, versions 1 to 11.
+
+Special timestamps came with versions: -3 (maximum timestamp) with 7, -4 (earliest local) with 8, -5 (latest tiered) with
+9, -6 (earliest pending upload) with 11; an older request that names one, and every other negative number, gets
+UNSUPPORTED_VERSION. v10 has a timeout for what must be looked up in the bucket. A partition that stands twice is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from grpc_api.contract.log import Isolation, OffsetQuery, OffsetSpec
+from kafka_gateway.errors import code_of
+from kafka_gateway.message_handler import Call, Fields
+from kafka_gateway.messages import milliseconds
+from storage_tiers.errors import InvalidRequest, LogError, RequestTimedOut, UnsupportedVersion
+from storage_tiers.types import NO_EPOCH, TimestampOffset, TopicPartition
+
+#: The first version that knows each special timestamp.
+SINCE: dict[int, int] = {
+    OffsetSpec.LATEST: 1,
+    OffsetSpec.EARLIEST: 1,
+    OffsetSpec.MAX_TIMESTAMP: 7,
+    OffsetSpec.EARLIEST_LOCAL: 8,
+    OffsetSpec.LATEST_TIERED: 9,
+    OffsetSpec.EARLIEST_PENDING_UPLOAD: 11,
+}
+
+Answer = TimestampOffset | LogError | None
+
+
+async def serve(request: Any, call: Call) -> Fields:
+    isolation = getattr(request, "isolation_level", 0)
+    if isolation not in (0, 1):
+        raise InvalidRequest(f"isolation level {isolation}; it is 0 (uncommitted) or 1 (committed)")
+    times = Counter((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
+    queries: list[OffsetQuery] = []
+    answers: dict[tuple[str, int], Answer] = {}
+    for topic in request.topics:
+        for row in topic.partitions:
+            place = (topic.name, row.partition_index)
+            refused = _refusal(row.timestamp, call.messages.version, times[place])
+            if refused is not None:
+                answers[place] = refused
+                continue
+            epoch = getattr(row, "current_leader_epoch", NO_EPOCH)
+            queries.append(OffsetQuery(TopicPartition(*place), row.timestamp, epoch, Isolation(isolation)))
+    if queries:
+        found = await _look_up(queries, request, call)
+        answers.update(zip((query.partition for query in queries), found, strict=True))
+    return {"topics": tuple(_topic(call, topic, answers) for topic in request.topics)}
+
+
+def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
+    topics = tuple(
+        call.make(
+            "ListOffsetsTopicResponse",
+            name=topic.name,
+            partitions=tuple(
+                call.make("ListOffsetsPartitionResponse", partition_index=row.partition_index, error_code=code)
+                for row in topic.partitions
+            ),
+        )
+        for topic in request.topics
+    )
+    return {"topics": topics}
+
+
+def _refusal(timestamp: int, version: int, times: int) -> LogError | None:
+    if times > 1:
+        return InvalidRequest("the partition stands in the request more than once")
+    if timestamp < 0 and (timestamp not in SINCE or SINCE[timestamp] > version):
+        return UnsupportedVersion(f"the special timestamp {timestamp} is not known in version {version}")
+    return None
+
+
+async def _look_up(queries: list[OffsetQuery], request: Any, call: Call) -> list[Answer]:
+    timeout = getattr(request, "timeout", None)
+    seconds = None if timeout is None or not milliseconds(timeout) else max(0, milliseconds(timeout)) / 1000
+    try:
+        async with asyncio.timeout(seconds):
+            return list(await call.core.log.list_offsets(queries))
+    except TimeoutError:
+        return [RequestTimedOut("not found in the time that the request gave; ask again")] * len(queries)
+
+
+def _topic(call: Call, topic: Any, answers: dict[tuple[str, int], Answer]) -> Any:
+    indexes = dict.fromkeys(row.partition_index for row in topic.partitions)
+    rows = tuple(_partition(call, index, answers[topic.name, index]) for index in indexes)
+    return call.make("ListOffsetsTopicResponse", name=topic.name, partitions=rows)
+
+
+def _partition(call: Call, index: int, answer: Answer) -> Any:
+    kind = "ListOffsetsPartitionResponse"
+    if isinstance(answer, LogError):
+        return call.make(kind, partition_index=index, error_code=code_of(answer))
+    if answer is None:
+        return call.make(kind, partition_index=index, error_code=0)
+    return call.make(
+        kind,
+        partition_index=index,
+        error_code=0,
+        timestamp=answer.timestamp,
+        offset=answer.offset,
+        leader_epoch=answer.leader_epoch,
+    )
