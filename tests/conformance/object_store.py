@@ -32,6 +32,8 @@ class Subject:
     store: ObjectStore
     #: Begins an upload of a key and leaves it, as a writer that died would.
     leave_unfinished: Callable[[str], Awaitable[None]]
+    #: The path of a key's file, where objects are files that may as well be written directly: much faster for thousands.
+    path_of: Callable[[str], Path] | None = None
     #: versitygw maps keys to paths: `a` excludes `a/b`, and empty or dotted components vanish.
     keys_are_paths: bool = False
     #: moto cannot route a key with a line feed.
@@ -241,11 +243,15 @@ class ObjectStoreConformance:
         if subject.is_moto:
             pytest.skip("moto needs seconds for a thousand keys; versitygw shows the same code")
         store = subject.store
-        keys = [f"many/{number:04}" for number in range(1_010)]
-        for first in range(0, len(keys), 32):
-            await asyncio.gather(*(store.put(key, b"") for key in keys[first : first + 32]))
+        keys = [f"many/{number:04}.log" for number in range(1_010)]
+        await store.put(keys[0], b"")
+        for key in keys:
+            if subject.path_of is None:
+                await store.put(key, b"")
+            else:
+                subject.path_of(key).touch()
         assert await listed(store, "many/") == keys
-        assert await listed(store, "many/", "many/0003") == keys[4:]
+        assert await listed(store, "many/", keys[3]) == keys[4:]
         await store.delete(keys)
         assert await listed(store, "many/") == []
 

@@ -12,7 +12,7 @@ from boto3.session import Session
 
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.directory import DirectoryStore
-from storage_tiers.cold.stores.directory_names import upload_path
+from storage_tiers.cold.stores.directory_names import object_path, upload_path
 from storage_tiers.cold.stores.locate import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.s3 import S3Store
@@ -48,7 +48,8 @@ class TestDirectory(ObjectStoreConformance):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"half of it")
 
-        yield Subject(BlockingAdapter(store.blocking()) if request.param == "blocking" else store, leave_unfinished)
+        tested = BlockingAdapter(store.blocking()) if request.param == "blocking" else store
+        yield Subject(tested, leave_unfinished, path_of=lambda key: Path(object_path(root, key)))
         await store.close()
 
 
@@ -78,6 +79,13 @@ class TestS3(ObjectStoreConformance):
         else:
             store = await S3Store.open(location, session=sessions[0])
         is_moto = name == "moto"
-        refuses = ("line\nfeed",) if is_moto else ()
-        yield Subject(store, leave_unfinished, keys_are_paths=not is_moto, refuses=refuses, is_moto=is_moto)
+        directory = server.directory
+        yield Subject(
+            store,
+            leave_unfinished,
+            path_of=None if directory is None else lambda key: directory / BUCKET / location.prefix / key,
+            keys_are_paths=not is_moto,
+            refuses=("line\nfeed",) if is_moto else (),
+            is_moto=is_moto,
+        )
         await store.close()
