@@ -13,6 +13,7 @@ import datetime as dt
 import os
 import platform
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks import load, raw
-from tests.support.node import Node, free_port
+from tests.support.node import Node
 
 RESULTS = Path(__file__).parent / "results"
 Table = dict[tuple[str, str], dict[str, list[float]]]
@@ -41,9 +42,12 @@ def floor_broker(directory: Path) -> Iterator[str]:
         process.wait()
 
 
-def wait_for_port(port: int, seconds: float = 20) -> None:
-    import socket
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
 
+
+def wait_for_port(port: int, seconds: float = 20) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

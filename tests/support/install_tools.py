@@ -1,0 +1,29 @@
+"""What the tests start and `pip` does not bring: Kafka's jars and versitygw. `python -m tests.support.install_tools`.
+
+Kafka's jars are needed. Without versitygw (no Go to be had) the S3 suites run on moto alone and say so.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.support import kafka_jars
+from tests.support.install_versitygw import install
+from tests.support.s3_servers import VERSITYGW
+
+
+def main() -> int:
+    try:
+        kafka_jars.class_path()
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"Kafka's jars cannot be fetched from Maven Central: {error}", file=sys.stderr)
+        return 1
+    problem = install(VERSITYGW)
+    if problem is not None:
+        print(f"{problem}; the S3 suites run on moto alone", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
