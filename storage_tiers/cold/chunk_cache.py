@@ -59,8 +59,7 @@ def default_cache_bytes(directory: str) -> int:
 
 
 class ChunkCache:
-    """Counters are plain ints: `hits` and `misses` of `get`, `evicted` chunks, of them `wasted` ones that were read ahead
-    for nobody."""
+    """Counters are plain ints: `evicted` chunks, of them `wasted` ones that were read ahead for nobody."""
 
     def __init__(self, directory: str, max_bytes: int) -> None:
         if max_bytes < LEAST_BYTES:
@@ -74,7 +73,7 @@ class ChunkCache:
         self.reserved_bytes = 0
         self._leaving: list[tuple[SharedFile, int]] = []
         self.unread_bytes = 0
-        self.hits = self.misses = self.evicted = self.wasted = 0
+        self.evicted = self.wasted = 0
         os.makedirs(directory, exist_ok=True)
         self.remove_strays()
 
@@ -99,7 +98,6 @@ class ChunkCache:
         """The chunk's open file, now the most recently used; None is a miss. The caller acquires it before it awaits."""
         chunk = self._chunks.get(key)
         if chunk is None:
-            self.misses += 1
             return None
         file = chunk.file
         if file is None:
@@ -107,7 +105,6 @@ class ChunkCache:
                 file = self._opened(key, chunk)
             except OSError:
                 self._forget(key)
-                self.misses += 1
                 return None
         else:
             self._open.move_to_end(key)
@@ -115,7 +112,6 @@ class ChunkCache:
         if chunk.unread:
             chunk.unread = False
             self.unread_bytes -= chunk.size
-        self.hits += 1
         return file
 
     # --- filling ------------------------------------------------------------------------------------------------------

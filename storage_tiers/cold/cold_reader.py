@@ -108,7 +108,9 @@ class ColdReader:
                 return ColdSlices((), root.end)
             found = self._slices(located, offset, max_bytes)
         except Missing:
+            self._hydrator.misses += 1
             return ColdMiss(self._hydration(root, offset, log_start))
+        self._hydrator.hits += 1
         if self._held:
             self._release(offset)
         first = located.position // CHUNK_BYTES

@@ -67,7 +67,9 @@ async def complete(hydrator: Hydrator, attempt: Callable[[], T]) -> T:
         finally:
             for file in holding:
                 file.release()
-    raise TierUnavailable("the cache of cold chunks is too small for what is being read; ask again, or enlarge it")
+    raise TierUnavailable(
+        "the cache of cold chunks is too small for what is being read; ask again, or raise tidelog.tier.chunk.cache.bytes"
+    )
 
 
 class _Run(NamedTuple):

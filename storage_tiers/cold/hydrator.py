@@ -47,7 +47,8 @@ class Flight:
 
 
 class Hydrator:
-    """`brought` counts chunks, of them `read_ahead` before anybody asked; `sidecars` counts those fetched."""
+    """Counters are plain ints: reads answered at once (`hits`) or not (`misses`), chunks `brought`, of them `read_ahead` of
+    anybody's asking, and `sidecars` fetched."""
 
     def __init__(self, client: TierClient, cache: ChunkCache) -> None:
         self._client = client
@@ -60,7 +61,7 @@ class Hydrator:
         self._room = asyncio.Event()
         #: Held by the one read that may hold chunks while it waits for more.
         self.holding = asyncio.Lock()
-        self.brought = self.read_ahead = self.sidecars = 0
+        self.hits = self.misses = self.brought = self.read_ahead = self.sidecars = 0
 
     # --- what is here -------------------------------------------------------------------------------------------------
     def front(self, entry: Entry) -> Sidecar | None:
@@ -245,7 +246,7 @@ class Hydrator:
             if patience <= 0:
                 raise TierUnavailable(
                     f"the cache of cold chunks ({self.cache.limit_bytes} bytes) has been full of what is being sent for "
-                    f"{ROOM_S:g} s; ask again, or enlarge it"
+                    f"{ROOM_S:g} s; ask again, or raise tidelog.tier.chunk.cache.bytes"
                 )
             self._room.clear()
             try:

@@ -177,6 +177,7 @@ class TierClient:
                 return answer
         except TimeoutError as error:
             self.stats.failed["TierUnavailable"] += 1
+            self._suspect(deadline_s)
             raise TierUnavailable(
                 f"the tier process gave no answer to {name} in {deadline_s:g} s; ask again"
             ) from error
@@ -235,6 +236,7 @@ class TierClient:
         reason = "the tier process ended before it answered; it is started again, ask again"
         try:
             while (frame := await read_frame(life.reader)) is not None:
+                life.heard_at = self._clock.monotonic()
                 match frame:
                     case Reply():
                         life.answered(frame)
@@ -247,8 +249,16 @@ class TierClient:
                         raise ProtocolError(f"a tier process sends no {type(frame).__name__}")
         except ProtocolError as error:
             reason = f"the tier process broke the protocol ({error}); it is started again, ask again"
-        if self._life is not life:
-            return
+        if self._life is life:
+            self._lost(life, reason)
+
+    def _suspect(self, silent_s: float) -> None:
+        """A process that has said nothing for so long, not even that it failed, hangs: it is replaced."""
+        life = self._life
+        if life is not None and self._clock.monotonic() - life.heard_at >= silent_s:
+            self._lost(life, f"the tier process has not answered for {silent_s:g} s; it is started again, ask again")
+
+    def _lost(self, life: _Life, reason: str) -> None:
         self.stats.lost += 1
         if self._clock.monotonic() - life.since >= STEADY_S:
             self._backoff.succeeded()
@@ -296,6 +306,7 @@ class _Life:
         self.writer = writer
         self.handle = handle
         self.since = since
+        self.heard_at = since
         self.listening: asyncio.Task[None] | None = None
         self.waiting: dict[int, _Open] = {}
         self._last_number = 0

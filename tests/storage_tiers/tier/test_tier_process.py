@@ -9,11 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from storage_tiers.clock import SystemClock
+from storage_tiers.cold import tier_client
 from storage_tiers.cold.manifest import Root
 from storage_tiers.cold.object_store import ObjectStore
 from storage_tiers.cold.stores.locate import StoreLocation, open_store
@@ -23,9 +25,11 @@ from storage_tiers.cold.tier_questions import FetchChunk
 from storage_tiers.cold.tier_settings import TierSettings
 from storage_tiers.errors import TierUnavailable
 from storage_tiers.files import OsFiles
+from storage_tiers.records.batch import headers
 from tests.storage_tiers.cold.support import IDS
 from tests.storage_tiers.tier.support import WRITER, Broker, batch, broker, read, taken, until
 from tests.storage_tiers.tier.test_tier_client import BYTES, chunk
+from tests.support.s3_servers import BUCKET, REGION, S3Server
 
 SETTINGS = TierSettings(read_deadline_s=10.0)
 
@@ -89,6 +93,33 @@ async def test_kill_in_the_middle_of_work(tmp_path: Path) -> None:
             # What the dead one left was swept before the next began.
             assert list((tmp_path / "cache").iterdir()) == [Path(ready.path)]
         assert b.client.stats.lost == 3 and b.client.stats.starts == 4
+
+
+async def test_a_process_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tier_client, "SLACK_S", 0.2)
+    monkeypatch.setattr(tier_client, "END_GRACE_S", 0.2)
+    location, store = await stored(tmp_path)
+    await store.put("a", BYTES)
+    settings = dataclasses.replace(SETTINGS, read_deadline_s=0.5, commit_deadline_s=0.5)
+    async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=settings) as b:
+        await until_answered(b)
+        process = b.client.process_id
+        assert process is not None
+        os.kill(process, signal.SIGSTOP)
+        with pytest.raises(TierUnavailable, match="no answer to FetchChunk in"):
+            await b.client.fetch_chunk(chunk())
+        await until_answered(b)
+        assert b.client.stats.lost >= 1 and not running(process)
+
+
+async def until_answered(b: Broker) -> None:
+    """On a slow machine the process may need longer to start than the deadlines of this test."""
+    while True:
+        try:
+            await b.client.fetch_chunk(chunk())
+            return
+        except TierUnavailable:
+            continue
 
 
 async def test_kill_in_the_middle_of_a_commit_and_go_on(tmp_path: Path) -> None:
@@ -210,3 +241,35 @@ async def test_chunks_are_correct_under_many_readers(tmp_path: Path) -> None:
         questions = [FetchChunk("a", 0, 1 << 20, chunk().crcs[:1]), chunk()]
         ready = await asyncio.gather(*(b.client.fetch_chunk(questions[n % 2]) for n in range(40)))
         assert all(Path(r.path).read_bytes() == BYTES[: r.size] for r in ready)
+
+
+@pytest.mark.s3
+async def test_s3_through_the_real_process(tmp_path: Path, versitygw: S3Server) -> None:
+    """Multipart upload, ranged reads, commits: over aiobotocore, of which this process has nothing."""
+    location = StoreLocation.parse(f"s3://{BUCKET}/tier-process", endpoint=versitygw.endpoint, region=REGION)
+    async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=TierSettings()) as b:
+        await b.client.probe("probes/")
+        segments = [b"".join(batch(s * 30 + o, size=1_000_000) for o in range(30)) for s in range(4)]
+        for number, content in enumerate(segments):
+            await b.upload(content, number * 30, number * 30 + 30)
+        uploaded = await b.client.refresh_counters()
+        reader, offset, total = b.reader(), 0, 0
+        assert b.root is not None
+        began = time.monotonic()
+        while offset < b.root.end:
+            answer = taken(await read(reader, b.root, offset, 4 << 20))
+            for position, header in headers(answer):
+                if position + header.size > len(answer):
+                    break
+                assert answer[position : position + header.size] == batch(header.base_offset, size=1_000_000)
+                total += header.size
+                offset = header.next_offset
+        seconds = time.monotonic() - began
+        assert total == sum(map(len, segments))
+        counters = await b.client.refresh_counters()
+        assert counters is not None and uploaded is not None
+        gets = counters.store_calls["get"] - uploaded.store_calls.get("get", 0)
+        print(
+            f"{total / 1e6 / seconds:.0f} MB/s, {gets} GETs, {counters.peak_resident_bytes >> 20} MiB at most resident"
+        )
+        assert gets == sum(-(-len(content) // (4 << 20)) + 1 for content in segments)
