@@ -1,0 +1,204 @@
+"""What a read asks for: Spark's options as one frozen value, every refusal a sentence.
+
+Standard library only: options are parsed on the driver when `load()` is called, before anything of the extras is imported.
+Names and meanings follow Spark's Kafka source where it has them; names are case-insensitive, as all of Spark's options.
+
+Not promised: that topics, partitions and offsets exist; the bucket says so when the read is planned.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: In JSON offsets, as in Spark's Kafka source.
+EARLIEST = -2
+LATEST = -1
+
+DEFAULT_MAX_BYTES = 64 << 20
+_SIZE = re.compile(r"(\d+)\s*(?:([kmg])b?)?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+KNOWN = (
+    "store",
+    "topics",
+    "topic",
+    "clusterId",
+    "topicId",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "includeHeaders",
+    "isolationLevel",
+    "maxBytesPerPartition",
+    "s3.endpoint",
+    "s3.region",
+)
+
+
+class OptionError(ValueError):
+    """An option that cannot be served. The message names it, and what it may be."""
+
+
+#: By topic, by partition: an offset, EARLIEST or LATEST.
+Offsets = Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One end of a read in every partition: at given offsets, at a time (ms since 1970), or as far as there is something.
+
+    Never both. A time means the first record at or after it, in offset order, as in Spark's Kafka source.
+    """
+
+    offsets: Offsets | None = None
+    timestamp: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    store: str
+    topics: tuple[str, ...]
+    cluster_id: str | None = None
+    topic_id: str | None = None
+    starting: Bound = Bound()
+    ending: Bound = Bound()
+    include_headers: bool = False
+    read_committed: bool = True
+    max_bytes: int = DEFAULT_MAX_BYTES
+    s3_endpoint: str | None = None
+    s3_region: str | None = None
+
+
+def parse_options(options: Mapping[str, str]) -> ReadOptions:
+    """OptionError names the option at fault."""
+    given = _known(options)
+    store = given.get("store", "")
+    if not store:
+        raise OptionError('a store is missing: option("store", "s3://bucket/prefix") or a directory\'s path')
+    if store.startswith("memory:"):
+        raise OptionError(f"{store} lives in one process, which Spark's workers are not; read a bucket or a directory")
+    topics = _topics(given)
+    topic_id = given.get("topicid")
+    if topic_id is not None and len(topics) != 1:
+        raise OptionError(f"topicId names one topic's id, but {len(topics)} topics are read: {', '.join(topics)}")
+    return ReadOptions(
+        store=store,
+        topics=topics,
+        cluster_id=given.get("clusterid"),
+        topic_id=topic_id,
+        starting=_bound(given, "starting", topics),
+        ending=_bound(given, "ending", topics),
+        include_headers=_flag(given, "includeHeaders"),
+        read_committed=_committed(given),
+        max_bytes=_size(given, "maxBytesPerPartition"),
+        s3_endpoint=given.get("s3.endpoint"),
+        s3_region=given.get("s3.region"),
+    )
+
+
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    names = {name.lower(): name for name in KNOWN}
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        if name.lower() == "path":
+            raise OptionError(f'load() takes no path: give {value!r} as option("store", ...)')
+        if name.lower() not in names:
+            close = difflib.get_close_matches(name.lower(), names, 1)
+            hint = f", did you mean {names[close[0]]!r}?" if close else "."
+            raise OptionError(f"there is no option {name!r}{hint} Options are {', '.join(KNOWN)}")
+        if value is not None and str(value).strip():
+            given[name.lower()] = str(value).strip()
+    return given
+
+
+def _topics(given: Mapping[str, str]) -> tuple[str, ...]:
+    if "topics" in given and "topic" in given:
+        raise OptionError("both topic and topics are given: give one of them")
+    text = given.get("topics", given.get("topic", ""))
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise OptionError('a topic is missing: option("topics", "a,b")')
+    return names
+
+
+def _bound(given: Mapping[str, str], which: str, topics: tuple[str, ...]) -> Bound:
+    by_offset, by_time = f"{which}Offsets", f"{which}Timestamp"
+    offsets, timestamp = given.get(by_offset.lower()), given.get(by_time.lower())
+    if offsets is not None and timestamp is not None:
+        raise OptionError(f"both {by_offset} and {by_time} are given: give one of them")
+    if timestamp is not None:
+        return Bound(timestamp=_milliseconds(by_time, timestamp))
+    natural, senseless = ("earliest", "latest") if which == "starting" else ("latest", "earliest")
+    if offsets is None or offsets.lower() == natural:
+        return Bound()
+    if offsets.lower() == senseless:
+        raise OptionError(f"{by_offset} is {senseless!r}: a read of what is there would always be empty")
+    return Bound(offsets=_offsets(by_offset, offsets, topics, LATEST if which == "starting" else EARLIEST))
+
+
+def _milliseconds(name: str, text: str) -> int:
+    if re.fullmatch(r"-?\d{1,18}", text) is None:
+        raise OptionError(f"{name} is {text!r}, not milliseconds since 1970")
+    return int(text)
+
+
+def _offsets(name: str, text: str, topics: tuple[str, ...], senseless: int) -> Offsets:
+    form = '{"topic": {"0": 23, "1": -2}} (-2: earliest, -1: latest)'
+    try:
+        document = json.loads(text, object_pairs_hook=_once)
+    except ValueError as error:
+        raise OptionError(f"{name} is neither earliest, latest nor JSON as in {form}: {error}") from None
+    if not isinstance(document, dict) or not all(isinstance(per_topic, dict) for per_topic in document.values()):
+        raise OptionError(f"{name} has another form than {form}")
+    if set(document) != set(topics):
+        named = ", ".join(sorted(document)) or "no topic"
+        raise OptionError(f"{name} must name exactly the topics that are read ({', '.join(topics)}), not {named}")
+    return {topic: _partition_offsets(name, topic, document[topic], senseless) for topic in topics}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice in one object")
+    return found
+
+
+def _partition_offsets(name: str, topic: str, document: dict[str, Any], senseless: int) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for partition, offset in document.items():
+        if re.fullmatch(r"0|[1-9]\d{0,9}", partition) is None:
+            raise OptionError(f"{name}: {partition!r} is no partition of {topic}")
+        if type(offset) is not int or not EARLIEST <= offset < 1 << 63 or offset == senseless:
+            raise OptionError(f"{name}: {offset!r} is no offset for {topic}-{partition}")
+        found[int(partition)] = offset
+    return found
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name.lower(), "false").lower()
+    if text not in ("true", "false"):
+        raise OptionError(f"{name} is {text!r}, neither true nor false")
+    return text == "true"
+
+
+def _committed(given: Mapping[str, str]) -> bool:
+    level = given.get("isolationlevel", "read_committed").lower()
+    if level not in ("read_committed", "read_uncommitted"):
+        raise OptionError(f"isolationLevel is {level!r}, neither read_committed nor read_uncommitted")
+    return level == "read_committed"
+
+
+def _size(given: Mapping[str, str], name: str) -> int:
+    text = given.get(name.lower())
+    if text is None:
+        return DEFAULT_MAX_BYTES
+    found = _SIZE.fullmatch(text)
+    if found is None or int(found[1]) == 0:
+        raise OptionError(f"{name} is {text!r}, not a size in bytes such as 67108864 or 64m")
+    return int(found[1]) * _UNITS[(found[2] or "").lower()]

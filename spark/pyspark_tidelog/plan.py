@@ -1,0 +1,69 @@
+"""What a read consists of: values that travel from the driver to the executors.
+
+    read ─ partition plans ─ splits (one Spark task each) ─ pieces (bytes of one entry)
+
+Invariants: the pieces of a partition's splits cover [start, end) of its plan exactly once, in order; a piece's bytes are
+whole batches, from an indexed batch to an indexed batch or the entry's end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_tiers.cold.manifest import Entry, Ids
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes [first_byte, end_byte) of an entry hold its batches of offsets [base, end); wanted are [start, stop) of them."""
+
+    entry: Entry
+    first_byte: int
+    end_byte: int
+    base: int
+    end: int
+    start: int
+    stop: int
+
+    @property
+    def bytes(self) -> int:
+        return self.end_byte - self.first_byte
+
+    @property
+    def whole(self) -> bool:
+        return self.first_byte == 0 and self.end_byte == self.entry.length
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The work of one Spark task: pieces of one partition, in offset order. `commit` is the manifest's they come from."""
+
+    ids: Ids
+    commit: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(piece.bytes for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """Offsets [start, end) of a partition are read, as its manifest's `commit` has them.
+
+    `manifest_end` is where the bucket's copy ends, `committed_at` the time of that commit (ms since 1970, by the clock of
+    its writer). A partition that has no manifest yet has commit 0, and nothing to read.
+    """
+
+    ids: Ids
+    commit: int
+    committed_at: int
+    log_start: int
+    manifest_end: int
+    start: int
+    end: int
+    splits: tuple[Split, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(split.bytes for split in self.splits)

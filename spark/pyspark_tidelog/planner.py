@@ -1,0 +1,117 @@
+"""From a manifest to splits. Pure: pages and sidecars come from functions that are passed in.
+
+An entry that is read whole and fits a split needs nothing but the manifest; one that is cut, by offsets or by size, is cut
+where its sidecar's index has a batch (one each 64 KiB). Neighbours share a split while they fit, so that many small ranges
+do not become as many tasks.
+
+Invariant: the splits' pieces tile [start, end), whatever the index and the sizes are. Not promised: that a split keeps to
+`max_bytes`; a batch, or the 64 KiB of an interval, may go beyond.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+
+from pyspark_tidelog.options import EARLIEST, LATEST, Bound, OptionError
+from pyspark_tidelog.plan import Piece, Split
+from storage_tiers.cold.lookup import LoadPage, live_entries
+from storage_tiers.cold.manifest import Entry, Root
+from storage_tiers.cold.sidecar import Sidecar
+
+#: The sidecar of an entry with its index, at least.
+LoadIndex = Callable[[Entry], Sidecar]
+#: The offset of the first record at or after a time (ms), None if there is none.
+FindTime = Callable[[int], int | None]
+
+
+def range_to_read(root: Root, starting: Bound, ending: Bound, find_time: FindTime) -> tuple[int, int]:
+    """[start, end) for one partition. OptionError if an offset was asked for that the bucket does not have (any more)."""
+    start = _resolve(root, starting, root.log_start, find_time)
+    end = _resolve(root, ending, root.end, find_time)
+    if _named(root, starting) is not None and start < root.log_start:
+        raise OptionError(
+            f"{root.ids} begins at offset {root.log_start}, records from {start} on are gone; start there, or at -2"
+        )
+    for name, offset in (("startingOffsets", start), ("endingOffsets", end)):
+        if offset > root.end:
+            raise OptionError(
+                f"{name} names offset {offset} of {root.ids}, which ends at {root.end} in the bucket; wait until it is "
+                "uploaded (`tidelog topic seal` hastens it)"
+            )
+    if start > end and _named(root, starting) is not None and _named(root, ending) is not None:
+        raise OptionError(
+            f"startingOffsets names offset {start} of {root.ids}, endingOffsets {end}, which is before it"
+        )
+    return start, max(start, end)
+
+
+def _resolve(root: Root, bound: Bound, natural: int, find_time: FindTime) -> int:
+    if bound.timestamp is not None:
+        found = find_time(bound.timestamp)
+        return root.end if found is None else found
+    offset = _named(root, bound)
+    return natural if offset is None else offset
+
+
+def _named(root: Root, bound: Bound) -> int | None:
+    """The offset that the user gave for this partition, if it is one."""
+    offset = None if bound.offsets is None else bound.offsets[root.ids.topic][root.ids.partition]
+    return None if offset in (EARLIEST, LATEST) else offset
+
+
+def splits_of(
+    root: Root, load_page: LoadPage, load_index: LoadIndex, start: int, end: int, max_bytes: int
+) -> tuple[Split, ...]:
+    """The splits that read [start, end), which lies within [log start, end] of the root."""
+    pieces = _pieces(root, load_page, load_index, start, end, max_bytes)
+    return tuple(Split(root.ids, root.commit, group) for group in _grouped(pieces, max_bytes))
+
+
+def _pieces(
+    root: Root, load_page: LoadPage, load_index: LoadIndex, start: int, end: int, max_bytes: int
+) -> Iterator[Piece]:
+    for entry in live_entries(root, load_page, start) if start < end else ():
+        if entry.base >= end:
+            return
+        first, stop = max(start, entry.base), min(end, entry.end)
+        if (first, stop) == (entry.base, entry.end) and entry.length <= max_bytes:
+            yield Piece(entry, 0, entry.length, entry.base, entry.end, first, stop)
+        else:
+            yield from _cut(entry, load_index(entry), first, stop, max_bytes)
+
+
+def _cut(entry: Entry, sidecar: Sidecar, start: int, stop: int, max_bytes: int) -> Iterator[Piece]:
+    _, first_byte = sidecar.floor_position(start)
+    end_byte = sidecar.end_position(stop - 1)
+    parts = max(1, -(-(end_byte - first_byte) // max_bytes))
+    cuts = _cut_positions(sidecar, first_byte, end_byte, parts)
+    starts = {row.position: row.base_offset for row in sidecar.index}
+    starts[0] = entry.base  # offsets below the first batch are of the first piece
+    for low, high in itertools.pairwise(cuts):
+        base, end = starts[low], starts.get(high, entry.end)
+        yield Piece(entry, low, high, base, end, max(start, base), min(stop, end))
+
+
+def _cut_positions(sidecar: Sidecar, first_byte: int, end_byte: int, parts: int) -> list[int]:
+    """`parts` about equal stretches of [first_byte, end_byte), each beginning at an indexed batch; fewer if there are none."""
+    cuts = [first_byte]
+    size = end_byte - first_byte
+    for row in sidecar.index:
+        target = first_byte + size * len(cuts) // parts
+        if len(cuts) < parts and row.position > cuts[-1] and target <= row.position < end_byte:
+            cuts.append(row.position)
+    return [*cuts, end_byte]
+
+
+def _grouped(pieces: Iterable[Piece], max_bytes: int) -> Iterator[tuple[Piece, ...]]:
+    group: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if group and size + piece.bytes > max_bytes:
+            yield tuple(group)
+            group, size = [], 0
+        group.append(piece)
+        size += piece.bytes
+    if group:
+        yield tuple(group)

@@ -1,0 +1,100 @@
+"""Planning a read on the driver: manifests of all partitions side by side, then pure plans.
+
+Not promised: one moment for all partitions; each plan says of which commit it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from pyspark_tidelog.bucket import Bucket, Topic, open_store
+from pyspark_tidelog.options import Bound, OptionError, ReadOptions
+from pyspark_tidelog.plan import PartitionPlan
+from pyspark_tidelog.planner import range_to_read, splits_of
+from pyspark_tidelog.ranged_reads import in_order
+from pyspark_tidelog.times import first_offset_at
+from storage_tiers.cold.manifest import Entry, Ids, Page, PageRef
+from storage_tiers.cold.sidecar import INDEX, Sidecar
+from storage_tiers.errors import TierObjectMissing
+
+#: Partitions planned at once; a page or a sidecar is a request each.
+THREADS = 16
+#: How often a partition is planned again whose manifest changed meanwhile, so that what it named is gone.
+ATTEMPTS = 5
+
+
+def plan_read(options: ReadOptions) -> tuple[PartitionPlan, ...]:
+    """One plan a partition, by topic as given and by partition. OptionError, LogError."""
+    store = open_store(options)
+    try:
+        return plan_bucket(Bucket(store, options.store), options)
+    finally:
+        store.close()
+
+
+def plan_bucket(bucket: Bucket, options: ReadOptions) -> tuple[PartitionPlan, ...]:
+    cluster = bucket.cluster(options.cluster_id)
+    topics = [bucket.topic(cluster, name, options.topic_id) for name in options.topics]
+    for topic in topics:
+        _check_partitions("startingOffsets", options.starting, topic)
+        _check_partitions("endingOffsets", options.ending, topic)
+
+    def planning(ids: Ids) -> Callable[[], PartitionPlan]:
+        return lambda: _plan_patiently(bucket, ids, options)
+
+    tasks = (planning(topic.ids(partition)) for topic in topics for partition in topic.partitions)
+    return tuple(in_order(tasks, THREADS))
+
+
+def described(plan: PartitionPlan) -> str:
+    """One line for people: what is read of a partition, and how fresh it is."""
+    where = f"{plan.ids} (topic id {plan.ids.topic_id}, cluster {plan.ids.cluster_id})"
+    if plan.commit == 0:
+        return f"{where}: nothing in the bucket yet"
+    moment = datetime.fromtimestamp(plan.committed_at / 1000, UTC).isoformat(timespec="milliseconds")
+    return (
+        f"{where}: offsets [{plan.start}, {plan.end}) as of manifest commit {plan.commit} at {moment}, which ends at "
+        f"{plan.manifest_end}; {len(plan.splits)} splits, {plan.bytes} bytes"
+    )
+
+
+def _check_partitions(name: str, bound: Bound, topic: Topic) -> None:
+    """As in Spark's Kafka source, offsets by partition are given for all partitions or for none."""
+    if bound.offsets is None:
+        return
+    named = set(bound.offsets[topic.name])
+    unknown, missing = named - set(topic.partitions), set(topic.partitions) - named
+    if unknown:
+        raise OptionError(f"{name} names partitions of {topic.name} that do not exist: {sorted(unknown)}")
+    if missing:
+        raise OptionError(f"{name} lacks partitions {sorted(missing)} of {topic.name}; -2 is earliest, -1 latest")
+
+
+def _plan_patiently(bucket: Bucket, ids: Ids, options: ReadOptions) -> PartitionPlan:
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return _plan(bucket, ids, options)
+        except TierObjectMissing:
+            continue  # a page or a range that the root named was replaced and swept: a newer root names others
+    return _plan(bucket, ids, options)
+
+
+def _plan(bucket: Bucket, ids: Ids, options: ReadOptions) -> PartitionPlan:
+    root = bucket.root(ids)
+    pages: dict[str, Page] = {}
+
+    def load_page(ref: PageRef) -> Page:
+        if ref.key not in pages:
+            pages[ref.key] = bucket.page(ids, ref)
+        return pages[ref.key]
+
+    def find_time(timestamp: int) -> int | None:
+        return first_offset_at(bucket, root, load_page, timestamp)
+
+    def load_index(entry: Entry) -> Sidecar:
+        return bucket.sidecar(entry, (INDEX,))
+
+    start, end = range_to_read(root, options.starting, options.ending, find_time)
+    splits = splits_of(root, load_page, load_index, start, end, options.max_bytes)
+    return PartitionPlan(ids, root.commit, root.committed_at, root.log_start, root.end, start, end, splits)

@@ -1,0 +1,123 @@
+"""Bytes of objects in order, fetched ahead by a few threads, verified before anyone sees them.
+
+    requests (lazily) ──> at most IN_FLIGHT ranged GETs under way ──> bodies, in the order asked
+
+Invariants: at most IN_FLIGHT bodies of at most FETCH_BYTES are held beside the one in use; a MiB of a segment is handed on
+only if its CRC-32C is the sidecar's. Not promised: bytes of an entry in fewer requests than it has FETCH_BYTES.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+from pyspark_tidelog.bucket import parse_sidecar
+from pyspark_tidelog.plan import Piece
+from storage_tiers.cold import sidecar
+from storage_tiers.cold.manifest import Entry
+from storage_tiers.cold.object_store import BlockingObjectStore
+from storage_tiers.cold.sidecar import ABORTED, CHECK_BYTES, CHECKS, Sidecar
+from storage_tiers.errors import TierCorrupt
+from storage_tiers.records.checksum import crc32c
+
+FETCH_BYTES = 4 << 20
+IN_FLIGHT = 4
+#: What must be known of a segment before its bytes are believed.
+SECTIONS = (CHECKS, ABORTED)
+
+T = TypeVar("T")
+
+
+class Request(NamedTuple):
+    """Bytes [position, position + length) of an object."""
+
+    key: str
+    position: int
+    length: int
+
+
+class Verified(NamedTuple):
+    """A piece's sidecar, and its bytes in order; these must be used up before the next piece is asked for."""
+
+    piece: Piece
+    sidecar: Sidecar
+    chunks: Iterator[memoryview]
+
+
+def verified_pieces(
+    store: BlockingObjectStore,
+    pieces: Iterable[Piece],
+    *,
+    fetch_bytes: int = FETCH_BYTES,
+    in_flight: int = IN_FLIGHT,
+) -> Generator[Verified, None, None]:
+    """Each piece's bytes. TierObjectMissing where an object is gone, TierCorrupt where one is not what was uploaded."""
+    pieces = tuple(pieces)
+    requests = (request for piece in pieces for request in _requests(piece, fetch_bytes))
+    with closing(_fetched(store, requests, in_flight)) as bodies:
+        for piece in pieces:
+            front = parse_sidecar(piece.entry, SECTIONS, next(bodies))
+            yield Verified(piece, front, _checked(piece, front, bodies, fetch_bytes))
+
+
+def _requests(piece: Piece, fetch_bytes: int) -> Iterator[Request]:
+    yield Request(piece.entry.sidecar_key, *sidecar.span(piece.entry.sections, SECTIONS))
+    for start, end in _stretches(piece, fetch_bytes):
+        yield Request(piece.entry.key, piece.entry.position + start, end - start)
+
+
+def _stretches(piece: Piece, fetch_bytes: int) -> Iterator[tuple[int, int]]:
+    """The whole MiB around the piece: checksums are over those."""
+    start = piece.first_byte - piece.first_byte % CHECK_BYTES
+    last = min(piece.end_byte + -piece.end_byte % CHECK_BYTES, piece.entry.length)
+    for at in range(start, last, fetch_bytes):
+        yield at, min(at + fetch_bytes, last)
+
+
+def _checked(piece: Piece, front: Sidecar, bodies: Iterator[bytes], fetch_bytes: int) -> Iterator[memoryview]:
+    for start, end in _stretches(piece, fetch_bytes):
+        data = memoryview(next(bodies))
+        _verify(piece.entry, front, start, end, data)
+        yield data[max(piece.first_byte - start, 0) : piece.end_byte - start]
+
+
+def _verify(entry: Entry, front: Sidecar, start: int, end: int, data: memoryview) -> None:
+    if len(data) != end - start:
+        raise TierCorrupt(
+            f"{entry.key} ends at byte {entry.position + start + len(data)}, before byte {entry.position + end} that its "
+            "manifest promises; run `tidelog fsck`"
+        )
+    for at in range(0, len(data), CHECK_BYTES):
+        expected = front.mib_crcs[(start + at) // CHECK_BYTES]
+        found = crc32c(data[at : at + CHECK_BYTES])
+        if found != expected:
+            raise TierCorrupt(
+                f"{entry.key}: the MiB at byte {entry.position + start + at} has CRC-32C {found:08x}, its sidecar says "
+                f"{expected:08x}; its bytes were changed in the bucket. Run `tidelog fsck`"
+            )
+
+
+def _fetched(store: BlockingObjectStore, requests: Iterator[Request], in_flight: int) -> Generator[bytes, None, None]:
+    def fetch(request: Request) -> Callable[[], bytes]:
+        return lambda: store.get(*request).data if request.length else b""
+
+    return in_order(map(fetch, requests), in_flight)
+
+
+def in_order(tasks: Iterator[Callable[[], T]], in_flight: int) -> Generator[T, None, None]:
+    """The tasks' results in their order, `in_flight` of them running or waiting to be taken. What a task raises, its turn
+    raises; closing the iterator waits for what runs and starts nothing more."""
+    with ThreadPoolExecutor(in_flight, "tidelog-read") as pool:
+        waiting: deque[Future[T]] = deque(pool.submit(task) for task in islice(tasks, in_flight))
+        try:
+            while waiting:
+                done = waiting.popleft().result()
+                waiting.extend(pool.submit(task) for task in islice(tasks, 1))
+                yield done
+        finally:
+            for future in waiting:
+                future.cancel()

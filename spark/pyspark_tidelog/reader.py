@@ -1,0 +1,122 @@
+"""The reader: plans on the driver, reads on the executors.
+
+`partitions` runs once a query in Spark's planning process, `read` once a split in a worker. What travels between them is a
+`Split` inside an `InputPartition`, and this reader, which therefore holds options and the schema and no connection.
+
+Invariants: a split yields every record that its plan promised, or an error: an object gone since, or changed, is never
+fewer rows. Not promised: push-down of filters; Spark refuses readers that offer it unless a conf is set.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_tidelog.arrow_batches import ArrowDecoder, PlainArrowDecoder
+from pyspark_tidelog.batches import runs
+from pyspark_tidelog.bucket import Bucket, open_store
+from pyspark_tidelog.columns import arrow_schema
+from pyspark_tidelog.options import ReadOptions
+from pyspark_tidelog.plan import PartitionPlan, Piece, Split
+from pyspark_tidelog.planning import described, plan_read
+from pyspark_tidelog.ranged_reads import Verified, verified_pieces
+from storage_tiers.cold.lookup import live_entries
+from storage_tiers.cold.manifest import State
+from storage_tiers.cold.manifest_json import decode as decode_root
+from storage_tiers.errors import (
+    CorruptRecord,
+    LogError,
+    RecordTooLarge,
+    TierCorrupt,
+    TierObjectMissing,
+    UnsupportedCompression,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("pyspark_tidelog")
+
+
+class TopicReader(DataSourceReader):
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        plans = plan_read(self._options)
+        _log(plans)
+        return [InputPartition(split) for plan in plans for split in plan.splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        split = partition.value
+        if split is None:  # what Spark makes of a plan without splits
+            return
+        store = open_store(self._options)
+        try:
+            decoder = PlainArrowDecoder(arrow_schema(self._schema), split.ids.topic, split.ids.partition)
+            yield from read_split(Bucket(store, self._options.store), split, decoder, self._options.read_committed)
+        finally:
+            store.close()
+
+
+def read_split(bucket: Bucket, split: Split, decoder: ArrowDecoder, read_committed: bool) -> Iterator[pa.RecordBatch]:
+    """Every record of the split. TierObjectMissing names a range that was removed since the plan was made, TierCorrupt a
+    damaged one."""
+    with closing(verified_pieces(bucket.store, split.pieces)) as pieces:
+        for piece in split.pieces:
+            try:
+                yield from _read_piece(next(pieces), decoder, read_committed)
+            except TierObjectMissing as error:
+                raise _gone(bucket, split, piece, error) from error
+    yield from decoder.finish()
+
+
+def _read_piece(verified: Verified, decoder: ArrowDecoder, read_committed: bool) -> Iterator[pa.RecordBatch]:
+    piece, front, chunks = verified
+    for run in runs(piece, chunks):
+        aborted = front.aborted_between(run.base, run.end) if read_committed else ()
+        try:
+            yield from decoder.add(run.data, piece.start, piece.stop, aborted)
+        except (CorruptRecord, RecordTooLarge, UnsupportedCompression) as error:
+            raise TierCorrupt(f"{piece.entry.key}: {error}; run `tidelog fsck`") from error
+
+
+def _gone(bucket: Bucket, split: Split, piece: Piece, error: TierObjectMissing) -> LogError:
+    """Why an object that was planned is not there: the manifest of now tells."""
+    what = f"offsets [{piece.start}, {piece.stop}) of {split.ids}"
+    try:
+        root = decode_root(bucket.store.get(split.ids.manifest_key).data, split.ids)
+        if root.state is State.DELETED:
+            return TierObjectMissing(f"{what} are gone: the topic was deleted while it was read")
+        live = live_entries(root, lambda ref: bucket.page(split.ids, ref), piece.start)
+        now = next(live, None)
+    except TierObjectMissing:
+        return TierObjectMissing(f"{what} are gone: {error}; their manifest is gone too, or changes now")
+    if root.log_start >= piece.stop or now is None:
+        return TierObjectMissing(
+            f"{what} are gone: retention removed them since commit {split.commit}, of which this read is; the log begins "
+            f"at {root.log_start} now. Run the query again"
+        )
+    if now.key != piece.entry.key:
+        return TierObjectMissing(
+            f"{what} were rewritten since commit {split.commit}, of which this read is, and swept. Run the query again"
+        )
+    return TierCorrupt(f"{what} are missing though their manifest names them: {error}; run `tidelog fsck`")
+
+
+def _log(plans: tuple[PartitionPlan, ...]) -> None:
+    if not logger.hasHandlers():
+        # Spark plans in a process of its own, which no user can configure: its stderr is the driver's.
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    for plan in plans:
+        logger.info("%s", described(plan))

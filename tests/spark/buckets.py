@@ -1,0 +1,140 @@
+"""Buckets as the project's own writer makes them, for readers: topics of real batches in a directory or an S3 store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage_tiers.clock import ManualClock, SeededRng
+from storage_tiers.cold.cluster_file import ClusterState, Holder, encode_cluster
+from storage_tiers.cold.commit import CommitSettings
+from storage_tiers.cold.manifest import Ids, Root, State, Writer
+from storage_tiers.cold.object_store import BlockingObjectStore
+from storage_tiers.cold.partition_tier import PartitionTier
+from storage_tiers.cold.topic_file import TopicState, encode_topic
+from storage_tiers.cold.uploader import ExtendJob
+from storage_tiers.records.batch import Codec, headers
+from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.types import AbortedTransaction, EpochEntry, TopicId
+from tests.support.blocking_adapter import BlockingAdapter
+
+CLUSTER = "ckQWLXMZQKGqoUySTmrTXA"
+START_MS = 1_700_000_000_000
+
+
+def topic_id_of(name: str, generation: int = 0) -> TopicId:
+    return TopicId((name.encode() + bytes([generation]) * 16)[:15] + bytes([generation]))
+
+
+@dataclass
+class Bucket:
+    """Writes through the store's own port; each call of `extend` is one commit of one range."""
+
+    store: BlockingObjectStore
+    directory: Path
+    cluster: str = CLUSTER
+    clock: ManualClock = field(default_factory=lambda: ManualClock(START_MS))
+    tiers: dict[tuple[str, TopicId, int], PartitionTier] = field(default_factory=dict)
+    written: int = 0
+
+    def create_cluster(self) -> None:
+        state = ClusterState(self.cluster, 1, Holder(1, "directory", "start"))
+        self.store.put(f"{self.cluster}/cluster.json", encode_cluster(state))
+
+    def publish(
+        self,
+        topic: str,
+        partitions: int,
+        *,
+        generation: int = 0,
+        state: State = State.LIVE,
+        earlier: Sequence[TopicId] = (),
+    ) -> None:
+        found = TopicState(
+            self.cluster, topic, topic_id_of(topic, generation), state, partitions, 1, earlier=tuple(earlier)
+        )
+        self.store.put(f"{self.cluster}/topics/{topic}/topic.json", encode_topic(found))
+
+    def tier(self, topic: str, partition: int = 0, generation: int = 0) -> PartitionTier:
+        topic_id = topic_id_of(topic, generation)
+        place = (topic, topic_id, partition)
+        if place not in self.tiers:
+            self.tiers[place] = PartitionTier(
+                BlockingAdapter(self.store),
+                Ids(self.cluster, topic, topic_id, partition),
+                Writer(1, 1),
+                self.clock,
+                SeededRng(len(self.tiers) + 1),
+                CommitSettings(attempts=2),
+            )
+        return self.tiers[place]
+
+    def extend(
+        self,
+        topic: str,
+        data: bytes,
+        *,
+        partition: int = 0,
+        generation: int = 0,
+        base: int | None = None,
+        end: int | None = None,
+        aborted: Sequence[AbortedTransaction] = (),
+        log_start: int = 0,
+    ) -> Root:
+        """Uploads whole batches as the partition's next range."""
+        found = [header for _, header in headers(data)]
+        self.written += 1
+        path = self.directory / f"{self.written}.log"
+        path.write_bytes(data)
+        self.clock.advance(1)
+        job = ExtendJob(
+            path=str(path),
+            position=0,
+            length=len(data),
+            base=found[0].base_offset if base is None else base,
+            end=found[-1].next_offset if end is None else end,
+            leader_epoch=1,
+            last_record_epoch=1,
+            epochs=(EpochEntry(1, 0),),
+            producer_snapshot=b"",
+            aborted=tuple(aborted),
+            log_start=log_start,
+        )
+        return asyncio.run(self.tier(topic, partition, generation).extend(job))
+
+    def retire(self, topic: str, log_start: int, *, partition: int = 0) -> Root:
+        return asyncio.run(self.tier(topic, partition).retire(log_start))
+
+    def sweep(self, topic: str, *, partition: int = 0) -> None:
+        """Deletes what no manifest names any more, at once."""
+        asyncio.run(self.tier(topic, partition).sweep(0))
+
+
+def numbered(
+    base: int,
+    count: int,
+    *,
+    per_batch: int = 10,
+    codec: Codec = Codec.NONE,
+    value_bytes: int = 0,
+    step_ms: int = 1000,
+    **batch: int,
+) -> bytes:
+    """Records whose fields tell their offset, one second apart."""
+    found = []
+    for first in range(base, base + count, per_batch):
+        offsets = range(first, min(first + per_batch, base + count))
+        records = [record(offset, value_bytes=value_bytes, step_ms=step_ms) for offset in offsets]
+        found.append(build_batch(records, base_offset=first, leader_epoch=1, codec=codec, **batch))  # type: ignore[arg-type]
+    return b"".join(found)
+
+
+def record(offset: int, *, value_bytes: int = 0, step_ms: int = 1000) -> NewRecord:
+    value = f"value {offset}".encode().ljust(value_bytes, b".")
+    return NewRecord(f"key {offset}".encode(), value, (), START_MS + offset * step_ms)
+
+
+def options(store: Path | str, topics: str, **more: str) -> Mapping[str, str]:
+    return {"store": str(store), "topics": topics, **{name.replace("__", "."): value for name, value in more.items()}}

@@ -1,0 +1,60 @@
+"""One Spark session for all tests here, and buckets to read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.cold.stores.directory import BlockingDirectoryStore
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.files import OsFiles
+from storage_tiers.clock import ManualClock
+from tests.spark.buckets import START_MS, Bucket
+from tests.support import s3_servers
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """Spark's defaults, but for a small local machine. Workers use this very Python, and inherit its environment."""
+    from pyspark.sql import SparkSession
+
+    s3_servers.set_environment()
+    warehouse = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("tidelog tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.memory", "1g")
+            .config("spark.sql.shuffle.partitions", "1")
+            .config("spark.sql.warehouse.dir", str(warehouse))
+            .config("spark.local.dir", str(warehouse))
+            .getOrCreate()
+        )
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Bucket:
+    """A directory store at tmp_path/store with a cluster and no topic."""
+    store = BlockingDirectoryStore(str(tmp_path / "store"), OsFiles())
+    store.create_root()
+    local = tmp_path / "local"
+    local.mkdir()
+    made = Bucket(store, local)
+    made.create_cluster()
+    return made
+
+
+@pytest.fixture
+def memory_bucket(tmp_path: Path) -> Bucket:
+    """The same in memory, for what needs no Spark."""
+    made = Bucket(MemoryStore(ManualClock(START_MS)).blocking(), tmp_path)
+    made.create_cluster()
+    return made
