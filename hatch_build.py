@@ -22,7 +22,7 @@ KERNELS = (
 
 def build_in_place(kernels: tuple[str, ...] = KERNELS) -> list[Path]:
     """Compiles each kernel beside its source and returns the shared objects. Needs a C compiler."""
-    from Cython.Build import cythonize
+    from Cython.Build import cythonize  # type: ignore[import-untyped, unused-ignore]
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
@@ -32,7 +32,7 @@ def build_in_place(kernels: tuple[str, ...] = KERNELS) -> list[Path]:
         for source in kernels
         if (ROOT / source).exists()
     ]
-    compiled = cythonize(
+    compiled: Any = cythonize(  # type: ignore[no-untyped-call]
         extensions,
         build_dir="build/cython",
         compiler_directives={"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True},
@@ -46,7 +46,7 @@ def build_in_place(kernels: tuple[str, ...] = KERNELS) -> list[Path]:
     return [ROOT / command.get_ext_filename(extension.name) for extension in compiled]
 
 
-class NativeKernels(BuildHookInterface):  # type: ignore[misc]
+class NativeKernels(BuildHookInterface[Any]):
     """hatchling's hook: compile, and mark the wheel as one of this platform."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

@@ -6,15 +6,18 @@ as opaque bytes: v2 batches in, slices of files (or bytes, across a channel) out
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from grpc_api.contract.ready import Ready
 from storage_tiers.errors import LogError
 from storage_tiers.types import NO_EPOCH, AbortedTransaction, FileSlice, TimestampOffset, TopicId, TopicPartition
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from grpc_api.contract.ready import Ready
 
 
 class Isolation(IntEnum):
