@@ -274,21 +274,21 @@ def dump_snapshot(path: Path) -> Iterator[Line]:
 
 def snapshot_lines(content: bytes) -> Iterator[Line]:
     for producer_id, entry in ProducerStateManager.restore(content, now_ms=0).producers.items():
-        newest = entry.batches[-1] if entry.batches else None
-        yield Line(
-            "producer",
-            {
-                "producer_id": producer_id,
-                "producer_epoch": entry.epoch,
-                "coordinator_epoch": entry.coordinator_epoch,
-                "current_txn_first_offset": entry.transaction_start if entry.transaction_start >= 0 else None,
-                "last_timestamp": entry.timestamp,
-                "first_sequence": newest.first_sequence if newest else None,
-                "last_sequence": entry.last_sequence,
-                "last_offset": entry.last_offset,
-                "offset_delta": newest.offset_delta if newest else None,
-            },
-        )
+        fields = {
+            "producer_id": producer_id,
+            "producer_epoch": entry.epoch,
+            "coordinator_epoch": entry.coordinator_epoch,
+            "current_txn_first_offset": entry.transaction_start if entry.transaction_start >= 0 else None,
+            "last_timestamp": entry.timestamp,
+        }
+        if entry.batches:
+            newest = entry.batches[-1]
+            fields["first_sequence"] = newest.first_sequence
+            fields["last_sequence"] = newest.last_sequence
+            fields["last_offset"] = newest.last_offset
+            fields["offset_delta"] = newest.offset_delta
+            fields["timestamp"] = newest.timestamp
+        yield Line("producer", fields)
 
 
 def dump_leader_epochs(path: Path) -> Iterator[Line]:

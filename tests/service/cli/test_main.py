@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from service.cli.errors import Unreachable
+from service.cli.topic import _seal
 from tests.service.cli.support import ROOT, closed_port, tidelog, tidelog_process
 
 HEAVY = (
@@ -96,3 +98,8 @@ def test_a_store_that_is_not_there_is_one_line_and_exit_code_2() -> None:
 
     assert ran.code == 2
     assert ran.err.startswith("tidelog: there is no directory /nowhere/at/all")
+
+
+def test_a_grpc_face_that_is_not_there_is_unreachable_too() -> None:
+    with pytest.raises(Unreachable, match="cannot seal flights through 127.0.0.1"):
+        _seal(f"127.0.0.1:{closed_port()}", "flights", wait=True, timeout=1)
