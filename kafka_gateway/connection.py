@@ -70,6 +70,7 @@ class Connection:
         "_scratch_view",
         "data",
         "end",
+        "is_read_in",
         "out",
         "start",
         "unsent",
@@ -90,6 +91,8 @@ class Connection:
         self.waiting: deque[Slot] = deque()
         self.out: deque[Piece] = deque()
         self.unsent = 0
+        #: Whether the next share of a file was read into memory just now.
+        self.is_read_in = False
 
     # --- receiving ----------------------------------------------------------------------------------------------------
     def target(self) -> memoryview:
@@ -259,6 +262,26 @@ class Connection:
                 return
             count -= len(first)
             out.popleft()
+
+    def sent_of_file(self, count: int) -> None:
+        """So many bytes of the first piece, a file, have left."""
+        piece = self.out[0]
+        assert isinstance(piece, FileSlice)
+        self.unsent -= count
+        if count < piece.length:
+            self.out[0] = FileSlice(piece.file, piece.position + count, piece.length - count)
+            return
+        self.out.popleft()
+        piece.file.release()
+
+    def discard(self) -> None:
+        """Forgets what was received and not taken."""
+        self._use(self._scratch, self._scratch_view, 0, own=False)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that this connection keeps for requests which are not whole, or may not start."""
+        return len(self.data) if self._own else 0
 
     def abandon(self) -> None:
         """Gives up every answer; their files are released."""

@@ -53,6 +53,10 @@ cdef class ProduceRequest:
     cdef public list indexes
     cdef public list appends
     cdef public dict refused
+    cdef set taken
+
+    @cython.locals(known=Py_ssize_t)
+    cdef bint is_taken(self, object partition) except -1
 
 
 @cython.final
@@ -75,9 +79,11 @@ cdef class HotParser:
     cdef public object topic_name
 
     cdef bytes name_of(self, bytes key, bint by_id)
-    @cython.locals(cursor=Cursor, request=ProduceRequest, by_id=bint, key=bytes, name=bytes, partitions=Py_ssize_t,
-                   size=Py_ssize_t, at=Py_ssize_t)
+    @cython.locals(cursor=Cursor, request=ProduceRequest, by_id=bint, key=bytes, name=bytes, partitions=Py_ssize_t)
     cpdef ProduceRequest produce(self, bytearray data, object view, Py_ssize_t start, Py_ssize_t end, int version)
+    @cython.locals(size=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t)
+    cdef void produce_partition(self, Cursor cursor, object view, int version, ProduceRequest request, bytes name,
+                                bytes key) except *
     @cython.locals(cursor=Cursor, request=FetchRequest, by_id=bint, key=bytes, name=bytes, partitions=Py_ssize_t)
     cpdef FetchRequest fetch(self, bytearray data, Py_ssize_t start, Py_ssize_t end, int version)
     @cython.locals(current_epoch=int, last_epoch=int, offset=Py_ssize_t, max_bytes=int)

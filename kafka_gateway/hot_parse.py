@@ -160,6 +160,16 @@ class ProduceRequest:
         self.indexes: list[int] = []
         self.appends: list[Append] = []
         self.refused: dict[int, LogError] = {}
+        self.taken: set[TopicPartition] = set()
+
+    def is_taken(self, partition: TopicPartition) -> bool:
+        """Whether the request has a batch of this partition already. Not asked for the first one."""
+        if not self.taken:
+            for append in self.appends:
+                self.taken.add(append.partition)
+        known = len(self.taken)
+        self.taken.add(partition)
+        return len(self.taken) == known
 
 
 class FetchRequest:
@@ -207,24 +217,31 @@ class HotParser:
             partitions = cursor.count()
             request.topics.append((key, partitions))
             for _ in range(partitions):
-                index = cursor.int32()
-                request.indexes.append(index)
-                size = cursor.bytes_size()
-                if name is None:
-                    cursor.skip(max(size, 0))
-                    request.refused[len(request.indexes) - 1] = unknown_id(key)
-                elif size <= 0:
-                    request.refused[len(request.indexes) - 1] = no_batch()
-                else:
-                    at = cursor.skip(size)
-                    if version < 7 and size > 22 and data[at + 22] & 7 == 4:
-                        request.refused[len(request.indexes) - 1] = no_zstd(version)
-                    else:
-                        partition = self.names.find(name, index)
-                        request.appends.append(_new_tuple(Append, (partition, view[at : at + size])))
-                cursor.tags()
+                self.produce_partition(cursor, view, version, request, name, key)
             cursor.tags()
         return request
+
+    def produce_partition(
+        self, cursor: Cursor, view: memoryview, version: int, request: ProduceRequest, name: bytes | None, key: bytes
+    ) -> None:
+        index = cursor.int32()
+        size = cursor.bytes_size()
+        at = cursor.skip(size if size > 0 else 0)
+        cursor.tags()
+        request.indexes.append(index)
+        place = len(request.indexes) - 1
+        if name is None:
+            request.refused[place] = unknown_id(key)
+        elif size <= 0:
+            request.refused[place] = no_batch()
+        elif version < 7 and size > 22 and cursor.data[at + 22] & 7 == 4:
+            request.refused[place] = no_zstd(version)
+        else:
+            partition = self.names.find(name, index)
+            if place and request.is_taken(partition):
+                request.refused[place] = second_batch(partition)
+            else:
+                request.appends.append(_new_tuple(Append, (partition, view[at : at + size])))
 
     def fetch(self, data: bytearray, start: int, end: int, version: int) -> FetchRequest:
         """Fetch 4 to 18 from after the correlation id on. Raises Malformed."""
@@ -411,6 +428,10 @@ def write_appended(writer: Writer, index: int, appended: Appended, version: int)
     elif version >= 8:
         writer.int32(0)
         writer.int16(-1)
+
+
+def second_batch(partition: TopicPartition) -> LogError:
+    return InvalidRecord(f"{partition} stands in the request more than once; send exactly one batch")
 
 
 def no_zstd(version: int) -> LogError:

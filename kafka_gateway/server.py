@@ -5,9 +5,9 @@ of them, starts the requests, and then writes each connection's answers with one
 wake clients one by one and halve the rate with many connections). Handlers that must wait give a future or a coroutine;
 nothing else gets a task.
 
-Bounds: connections (`max.connections`; further ones wait in the kernel's queue), bytes of a request, bytes not yet read
-by a client before its next request starts, bytes of files sent for one connection and for all in a turn, idle time.
-Does not promise: TLS, other systems than Linux.
+Bounds: connections (`max.connections`; further ones wait in the kernel's queue), bytes of a request and of all requests
+that are not whole yet, bytes not yet read by a client before its next request starts, bytes of files sent in a turn
+(`sender.py`), idle time. Does not promise: TLS, other systems than Linux.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import os
 import select
 import socket
 from collections.abc import Sequence
@@ -24,12 +23,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpc_api.contract.core import Core
-from kafka_gateway.connection import Connection, InvalidFrame, Limits, Piece, Slot, release
+from kafka_gateway.connection import PRODUCE, Connection, InvalidFrame, Limits, Piece, Slot, release
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
 from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.registry import APIS, Api, by_key
 from kafka_gateway.reply import Handler, Hangup, Later, Reply
-from storage_tiers.types import FileSlice
+from kafka_gateway.sender import Progress, Sender
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +38,6 @@ RECEIVE_BUFFER = 1 << 20
 EVENTS_A_TURN = 512
 #: Connections accepted in one turn.
 ACCEPTS_A_TURN = 64
-#: Bytes of files sent to one connection, and to all, in one turn.
-FILE_BYTES_A_TURN = 256 << 10
-ALL_FILE_BYTES_A_TURN = 4 << 20
-#: Buffers gathered into one write, and up to which size they are joined instead.
-GATHERED = 64
-JOINED_BYTES = 64 << 10
 
 _READ = select.EPOLLIN | select.EPOLLRDHUP
 _GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
@@ -61,25 +54,47 @@ class GatewaySettings:
     max_connections: int = 10_000
     #: `connections.max.idle.ms`
     connections_max_idle_ms: int = 600_000
+    #: Memory for requests that are not whole yet, of all connections; who would exceed it is closed.
+    receiving_bytes: int = 1 << 30
     #: How long `stop` lets answers be finished and sent.
     stop_timeout_ms: int = 5_000
     backlog: int = 1024
 
 
 class Session:
-    """A connection and its socket. `events` is what the epoll watches."""
+    """A connection and its socket. `events` is what the epoll watches; `ending` says why it closes once all is sent."""
 
-    __slots__ = ("closed", "connection", "events", "fd", "last_active", "peer_gone", "pending", "socket")
+    __slots__ = (
+        "address",
+        "closed",
+        "connection",
+        "ending",
+        "events",
+        "fd",
+        "held_bytes",
+        "last_active",
+        "pending",
+        "reading",
+        "socket",
+    )
 
-    def __init__(self, sock: socket.socket, connection: Connection, now: float) -> None:
+    def __init__(self, sock: socket.socket, address: object, connection: Connection, now: float) -> None:
         self.socket = sock
+        self.address = address
         self.fd = sock.fileno()
         self.connection = connection
         self.events = _READ
         self.last_active = now
-        self.pending: dict[Slot, asyncio.Future[Any]] = {}
-        self.peer_gone = False
+        self.held_bytes = 0
+        self.pending: dict[Slot, tuple[int, asyncio.Future[Any]]] = {}
+        self.reading = False
+        self.ending: str | None = None
         self.closed = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether answers are still to be made or sent."""
+        return bool(self.connection.waiting or self.connection.out)
 
 
 @dataclass(slots=True)
@@ -90,7 +105,6 @@ class Counters:
     connections_closed: int = 0
     requests: int = 0
     received_bytes: int = 0
-    sent_bytes: int = 0
     failures: int = 0
 
 
@@ -119,9 +133,10 @@ class GatewayServer:
         self._scratch = bytearray(RECEIVE_BUFFER)
         self._epoll = select.epoll()
         self._sessions: dict[int, Session] = {}
+        self._sender = Sender(self._loop)
         self._dirty: list[Session] = []
         self._flush_scheduled = False
-        self._file_budget = ALL_FILE_BYTES_A_TURN
+        self._held_bytes = 0
         self._listener: socket.socket | None = None
         self._accepting = False
         self._stopping = False
@@ -152,18 +167,26 @@ class GatewayServer:
             self._sweeper.cancel()
         for session in list(self._sessions.values()):
             self._watch(session, session.events & ~select.EPOLLIN)
-            self._cancel(session, waiting_for_news_only=True)
+            for api_key, future in list(session.pending.values()):
+                # What waits for new records would wait for nothing; what waits to be durable is worth an answer.
+                if api_key != PRODUCE:
+                    future.cancel()
         deadline = self._loop.time() + self._settings.stop_timeout_ms / 1000
-        while any(_is_busy(session) for session in self._sessions.values()) and self._loop.time() < deadline:
+        while any(session.is_busy for session in self._sessions.values()) and self._loop.time() < deadline:
             await asyncio.sleep(0.005)
         for session in list(self._sessions.values()):
             self._close(session, "the node stops")
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
+        self._sender.close()
 
     @property
     def connections(self) -> int:
         return len(self._sessions)
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._sender.sent_bytes
 
     # --- one turn -----------------------------------------------------------------------------------------------------
     def _turn(self) -> None:
@@ -189,7 +212,7 @@ class GatewayServer:
                 self._pause_accepting()
                 return
             try:
-                sock, _ = self._listener.accept()
+                sock, address = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -197,8 +220,9 @@ class GatewayServer:
                 self._pause_accepting()
                 return
             sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            session = Session(sock, Connection(self._settings.limits, self._scratch), self._now)
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            session = Session(sock, address, Connection(self._settings.limits, self._scratch), self._now)
             self._sessions[session.fd] = session
             self._epoll.register(session.fd, session.events)
             self.counters.connections_accepted += 1
@@ -216,9 +240,9 @@ class GatewayServer:
 
     def _readable(self, session: Session, events: int) -> None:
         connection = session.connection
-        if self._stopping or connection.stalled:
+        if self._stopping or session.ending is not None or connection.stalled:
             if events & _GONE:
-                self._gone(session)
+                self._gone(session, events)
             else:
                 self._watch(session, session.events & ~select.EPOLLIN)
             return
@@ -237,13 +261,14 @@ class GatewayServer:
         connection.received(count)
         self._take_requests(session)
 
-    def _gone(self, session: Session) -> None:
+    def _gone(self, session: Session, events: int) -> None:
         """The client has gone while it was owed answers: its waits end; what it sent before is still taken."""
-        if session.connection.waiting and not session.peer_gone:
-            session.peer_gone = True
-            self._cancel(session, waiting_for_news_only=False)
+        if not session.connection.waiting or events & (select.EPOLLHUP | select.EPOLLERR):
+            self._close(session, "gone before its answers were sent")
             return
-        self._close(session, "gone before its answers were sent")
+        self._watch(session, session.events & ~_READ)
+        for _, future in list(session.pending.values()):
+            future.cancel()
 
     def _take_requests(self, session: Session) -> None:
         connection = session.connection
@@ -263,37 +288,44 @@ class GatewayServer:
                     self._take_reply(session, api_key, reply)
                 if connection.start == connection.end:
                     break
+            if connection.start != connection.end:
+                self._refuse_early(connection)
         except (InvalidFrame, Malformed, Hangup) as error:
-            self._close(session, str(error))
+            self._end(session, str(error))
             return
         except Exception:
             self.counters.failures += 1
-            logger.exception("a request failed beyond its handler; its connection is closed")
-            self._close(session, "failure")
+            logger.exception("a request of %s failed beyond its handler; its connection is closed", session.address)
+            self._end(session, "failure")
             return
-        if connection.has_rest:
-            self._refuse_early(session)
         connection.settle()
+        if connection.held_bytes != session.held_bytes:
+            self._hold(session)
         if connection.out:
             self._dirty.append(session)
 
-    def _refuse_early(self, session: Session) -> None:
-        """A frame that is cut off and not served is not waited for."""
-        begun = session.connection.begun()
+    def _refuse_early(self, connection: Connection) -> None:
+        """A frame that is cut off and not served is not waited for. Raises Hangup."""
+        begun = connection.begun()
         if begun is None:
             return
         api = self._apis.get(begun[0])
-        try:
-            if api is None or not api[0] <= begun[1] <= api[1]:
-                _unserved(api, begun[0], begun[1], 0)
-        except Hangup as error:
-            self._close(session, str(error))
+        if api is None or not api[0] <= begun[1] <= api[1]:
+            _unserved(api, begun[0], begun[1], 0)
+
+    def _hold(self, session: Session) -> None:
+        """Counts the memory of what has been received and not taken."""
+        self._held_bytes += session.connection.held_bytes - session.held_bytes
+        session.held_bytes = session.connection.held_bytes
+        if self._held_bytes > self._settings.receiving_bytes:
+            logger.warning("%d bytes are held for requests that are not whole", self._held_bytes)
+            self._end(session, "no memory for its request")
 
     def _take_reply(self, session: Session, api_key: int, reply: Reply) -> None:
         connection = session.connection
         if isinstance(reply, Later):
             slot = connection.hold(api_key)
-            session.pending[slot] = reply.future
+            session.pending[slot] = (api_key, reply.future)
             reply.future.add_done_callback(functools.partial(self._answered, session, slot, reply))
         elif asyncio.iscoroutine(reply):
             slot = connection.hold(api_key)
@@ -314,14 +346,23 @@ class GatewayServer:
         except Hangup as error:
             self._close(session, str(error))
             return
+        except Exception:
+            self.counters.failures += 1
+            logger.exception("an answer to %s failed; its connection is closed", session.address)
+            self._close(session, "failure")
+            return
         self._fill(session, slot, pieces)
 
     def _worked(self, session: Session, slot: Slot, task: asyncio.Task[Sequence[Piece]]) -> None:
         self._tasks.discard(task)
-        if task.cancelled() or task.exception() is not None:
-            self._close(session, "its request failed")
-            return
-        self._fill(session, slot, task.result())
+        if task.cancelled():
+            self._close(session, "its request was given up")
+        elif (failure := task.exception()) is not None:
+            self.counters.failures += 1
+            logger.error("a request of %s failed beyond its handler", session.address, exc_info=failure)
+            self._close(session, "failure")
+        else:
+            self._fill(session, slot, task.result())
 
     def _fill(self, session: Session, slot: Slot, pieces: Sequence[Piece]) -> None:
         if session.closed:
@@ -330,27 +371,25 @@ class GatewayServer:
         session.connection.fill(slot, pieces)
         self._resume(session)
         self._dirty.append(session)
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush_later)
+        self._flush_soon()
 
     def _resume(self, session: Session) -> None:
         """Takes up what arrived while no request could start."""
         connection = session.connection
-        if self._stopping:
+        if self._stopping or session.ending is not None:
             return
         # Also when a whole frame fills the connection's own buffer, where nothing more could be received.
         if connection.end > connection.start:
             self._take_requests(session)
-        if not session.closed and not connection.stalled:
+        if not connection.stalled and session.ending is None:
             self._watch(session, session.events | select.EPOLLIN)
 
-    def _cancel(self, session: Session, *, waiting_for_news_only: bool) -> None:
-        for slot, future in list(session.pending.items()):
-            if not waiting_for_news_only or (session.connection.waiting[-1] is slot and session.connection.barrier):
-                future.cancel()
-
     # --- sending ------------------------------------------------------------------------------------------------------
+    def _flush_soon(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_later)
+
     def _flush_later(self) -> None:
         self._flush_scheduled = False
         self._flush()
@@ -359,75 +398,43 @@ class GatewayServer:
         """Writes what the turn produced, each connection once."""
         if not self._dirty:
             return
-        self._file_budget = ALL_FILE_BYTES_A_TURN
+        self._sender.new_turn()
         dirty, self._dirty = self._dirty, []
         for session in dirty:
-            if session.connection.out and not session.events & select.EPOLLOUT:
-                try:
-                    self._send(session)
-                except OSError as error:
-                    self._close(session, str(error))
-        if self._dirty and not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush_later)
+            if not session.closed and not session.reading and not session.events & select.EPOLLOUT:
+                self._send(session)
+        if self._dirty:
+            self._flush_soon()
 
     def _send(self, session: Session) -> None:
         connection = session.connection
         stalled = connection.stalled
         try:
-            self._send_some(session)
-        except BlockingIOError:
-            self._watch(session, session.events | select.EPOLLOUT)
+            progress = self._sender.send(session.socket, connection, session, self._read_in)
+        except OSError as error:
+            self._close(session, str(error))
+            return
         session.last_active = self._now
+        if progress is Progress.BLOCKED:
+            self._watch(session, session.events | select.EPOLLOUT)
+        elif progress is Progress.SHARED:
+            self._dirty.append(session)
+        elif progress is Progress.READING:
+            session.reading = True
+        elif session.ending is not None and not session.is_busy:
+            self._close(session, session.ending)
+            return
         if stalled and not connection.stalled:
             self._resume(session)
 
-    def _send_some(self, session: Session) -> None:
-        """Until all is sent, the turn's share of files is used up, or the socket takes no more (BlockingIOError)."""
-        connection = session.connection
-        budget = FILE_BYTES_A_TURN
-        while connection.out:
-            if not isinstance(connection.out[0], FileSlice):
-                self._send_bytes(session)
-            elif budget <= 0 or self._file_budget <= 0:
-                self._dirty.append(session)
-                return
-            else:
-                budget -= self._send_file(session, budget)
-
-    def _send_file(self, session: Session, budget: int) -> int:
-        connection = session.connection
-        piece = connection.out[0]
-        assert isinstance(piece, FileSlice)
-        if piece.length:
-            count = os.sendfile(session.fd, piece.file.fd, piece.position, min(piece.length, budget))
-            if count == 0:
-                raise OSError(f"{piece.file.path} ends before {piece.position + piece.length}")
-        else:
-            count = 0
-        connection.unsent -= count
-        self._file_budget -= count
-        self.counters.sent_bytes += count
-        if count == piece.length:
-            connection.out.popleft()
-            piece.file.release()
-        else:
-            connection.out[0] = FileSlice(piece.file, piece.position + count, piece.length - count)
-        return count
-
-    def _send_bytes(self, session: Session) -> None:
-        """One write of the byte pieces up to the next file."""
-        connection = session.connection
-        pieces, size = connection.to_send(GATHERED)
-        # No MSG_MORE before a file: measured on loopback it costs half of the rate of 1 MiB fetches.
-        if len(pieces) == 1:
-            count = session.socket.send(pieces[0])
-        elif size <= JOINED_BYTES:
-            count = session.socket.send(b"".join(pieces))
-        else:
-            count = session.socket.sendmsg(pieces)
-        connection.sent(count)
-        self.counters.sent_bytes += count
+    def _read_in(self, session: Session, failure: OSError | None) -> None:
+        """A thread has read what `session` sends next."""
+        session.reading = False
+        if failure is not None:
+            self._close(session, str(failure))
+            return
+        self._dirty.append(session)
+        self._flush_soon()
 
     # --- closing ------------------------------------------------------------------------------------------------------
     def _watch(self, session: Session, events: int) -> None:
@@ -435,25 +442,34 @@ class GatewayServer:
             session.events = events
             self._epoll.modify(session.fd, events)
 
+    def _end(self, session: Session, reason: str) -> None:
+        """Takes no more requests; closes once those before are answered and sent, as Kafka does."""
+        if not session.is_busy:
+            self._close(session, reason)
+            return
+        session.ending = reason
+        session.connection.discard()
+        self._watch(session, session.events & ~select.EPOLLIN)
+        self._dirty.append(session)
+        self._flush_soon()
+
     def _close(self, session: Session, reason: str) -> None:
         if session.closed:
             return
         if reason:
-            logger.info("connection %d closed: %s", session.fd, reason)
+            logger.info("connection of %s closed: %s", session.address, reason)
         session.closed = True
         del self._sessions[session.fd]
         with contextlib.suppress(OSError):
             self._epoll.unregister(session.fd)
-        self._cancel_all(session)
+        for _, future in list(session.pending.values()):
+            future.cancel()
+        session.pending.clear()
         session.connection.abandon()
+        self._held_bytes -= session.held_bytes
         session.socket.close()
         self.counters.connections_closed += 1
         self._resume_accepting()
-
-    def _cancel_all(self, session: Session) -> None:
-        for future in list(session.pending.values()):
-            future.cancel()
-        session.pending.clear()
 
     def _schedule_sweep(self) -> None:
         period = min(10.0, self._settings.connections_max_idle_ms / 4000)
@@ -474,7 +490,3 @@ def _unserved(api: tuple[int, int, Handler] | None, api_key: int, version: int, 
     if api is not None and isinstance(api[2], ApiVersionsHandler):
         return api[2].unsupported(correlation)
     raise Hangup(f"api key {api_key} version {version} is not served")
-
-
-def _is_busy(session: Session) -> bool:
-    return bool(session.connection.waiting or session.connection.out)

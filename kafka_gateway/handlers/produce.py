@@ -116,7 +116,7 @@ def _unanswered(request: ProduceRequest, results: Results) -> Sequence[Piece]:
 class CommitWait:
     """Until each result's `committed` has ended, or the time is up. `done` has the results with their errors."""
 
-    __slots__ = ("_left", "_results", "_timer", "done")
+    __slots__ = ("_left", "_results", "done")
 
     def __init__(self, results: Results, timeout_ms: int, done: asyncio.Future[Results] | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -127,7 +127,8 @@ class CommitWait:
             if isinstance(result, Appended) and result.committed is not None:
                 self._left += 1
                 result.committed.add_done_callback(self._one)
-        self._timer = loop.call_later(max(0, timeout_ms) / 1000, self._end)
+        timer = loop.call_later(max(0, timeout_ms) / 1000, self._end)
+        self.done.add_done_callback(lambda _: timer.cancel())
 
     def _one(self, _: asyncio.Future[None]) -> None:
         self._left -= 1
@@ -135,10 +136,8 @@ class CommitWait:
             self._end()
 
     def _end(self) -> None:
-        self._timer.cancel()
-        if self.done.done():
-            return
-        self.done.set_result([_outcome(result) for result in self._results])
+        if not self.done.done():
+            self.done.set_result([_outcome(result) for result in self._results])
 
 
 def _outcome(result: Appended | LogError) -> Appended | LogError:
