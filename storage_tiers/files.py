@@ -99,8 +99,8 @@ class OsFiles:
             os.close(fd)
 
 
-def replace_file(files: Files, path: str, content: Buffer) -> None:
-    """Replaces `path` so that after a power loss it holds the old content or the new, whole, and after the return the new."""
+def stage_file(files: Files, path: str, content: Buffer) -> str:
+    """Writes and syncs `content` under the temporary name of `path`, and returns that name, for `rename` to finish."""
     temporary = path + ".tmp"
     fd = files.open(temporary, create=True, truncate=True)
     try:
@@ -111,5 +111,10 @@ def replace_file(files: Files, path: str, content: Buffer) -> None:
         files.unlink(temporary)
         raise
     files.close(fd)
-    files.rename(temporary, path)
+    return temporary
+
+
+def replace_file(files: Files, path: str, content: Buffer) -> None:
+    """Replaces `path` so that after a power loss it holds the old content or the new, whole, and after the return the new."""
+    files.rename(stage_file(files, path, content), path)
     files.fsync_dir(os.path.dirname(path))

@@ -13,13 +13,11 @@ succeeds proves nothing. A disk too full for (2) is not: the log is durable, its
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Sequence
 
-from storage_tiers.files import Files
-from storage_tiers.hot.layout import TEMPORARY
+from storage_tiers.files import Files, stage_file
 from storage_tiers.hot.segment import Segment
 from storage_tiers.types import EpochEntry, SharedFile
 
@@ -88,44 +86,28 @@ class FlushTargets:
             indexes = self._write_maps()
             if self.names or self.small or self.closed:
                 self._files.fsync_dir(self._directory)
-            for path in indexes:
-                self._files.rename(path + TEMPORARY, path)
+            for temporary, path in indexes:
+                self._files.rename(temporary, path)
             self.synced = True
 
-    def _write_maps(self) -> list[str]:
-        """Writes what stands beside the logs; returns the offset indexes, which keep their temporary names for now."""
-        indexes: list[str] = []
+    def _write_maps(self) -> list[tuple[str, str]]:
+        """Writes what stands beside the logs; returns the offset indexes' (temporary name, name)."""
+        indexes: list[tuple[str, str]] = []
         try:
             for path, content in self.small:
-                self._write(path, content)
-                self._files.rename(path + TEMPORARY, path)
+                self._files.rename(stage_file(self._files, path, content), path)
             for segment in self.closed:
                 *maps, (index, entries) = segment.encode_maps()
                 for path, content in maps:
-                    self._write(path, content)
-                    self._files.rename(path + TEMPORARY, path)
-                self._write(index, entries)
-                indexes.append(index)
+                    self._files.rename(stage_file(self._files, path, content), path)
+                indexes.append((stage_file(self._files, index, entries), index))
         except OSError as error:
             self.maps_error = error
             log.warning("%s: the log is synced, its indexes are not (%s); trying again later", self._directory, error)
-            for index in indexes:
-                self._files.unlink(index + TEMPORARY)
+            for temporary, _ in indexes:
+                self._files.unlink(temporary)
             return []
         return indexes
-
-    def _write(self, path: str, content: bytes) -> None:
-        temporary = path + TEMPORARY
-        fd = self._files.open(temporary, create=True, truncate=True)
-        try:
-            self._files.pwrite(fd, (content,), 0)
-            self._files.fsync(fd)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._files.unlink(temporary)
-            raise
-        finally:
-            self._files.close(fd)
 
     def release(self) -> None:
         """Gives the descriptors back; on the event loop only."""

@@ -196,7 +196,8 @@ class StoredTimeIndex:
 
     def sound(self) -> bool:
         size = os.path.getsize(self.path)
-        return size % TIME_ENTRY_BYTES == 0
+        last = self.last()
+        return size % TIME_ENTRY_BYTES == 0 and (size == 0 or (last.timestamp >= 0 and last.offset >= self.base))
 
     def first_at_or_after(self, timestamp: int) -> TimeEntry | None:
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import InconsistentTopicId, OffsetOutOfRange, StorageError
-from storage_tiers.files import Files, replace_file
+from storage_tiers.files import Files, replace_file, stage_file
 from storage_tiers.hot import layout, leader_epochs, recovery
 from storage_tiers.hot.appending import AppendingLog
 from storage_tiers.hot.data_dir import read_topic_id, remove_tree, retire_directory
@@ -322,9 +322,13 @@ class HotLog(AppendingLog):
         self._settle_flush()
         try:
             self._discard()
-            path = os.path.join(self.directory, layout.EPOCHS)
-            replace_file(self._files, path, leader_epochs.encode(epochs))
-            replace_file(self._files, self._snapshots.path(offset), state)
+            for path, content in (
+                (os.path.join(self.directory, layout.EPOCHS), leader_epochs.encode(epochs)),
+                (self._snapshots.path(offset), state),
+            ):
+                self._files.rename(stage_file(self._files, path, content), path)
+            # The old names are gone and the new state is there before the name of the new log can be.
+            self._files.fsync_dir(self.directory)
             segment = self._segment(offset)
             segment.create()
         except OSError as error:
@@ -349,7 +353,6 @@ class HotLog(AppendingLog):
             segment.release_file()
             recovery.remove_files(self._files, segment)
         self._snapshots.retain(0, -1)
-        self._files.fsync_dir(self.directory)
         self._segments, self._pending, self._recently_read = [], [], []
         self._writable, self._closed_bytes = None, 0
 

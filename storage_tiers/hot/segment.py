@@ -286,8 +286,12 @@ class Segment:
 
     def newest(self) -> TimeEntry:
         """The largest timestamp, and the last offset of the batch that has it."""
-        if self.newest_offset < 0 and self.offsets is None and self._sound():
-            self.newest_timestamp, self.newest_offset = StoredTimeIndex(self.stem + layout.TIME_INDEX, self.base).last()
+        if self.newest_offset < 0 and self.offsets is None:
+            if self._sound():
+                index = StoredTimeIndex(self.stem + layout.TIME_INDEX, self.base)
+                self.newest_timestamp, self.newest_offset = index.last()
+            else:
+                self.load_maps()
         return TimeEntry(self.newest_timestamp, self.newest_offset)
 
     def newest_from(self, min_offset: int) -> TimeEntry:

@@ -38,9 +38,12 @@ BEFORE = "before the run"
 # --- what is recorded -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Write:
+    """`seam`: where the first of several gathered buffers ended, a likely place to tear; 0 for a single buffer."""
+
     node: int
     position: int
     data: bytes
+    seam: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,8 @@ class RecordingFiles:
 
     def pwrite(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         written = self._files.pwrite(fd, buffers, position)
-        self.operations.append(Write(self._fds[fd], position, b"".join(map(bytes, buffers))))
+        seam = len(buffers[0]) if len(buffers) > 1 else 0
+        self.operations.append(Write(self._fds[fd], position, b"".join(map(bytes, buffers)), seam))
         return written
 
     def truncate(self, fd: int, size: int) -> None:
@@ -305,6 +309,7 @@ class Disk:
         names = [id(operation) for operation in pending if not isinstance(operation, Write | Truncate)]
         singles.append(dict.fromkeys(keys, 0.0) | dict.fromkeys(names, 1.0))
         singles.append(dict.fromkeys(keys, 1.0) | dict.fromkeys(names, 0.0))
+        singles += self._torn_in_order(pending)
         rng.shuffle(singles)
         yield from singles
         for _ in range(limit if len(keys) > 1 else 0):
@@ -315,6 +320,23 @@ class Disk:
                 if key in writes and rng.random() < 0.1:
                     fate[key] = rng.random()
             yield fate
+
+    @staticmethod
+    def _torn_in_order(pending: Sequence[Write | Truncate | Add | Remove | Rename]) -> Iterator[Fate]:
+        """All writes up to one that is torn at its seam, none after it; names kept, changes of size kept or undone."""
+        for torn in pending:
+            if not isinstance(torn, Write) or not torn.seam:
+                continue
+            for sizes in (0.0, 1.0):
+                fate, before = {}, True
+                for operation in pending:
+                    if operation is torn:
+                        fate[id(operation)], before = torn.seam / len(torn.data), False
+                    elif isinstance(operation, Truncate):
+                        fate[id(operation)] = sizes
+                    else:
+                        fate[id(operation)] = float(before or not isinstance(operation, Write))
+                yield fate
 
     def tree(self, fate: Fate) -> Tree:
         names = {node: dict(entry.durable) for node, entry in self._nodes.items() if isinstance(entry, _Directory)}
@@ -359,7 +381,7 @@ def _content(durable: bytes, pending: Sequence[tuple[Write | Truncate, float]]) 
             del content[operation.size :]
             content.extend(bytes(operation.size - len(content)))
             continue
-        data = operation.data[: max(1, int(len(operation.data) * kept))]
+        data = operation.data[: max(1, round(len(operation.data) * kept))]
         content.extend(bytes(max(0, operation.position - len(content))))
         content[operation.position : operation.position + len(data)] = data
     return bytes(content)
