@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.cli.errors import CommandError
-from service.cli.output import AsJson, moment, print_json, print_table, size
+from service.cli.output import AsJson, counted, moment, print_json, print_table, size
 from service.cli.store import ClusterId, S3Endpoint, S3Region, StoreUrl, opened_store
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def ls(
             _print_ranges(found)
         totals = _totals(found)
         typer.echo(
-            f"{totals['partitions']} partitions, {totals['ranges']} ranges, {totals['records']} records, "
-            f"{size(totals['bytes'])}"
+            f"{counted(totals['partitions'], 'partition')}, {counted(totals['ranges'], 'range')}, "
+            f"{counted(totals['records'], 'record')}, {size(totals['bytes'])}"
         )
     damaged = [part for part in found if part.fault]
     if damaged:

@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
+#: People watch: a node that comes back is found within this time.
+RECONNECT_BACKOFF_MS = 1000
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s,\[\]:]+):(\d{1,5})")
@@ -71,7 +73,13 @@ def require_reachable(bootstrap: str) -> str:
 
 def client_config(bootstrap: str) -> dict[str, Any]:
     """Of every librdkafka client here. Its own log lines are off: errors come as errors."""
-    return {"bootstrap.servers": bootstrap, "client.id": "tidelog-cli", "log_level": 0, "socket.keepalive.enable": True}
+    return {
+        "bootstrap.servers": bootstrap,
+        "client.id": "tidelog-cli",
+        "log_level": 0,
+        "socket.keepalive.enable": True,
+        "reconnect.backoff.max.ms": RECONNECT_BACKOFF_MS,
+    }
 
 
 def connect_admin(bootstrap: str) -> AdminClient:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.errors import CommandError, Unreachable
-from service.cli.output import print_json_line
+from service.cli.output import counted, print_json_line
 
 if TYPE_CHECKING:
     from service.cli.dump_line import Line
@@ -44,7 +44,7 @@ def dump(
             else:
                 sys.stdout.write(line.text() + "\n")
     if damaged:
-        raise CommandError(f"{damaged} damaged {'place' if damaged == 1 else 'places'}")
+        raise CommandError(counted(damaged, "damaged place"))
 
 
 def _print_title(path: Path) -> None:

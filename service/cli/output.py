@@ -59,6 +59,11 @@ def _print_rich_table(columns: Sequence[str], texts: Sequence[Sequence[str]], nu
     Console(highlight=False).print(table)
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def size(count: int) -> str:
     """Bytes as people say them: 512 B, 1.5 MiB."""
     value = float(count)

@@ -18,7 +18,7 @@ import typer
 
 from service.cli.errors import CommandError
 from service.cli.kafka import DEFAULT_BOOTSTRAP, Bootstrap, client_config, explain, pairs, require_reachable
-from service.cli.output import AsJson, print_json
+from service.cli.output import AsJson, counted, print_json
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -108,7 +108,9 @@ def produce(
         _finish(producer, deliveries)
     if deliveries.failure is not None:
         raise explain(
-            bootstrap, deliveries.failure, f"{deliveries.records} records written to {topic}, then one was refused"
+            bootstrap,
+            deliveries.failure,
+            f"{counted(deliveries.records, 'record')} written to {topic}, then one was refused",
         )
     _summarise(topic, deliveries, as_json)
 
@@ -200,4 +202,4 @@ def _summarise(topic: str, deliveries: Deliveries, as_json: bool) -> None:
         offsets = {str(p): [deliveries.first[p], deliveries.last[p]] for p in sorted(deliveries.first)}
         print_json({"topic": topic, "records": deliveries.records, "offsets": offsets})
         return
-    typer.echo(f"{deliveries.records} records written to {topic}", err=True)
+    typer.echo(f"{counted(deliveries.records, 'record')} written to {topic}", err=True)

@@ -18,7 +18,7 @@ from service.cli.kafka import (
     pairs,
     require_reachable,
 )
-from service.cli.output import AsJson, print_json, print_table
+from service.cli.output import AsJson, counted, print_json, print_table
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ConfigResource, TopicDescription
@@ -107,7 +107,7 @@ def describe(name: Name, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT
             }
         )
         return
-    typer.echo(f"{found.name}  id {_topic_id(found)}  {len(partitions)} partitions")
+    typer.echo(f"{found.name}  id {_topic_id(found)}  {counted(len(partitions), 'partition')}")
     for key, value in configs.items():
         typer.echo(f"  {key}={value}")
     print_table(
@@ -143,7 +143,7 @@ def alter(
         outcome(bootstrap, changed[resource], f"cannot change the configs of {name}")
     if partitions:
         grown = admin.create_partitions([NewPartitions(name, partitions)], request_timeout=REQUEST_TIMEOUT_S)
-        outcome(bootstrap, grown[name], f"cannot give {name} {partitions} partitions")
+        outcome(bootstrap, grown[name], f"cannot give {name} {counted(partitions, 'partition')}")
     if as_json:
         print_json({"topic": name, "set": new, "deleted": list(delete_config or ()), "partitions": partitions})
     else:

@@ -221,7 +221,7 @@ def test_the_console_script_works_in_a_pipe(node: Node, topic: str) -> None:
     read = tidelog_process("consume", topic, "-b", node.kafka, "-e")
 
     assert written.code == 0
-    assert written.err == f"1 records written to {topic}\n"
+    assert written.err == f"1 record written to {topic}\n"
     assert (read.code, read.out, read.err) == (0, "piped\n", "")
 
 
