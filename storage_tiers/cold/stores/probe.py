@@ -14,7 +14,7 @@ from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, Tie
 
 
 async def probe_conditional_writes(store: ObjectStore, key_prefix: str, rng: Rng) -> None:
-    """Six small requests under `key_prefix`, and one more to delete the probe's key.
+    """Seven small requests under `key_prefix`, and one more to delete the probe's key.
 
     `StoreRefused` names what the store ignores or denies; `TierUnavailable` if it does not answer.
     """

@@ -149,6 +149,19 @@ async def test_wrong_keys_are_refused_by_a_real_server(versitygw: S3Server, monk
         BlockingS3Store(location).get("key")
 
 
+async def test_the_endpoint_may_come_from_the_standard_setting(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By name, so that the SDK by itself would ask for the host `BUCKET.localhost`."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint.replace("127.0.0.1", "localhost"))
+    location = StoreLocation.parse(f"s3://{BUCKET}/from-environment")
+    store = await S3Store.open(location)
+    await store.put("key", b"content")
+    await store.close()
+    assert BlockingS3Store(location).get("key").data == b"content"
+    assert server.client.get_object(Bucket=BUCKET, Key="from-environment/key")["Body"].read() == b"content"
+
+
 async def test_missing_credentials_are_refused_with_advice(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
