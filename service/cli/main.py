@@ -9,6 +9,7 @@ import typer
 from service.cli.cold import cold
 from service.cli.consume import consume
 from service.cli.errors import ReportingGroup
+from service.cli.fsck import fsck
 from service.cli.log import log
 from service.cli.produce import produce
 from service.cli.serve import serve
@@ -28,6 +29,7 @@ app.command()(produce)
 app.command()(consume)
 app.add_typer(log, name="log")
 app.add_typer(cold, name="cold")
+app.command()(fsck)
 
 
 def _print_version(wanted: bool) -> None:

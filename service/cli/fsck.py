@@ -1,0 +1,97 @@
+"""`tidelog fsck`: proves that the bucket holds what its manifests say, or names what does not."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.errors import Unreachable
+from service.cli.store import ClusterId, S3Endpoint, S3Region, StoreUrl, opened_store
+
+if TYPE_CHECKING:
+    from service.fsck.bucket import Scope
+    from service.fsck.findings import Report
+    from storage_tiers.cold.object_store import BlockingObjectStore
+
+
+def fsck(
+    store: StoreUrl,
+    data_dir: Annotated[str | None, typer.Option(help="Also compare this node's local logs with the bucket.")] = None,
+    cluster_id: ClusterId = None,
+    topic: Annotated[str | None, typer.Option(help="One topic.")] = None,
+    quick: Annotated[bool, typer.Option(help="Listings and manifests only; by default every byte is read.")] = False,
+    grace_ms: Annotated[
+        int, typer.Option(help="Age from which an unreferenced object is damage: tidelog.tier.delete.grace.ms.")
+    ] = 24 * 3600 * 1000,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    s3_endpoint: S3Endpoint = None,
+    s3_region: S3Region = None,
+) -> None:
+    """Check a store. Exit code 0: sound; 1: damage; 2: it could not be looked at. Needs no node, changes nothing."""
+    from service.fsck.bucket import Scope
+    from service.fsck.local import check_local
+    from storage_tiers.errors import LogError
+
+    scope = Scope(cluster_id, topic, quick, grace_ms)
+    try:
+        with opened_store(store, s3_endpoint, s3_region) as opened:
+            report = _checked(opened, scope, quiet=as_json)
+            if data_dir is not None and not quick:
+                check_local(opened, data_dir, report)
+    except (LogError, OSError) as error:
+        raise Unreachable(f"the store could not be checked: {error}") from None
+    if as_json:
+        typer.echo(json.dumps(_as_json(report), indent=1))
+    else:
+        _print(report, quick)
+    raise typer.Exit(1 if report.damaged else 0)
+
+
+def _checked(opened: BlockingObjectStore, scope: Scope, *, quiet: bool) -> Report:
+    """With a progress bar where a person looks."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from service.fsck.bucket import check_bucket
+    from storage_tiers.clock import SystemClock
+
+    now_ms = SystemClock().unix_ms()
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        return check_bucket(opened, scope, now_ms=now_ms)
+    with Progress(console=console, transient=True) as bars:
+        bar = bars.add_task("ranges", total=None)
+
+        def progress(done: int, known: int) -> None:
+            bars.update(bar, completed=done, total=known)
+
+        return check_bucket(opened, scope, now_ms=now_ms, progress=progress)
+
+
+def _as_json(report: Report) -> dict[str, object]:
+    return {
+        "sound": not report.damaged,
+        "clusters": report.clusters,
+        "partitions": report.partitions,
+        "ranges": report.ranges,
+        "objects": report.objects,
+        "bytes_read": report.bytes_read,
+        "findings": [
+            {"kind": f.kind.name.lower(), "key": f.key, "detail": f.detail, "damage": f.damage} for f in report.findings
+        ],
+    }
+
+
+def _print(report: Report, quick: bool) -> None:
+    for finding in report.findings:
+        typer.echo(
+            f"{'DAMAGE' if finding.damage else 'note'}  {finding.kind.value}: {finding.key}\n        {finding.detail}"
+        )
+    looked = "listings and manifests" if quick else f"{report.bytes_read:,} bytes"
+    verdict = "damaged" if report.damaged else "sound"
+    typer.echo(
+        f"{verdict}: {report.clusters} clusters, {report.partitions} partitions, {report.ranges} ranges, "
+        f"{report.objects} objects; read {looked}"
+    )

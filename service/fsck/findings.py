@@ -1,0 +1,62 @@
+"""What a check may find, and what of it is damage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Kind(Enum):
+    """The value is what the report prints."""
+
+    FLIPPED = "bytes differ from their checksum"
+    TRUNCATED = "of another length than its manifest says"
+    MISSING = "missing"
+    FOREIGN_SIDECAR = "another segment's sidecar"
+    BAD_SIDECAR = "unreadable sidecar"
+    BAD_MANIFEST = "unreadable manifest"
+    BAD_FILE = "unreadable file"
+    OVERLAP = "overlapping ranges"
+    HOLE = "offsets in no range"
+    WRONG_RECORDS = "batches are not those of its range"
+    LOCAL_DISAGREES = "local log disagrees with the tier"
+    ORPHAN = "orphan"
+    YOUNG_ORPHAN = "unreferenced, younger than the grace"
+    UNFINISHED_UPLOAD = "unfinished upload"
+    YOUNG_UPLOAD = "upload under way, younger than the grace"
+
+
+#: Listed, but no damage: a writer may be about to reference it.
+HARMLESS = frozenset({Kind.YOUNG_ORPHAN, Kind.YOUNG_UPLOAD})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`key` names the object (or local path); `detail` says what was found there."""
+
+    kind: Kind
+    key: str
+    detail: str
+
+    @property
+    def damage(self) -> bool:
+        return self.kind not in HARMLESS
+
+
+@dataclass(slots=True)
+class Report:
+    """What was looked at, and what was found."""
+
+    clusters: int = 0
+    partitions: int = 0
+    ranges: int = 0
+    objects: int = 0
+    bytes_read: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, kind: Kind, key: str, detail: str) -> None:
+        self.findings.append(Finding(kind, key, detail))
+
+    @property
+    def damaged(self) -> bool:
+        return any(finding.damage for finding in self.findings)

@@ -1,0 +1,98 @@
+"""A data directory against the bucket: where both hold an offset, they must hold the same bytes (else the tier wins, I9)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from service.broker.roots import read_root
+from service.fsck.findings import Kind, Report
+from storage_tiers.cold.lookup import live_entries
+from storage_tiers.cold.manifest import Entry, Ids, Page, PageRef, Root, State
+from storage_tiers.cold.manifest_json import decode, decode_page
+from storage_tiers.cold.object_store import BlockingObjectStore
+from storage_tiers.errors import InvalidConfig, LogError, TierCorrupt, TierObjectMissing
+from storage_tiers.hot import layout
+from storage_tiers.hot.data_dir import META_PROPERTIES, read_topic_id
+from storage_tiers.records.batch import headers
+
+
+def check_local(store: BlockingObjectStore, data_dir: str, report: Report) -> None:
+    """Compares every partition directory of a node (stopped, or running: only closed bytes are read)."""
+    cluster_id = _cluster_id(data_dir)
+    for name in sorted(os.listdir(data_dir)):
+        partition = layout.parse_partition(name)
+        directory = os.path.join(data_dir, name)
+        topic_id = read_topic_id(directory) if partition is not None and os.path.isdir(directory) else None
+        if partition is None or topic_id is None:
+            continue
+        ids = Ids(cluster_id, partition.topic, topic_id, partition.partition)
+        _check_saved_root(directory, ids, report)
+        try:
+            root = decode(store.get(ids.manifest_key).data, ids, sound=False)
+        except TierObjectMissing:
+            continue
+        except TierCorrupt:
+            continue  # the bucket's own check has named it
+        if root.state is State.LIVE:
+            _check_partition(store, directory, root, report)
+
+
+def _cluster_id(data_dir: str) -> str:
+    try:
+        with open(os.path.join(data_dir, META_PROPERTIES), encoding="utf-8") as file:
+            lines = dict(line.strip().split("=", 1) for line in file if "=" in line)
+        return lines["cluster.id"]
+    except (OSError, KeyError) as error:
+        raise InvalidConfig(f"{data_dir} is no data directory of a node: {error!r}") from error
+
+
+def _check_saved_root(directory: str, ids: Ids, report: Report) -> None:
+    try:
+        read_root(directory, ids)
+    except LogError as error:
+        report.add(Kind.LOCAL_DISAGREES, directory, str(error))
+
+
+def _check_partition(store: BlockingObjectStore, directory: str, root: Root, report: Report) -> None:
+    def load_page(ref: PageRef) -> Page:
+        return decode_page(store.get(ref.key).data, root.ids, ref)
+
+    local = sorted(_log_files(directory))
+    if not local:
+        return
+    entries = list(live_entries(root, load_page, local[0][0]))
+    for base, path in local:
+        following = min((other for other, _ in local if other > base), default=None)
+        for entry in entries:
+            if entry.end > base and (following is None or entry.base < following):
+                _compare(store, path, entry, report)
+
+
+def _log_files(directory: str) -> Iterator[tuple[int, str]]:
+    for name in os.listdir(directory):
+        parsed = layout.parse_file(name)
+        if parsed is not None and parsed.suffix == layout.LOG:
+            yield parsed.offset, os.path.join(directory, name)
+
+
+def _compare(store: BlockingObjectStore, path: str, entry: Entry, report: Report) -> None:
+    """Batches of one local segment against those of one range in the bucket, by offset."""
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        remote = store.get(entry.key, entry.position, entry.length).data
+    except TierObjectMissing:
+        return  # the bucket's own check has named it
+    report.bytes_read += len(remote)
+    theirs = {header.base_offset: remote[at : at + header.size] for at, header in headers(remote)}
+    for at, header in headers(data):
+        if not entry.base <= header.base_offset < entry.end:
+            continue
+        if theirs.get(header.base_offset) != data[at : at + header.size]:
+            report.add(
+                Kind.LOCAL_DISAGREES,
+                path,
+                f"the batch at offset {header.base_offset} differs from {entry.key}; the next start discards the local log",
+            )
+            return

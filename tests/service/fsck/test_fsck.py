@@ -1,0 +1,235 @@
+"""Each kind of damage is named by key; a sound bucket is sound; young orphans are listed, not damage."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from service.cli.main import app
+from service.fsck.bucket import Scope, check_bucket
+from service.fsck.findings import Finding, Kind, Report
+from service.fsck.local import check_local
+from storage_tiers.cold import keys
+from storage_tiers.cold.cluster_file import ClusterState, Holder, encode_cluster
+from storage_tiers.cold.manifest import Root, State
+from storage_tiers.cold.manifest_json import decode, encode
+from storage_tiers.cold.stores.memory import BlockingMemoryStore, MemoryStore
+from storage_tiers.cold.topic_file import TopicState, encode_topic
+from storage_tiers.errors import InvalidConfig
+from tests.storage_tiers.cold.support import DAY, IDS, EagerClock, Local, tier_of
+
+NOW_MS = 1_700_000_000_000
+LATER_MS = NOW_MS + 10 * DAY
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> BlockingMemoryStore:
+    """Three ranges of ten batches each, and the files of their cluster and topic."""
+    clock = EagerClock(NOW_MS)
+    memory = MemoryStore(clock)
+    tier, local = tier_of(memory, clock), Local(tmp_path)
+    for base in (0, 10, 20):
+        await tier.extend(local.job(base, 10))
+    blocking = memory.blocking()
+    cluster = ClusterState(IDS.cluster_id, 1, Holder(1, "disk", "start"))
+    blocking.put(keys.cluster_key(IDS.cluster_id), encode_cluster(cluster))
+    topic = TopicState(IDS.cluster_id, IDS.topic, IDS.topic_id, State.LIVE, 4, 1, revision=1)
+    blocking.put(keys.topic_file_key(IDS.cluster_id, IDS.topic), encode_topic(topic))
+    return blocking
+
+
+def root_of(store: BlockingMemoryStore) -> Root:
+    return decode(store.get(IDS.manifest_key).data, IDS)
+
+
+def checked(store: BlockingMemoryStore, *, quick: bool = False, now_ms: int = LATER_MS) -> Report:
+    return check_bucket(store, Scope(quick=quick), now_ms=now_ms)
+
+
+def only(report: Report) -> Finding:
+    (finding,) = report.findings
+    return finding
+
+
+def test_a_sound_bucket_is_sound_and_every_byte_was_read(store: BlockingMemoryStore) -> None:
+    report = checked(store)
+    assert report.findings == []
+    assert (report.clusters, report.partitions, report.ranges) == (1, 1, 3)
+    segments = sum(entry.length for entry in root_of(store).entries)
+    sidecars = sum(store.head(entry.sidecar_key).size for entry in root_of(store).entries)
+    assert report.bytes_read == segments + sidecars
+
+
+def test_quick_reads_manifests_only(store: BlockingMemoryStore) -> None:
+    report = checked(store, quick=True)
+    assert (report.findings, report.bytes_read) == ([], 0)
+
+
+def test_a_flipped_byte(store: BlockingMemoryStore) -> None:
+    entry = root_of(store).entries[1]
+    data = bytearray(store.get(entry.key).data)
+    data[200] ^= 1
+    store.put(entry.key, bytes(data))
+    finding = only(checked(store))
+    assert (finding.kind, finding.key) == (Kind.FLIPPED, entry.key)
+    assert checked(store, quick=True).findings == []
+
+
+def test_a_flipped_byte_in_a_sidecar(store: BlockingMemoryStore) -> None:
+    entry = root_of(store).entries[0]
+    data = bytearray(store.get(entry.sidecar_key).data)
+    data[-1] ^= 1
+    store.put(entry.sidecar_key, bytes(data))
+    finding = only(checked(store))
+    assert (finding.kind, finding.key) == (Kind.BAD_SIDECAR, entry.sidecar_key)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_truncated_object(store: BlockingMemoryStore, quick: bool) -> None:
+    entry = root_of(store).entries[2]
+    store.put(entry.key, store.get(entry.key).data[:-1])
+    finding = only(checked(store, quick=quick))
+    assert (finding.kind, finding.key) == (Kind.TRUNCATED, entry.key)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("which", ["key", "sidecar_key"])
+def test_a_missing_object(store: BlockingMemoryStore, quick: bool, which: str) -> None:
+    key: str = getattr(root_of(store).entries[0], which)
+    store.delete([key])
+    finding = only(checked(store, quick=quick))
+    assert (finding.kind, finding.key) == (Kind.MISSING, key)
+
+
+def test_another_segments_sidecar(store: BlockingMemoryStore) -> None:
+    first, second, _ = root_of(store).entries
+    store.put(first.sidecar_key, store.get(second.sidecar_key).data)
+    report = checked(store)
+    assert only(report).key == first.sidecar_key
+    assert only(report).kind in (Kind.FOREIGN_SIDECAR, Kind.TRUNCATED)
+
+
+def test_another_segments_bytes_under_a_right_checksum(store: BlockingMemoryStore) -> None:
+    root = root_of(store)
+    first, second, third = root.entries
+    swapped = dataclasses.replace(first, length=second.length, bytes=second.bytes, crc32c=second.crc32c)
+    store.put(first.key, store.get(second.key).data)
+    store.put(IDS.manifest_key, encode(dataclasses.replace(root, entries=(swapped, second, third))))
+    kinds = {finding.kind for finding in checked(store).findings}
+    assert Kind.WRONG_RECORDS in kinds
+
+
+def test_an_orphan_is_damage_once_it_is_older_than_the_grace(store: BlockingMemoryStore) -> None:
+    orphan = IDS.segment_key(30, 1, "f" * 32)
+    store.put(orphan, b"never referenced")
+    finding = only(checked(store, now_ms=LATER_MS))
+    assert (finding.kind, finding.key, finding.damage) == (Kind.ORPHAN, orphan, True)
+    report = checked(store, now_ms=NOW_MS)
+    assert (only(report).kind, report.damaged) == (Kind.YOUNG_ORPHAN, False)
+
+
+def rewritten(store: BlockingMemoryStore, change: Callable[[Root], Root]) -> None:
+    store.put(IDS.manifest_key, encode(change(root_of(store))))
+
+
+def test_overlapping_ranges(store: BlockingMemoryStore) -> None:
+    first, second, third = root_of(store).entries
+    rewritten(
+        store, lambda root: dataclasses.replace(root, entries=(first, dataclasses.replace(second, base=9), third))
+    )
+    assert Kind.OVERLAP in {finding.kind for finding in checked(store, quick=True).findings}
+
+
+def test_a_hole_between_ranges(store: BlockingMemoryStore) -> None:
+    first, _, third = root_of(store).entries
+    rewritten(store, lambda root: dataclasses.replace(root, entries=(first, third)))
+    findings = checked(store, quick=True).findings
+    assert (Kind.HOLE, IDS.manifest_key) in {(finding.kind, finding.key) for finding in findings}
+
+
+def test_an_unparsable_manifest_condemns_nothing_else(store: BlockingMemoryStore) -> None:
+    store.put(IDS.manifest_key, b'{"format": 1, "commit": ')
+    finding = only(checked(store))
+    assert (finding.kind, finding.key) == (Kind.BAD_MANIFEST, IDS.manifest_key)
+
+
+def test_an_unparsable_topic_file(store: BlockingMemoryStore) -> None:
+    key = keys.topic_file_key(IDS.cluster_id, IDS.topic)
+    store.put(key, b"{}")
+    finding = only(checked(store))
+    assert (finding.kind, finding.key) == (Kind.BAD_FILE, key)
+
+
+def test_an_unknown_cluster_is_no_damage_but_an_error(store: BlockingMemoryStore) -> None:
+    with pytest.raises(InvalidConfig, match="holds no cluster nowhere; it holds " + IDS.cluster_id):
+        check_bucket(store, Scope(cluster_id="nowhere"), now_ms=NOW_MS)
+
+
+# --- the local log ----------------------------------------------------------------------------------------------------
+@pytest.fixture
+def data_dir(store: BlockingMemoryStore, tmp_path: Path) -> Path:
+    """A node's directory whose log holds the same three ranges."""
+    directory = tmp_path / "data"
+    partition = directory / f"{IDS.topic}-{IDS.partition}"
+    partition.mkdir(parents=True)
+    (directory / "meta.properties").write_text(
+        f"version=1\ncluster.id={IDS.cluster_id}\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAA\n"
+    )
+    (partition / "partition.metadata").write_text(f"version: 0\ntopic_id: {IDS.topic_id}")
+    for entry in root_of(store).entries:
+        (partition / f"{entry.base:020d}.log").write_bytes(store.get(entry.key).data)
+    return directory
+
+
+def test_a_local_log_that_agrees(store: BlockingMemoryStore, data_dir: Path) -> None:
+    report = Report()
+    check_local(store, str(data_dir), report)
+    assert report.findings == []
+    assert report.bytes_read
+
+
+def test_a_local_log_that_disagrees(store: BlockingMemoryStore, data_dir: Path) -> None:
+    path = data_dir / f"{IDS.topic}-{IDS.partition}" / f"{10:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(bytes(data))
+    report = Report()
+    check_local(store, str(data_dir), report)
+    finding = only(report)
+    assert (finding.kind, finding.key) == (Kind.LOCAL_DISAGREES, str(path))
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def directory(store: BlockingMemoryStore, tmp_path: Path) -> Path:
+    """The same bucket as a directory store."""
+    from storage_tiers.cold.stores.directory import BlockingDirectoryStore
+    from storage_tiers.files import OsFiles
+
+    (tmp_path / "store").mkdir()
+    copy = BlockingDirectoryStore(str(tmp_path / "store"), OsFiles())
+    for info in store.list(""):
+        copy.put(info.key, store.get(info.key).data)
+    return tmp_path / "store"
+
+
+def test_exit_codes(directory: Path, store: BlockingMemoryStore, tmp_path: Path) -> None:
+    runner = CliRunner()
+    sound = runner.invoke(app, ["fsck", "--store", str(directory)])
+    assert sound.exit_code == 0, sound.output
+    assert "sound: 1 clusters, 1 partitions, 3 ranges" in sound.output
+    (victim,) = directory.rglob(f"{20:020d}-1-*.log")
+    victim.write_bytes(victim.read_bytes()[:-5])
+    damaged = runner.invoke(app, ["fsck", "--store", str(directory), "--json"])
+    assert damaged.exit_code == 1
+    printed = json.loads(damaged.output)
+    assert printed["sound"] is False
+    assert [finding["kind"] for finding in printed["findings"]] == ["truncated"]
+    assert printed["findings"][0]["key"] == root_of(store).entries[2].key
+    missing = runner.invoke(app, ["fsck", "--store", str(tmp_path / "nowhere")])
+    assert missing.exit_code == 2
