@@ -219,6 +219,7 @@ class HotParser:
             for _ in range(partitions):
                 self.produce_partition(cursor, view, version, request, name, key)
             cursor.tags()
+        cursor.tags()
         return request
 
     def produce_partition(

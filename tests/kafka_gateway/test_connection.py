@@ -1,0 +1,220 @@
+"""Framing, order and memory of one connection, without a socket."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+import tempfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_gateway.connection import PRODUCE, Connection, InvalidFrame, Limits, Slot
+from storage_tiers.types import FileSlice, SharedFile
+
+FETCH, METADATA = 1, 3
+SCRATCH = 256
+
+
+def frame(key: int, correlation: int, body: bytes = b"") -> bytes:
+    return struct.pack(">ihhi", 8 + len(body), key, 0, correlation) + body
+
+
+def make(scratch: int = SCRATCH, **limits: int) -> Connection:
+    return Connection(Limits(**limits), bytearray(scratch))
+
+
+def feed(connection: Connection, data: bytes) -> list[tuple[int, int, bytes]]:
+    """Receives all of `data` as a server does; (key, correlation, body) of what may start."""
+    taken = []
+    while data:
+        target = connection.target()
+        count = min(len(target), len(data))
+        assert count, "no space to receive into"
+        target[:count] = data[:count]
+        data = data[count:]
+        connection.received(count)
+        taken += take(connection)
+        connection.settle()
+    return taken
+
+
+def take(connection: Connection) -> list[tuple[int, int, bytes]]:
+    taken = []
+    while (request := connection.next_request()) is not None:
+        key, _, correlation, start, end = request
+        taken.append((key, correlation, bytes(connection.data[start:end])))
+    return taken
+
+
+def sent(connection: Connection) -> list[bytes]:
+    return [bytes(piece) for piece in connection.out if not isinstance(piece, FileSlice)]
+
+
+frames = st.lists(st.binary(max_size=3 * SCRATCH), max_size=12)
+
+
+@given(bodies=frames, cuts=st.lists(st.integers(0, 12 * 3 * SCRATCH), max_size=30))
+def test_any_split_of_the_bytes_gives_the_same_requests(bodies: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(frame(PRODUCE, place, body) for place, body in enumerate(bodies))
+    connection, taken = make(), []
+    edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    for begin, end in itertools.pairwise(edges):
+        taken += feed(connection, stream[begin:end])
+    assert taken == [(PRODUCE, place, body) for place, body in enumerate(bodies)]
+    assert connection.held_bytes == 0
+
+
+def test_many_connections_share_one_buffer_and_keep_only_what_is_cut_off() -> None:
+    scratch = bytearray(SCRATCH)
+    first, second = Connection(Limits(), scratch), Connection(Limits(), scratch)
+    whole = frame(PRODUCE, 1, b"first body")
+    assert feed(first, whole[:15]) == []
+    assert feed(second, frame(PRODUCE, 2, b"the other one")) == [(PRODUCE, 2, b"the other one")]
+    assert feed(first, whole[15:]) == [(PRODUCE, 1, b"first body")]
+    assert (first.held_bytes, second.held_bytes) == (0, 0)
+
+
+def test_a_buffer_grows_with_what_arrives_and_not_with_what_is_promised() -> None:
+    connection = make(scratch=1 << 16)
+    feed(connection, frame(PRODUCE, 1, bytes(90 << 20))[: 1 << 16])
+    assert connection.held_bytes <= 1 << 20
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), 0, 7, 1001, 2**31 - 1])
+def test_a_frame_of_a_size_that_is_not_taken_ends_the_connection(size: int) -> None:
+    connection = make(request_max_bytes=1000)
+    with pytest.raises(InvalidFrame, match=str(size)):
+        feed(connection, struct.pack(">ihhi", size, 0, 0, 0))
+    with pytest.raises(InvalidFrame, match=str(size)):
+        feed(make(request_max_bytes=1000), struct.pack(">i", size))
+
+
+def test_what_begins_a_cut_off_frame_is_known_early() -> None:
+    connection = make()
+    feed(connection, frame(77, 5, b"x" * 100)[:9])
+    assert connection.begun() == (77, 0)
+
+
+def test_produce_requests_start_while_earlier_ones_wait() -> None:
+    connection = make()
+    slots = []
+    for correlation in range(3):
+        assert feed(connection, frame(PRODUCE, correlation)) == [(PRODUCE, correlation, b"")]
+        slots.append(connection.hold(PRODUCE))
+    connection.fill(slots[2], (b"three",))
+    connection.fill(slots[0], (b"one",))
+    assert sent(connection) == [b"one"]
+    connection.fill(slots[1], (b"two",))
+    assert sent(connection) == [b"one", b"two", b"three"]
+
+
+def test_an_answer_known_at_once_stays_behind_those_that_wait() -> None:
+    connection = make()
+    feed(connection, frame(PRODUCE, 1))
+    slot = connection.hold(PRODUCE)
+    feed(connection, frame(PRODUCE, 2))
+    connection.answer((b"second",))
+    assert sent(connection) == []
+    connection.fill(slot, (b"first",))
+    assert sent(connection) == [b"first", b"second"]
+
+
+def test_any_other_request_waits_for_all_before_it() -> None:
+    connection = make()
+    feed(connection, frame(PRODUCE, 1))
+    slot = connection.hold(PRODUCE)
+    assert feed(connection, frame(METADATA, 2)) == []
+    connection.fill(slot, (b"1",))
+    assert take(connection) == [(METADATA, 2, b"")]
+
+
+def test_a_waiting_fetch_holds_up_all_behind_it() -> None:
+    connection = make()
+    feed(connection, frame(FETCH, 1))
+    slot = connection.hold(FETCH)
+    assert connection.stalled
+    assert feed(connection, frame(PRODUCE, 2) + frame(PRODUCE, 3)) == []
+    connection.fill(slot, (b"1",))
+    assert [correlation for _, correlation, _ in take(connection)] == [2, 3]
+
+
+def test_requests_without_an_answer_leave_no_gap() -> None:
+    connection = make()
+    slots: list[Slot] = []
+    for correlation in (1, 2, 3):
+        feed(connection, frame(PRODUCE, correlation))
+        slots.append(connection.hold(PRODUCE))
+    for slot, pieces in zip(slots, ((b"1",), (), (b"3",)), strict=True):
+        connection.fill(slot, pieces)
+    assert sent(connection) == [b"1", b"3"]
+
+
+def test_no_request_starts_while_too_much_is_unsent() -> None:
+    connection = make(unsent_bytes=100)
+    feed(connection, frame(METADATA, 1))
+    connection.answer((bytes(101),))
+    assert connection.stalled
+    assert feed(connection, frame(METADATA, 2)) == []
+    connection.sent(50)
+    assert take(connection) == [(METADATA, 2, b"")]
+
+
+def test_the_number_of_outstanding_answers_is_bounded() -> None:
+    connection = make(requests_in_flight=2)
+    for correlation in (1, 2):
+        feed(connection, frame(PRODUCE, correlation))
+        connection.hold(PRODUCE)
+    assert feed(connection, frame(PRODUCE, 3)) == []
+    assert connection.stalled
+
+
+@given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=10), steps=st.lists(st.integers(1, 60), min_size=1))
+def test_partial_sends_leave_exactly_the_rest(sizes: list[int], steps: list[int]) -> None:
+    connection = make()
+    pieces = [os.urandom(size) for size in sizes]
+    connection.answer(pieces)
+    everything = b"".join(pieces)
+    gone = 0
+    for step in steps:
+        if not connection.out:
+            break
+        offered, size = connection.to_send(3)
+        assert b"".join(offered) == everything[gone : gone + size]
+        count = min(step, size)
+        connection.sent(count)
+        gone += count
+    assert connection.unsent == len(everything) - gone
+    assert b"".join(sent(connection)) == everything[gone:]
+
+
+def shared_file(size: int) -> SharedFile:
+    fd, path = tempfile.mkstemp()
+    os.write(fd, bytes(size))
+    os.unlink(path)
+    return SharedFile(path, fd)
+
+
+def test_a_file_is_released_once_its_last_byte_is_sent() -> None:
+    connection, file = make(), shared_file(100)
+    connection.answer((b"head", FileSlice(file, 0, 60), b"tail"))
+    assert connection.to_send(64) == ([b"head"], 4)
+    connection.sent(4)
+    connection.sent_of_file(25)
+    assert connection.out[0] == FileSlice(file, 25, 35)
+    connection.sent_of_file(35)
+    assert file.users == 0
+    assert connection.to_send(64) == ([b"tail"], 4)
+
+
+def test_an_abandoned_connection_releases_every_file() -> None:
+    connection, file = make(), shared_file(10)
+    feed(connection, frame(PRODUCE, 1))
+    connection.hold(PRODUCE)
+    feed(connection, frame(PRODUCE, 2))
+    connection.answer((FileSlice(file.acquire(), 0, 10),))
+    connection.abandon()
+    assert file.users == 1
+    file.release()

@@ -1,0 +1,296 @@
+"""Produce and Fetch read by hand give what kio gives, compiled and as plain Python, and never read past the frame."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import uuid
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import kafka_gateway.hot_parse
+from grpc_api.contract.log import Append, Appended, FetchPartition
+from kafka_gateway.handlers.produce import encode_with
+from storage_tiers.errors import InvalidRecord, UnknownTopicId, UnsupportedCompression
+from storage_tiers.types import TopicId, TopicPartition
+from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
+
+BODY = 12
+KNOWN_ID = uuid.UUID(int=77)
+BATCH, OTHER = record_batch(b"one", b"two"), record_batch(b"three")
+
+
+def topic_name(topic_id: TopicId) -> str | None:
+    return "known" if topic_id == KNOWN_ID.bytes else None
+
+
+def plain_module() -> ModuleType:
+    source = kafka_gateway.hot_parse.__file__.split(".")[0] + ".py"
+    spec = importlib.util.spec_from_file_location("plain_hot_parse", source)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+PLAIN = plain_module()
+
+
+@pytest.fixture(params=[kafka_gateway.hot_parse, PLAIN], ids=["built", "plain"])
+def module(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield request.param
+
+
+def parse_produce(module: Any, frame: bytes, version: int) -> Any:
+    data = bytearray(frame)
+    return module.HotParser(topic_name).produce(data, memoryview(data), BODY, len(data), version)
+
+
+def parse_fetch(module: Any, frame: bytes, version: int) -> Any:
+    data = bytearray(frame)
+    return module.HotParser(topic_name).fetch(data, BODY, len(data), version)
+
+
+def produce_topic(version: int, name: str, topic_id: uuid.UUID, rows: list[tuple[int, bytes | None]]) -> dict[str, Any]:
+    partitions = [{"index": index, "records": records} for index, records in rows]
+    return {"name": name, "topic_id": topic_id, "partition_data": partitions}
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_produce_of_every_version_is_read_as_kio_wrote_it(module: Any, version: int) -> None:
+    frame = request_frame(
+        "produce",
+        version,
+        transactional_id="transaction",
+        acks=-1,
+        timeout=milliseconds(1234),
+        topic_data=[
+            produce_topic(version, "known", KNOWN_ID, [(0, BATCH), (300, OTHER)]),
+            produce_topic(version, "x" * 200, KNOWN_ID, [(2**31 - 1, OTHER)]),
+        ],
+    )
+    request = parse_produce(module, frame, version)
+    names = ["known", "known"] if version >= 13 else ["known", "x" * 200]
+    assert (request.transactional_id, request.acks, request.timeout_ms) == ("transaction", -1, 1234)
+    assert request.indexes == [0, 300, 2**31 - 1]
+    keys = [KNOWN_ID.bytes] * 2 if version >= 13 else [name.encode() for name in names]
+    assert request.topics == [(keys[0], 2), (keys[1], 1)]
+    assert [(append.partition, bytes(append.batch)) for append in request.appends] == [
+        (TopicPartition(names[0], 0), BATCH),
+        (TopicPartition(names[0], 300), OTHER),
+        (TopicPartition(names[1], 2**31 - 1), OTHER),
+    ]
+    assert all(type(append) is Append for append in request.appends)
+    assert request.refused == {}
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_what_may_not_be_appended_is_refused_in_its_place(module: Any, version: int) -> None:
+    rows = [(0, None), (1, BATCH), (2, b""), (1, OTHER)]
+    frame = request_frame("produce", version, topic_data=[produce_topic(version, "known", KNOWN_ID, rows)])
+    request = parse_produce(module, frame, version)
+    assert [append.partition.partition for append in request.appends] == [1]
+    assert {place: type(error) for place, error in request.refused.items()} == {
+        0: InvalidRecord,
+        2: InvalidRecord,
+        3: InvalidRecord,
+    }
+    assert "more than once" in str(request.refused[3])
+
+
+def test_an_unknown_topic_id_is_refused_and_what_follows_is_read(module: Any) -> None:
+    topics = [
+        produce_topic(13, "", uuid.UUID(int=5), [(0, BATCH), (1, None)]),
+        produce_topic(13, "", KNOWN_ID, [(4, OTHER)]),
+    ]
+    request = parse_produce(module, request_frame("produce", 13, topic_data=topics), 13)
+    assert {place: type(error) for place, error in request.refused.items()} == {0: UnknownTopicId, 1: UnknownTopicId}
+    assert [append.partition for append in request.appends] == [TopicPartition("known", 4)]
+
+
+@pytest.mark.parametrize(("version", "refused"), [(3, True), (6, True), (7, False), (13, False)])
+def test_zstd_needs_produce_7(module: Any, version: int, refused: bool) -> None:
+    topics = [produce_topic(version, "known", KNOWN_ID, [(0, record_batch(b"v", attributes=4))])]
+    request = parse_produce(module, request_frame("produce", version, topic_data=topics), version)
+    assert bool(request.refused) == refused
+    if refused:
+        assert isinstance(request.refused[0], UnsupportedCompression)
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_fetch_of_every_version_is_read_as_kio_wrote_it(module: Any, version: int) -> None:
+    row = {
+        "partition": 3,
+        "current_leader_epoch": 8,
+        "fetch_offset": 2**40 + 5,
+        "last_fetched_epoch": 7,
+        "log_start_offset": 11,
+        "partition_max_bytes": 1 << 20,
+        "high_watermark": 99,
+    }
+    frame = request_frame(
+        "fetch",
+        version,
+        replica_id=-1,
+        max_wait=milliseconds(500),
+        min_bytes=2,
+        max_bytes=50 << 20,
+        isolation_level=1,
+        session_id=17,
+        session_epoch=4,
+        topics=[{"topic": "known", "topic_id": KNOWN_ID, "partitions": [row, {**row, "partition": 4}]}],
+        forgotten_topics_data=[{"topic": "gone", "topic_id": KNOWN_ID, "partitions": [1, 2]}],
+        rack_id="rack",
+        cluster_id="cluster",
+    )
+    request = parse_fetch(module, frame, version)
+    key = KNOWN_ID.bytes if version >= 13 else b"known"
+    session = (17, 4) if version >= 7 else (0, -1)
+    assert (request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation) == (500, 2, 50 << 20, 1)
+    assert (request.session_id, request.session_epoch, request.replica_id) == (*session, -1)
+    assert request.topics == [(key, 2)]
+    assert request.indexes == [3, 4]
+    expected = FetchPartition(
+        TopicPartition("known", 3),
+        2**40 + 5,
+        1 << 20,
+        8 if version >= 9 else -1,
+        7 if version >= 12 else -1,
+        TopicId(KNOWN_ID.bytes) if version >= 13 else None,
+    )
+    assert request.partitions[0] == expected
+    assert type(request.partitions[0]) is FetchPartition
+
+
+@pytest.mark.parametrize("version", [4, 14, 15, 18])
+def test_who_claims_to_be_a_replica_is_known(module: Any, version: int) -> None:
+    frame = request_frame("fetch", version, replica_id=5, replica_state={"replica_id": 5, "replica_epoch": 2})
+    assert parse_fetch(module, frame, version).replica_id == 5
+
+
+def test_a_topic_of_an_unknown_id_is_refused_in_a_fetch(module: Any) -> None:
+    topics = [
+        {"topic_id": uuid.UUID(int=5), "partitions": [{"partition": 9}]},
+        {"topic_id": KNOWN_ID, "partitions": [{"partition": 1}]},
+    ]
+    request = parse_fetch(module, request_frame("fetch", 13, topics=topics), 13)
+    assert isinstance(request.refused[0], UnknownTopicId)
+    assert [wanted.partition for wanted in request.partitions] == [TopicPartition("known", 1)]
+
+
+PRODUCE_FRAMES = {
+    version: request_frame(
+        "produce", version, topic_data=[produce_topic(version, "known", KNOWN_ID, [(0, BATCH), (1, OTHER)])]
+    )
+    for version in (3, 9, 13)
+}
+FETCH_FRAMES = {
+    version: request_frame(
+        "fetch",
+        version,
+        topics=[{"topic": "known", "topic_id": KNOWN_ID, "partitions": [{"partition": 1, "fetch_offset": 5}]}],
+        forgotten_topics_data=[{"topic": "gone", "topic_id": KNOWN_ID, "partitions": [1, 2]}],
+        rack_id="rack",
+    )
+    for version in (4, 11, 12, 18)
+}
+
+
+@pytest.mark.parametrize("version", PRODUCE_FRAMES)
+def test_every_truncation_of_a_produce_is_malformed(module: Any, version: int) -> None:
+    frame = PRODUCE_FRAMES[version]
+    for end in range(BODY, len(frame)):
+        # What follows the frame in the buffer must not be read.
+        data = bytearray(frame)
+        with pytest.raises(module.Malformed):
+            module.HotParser(topic_name).produce(data, memoryview(data), BODY, end, version)
+
+
+@pytest.mark.parametrize("version", FETCH_FRAMES)
+def test_every_truncation_of_a_fetch_is_malformed(module: Any, version: int) -> None:
+    frame = FETCH_FRAMES[version]
+    for end in range(BODY, len(frame)):
+        data = bytearray(frame)
+        with pytest.raises(module.Malformed):
+            module.HotParser(topic_name).fetch(data, BODY, end, version)
+
+
+damage = st.lists(st.tuples(st.integers(BODY, 400), st.integers(0, 255)), min_size=1, max_size=4)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(version=st.sampled_from([3, 9, 13]), flips=damage)
+def test_damaged_produces_are_read_alike_or_malformed(version: int, flips: list[tuple[int, int]]) -> None:
+    data = damaged(PRODUCE_FRAMES[version], flips)
+    assert outcome(kafka_gateway.hot_parse, "produce", data, version) == outcome(PLAIN, "produce", data, version)
+
+
+@settings(max_examples=300)
+@given(version=st.sampled_from([4, 11, 12, 18]), flips=damage)
+def test_damaged_fetches_are_read_alike_or_malformed(version: int, flips: list[tuple[int, int]]) -> None:
+    data = damaged(FETCH_FRAMES[version], flips)
+    assert outcome(kafka_gateway.hot_parse, "fetch", data, version) == outcome(PLAIN, "fetch", data, version)
+
+
+def damaged(frame: bytes, flips: list[tuple[int, int]]) -> bytes:
+    data = bytearray(frame)
+    for place, value in flips:
+        if place < len(data):
+            data[place] = value
+    return bytes(data)
+
+
+def outcome(module: Any, kind: str, frame: bytes, version: int) -> Any:
+    try:
+        request = (parse_produce if kind == "produce" else parse_fetch)(module, frame, version)
+    except module.Malformed as error:
+        return str(error)
+    rows = [(row.partition, bytes(row.batch)) for row in request.appends] if kind == "produce" else request.partitions
+    return request.topics, request.indexes, rows, {place: str(error) for place, error in request.refused.items()}
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_the_fast_answer_is_the_general_one_and_kio_reads_it(module: Any, version: int) -> None:
+    topics = [
+        produce_topic(version, "known", KNOWN_ID, [(place, BATCH) for place in range(130)]),
+        produce_topic(version, "y" * 130, KNOWN_ID, [(2000, OTHER)]),
+    ]
+    request = parse_produce(module, request_frame("produce", version, topic_data=topics), version)
+    results = [Appended(2**40 + place, 3, -1 if place else 1_700_000_000_123, 2**33) for place in range(131)]
+    framed = module.produce_answer(request, results, version, 2**31 - 1)
+    assert framed == encode_with(request, results, version, 2**31 - 1, {})
+    assert int.from_bytes(framed[:4], "big") == len(framed) - 4
+    read = response("produce", version, framed[4:])
+    rows = [row for topic in read.responses for row in topic.partition_responses]
+    assert [row.index for row in rows] == [*range(130), 2000]
+    assert [row.base_offset for row in rows] == [2**40 + place for place in range(131)]
+    assert rows[0].log_append_time.timestamp() == 1_700_000_000.123
+    assert rows[1].log_append_time is None
+    if version >= 5:
+        assert rows[0].log_start_offset == 2**33
+
+
+def test_the_fast_answer_is_none_where_anything_failed(module: Any) -> None:
+    topics = [produce_topic(9, "known", KNOWN_ID, [(0, BATCH), (1, None)])]
+    request = parse_produce(module, request_frame("produce", 9, topic_data=topics), 9)
+    assert module.produce_answer(request, [Appended(0, 0, -1, 0)], 9, 1) is None
+    topics = [produce_topic(9, "known", KNOWN_ID, [(0, BATCH)])]
+    request = parse_produce(module, request_frame("produce", 9, topic_data=topics), 9)
+    assert module.produce_answer(request, [InvalidRecord("no")], 9, 1) is None
+
+
+def test_names_are_remembered_and_the_memory_is_bounded(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = module.PartitionNames()
+    assert names.find(b"a", 0) is names.find(b"a", 0)
+    assert names.find(b"\xff\xfe", 0) == TopicPartition("\ufffd\ufffd", 0)
+    first = names.find(b"a", 0)
+    for index in range(module.REMEMBERED_PARTITIONS):
+        names.find(b"b", index)
+    assert names.find(b"a", 0) is not first
+    assert names.count <= module.REMEMBERED_PARTITIONS

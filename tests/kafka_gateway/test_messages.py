@@ -1,0 +1,57 @@
+"""kio is imported lean, one version at a time, and answers are built alike for all versions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from kafka_gateway.hot_parse import Malformed
+from kafka_gateway.messages import messages_of
+from tests.kafka_gateway.kio_wire import request_frame, response
+
+
+def test_a_node_imports_neither_hypothesis_nor_more_versions_than_it_answers() -> None:
+    script = """
+import sys
+from kafka_gateway import server
+from kafka_gateway.messages import messages_of
+messages_of("metadata", 12)
+assert "hypothesis" not in sys.modules
+kio = [name for name in sys.modules if name.startswith("kio.schema.") and name.count(".") == 4]
+print(sorted(name for name in kio if "header" not in name))
+import hypothesis.strategies
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['kio.schema.metadata.v12.request', 'kio.schema.metadata.v12.response']"
+
+
+def test_fields_that_a_version_does_not_have_are_dropped() -> None:
+    values = {"name": "t", "topic_id": None, "error_code": 3, "partitions": ()}
+    assert not hasattr(messages_of("metadata", 0).make("MetadataResponseTopic", **values), "topic_id")
+    assert messages_of("metadata", 12).make("MetadataResponseTopic", **values).topic_id is None
+
+
+def test_answers_carry_their_size_and_correlation_id() -> None:
+    for version, tagged in ((0, False), (12, True)):
+        framed = messages_of("metadata", version).respond(
+            513, brokers=(), cluster_id="c", controller_id=1, topics=(), cluster_authorized_operations=0
+        )
+        assert int.from_bytes(framed[:4], "big") == len(framed) - 4
+        assert int.from_bytes(framed[4:8], "big") == 513
+        assert response("metadata", version, framed[4:]).topics == ()
+        assert (framed[8] == 0 and framed[9] == 0 and tagged) or not tagged
+
+
+@pytest.mark.parametrize("version", [1, 12])
+def test_every_truncation_is_malformed(version: int) -> None:
+    body = request_frame("metadata", version, topics=[{"name": "topic"}])
+    # Size, api key, version, correlation id, client id (and, flexible, no tags).
+    start = 4 + 8 + 2 + len("test") + (1 if version >= 9 else 0)
+    messages = messages_of("metadata", version)
+    assert messages.read(body[start:]).topics[0].name == "topic"
+    assert messages.read(body[start:] + b"more").topics[0].name == "topic"
+    for end in range(start, len(body)):
+        with pytest.raises(Malformed):
+            messages.read(body[start:end])
