@@ -17,6 +17,7 @@ FORMAT = 1
 #: The oldest reader that understands what this version writes.
 LEAST_READER = 1
 _INT64 = 1 << 63
+_json = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
 
 
 def document(fields: Mapping[str, object]) -> bytes:
@@ -27,10 +28,6 @@ def _value(value: object) -> str:
     if isinstance(value, list) and value:
         return "[\n  " + ",\n  ".join(map(_json, value)) + "\n]"
     return _json(value)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
 
 
 class Fields:

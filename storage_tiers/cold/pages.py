@@ -7,14 +7,16 @@ A page is immutable: one that changes is written anew under a new uuid in the sa
 `removed`. Live pages stand in offset order before the root's entries, removed pages in order of removal.
 
 Invariants: after `settle` a root has at most 64 entries (live and removed), 64 pages and 32 KiB; a page has at most 8,192.
-Neighbours are merged, smallest pair first, once there are more than 16, so that an entry is rewritten about log2(8192/32)
-times in its life. Pages are read only through `Author.pages`: a transition that lacks one raises `PageNeeded`.
+A new page is merged with the ones before it while they are no larger than it has become, as a binary counter carries: an
+entry is rewritten about log2(8192/32) times in its life, and few pages are smaller than half of 8,192. Pages are read only
+through `Author.pages`: a transition that lacks one raises `PageNeeded`.
 
 Not promised: room for ever. A root whose pages can be merged no further refuses to grow, which takes over 200,000 ranges.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -40,8 +42,6 @@ from storage_tiers.errors import StorageError
 from storage_tiers.records.checksum import crc32c
 
 MAX_PAGE_ENTRIES = 8192
-#: More pages than this are merged where they can be; up to MAX_PAGES they may stay apart.
-MERGE_ABOVE_PAGES = 16
 #: At most so many pages are read and written by one `retire`; it is repeated until it has nothing left to do.
 RETIRED_PAGES = 2
 #: So few entries retired from a page go through the root instead of a page of their own.
@@ -69,8 +69,9 @@ def settle(change: Change, by: Author) -> Change:
     """The same commit with its root within bounds. PageNeeded; StorageError if there is no room left."""
     draft = _Draft(change, by)
     draft.spill()
-    if len(draft.pages) > MERGE_ABOVE_PAGES and draft.changed():
-        draft.merge()
+    if draft.changed():
+        draft.merge_tail(PageKind.LIVE)
+        draft.merge_tail(PageKind.REMOVED)
         draft.spill()
     while len(draft.pages) > MAX_PAGES or draft.too_large():
         if not draft.merge():
@@ -217,7 +218,7 @@ def _write(root: Root, page: Page, by: Author) -> PageWrite:
 class _Draft:
     """A root on its way to being small. Its commit has been counted already: only the lists change."""
 
-    __slots__ = ("_by", "_root", "_stamp", "_writes", "entries", "pages", "removed")
+    __slots__ = ("_by", "_measured", "_root", "_size", "_stamp", "_writes", "entries", "pages", "removed")
 
     def __init__(self, change: Change, by: Author) -> None:
         self._root = change.root
@@ -227,6 +228,8 @@ class _Draft:
         self.entries = change.root.entries
         self.removed = change.root.removed
         self.pages = list(change.root.pages)
+        self._measured: Root | None = None
+        self._size = 0
 
     def change(self) -> Change:
         return Change(self._current(), tuple(self._writes.values()))
@@ -235,7 +238,10 @@ class _Draft:
         return bool(self._writes)
 
     def too_large(self) -> bool:
-        return len(encode(self._current())) > MAX_ROOT_BYTES
+        root = self._current()
+        if root is not self._measured:
+            self._measured, self._size = root, len(encode(root))
+        return self._size > MAX_ROOT_BYTES
 
     def spill(self) -> None:
         """Moves the older half of the entries, or everything removed, whichever is more, until the rest fits."""
@@ -251,6 +257,20 @@ class _Draft:
                 live = sum(ref.kind is PageKind.LIVE for ref in self.pages)
                 self.pages.insert(live, self._new(page))
 
+    def merge_tail(self, kind: PageKind) -> None:
+        """Merges the newest page of a kind with those before it that are no larger, as long as one page holds them."""
+        end = max((index + 1 for index, ref in enumerate(self.pages) if ref.kind is kind), default=0)
+        if end == 0 or self.pages[end - 1].key not in self._writes:
+            return
+        start, count = end - 1, self.pages[end - 1].count
+        while start > 0 and self.pages[start - 1].kind is kind:
+            before = self.pages[start - 1].count
+            if before > count or before + count > MAX_PAGE_ENTRIES:
+                break
+            start, count = start - 1, count + before
+        if start < end - 1:
+            self._merge(start, end)
+
     def merge(self) -> bool:
         """Merges the two neighbours of one kind that are smallest together; False if none may be merged."""
         pairs = [
@@ -261,13 +281,20 @@ class _Draft:
         if not pairs:
             return False
         _, index = min(pairs)
-        left, right = (self._read(ref) for ref in self.pages[index : index + 2])
-        page = Page(left.kind, (*left.entries, *right.entries), (*left.removed, *right.removed))
-        for ref in self.pages[index : index + 2]:
+        self._merge(index, index + 2)
+        return True
+
+    def _merge(self, start: int, end: int) -> None:
+        merged = [self._read(ref) for ref in self.pages[start:end]]
+        page = Page(
+            merged[0].kind,
+            tuple(itertools.chain.from_iterable(part.entries for part in merged)),
+            tuple(itertools.chain.from_iterable(part.removed for part in merged)),
+        )
+        for ref in self.pages[start:end]:
             if self._writes.pop(ref.key, None) is None:
                 self.removed = (*self.removed, Removed(self._stamp, key=ref.key))
-        self.pages[index : index + 2] = [self._new(page)]
-        return True
+        self.pages[start:end] = [self._new(page)]
 
     def _movable(self) -> bool:
         # Fewer are left where they are: a page of two costs the root as much as they do.
@@ -283,4 +310,7 @@ class _Draft:
         return write.ref
 
     def _current(self) -> Root:
-        return replace(self._root, entries=self.entries, removed=self.removed, pages=tuple(self.pages))
+        pages = tuple(self.pages)
+        if (self.entries, self.removed, pages) != (self._root.entries, self._root.removed, self._root.pages):
+            self._root = replace(self._root, entries=self.entries, removed=self.removed, pages=pages)
+        return self._root

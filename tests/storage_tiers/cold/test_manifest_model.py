@@ -1,0 +1,331 @@
+"""The manifest against a list that remembers everything: whatever is done to it, both say the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from storage_tiers.cold import lookup, manifest, pages
+from storage_tiers.cold.manifest import (
+    Author,
+    Entry,
+    Page,
+    PageNeeded,
+    PageRef,
+    Root,
+    Writer,
+    broken,
+    broken_step,
+    first_root,
+)
+from storage_tiers.cold.manifest_json import decode, decode_page, encode
+from storage_tiers.cold.pages import Change
+from storage_tiers.errors import FencedWriter, InvalidRequest, StorageError
+from tests.storage_tiers.cold.support import IDS, entry_of
+
+SMALL: dict[str, Any] = {"MAX_ENTRIES": 6, "MAX_PAGES": 40, "MAX_PAGE_ENTRIES": 24, "_RETIRED_INLINE": 1}
+
+
+@dataclass
+class Known:
+    """One range as the model knows it."""
+
+    entry: Entry
+    added: int
+    removed: int | None = None
+    dropped: bool = False
+
+
+class ManifestModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = mock.patch.multiple("storage_tiers.cold.pages", **SMALL)
+        self.patch.start()
+        self.ids = itertools.count(1)
+        self.root = first_root(IDS)
+        self.pages: dict[str, Page] = {}
+        self.known: list[Known] = []
+        self.log_start = self.end = 0
+        self.pins: dict[str, int] = {}
+        self.condemned: set[str] = set()
+        self.forgotten = 0
+
+    def teardown(self) -> None:
+        self.patch.stop()
+
+    # --- how a change is made -----------------------------------------------------------------------------------------
+    def commit(self, step: Callable[[Root, Author], Change | Root | None]) -> bool:
+        held: dict[str, Page] = {}
+        while True:
+            by = Author(Writer(1, 1), f"{next(self.ids):032x}", 1000 + self.root.commit, self._uuid, held)
+            try:
+                change = step(self.root, by)
+                if change is None:
+                    return False
+                change = pages.settle(Change(change) if isinstance(change, Root) else change, by)
+                break
+            except PageNeeded as needed:
+                held[needed.ref.key] = self.pages[needed.ref.key]
+        assert broken(change.root) is None
+        assert broken_step(self.root, change.root) is None
+        for write in change.writes:
+            self.pages[write.ref.key] = decode_page(write.data, IDS, write.ref)
+            assert self.pages[write.ref.key] == write.page
+        assert decode(encode(change.root), IDS) == change.root
+        self.root = change.root
+        return True
+
+    def _uuid(self) -> str:
+        return f"{next(self.ids):032x}"
+
+    def load(self, ref: PageRef) -> Page:
+        return self.pages[ref.key]
+
+    # --- what may happen ----------------------------------------------------------------------------------------------
+    @initialize()
+    def begin(self) -> None:
+        assert broken(self.root) is None
+
+    @rule(length=st.integers(1, 9), gap=st.sampled_from([0, 0, 0, 3]), timestamp=st.integers(0, 50))
+    def extend(self, length: int, gap: int, timestamp: int) -> None:
+        base = self.end + gap
+        entry = entry_of(IDS, base, base + length, next(self.ids), timestamp=timestamp)
+        log_start = base if gap else 0
+        self.commit(
+            lambda root, by: manifest.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=log_start)
+        )
+        self.log_start = max(self.log_start, log_start)
+        self.end = base + length
+        self.known.append(Known(self.root.entries[-1], self.root.commit))
+
+    @rule(length=st.integers(1, 20))
+    def extend_many(self, length: int) -> None:
+        for _ in range(length):
+            self.extend(1, 0, 7)
+
+    @rule(beyond=st.integers(-5, 40))
+    def retire(self, beyond: int) -> None:
+        offset = self.log_start + beyond
+        self.log_start = max(self.log_start, min(offset, self.end))
+        while self.commit(lambda root, by: pages.retire(root, offset, by)):
+            live = len(list(lookup._all_live(self.root, self.load)))
+            model = [known for known in self.known if known.removed is None]
+            for known in model[: len(model) - live]:
+                assert known.entry.end <= self.log_start
+                known.removed = self.root.commit
+        assert all(known.removed or known.entry.end > self.log_start for known in self.known)
+
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        removed = [k for k in self.known if k.removed and not k.dropped and not self._pinned(k)]
+        chosen = [known for known in removed if data.draw(st.booleans())]
+        newest = self.root.sidecar.key if self.root.sidecar else None
+        gone = {key for known in chosen for key in (known.entry.key, known.entry.sidecar_key)} - {newest}
+        gone |= {item.keys[0] for item in self._removed() if item.entry is None}
+        gone |= self.condemned
+        self.condemned.clear()
+        self.commit(lambda root, by: pages.drop_gone(root, gone, [ref.key for ref in root.removed_pages], by))
+        for known in chosen:
+            known.dropped = True
+            self.forgotten = max(self.forgotten, known.removed or 0)
+
+    @rule(name=st.sampled_from("abcdef"))
+    def pin(self, name: str) -> None:
+        if name in self.pins:
+            with pytest.raises(InvalidRequest):
+                self.commit(lambda root, by: manifest.pin(root, name, by))
+            return
+        self.commit(lambda root, by: manifest.pin(root, name, by))
+        self.pins[name] = self.root.commit
+
+    @precondition(lambda self: self.pins)
+    @rule(data=st.data())
+    def unpin(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.pins)))
+        self.commit(lambda root, by: manifest.unpin(root, name, by))
+        del self.pins[name]
+
+    @precondition(lambda self: len(self.condemned) < 60)
+    @rule(count=st.integers(1, 3))
+    def condemn(self, count: int) -> None:
+        orphans = {IDS.segment_key(0, 1, self._uuid()) for _ in range(count)}
+        self.commit(lambda root, by: manifest.condemn(root, orphans, by))
+        self.condemned |= orphans
+
+    @precondition(lambda self: self.condemned or any(known.removed for known in self.known))
+    @rule(data=st.data())
+    def never_again(self, data: st.DataObject) -> None:
+        """A key that was condemned or removed is refused, whether the root or a page knows it."""
+        gone = sorted(self.condemned) + [k.entry.key for k in self.known if k.removed and not k.dropped]
+        if not gone:
+            return
+        key = data.draw(st.sampled_from(gone))
+        if key not in set(self.root.keys()):
+            return  # in a page: such a key had a range below `end`, and no extension begins there
+        entry = entry_of(IDS, self.end, self.end + 1, next(self.ids))
+        clash = Entry(**{f: getattr(entry, f) for f in entry.__slots__} | {"key": key})
+        with pytest.raises(InvalidRequest, match="already"):
+            self.commit(
+                lambda root, by: manifest.extend(root, clash, by, leader_epoch=1, last_record_epoch=1, log_start=0)
+            )
+
+    # --- what must be true --------------------------------------------------------------------------------------------
+    @invariant()
+    def both_say_the_same(self) -> None:
+        live = [known.entry for known in self.known if known.removed is None]
+        assert list(lookup._all_live(self.root, self.load)) == live
+        masked = [entry for entry in live if entry.end > self.log_start]
+        assert list(lookup.live_entries(self.root, self.load)) == masked
+        assert (self.root.log_start, self.root.end) == (self.log_start, self.end)
+        for offset in (self.log_start, self.log_start + 3, self.end - 1, self.end):
+            if offset >= self.log_start:
+                at = next((entry for entry in masked if entry.base <= offset < entry.end), None)
+                found = lookup.entry_for(self.root, self.load, offset)
+                assert found == at or (found is not None and found.gap_from is not None)
+        assert lookup.live_bytes(self.root) == sum(entry.bytes for entry in live)
+
+    @invariant()
+    def times_are_found(self) -> None:
+        masked = [k.entry for k in self.known if k.removed is None and k.entry.end > self.log_start]
+        for timestamp in (0, 20, 50):
+            expected = [entry for entry in masked if entry.max_timestamp >= timestamp]
+            assert list(lookup.entries_for_timestamp(self.root, self.load, timestamp)) == expected
+        best = lookup.entries_with_max_timestamp(self.root, self.load)
+        whole = [entry for entry in masked if entry.base >= self.log_start]
+        if whole:
+            assert best[-1] == max(whole, key=lambda entry: (entry.max_timestamp, -entry.base))
+        assert bool(best) == bool(masked)
+
+    @invariant()
+    def history_is_whole(self) -> None:
+        assert self.root.swept == self.forgotten
+        for commit in {self.root.commit, self.forgotten, (self.root.commit + self.forgotten) // 2, *self.pins.values()}:
+            expected = [k.entry for k in self.known if k.added <= commit and (not k.removed or k.removed > commit)]
+            assert lookup.state_at(self.root, self.load, commit) == expected
+        middle = (self.root.commit + self.forgotten) // 2
+        events = [(k.added, "added", k.entry) for k in self.known if k.added > middle]
+        events += [(k.removed, "removed", k.entry) for k in self.known if k.removed and k.removed > middle]
+        assert sorted(lookup.events_after(self.root, self.load, middle), key=repr) == sorted(events, key=repr)
+        if self.forgotten:
+            with pytest.raises(InvalidRequest, match="swept"):
+                lookup.events_after(self.root, self.load, self.forgotten - 1)
+
+    @invariant()
+    def the_root_is_small(self) -> None:
+        assert len(self.root.entries) + len(self.root.removed) <= SMALL["MAX_ENTRIES"] + 1
+        assert len(self.root.pages) <= SMALL["MAX_PAGES"] or not self._mergeable()
+        assert all(ref.count <= SMALL["MAX_PAGE_ENTRIES"] for ref in self.root.pages)
+
+    @invariant()
+    def every_object_is_named(self) -> None:
+        named = set(self.root.keys())
+        for ref in self.root.pages:
+            page = self.pages[ref.key]
+            named |= {key for entry in page.entries for key in (entry.key, entry.sidecar_key)}
+            named |= {key for item in page.removed for key in item.keys}
+        for known in self.known:
+            if not known.dropped:
+                assert {known.entry.key, known.entry.sidecar_key} <= named
+        assert self.condemned <= named
+        if self.known:
+            assert self.root.sidecar is not None
+            assert self.root.sidecar.key == self.known[-1].entry.sidecar_key
+
+    def _removed(self) -> list[manifest.Removed]:
+        inside = [item for ref in self.root.removed_pages for item in self.pages[ref.key].removed]
+        return [*inside, *self.root.removed]
+
+    def _pinned(self, known: Known) -> bool:
+        return any(known.added <= pin < (known.removed or 0) for pin in self.pins.values())
+
+    def _mergeable(self) -> bool:
+        neighbours = zip(self.root.pages, self.root.pages[1:], strict=False)
+        return any(a.kind is b.kind and a.count + b.count <= SMALL["MAX_PAGE_ENTRIES"] for a, b in neighbours)
+
+
+# Without `explain`, which traces every line and makes these machines fifty times slower.
+ManifestModel.TestCase.settings = settings(
+    max_examples=20,
+    stateful_step_count=20,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+)
+test_the_manifest_against_a_list = ManifestModel.TestCase
+
+
+def author(count: int, *, incarnation: int | None = 1) -> Author:
+    names = (f"{number:032x}" for number in itertools.count(count << 20))
+    return Author(Writer(1, incarnation), f"{count:032x}", 1000 + count, lambda: next(names))
+
+
+def test_epochs_and_incarnations_only_rise() -> None:
+    root = manifest.claim_epoch(first_root(IDS), 5, author(1, incarnation=3))
+    with pytest.raises(FencedWriter):
+        manifest.claim_epoch(root, 4, author(2, incarnation=3))
+    with pytest.raises(FencedWriter):
+        manifest.claim_epoch(root, 6, author(2, incarnation=2))
+    with pytest.raises(FencedWriter):
+        manifest.pin(root, "p", author(2, incarnation=2))
+    assert manifest.touch(root, author(2, incarnation=None)).incarnation == 3
+
+
+def test_the_last_32_commits_are_remembered() -> None:
+    root = first_root(IDS)
+    for number in range(1, 41):
+        root = manifest.touch(root, author(number))
+    assert [recent.commit for recent in root.recent] == list(range(9, 41))
+    assert root.has_commit(f"{9:032x}") and not root.has_commit(f"{8:032x}")
+
+
+def test_twenty_thousand_entries_stay_within_bounds() -> None:
+    root, written, held = first_root(IDS), 0, 0
+    pages_by_key: dict[str, Page] = {}
+    names = author(1).new_uuid
+    for number in range(20_000):
+        by = Author(Writer(1, 1), f"{number:032x}", number, names, pages_by_key)
+        entry = entry_of(IDS, number * 1000, number * 1000 + 1000, number)
+        root = manifest.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)
+        if number % 20:
+            continue  # settled twenty at a time: seconds instead of a minute
+        change = pages.settle(Change(root), by)
+        for write in change.writes:
+            pages_by_key[write.ref.key] = write.page
+            written += len(write.data)
+        root = change.root
+        held = max(held, len(encode(root)))
+        old_pages = {item.keys[0] for item in root.removed}
+        dropped = pages.drop_gone(root, old_pages, (), by)
+        root = dropped.root if dropped is not None else root
+    assert held <= manifest.MAX_ROOT_BYTES
+    assert len(root.entries) + len(root.removed) <= manifest.MAX_ENTRIES + 20
+    assert len(root.pages) <= 16 < manifest.MAX_PAGES
+    assert all(ref.count <= pages.MAX_PAGE_ENTRIES for ref in root.pages)
+    live = list(lookup.live_entries(root, lambda ref: pages_by_key[ref.key]))
+    assert [entry.base for entry in live] == list(range(0, 20_000_000, 1000))
+    stored = sum(ref.length for ref in root.live_pages)
+    assert written < 10 * stored, "an entry is rewritten a few times in its life, not with every spill"
+
+
+def test_a_full_manifest_says_so() -> None:
+    root = first_root(IDS)
+    known: dict[str, Page] = {}
+    with mock.patch.multiple(pages, MAX_ENTRIES=2, MAX_PAGES=2, MAX_PAGE_ENTRIES=2):
+        with pytest.raises(StorageError, match=r"segment\.bytes"):
+            for number in range(20):
+                by = Author(Writer(1, 1), f"{number:032x}", number, author(number).new_uuid, known)
+                entry = entry_of(IDS, number, number + 1, number)
+                change = pages.settle(
+                    Change(manifest.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)), by
+                )
+                known.update({write.ref.key: write.page for write in change.writes})
+                root = change.root
+        assert root.end >= 4

@@ -1,0 +1,224 @@
+"""A stalled writer: an upload or a commit held back past the grace while others sweep, retire and delete.
+
+Nothing referenced is ever missing, nothing deleted comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from storage_tiers.cold.manifest import Root, State
+from storage_tiers.cold.object_store import FileBody, ObjectInfo, ObjectStore
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.errors import FencedWriter, PreconditionFailed
+from storage_tiers.records.checksum import crc32c
+from tests.storage_tiers.cold.support import (
+    DAY,
+    IDS,
+    EagerClock,
+    Local,
+    stored_live,
+    stored_root,
+    tier_of,
+)
+from tests.support.faulty_store import FaultyStore
+
+
+class World:
+    def __init__(self, directory: Path) -> None:
+        self.clock = EagerClock()
+        self.memory = MemoryStore(self.clock)
+        self.store = FaultyStore(self.memory)
+        self.local = Local(directory)
+        self.writer = tier_of(self.store, self.clock)
+        self.sweeper = tier_of(self.memory, self.clock, seed=99, incarnation=None, node=-1)
+
+    def keys(self) -> list[str]:
+        return [info.key for info in self.memory.blocking().list(IDS.segments_prefix)]
+
+    async def past_the_grace(self) -> None:
+        self.clock.advance(DAY / 1000 + 1)
+
+    def check(self) -> Root:
+        """Everything that the manifest names is there, byte for byte."""
+        blocking = self.memory.blocking()
+        root = stored_root(blocking)
+        for entry in stored_live(blocking, root):
+            data = blocking.get(entry.key).data
+            assert (len(data), crc32c(data)) == (entry.length, entry.crc32c)
+            assert blocking.head(entry.sidecar_key).size > 0
+        if root.sidecar is not None:
+            assert blocking.head(root.sidecar.key).size > 0
+        return root
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.mark.parametrize("earlier", [0, 10], ids=["without a manifest", "with one"])
+@pytest.mark.parametrize("held", [".log", ".idx", "/manifests/"])
+async def test_swept_while_it_stalls(world: World, held: str, earlier: int) -> None:
+    if earlier:
+        await world.writer.extend(world.local.job(0, earlier))
+    gate = world.store.hold(1, "put", held, after=held != "/manifests/")
+    extension = asyncio.create_task(world.writer.extend(world.local.job(earlier, 10)))
+    await gate.reached.wait()
+    uploaded = set(world.keys())
+    await world.past_the_grace()
+    report = await world.sweeper.sweep(DAY)
+    assert report.orphans == {".log": 1, ".idx": 2, "/manifests/": 2}[held]
+    gate.open()
+    root = await extension
+    assert root == world.check()
+    assert root.end == earlier + 10
+    assert root.entries[-1].key not in uploaded, "what was condemned is uploaded again under another name"
+
+
+async def test_condemned_but_not_yet_deleted(world: World) -> None:
+    """The sweeper stalls between its commit and the deletion: verification alone would find the objects."""
+    gate = world.store.hold(1, "put", "/manifests/")
+    extension = asyncio.create_task(world.writer.extend(world.local.job(0, 10)))
+    await gate.reached.wait()
+    await world.past_the_grace()
+    slow = FaultyStore(world.memory)
+    deletion = slow.hold(1, "delete")
+    sweep = asyncio.create_task(tier_of(slow, world.clock, seed=5, incarnation=None).sweep(DAY))
+    await deletion.reached.wait()
+    assert len(stored_root(world.memory.blocking()).condemned) == 2
+    gate.open()
+    root = await extension
+    deletion.open()
+    await sweep
+    assert world.check().end == root.end == 10
+
+
+async def test_condemned_between_verification_and_commit(world: World) -> None:
+    other = tier_of(world.memory, world.clock, seed=7)
+    gate = world.store.hold(1, "put", "/manifests/")
+    extension = asyncio.create_task(world.writer.extend(world.local.job(0, 10)))
+    await gate.reached.wait()
+    await other.claim(1)
+    second = world.store.hold(1, "put", "/manifests/")
+    gate.open()
+    await second.reached.wait()
+    assert world.store.count("head") == 2, "the objects were verified on the root that the first swap met"
+    await world.past_the_grace()
+    await world.sweeper.sweep(DAY)
+    assert world.keys() == []
+    second.open()
+    assert (await extension).end == 10
+    assert world.check().end == 10
+
+
+async def test_referenced_and_spilled_while_the_sweeper_stalls(world: World) -> None:
+    """The sweeper has listed an object as unreferenced; before it condemns it, its writer commits, and pages take it."""
+    await world.writer.extend(world.local.job(0, 1))
+    gate = world.store.hold(1, "put", "/manifests/")
+    extension = asyncio.create_task(world.writer.extend(world.local.job(1, 1)))
+    await gate.reached.wait()
+    await world.past_the_grace()
+    slow = FaultyStore(world.memory)
+    condemnation = slow.hold(1, "put", "/manifests/")
+    sweep = asyncio.create_task(tier_of(slow, world.clock, seed=5, incarnation=None).sweep(DAY))
+    await condemnation.reached.wait()
+    gate.open()
+    await extension
+    with mock.patch.multiple("storage_tiers.cold.pages", MAX_ENTRIES=2):
+        for base in range(2, 8):
+            await world.writer.extend(world.local.job(base, 1))
+    root = world.check()
+    assert all(entry.base > 1 for entry in root.entries), "the stalled range stands in a page by now"
+    condemnation.open()
+    await sweep
+    assert world.check().end == 8
+    assert len(world.keys()) == 16
+
+
+async def test_retention_and_sweep_pass_by_a_stalled_extension(world: World) -> None:
+    await world.writer.extend(world.local.job(0, 10))
+    other = tier_of(world.memory, world.clock, seed=7)
+    gate = world.store.hold(1, "put", "/manifests/")
+    extension = asyncio.create_task(world.writer.extend(world.local.job(10, 10)))
+    await gate.reached.wait()
+    await other.retire(10)
+    await world.past_the_grace()
+    await world.sweeper.sweep(DAY)
+    gate.open()
+    root = await extension
+    assert (root.log_start, root.end) == (10, 20), "a delayed writer does not bring log start back"
+    assert [entry.base for entry in stored_live(world.memory.blocking(), world.check())] == [10]
+    assert len(world.keys()) == 3, "the swept range is gone but for its sidecar, which was the newest when it was swept"
+    await world.past_the_grace()
+    await world.sweeper.sweep(DAY)
+    assert sorted(world.keys()) == sorted([root.entries[0].key, root.entries[0].sidecar_key])
+
+
+async def test_a_retirement_that_landed_late_takes_effect_once(world: World) -> None:
+    for base in (0, 10):
+        await world.writer.extend(world.local.job(base, 10))
+    gate = world.store.hold(1, "put", "/manifests/")
+    retirement = asyncio.create_task(world.writer.retire(10))
+    await gate.reached.wait()
+    other = tier_of(world.memory, world.clock, seed=7)
+    await other.extend(world.local.job(20, 10))
+    await other.retire(15)
+    gate.open()
+    await retirement
+    root = world.check()
+    assert (root.log_start, root.end) == (15, 30)
+    assert [item.entry.base for item in root.removed if item.entry] == [0]
+
+
+@pytest.mark.parametrize("held", [".log", ".idx", "/manifests/"])
+async def test_deleted_while_it_stalls(world: World, held: str) -> None:
+    await world.writer.extend(world.local.job(0, 10))
+    gate = world.store.hold(1, "put", held)
+    extension = asyncio.create_task(world.writer.extend(world.local.job(10, 10)))
+    await gate.reached.wait()
+    controller = tier_of(world.memory, world.clock, seed=7)
+    await controller.delete_partition()
+    await world.past_the_grace()
+    assert (await controller.sweep_deleted(DAY)).done
+    assert world.keys() == []
+    gate.open()
+    with pytest.raises(FencedWriter, match="deleted"):
+        await extension
+    assert stored_root(world.memory.blocking()).state is State.DELETED
+    assert world.keys() == [], "it took what it had uploaded away again"
+
+
+class Remembering(FaultyStore):
+    """Keeps what conditional writes sent, so that a test can deliver one of them again."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store)
+        self.sent: list[tuple[str, bytes | FileBody, str]] = []
+
+    async def put(
+        self, key: str, body: bytes | FileBody, *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectInfo:
+        if if_match is not None:
+            self.sent.append((key, body, if_match))
+        return await super().put(key, body, if_absent=if_absent, if_match=if_match)
+
+
+async def test_a_commit_thought_lost_lands_after_the_grace(world: World) -> None:
+    """The write is lost on its way, sent again, and lands a day later, after a sweep. It meets another version."""
+    await world.writer.extend(world.local.job(0, 10))
+    store = Remembering(world.memory)
+    store.fail(1, "put", "/manifests/")
+    root = await tier_of(store, world.clock, seed=3).extend(world.local.job(10, 10))
+    assert root.end == 20 and len(store.sent) == 2
+    assert store.sent[0][2] == store.sent[1][2], "on the same version"
+    await world.past_the_grace()
+    await world.sweeper.sweep(DAY)
+    key, body, etag = store.sent[0]
+    with pytest.raises(PreconditionFailed):
+        world.memory.blocking().put(key, body, if_match=etag)
+    assert world.check().end == 20
