@@ -28,6 +28,8 @@ DISK_SHARE = 0.1
 LARGEST_DEFAULT_BYTES = 1 << 30
 #: The least useful size: a batch that straddles two chunks, and room to fetch more meanwhile.
 LEAST_BYTES = 4 * CHUNK_BYTES
+#: What a full disk leaves it: two chunks still serve a batch that straddles them.
+SHRUNK_BYTES = 2 * CHUNK_BYTES
 
 
 class ChunkKey(NamedTuple):
@@ -141,7 +143,7 @@ class ChunkCache:
 
     def shrink(self) -> None:
         """The disk is full: gives half of what is used back, and grows again by what is added later."""
-        self._limit = max(LEAST_BYTES, min(self._limit, self.used_bytes) // 2)
+        self._limit = max(SHRUNK_BYTES, min(self._limit, self.used_bytes) // 2)
         self._make_room(0)
 
     # --- removing -----------------------------------------------------------------------------------------------------

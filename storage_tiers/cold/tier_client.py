@@ -10,6 +10,7 @@ Not promised: that a question whose answer was lost had no effect. Every operati
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from storage_tiers.cold.topic_file import TopicState
 from storage_tiers.cold.uploader import ExtendJob
 from storage_tiers.cold.wire import ProtocolError, from_json
 from storage_tiers.errors import LogError, TierUnavailable
+
+log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
@@ -277,7 +280,10 @@ class TierClient:
         if life.listening is not None and life.listening is not asyncio.current_task():
             await asyncio.gather(life.listening, return_exceptions=True)
         if self.on_end is not None:
-            self.on_end()
+            try:
+                self.on_end()
+            except LogError as error:
+                log.warning("after the tier process ended: %s", error)
 
 
 def _root(text: str | None, ids: Ids) -> Root | None:

@@ -249,7 +249,7 @@ async def test_s3_through_the_real_process(tmp_path: Path, versitygw: S3Server) 
     location = StoreLocation.parse(f"s3://{BUCKET}/tier-process", endpoint=versitygw.endpoint, region=REGION)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=TierSettings()) as b:
         await b.client.probe("probes/")
-        segments = [b"".join(batch(s * 30 + o, size=1_000_000) for o in range(30)) for s in range(4)]
+        segments = [b"".join(batch(s * 30 + o, size=1_000_000) for o in range(30)) for s in range(2)]
         for number, content in enumerate(segments):
             await b.upload(content, number * 30, number * 30 + 30)
         uploaded = await b.client.refresh_counters()

@@ -1,0 +1,212 @@
+"""Readers that go on while ranges are added, retired and swept, chunks evicted, disks full and processes lost."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.cold import hydrator
+from storage_tiers.cold.cold_reader import ColdMiss
+from storage_tiers.cold.manifest import Root
+from storage_tiers.cold.tier_questions import Stats
+from storage_tiers.cold.tier_settings import MIB
+from storage_tiers.errors import Advice, LogError, OffsetOutOfRange
+from storage_tiers.records.batch import headers
+from tests.storage_tiers.cold.support import IDS, EagerClock
+from tests.storage_tiers.tier.support import QUICK, WRITER, Broker, batch, broker, read, taken
+from tests.storage_tiers.tier.test_tier_client import Losing
+
+PATIENT = dataclasses.replace(QUICK, read_deadline_s=20.0, commit_deadline_s=20.0)
+ENTRIES = 20
+
+
+class World:
+    """One partition with a writer, a maintainer and readers. Batches have 1 to 9 records, a few of them are large."""
+
+    def __init__(self, b: Broker, seed: int) -> None:
+        self.b = b
+        self.rng = random.Random(seed)
+        self.log_start = 0
+        self.written = False
+        self.batches: dict[int, bytes] = {}
+
+    async def write(self) -> None:
+        offset = 0
+        for _ in range(ENTRIES):
+            base, parts, size, wanted = offset, [], 0, self.rng.choice((2_000, 300_000, 2 * MIB, 6 * MIB))
+            while size < wanted:
+                count = self.rng.randint(1, 9)
+                parts.append(batch(offset, count, size=self.rng.choice((100, 5_000, 150_000, 700_000))))
+                self.batches[offset] = parts[-1]
+                size += len(parts[-1])
+                offset += count
+            content = b"".join(parts)
+            await self.insist(content, base, offset)
+        while self.log_start == 0 or self.b.client.stats.lost == 0:
+            await asyncio.sleep(0)  # nothing is shown unless both have happened
+        self.written = True
+
+    async def insist(self, content: bytes, base: int, end: int) -> None:
+        while self.b.root is None or self.b.root.end < end:
+            try:
+                await self.b.upload(content, base, end)
+            except LogError as error:
+                assert error.advice is Advice.RETRY, error
+                root = await self.newest()
+                if root is not None:
+                    self.b.root = root
+
+    async def newest(self) -> Root | None:
+        while True:
+            try:
+                return await self.b.client.load_root(IDS, WRITER)
+            except LogError as error:
+                assert error.advice is Advice.RETRY, error
+
+    async def maintain(self) -> None:
+        while not self.written:
+            for _ in range(self.rng.randint(1, 60)):
+                await asyncio.sleep(0)
+            root = self.b.root
+            if root is None or root.end - self.log_start < 40:
+                continue
+            self.log_start += self.rng.randint(0, (root.end - self.log_start) // 4)
+            try:
+                root = await self.b.client.retire(IDS, WRITER, self.log_start)
+                await self.b.client.sweep(IDS, WRITER, 0)
+            except LogError as error:
+                assert error.advice is Advice.RETRY, error
+
+    async def consume(self, seed: int) -> int:
+        """Returns how many batches were read. Each begins where the one before it ended, or at log start after a jump."""
+        rng, reader, offset, count = random.Random(seed), self.b.reader(), 0, 0
+        while not self.written or (self.b.root is not None and offset < self.b.root.end):
+            if self.b.root is None or offset >= self.b.root.end:
+                await asyncio.sleep(0)
+                continue
+            try:
+                found = await read(
+                    reader, lambda: self.b.root, offset, rng.choice((1, 50_000, 3 * MIB)), self.log_start
+                )
+            except OffsetOutOfRange:
+                assert offset < self.log_start
+                offset = self.log_start
+                continue
+            except LogError as error:
+                assert error.advice is Advice.RETRY, error
+                continue
+            answer = taken(found)
+            assert answer or found.next_offset > offset
+            for position, header in headers(answer):
+                if position + header.size > len(answer):
+                    break
+                assert header.base_offset == offset or header.base_offset < offset < header.next_offset
+                assert answer[position : position + header.size] == self.batches[header.base_offset]
+                offset = header.next_offset
+                count += 1
+        return count
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_no_gap_and_no_repeat_whatever_is_swept_evicted_or_lost(tmp_path: Path, seed: int) -> None:
+    clock = EagerClock()
+    launcher = Losing(clock)
+    async with broker(tmp_path, launcher=launcher, settings=PATIENT, cache_bytes=16 * MIB) as b:
+        launcher.store = b.store
+        b.client._clock = clock
+        world = World(b, seed)
+
+        async def lose() -> None:
+            while not world.written:
+                for _ in range(world.rng.randint(20, 120)):
+                    await asyncio.sleep(0)
+                if world.rng.random() < 0.5:
+                    b.cache.shrink()
+                else:
+                    await b.client.ask(Stats())  # so that there is a process to lose
+                    await launcher.lose()
+
+        readers = [world.consume(seed * 10 + number) for number in range(3)]
+        others = asyncio.gather(world.write(), world.maintain(), lose())
+        counts = await asyncio.gather(*readers)
+        await others
+        assert all(count > 20 for count in counts)
+        assert b.cache.used_bytes <= b.cache.limit_bytes or b.cache.limit_bytes < 16 * MIB
+    assert len(os.listdir("/proc/self/fd")) < 200
+
+
+async def test_few_sidecars_in_memory_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hydrator, "MAX_SIDECAR_BYTES", 1)
+    async with broker(tmp_path, settings=PATIENT) as b:
+        for number in range(5):
+            await b.upload(batch(number * 10, 10), number * 10, number * 10 + 10)
+        assert b.root is not None
+        reader = b.reader()
+        for offset in (3, 17, 22, 39, 40, 5, 48):
+            assert taken(await read(reader, b.root, offset)) == batch(offset // 10 * 10, 10)
+        assert len(b.hydrator._fronts) == 1
+
+
+async def test_a_chunk_that_left_memory_is_read_by_a_thread(tmp_path: Path) -> None:
+    async with broker(tmp_path, settings=PATIENT) as b:
+        content = b"".join(batch(offset, size=300_000) for offset in range(40))
+        root = await b.upload(content, 0, 40)
+        reader = b.reader()
+        misses = 0
+        for offset in (3, 20, 3, 39):
+            taken(await read(reader, root, offset))
+            for path in (tmp_path / "cache").iterdir():
+                fd = os.open(path, os.O_RDWR)
+                os.fsync(fd)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(fd)
+            found = reader.read(root, offset, 1, log_start=0)
+            if isinstance(found, ColdMiss):  # not where files live in memory anyway
+                misses += 1
+                await found.waiter
+                found = await read(reader, root, offset, 1)
+            assert taken(found) == batch(offset, size=300_000)
+        print(f"{misses} of 4 reads would have waited for the disk")
+        assert b.gets() == 3
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """16 MiB of real file system at the cache's place."""
+    place = tmp_path / "cache"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tidelog-test", place], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small file system here: {mounted.stderr.decode().strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+async def test_a_full_disk_makes_reads_retry_and_the_cache_small(tmp_path: Path, small_disk: Path) -> None:
+    async with broker(tmp_path, settings=PATIENT, cache_bytes=64 * MIB) as b:
+        offsets = range(60)
+        await b.upload(b"".join(batch(offset, size=700_000) for offset in offsets), 0, 60)
+        reader, refused = b.reader(), 0
+        assert b.root is not None
+        for offset in (*offsets, *offsets):
+            while True:
+                try:
+                    data = taken(await read(reader, b.root, offset, 1))
+                    break
+                except LogError as error:
+                    assert error.advice is Advice.RETRY
+                    refused += 1
+            assert data == batch(offset, size=700_000)
+        assert 0 < refused < 60
+        assert b.cache.used_bytes <= 16 * MIB
+        assert sum(path.stat().st_size for path in small_disk.iterdir()) <= 16 * MIB
+        print(f"{refused} reads of {2 * len(offsets)} were refused, all came in the end")
