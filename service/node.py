@@ -40,6 +40,7 @@ from storage_tiers.cold.hydrator import Hydrator
 from storage_tiers.cold.manifest import Ids, Root
 from storage_tiers.cold.stores.locate import StoreLocation
 from storage_tiers.cold.tier_client import TierClient
+from storage_tiers.cold.tier_launcher import TierLauncher
 from storage_tiers.errors import InvalidConfig, LogError, StorageError, TierCorrupt, TierUnavailable
 from storage_tiers.files import Files
 from storage_tiers.hot.checkpoints import mark_clean, take_clean_mark
@@ -92,18 +93,21 @@ class Node:
         files: Files,
         clock: Clock,
         rng: Rng,
+        launcher: TierLauncher | None = None,
     ) -> Node:
-        """Locks and recovers everything; returns once the node may serve. Raises LogError if it may not."""
+        """Locks and recovers everything; returns once the node may serve. Raises LogError if it may not.
+
+        `launcher` starts the tier process; by default it is a process of its own."""
         data = DataDirectory.open(str(settings.data_dir), files=files, rng=rng)
         self = cls(settings, readiness, stop, data, clock, rng)
         try:
-            await self._open(kafka_port, files)
+            await self._open(kafka_port, files, launcher)
         except BaseException:
             self.data.close()
             raise
         return self
 
-    async def _open(self, kafka_port: int, files: Files) -> None:
+    async def _open(self, kafka_port: int, files: Files, launcher: TierLauncher | None) -> None:
         settings = self.settings
         self.files = files
         clean = take_clean_mark(files, self.data.path)
@@ -122,7 +126,7 @@ class Node:
         ):
             if records:
                 await self.metadata.propose(records)
-        self._build_tier(identity.directory_id)
+        self._build_tier(identity.directory_id, launcher)
         self._build_broker()
         self.assignment.recover(self.metadata.image, self.data, clean=clean)
         self.core = BrokerCore(
@@ -159,7 +163,7 @@ class Node:
         }
         self.configs = Resolver(static, node_id=settings.node_id, has_store=settings.store != NO_STORE)
 
-    def _build_tier(self, directory_id: str) -> None:
+    def _build_tier(self, directory_id: str, launcher: TierLauncher | None) -> None:
         self.client: TierClient | None = None
         self.access: StoreAccess | None = None
         self.hydrator: Hydrator | None = None
@@ -179,7 +183,12 @@ class Node:
         )
         self.cache = ChunkCache(cache_directory, size)
         self.client = TierClient(
-            location, cache_directory, clock=self.clock, rng=self.rng, on_end=self.cache.remove_strays
+            location,
+            cache_directory,
+            clock=self.clock,
+            rng=self.rng,
+            launcher=launcher,
+            on_end=self.cache.remove_strays,
         )
         self.hydrator = Hydrator(self.client, self.cache)
         self.access = StoreAccess(

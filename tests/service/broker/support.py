@@ -1,0 +1,138 @@
+"""A whole node in this process: real directory, real metadata log, the tier on a memory store behind a socket pair."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from grpc_api.contract.log import Append, Appended, Fetch, Fetched, FetchPartition
+from grpc_api.contract.ready import settled
+from grpc_api.contract.topics import NewTopic
+from service.http import Readiness
+from service.node import Node
+from service.settings import NodeSettings
+from service.supervisor import supervised
+from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.cold.local_tier import LocalLauncher
+from storage_tiers.cold.object_store import ObjectStore
+from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.errors import LogError
+from storage_tiers.files import OsFiles
+from storage_tiers.records.batch import headers
+from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.records.decoder import Record, decode_batch
+from storage_tiers.types import TopicPartition
+from tests.support.faulty_store import FaultyStore
+
+#: Small segments, and nothing kept locally that the bucket holds.
+TIERED = {"internal.segment.bytes": "2000", "local.retention.bytes": "1", "retention.ms": "-1"}
+
+
+class Running:
+    """A node with its store."""
+
+    def __init__(self, node: Node, store: FaultyStore) -> None:
+        self.node = node
+        self.core = node.core
+        self.log = node.core.log
+        self.store = store
+
+    async def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
+        wanted = NewTopic(topic, partitions, 1, {k.replace("_", "."): v for k, v in configs.items()})
+        (made,) = await self.core.topics.create([wanted])
+        if isinstance(made, LogError):
+            raise made
+
+    async def append(self, topic: str, *values: bytes, partition: int = 0, **fields: object) -> Appended:
+        return await self.append_batch(topic, batch(*values, **fields), partition=partition)
+
+    async def append_batch(self, topic: str, data: bytes, *, partition: int = 0) -> Appended:
+        appends = [Append(TopicPartition(topic, partition), memoryview(data))]
+        (answer,) = await settled(self.log.append(appends))
+        if isinstance(answer, LogError):
+            raise answer
+        if answer.committed is not None:
+            await answer.committed
+        return answer
+
+    async def fetch(self, *wanted: FetchPartition, wait_ms: int = 0, max_bytes: int = 1 << 20) -> list[Fetched]:
+        return list(await settled(self.log.fetch(Fetch(wanted, wait_ms, 1, max_bytes))))
+
+    async def read(self, topic: str, offset: int, partition: int = 0, wait_ms: int = 5000) -> list[Record]:
+        """The records of one fetch from `offset` on."""
+        wanted = FetchPartition(TopicPartition(topic, partition), offset, 1 << 20)
+        (answer,) = await self.fetch(wanted, wait_ms=wait_ms)
+        if answer.error is not None:
+            raise answer.error
+        return [record for record in records(answer) if record.offset >= offset]
+
+    async def read_all(self, topic: str, partition: int = 0, start: int = 0) -> list[Record]:
+        found: list[Record] = []
+        while more := await self.read(topic, start, partition, wait_ms=2000 if not found else 50):
+            found += more
+            start = more[-1].offset + 1
+        return found
+
+    async def seal(self, topic: str) -> None:
+        await self.log.seal(topic, wait=True, timeout_ms=20_000)
+
+    async def evicted(self, topic: str, partition: int = 0) -> None:
+        """Returns once nothing of the partition's past is on the local disk."""
+        hot = self.node.partitions.get(TopicPartition(topic, partition)).log.hot
+        await until(lambda: hot.local_start_offset == hot.end_offset)
+
+
+def batch(*values: bytes, **fields: object) -> bytes:
+    made = [NewRecord(b"k", value, timestamp=1_700_000_000_000 + i) for i, value in enumerate(values)]
+    return build_batch(made, **fields)  # type: ignore[arg-type]
+
+
+def records(answer: Fetched) -> list[Record]:
+    """The whole batches of an answer, decoded; its files are released."""
+    import os
+
+    data = b"".join(os.pread(piece.file.fd, piece.length, piece.position) for piece in answer.slices)
+    answer.release_all()
+    return [record for at, header in headers(data) for record in decode_batch(data[at : at + header.size])]
+
+
+async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def running(directory: Path, store: FaultyStore | None = None, **broker: str) -> AsyncIterator[Running]:
+    """`broker` are broker configs with underscores for dots. The store outlives the node."""
+    clock = SystemClock()
+    store = store or FaultyStore(MemoryStore(clock))
+
+    async def open_store(_: StoreLocation) -> ObjectStore:
+        return store
+
+    stop = asyncio.Event()
+    settings = NodeSettings(
+        data_dir=directory, store="memory://node", broker={k.replace("_", "."): v for k, v in broker.items()}
+    )
+    node = await Node.open(
+        settings,
+        Readiness(),
+        stop,
+        kafka_port=9092,
+        files=OsFiles(),
+        clock=clock,
+        rng=SystemRng(),
+        launcher=LocalLauncher(open_store, clock, SystemRng()),
+    )
+    try:
+        async with supervised(node.workers(), clock):
+            access = asyncio.get_running_loop().create_task(node.run_store_access())
+            await until(lambda: node.readiness.probed or access.done())
+            yield Running(node, store)
+            access.cancel()
+    finally:
+        await node.close()
