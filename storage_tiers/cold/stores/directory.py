@@ -175,7 +175,7 @@ class BlockingDirectoryStore:
                 return self._files.open(path, create=True, exclusive=True)
             except FileNotFoundError:
                 self._make_folders(os.path.dirname(path))
-        raise TierUnavailable(f"directories of {path} vanish while they are made; ask again")
+        raise TierUnavailable(f"the directories of {path} vanish while they are made, or a file is in their place")
 
     def _make_folders(self, folder: str) -> None:
         self._check_root()
@@ -183,7 +183,8 @@ class BlockingDirectoryStore:
         for depth in range(1, len(parts) + 1):
             try:
                 self._files.mkdir(os.path.join(self._root, *parts[:depth]))
-            except FileNotFoundError:  # removed as empty by somebody who deleted beside us: begin again
+            except (FileNotFoundError, FileExistsError):
+                # Somebody who deletes beside us removed it as empty, or removed it while `mkdir` looked: begin again.
                 return
 
     def _write(self, fd: int, body: bytes | FileBody) -> int:
