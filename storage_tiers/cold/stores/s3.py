@@ -6,7 +6,8 @@ Reads, parts and unconditional writes of whole objects may be repeated, and are,
 CRC-32C of its bytes, which the server compares with what it received and reports again.
 
 Memory is bounded by the caller's concurrency times MULTIPART_THRESHOLD (one object in a single request) or PARTS_AT_ONCE
-times PART_BYTES (one object in parts).
+times PART_BYTES (one object in parts), each about three times, since the library copies what it signs and sends: 97 MiB
+above the idle process were measured for an object of 256 MiB.
 
 Not promised: that a server honours conditions on CompleteMultipartUpload. AWS and versitygw do. Where the condition is
 ignored (moto: If-Match), what remains is the check made right before completing, which is not atomic; servers answering
