@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -40,8 +40,8 @@ class Running:
         self.log = node.core.log
         self.store = store
 
-    async def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
-        wanted = NewTopic(topic, partitions, 1, {k.replace("_", "."): v for k, v in configs.items()})
+    async def create(self, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+        wanted = NewTopic(topic, partitions, 1, configs or {})
         (made,) = await self.core.topics.create([wanted])
         if isinstance(made, LogError):
             raise made
@@ -59,7 +59,8 @@ class Running:
         return answer
 
     async def fetch(self, *wanted: FetchPartition, wait_ms: int = 0, max_bytes: int = 1 << 20) -> list[Fetched]:
-        return list(await settled(self.log.fetch(Fetch(wanted, wait_ms, 1, max_bytes))))
+        answers = await settled(self.log.fetch(Fetch(wanted, wait_ms, 1, max_bytes)))
+        return list(answers)
 
     async def read(self, topic: str, offset: int, partition: int = 0, wait_ms: int = 5000) -> list[Record]:
         """The records of one fetch from `offset` on."""
@@ -106,8 +107,10 @@ async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
 
 
 @asynccontextmanager
-async def running(directory: Path, store: FaultyStore | None = None, **broker: str) -> AsyncIterator[Running]:
-    """`broker` are broker configs with underscores for dots. The store outlives the node."""
+async def running(
+    directory: Path, store: FaultyStore | None = None, broker: Mapping[str, str] | None = None
+) -> AsyncIterator[Running]:
+    """`broker` are broker configs. The store outlives the node."""
     clock = SystemClock()
     store = store or FaultyStore(MemoryStore(clock))
 
@@ -115,9 +118,7 @@ async def running(directory: Path, store: FaultyStore | None = None, **broker: s
         return store
 
     stop = asyncio.Event()
-    settings = NodeSettings(
-        data_dir=directory, store="memory://node", broker={k.replace("_", "."): v for k, v in broker.items()}
-    )
+    settings = NodeSettings(data_dir=directory, store="memory://node", broker=broker or {})
     node = await Node.open(
         settings,
         Readiness(),

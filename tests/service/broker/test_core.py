@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,7 @@ async def test_a_refused_batch_leaves_no_trace_and_does_not_end_its_neighbours(n
 async def test_a_repeated_idempotent_batch_is_answered_with_its_first_offset(node: Running) -> None:
     await node.create("t")
     producer_id, epoch = await node.log.init_producer_id(None)
-    fields = {"producer_id": producer_id, "producer_epoch": epoch}
+    fields: Any = {"producer_id": producer_id, "producer_epoch": epoch}
     first = await node.append("t", b"a", b"b", base_sequence=0, **fields)
     again = await node.append("t", b"a", b"b", base_sequence=0, **fields)
     assert again.base_offset == first.base_offset == 0
@@ -92,7 +93,7 @@ async def test_a_transactional_batch_is_refused(node: Running) -> None:
 
 
 async def test_log_append_time_stamps_the_brokers_clock(node: Running) -> None:
-    await node.create("t", **{"message.timestamp.type": "LogAppendTime"})
+    await node.create("t", configs={"message.timestamp.type": "LogAppendTime"})
     appended = await node.append("t", b"a")
     (record,) = await node.read("t", 0)
     assert record.timestamp == appended.log_append_time_ms > 1_750_000_000_000
@@ -100,7 +101,7 @@ async def test_log_append_time_stamps_the_brokers_clock(node: Running) -> None:
 
 
 async def test_an_append_that_must_be_flushed_is_visible_only_afterwards(node: Running) -> None:
-    await node.create("t", **{"flush.messages": "1"})
+    await node.create("t", configs={"flush.messages": "1"})
     (answer,) = await settled(node.log.append([Append(T0, memoryview(batch(b"a")))]))
     assert isinstance(answer, Appended)
     assert answer.committed is not None
@@ -175,8 +176,8 @@ async def test_leader_epochs_rise_at_every_start_and_fence_the_old(tmp_path: Pat
 
 
 # --- both tiers -------------------------------------------------------------------------------------------------------
-async def filled(node: Running, count: int = 40, **configs: str) -> None:
-    await node.create("t", **{**TIERED, **configs})
+async def filled(node: Running, count: int = 40, configs: dict[str, str] | None = None) -> None:
+    await node.create("t", configs={**TIERED, **(configs or {})})
     for i in range(count):
         await node.append("t", b"%03d" % i * 50)
 
@@ -269,8 +270,8 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 async def test_retention_drops_from_both_tiers(tmp_path: Path) -> None:
-    async with running(tmp_path / "data", **{"log.retention.check.interval.ms": "50"}) as node:
-        await filled(node, **{"retention.bytes": "6000"})
+    async with running(tmp_path / "data", broker={"log.retention.check.interval.ms": "50"}) as node:
+        await filled(node, configs={"retention.bytes": "6000"})
         await node.seal("t")
         led = node.node.partitions.get(T0)
         await until(lambda: led.log.log_start_offset > 0)
@@ -288,7 +289,7 @@ async def test_a_topic_created_again_is_another_topic(node: Running) -> None:
     await node.core.topics.delete(["t"])
     (gone,) = node.core.topics.describe(["t"])
     assert isinstance(gone, UnknownTopicOrPartition)
-    await node.create("t", **TIERED)
+    await node.create("t", configs=TIERED)
     (new,) = node.core.topics.describe(["t"])
     assert not isinstance(new, LogError)
     assert new.topic_id != old.topic_id
