@@ -3,9 +3,10 @@
 One flush covers every append before it was gathered; appends go on meanwhile. Order, each step before the next:
 
 1. the bytes of the logs;
-2. the maps of closed segments, producer snapshots and the epoch history, each under a temporary name, synced, renamed;
+2. time and transaction indexes of closed segments, producer snapshots and the epoch history, each under a temporary
+   name, synced, renamed;
 3. the directory: the names of new segments and of (2);
-4. the names of the `.index` files, whose presence says that all of the above is durable.
+4. the offset indexes, whose presence says that all of the above is durable.
 
 A failed fsync of a log is final until restart: the kernel may have dropped the pages, so that a second one that
 succeeds proves nothing. A disk too full for (2) is not: the log is durable, its maps are written by a later flush.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from storage_tiers.files import Files, stage_file
 from storage_tiers.hot.segment import Segment
@@ -83,31 +84,39 @@ class FlushTargets:
                 return
             for file in self.logs:
                 self._files.fsync(file.fd)
-            indexes = self._write_maps()
+            maps = self._unless_refused(self._write_maps)
             if self.names or self.small or self.closed:
                 self._files.fsync_dir(self._directory)
-            for temporary, path in indexes:
-                self._files.rename(temporary, path)
+            if maps:
+                self._unless_refused(self._write_indexes)
             self.synced = True
 
-    def _write_maps(self) -> list[tuple[str, str]]:
-        """Writes what stands beside the logs; returns the offset indexes' (temporary name, name)."""
-        indexes: list[tuple[str, str]] = []
+    def _unless_refused(self, write: Callable[[], None]) -> bool:
         try:
-            for path, content in self.small:
-                self._files.rename(stage_file(self._files, path, content), path)
-            for segment in self.closed:
-                *maps, (index, entries) = segment.encode_maps()
-                for path, content in maps:
-                    self._files.rename(stage_file(self._files, path, content), path)
-                indexes.append((stage_file(self._files, index, entries), index))
+            write()
         except OSError as error:
             self.maps_error = error
             log.warning("%s: the log is synced, its indexes are not (%s); trying again later", self._directory, error)
-            for temporary, _ in indexes:
-                self._files.unlink(temporary)
-            return []
-        return indexes
+            return False
+        return True
+
+    def _write_maps(self) -> None:
+        for path, content in self.small:
+            self._files.rename(stage_file(self._files, path, content), path)
+        for segment in self.closed:
+            for path, content in segment.encode_maps():
+                self._files.rename(stage_file(self._files, path, content), path)
+
+    def _write_indexes(self) -> None:
+        # Not synced: an offset index that a power loss cut short or zeroed makes the way to a batch longer, not wrong.
+        for segment in self.closed:
+            path, content = segment.encode_index()
+            segment.index_on_disk = True
+            fd = self._files.open(path, create=True, truncate=True)
+            try:
+                self._files.pwrite(fd, (content,), 0)
+            finally:
+                self._files.close(fd)
 
     def release(self) -> None:
         """Gives the descriptors back; on the event loop only."""

@@ -8,13 +8,14 @@ The newest segment's maps live in memory (`OffsetIndex`, `TimeIndex`) and reach 
 closed and synced: until then a crash would have them rebuilt from the log anyway. A closed segment's are searched where
 they lie (`StoredOffsetIndex`, `StoredTimeIndex`), by a few small reads, so that history costs no memory.
 
-Does not promise: a checksum (Kafka's format has none). A file is trusted because its name appears only after its
-content is synced; `sound` finds a truncated or foreign one.
+Does not promise: a checksum (Kafka's format has none). `sound` finds a foreign file. An offset index that is cut short or
+zeroed is harmless: every entry that is left leads to a batch at or before the one wanted. The others are synced.
 """
 
 from __future__ import annotations
 
 import bisect
+import operator
 import os
 import struct
 import sys
@@ -86,6 +87,11 @@ class OffsetIndex:
             index.entries.frombytes(file.read())
         if sys.byteorder == "little":
             index.entries.byteswap()
+        entries = index.entries
+        if any(map(operator.le, entries[1:], entries)):
+            # Zeroed by a power loss. Lookups bear it, appending behind it would not.
+            rising = next(at for at in range(1, len(entries)) if entries[at] <= entries[at - 1])
+            del entries[rising:]
         return index
 
 

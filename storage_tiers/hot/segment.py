@@ -224,12 +224,17 @@ class Segment:
             self.times.maybe_append(self.newest_timestamp, self.newest_offset)
 
     def encode_maps(self) -> list[tuple[str, bytes]]:
-        """(path, content) of each map in memory, the offset index last."""
-        assert self.offsets is not None and self.times is not None and self._aborted is not None
+        """(path, content) of each map in memory but the offset index."""
+        assert self.times is not None and self._aborted is not None
         maps = [(self.stem + layout.TIME_INDEX, self.times.encode())]
         if self._aborted:
             maps.append((self.stem + layout.TRANSACTION_INDEX, encode_transactions(self._aborted)))
-        return [*maps, (self.stem + layout.OFFSET_INDEX, self.offsets.encode())]
+        return maps
+
+    def encode_index(self) -> tuple[str, bytes]:
+        """(path, content) of the offset index."""
+        assert self.offsets is not None
+        return self.stem + layout.OFFSET_INDEX, self.offsets.encode()
 
     def aborted(self) -> list[AbortedTransaction]:
         """The aborted transactions whose marker lies in this segment, by marker."""

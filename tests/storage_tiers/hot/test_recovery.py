@@ -246,6 +246,23 @@ def test_damaged_indexes_do_not_mislead(tmp_path: Path, content: bytes, suffix: 
     assert again.end_offset == 120
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_zeroed_offset_index_is_no_harm(tmp_path: Path, clean: bool) -> None:
+    log, batches = filled(tmp_path, flush_at=60)
+    log.close(clean=clean)
+    for name in os.listdir(log.directory):
+        if name.endswith(".index"):
+            path = Path(log.directory, name)
+            path.write_bytes(path.read_bytes()[:16] + bytes(len(path.read_bytes()) - 16))
+    again = open_log(tmp_path, settings=SMALL, clean=clean, recovery_point=log.recovery_point)
+    for offset in range(120):
+        assert read_all(again, offset, offset // 2 * 2 + 2) == batches[offset // 2]
+    assert again.offset_for_timestamp(START_MS + 30) == (START_MS + 30, 60, 1)
+    again.truncate_to(70)
+    assert append(again, batch_of(1), epoch=4) == 70
+    assert read_all(again) == b"".join(batches[:35]) + placed(batch_of(1), 70, 4)
+
+
 def test_a_lost_epoch_checkpoint_is_read_from_the_log(tmp_path: Path) -> None:
     log, _ = filled(tmp_path, flush_at=60)
     log.close(clean=True)
