@@ -67,7 +67,10 @@ def request_frame(schema: str, version: int, /, *, correlation: int = 7, **value
     """A request as it goes over the wire, size included."""
     kind = message(schema, version, "request")
     header = kind.__header_schema__(
-        request_api_key=kind.__api_key__, request_api_version=kind.__version__, correlation_id=correlation, client_id="test"
+        request_api_key=kind.__api_key__,
+        request_api_version=kind.__version__,
+        correlation_id=correlation,
+        client_id="test",
     )
     out = io.BytesIO()
     entity_writer(type(header))(out, header)

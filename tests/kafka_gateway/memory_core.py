@@ -122,6 +122,9 @@ class MemoryCore:
         self.names: dict[TopicId, str] = {}
         self.configs_of: dict[str, dict[str, str]] = {}
         self.next_producer_id = 0
+        self.fail_appends_with: Exception | None = None
+        self.hold_appends = False
+        self._held: list[tuple[asyncio.Future[Sequence[Appended | LogError]], Sequence[Appended | LogError]]] = []
 
     @property
     def log(self) -> MemoryCore:
@@ -135,6 +138,13 @@ class MemoryCore:
     def configs(self) -> MemoryCore:
         return self
 
+    def close(self) -> None:
+        """Every file must have been given back by then."""
+        for partition in self.partitions.values():
+            assert partition.file.users == 1, f"{partition.file.path} is still held {partition.file.users - 1} times"
+            partition.file.release()
+        self.partitions.clear()
+
     # --- log ----------------------------------------------------------------------------------------------------------
     def partition(self, partition: TopicPartition) -> MemoryPartition:
         found = self.partitions.get(partition)
@@ -145,13 +155,25 @@ class MemoryCore:
     def append(
         self, appends: Sequence[Append], *, transactional_id: str | None = None
     ) -> Ready[Sequence[Appended | LogError]]:
+        if self.fail_appends_with is not None:
+            raise self.fail_appends_with
         answers: list[Appended | LogError] = []
         for wanted in appends:
             try:
                 answers.append(self.partition(wanted.partition).append(wanted.batch))
             except LogError as error:
                 answers.append(error)
+        if self.hold_appends:
+            future: asyncio.Future[Sequence[Appended | LogError]] = asyncio.get_running_loop().create_future()
+            self._held.append((future, answers))
+            return future
         return answers
+
+    def release_appends(self) -> None:
+        self.hold_appends = False
+        for future, answers in self._held:
+            future.set_result(answers)
+        self._held.clear()
 
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
         answers = [self._read(wanted) for wanted in fetch.partitions]
@@ -169,12 +191,12 @@ class MemoryCore:
             waiter: asyncio.Future[None] = loop.create_future()
             for wanted in fetch.partitions:
                 self.partition(wanted.partition).waiters.append(waiter)
-            await asyncio.wait([waiter], timeout=max(0.0, end - loop.time()))
             answers = [self._read(wanted) for wanted in fetch.partitions]
             if sum(answer.size for answer in answers) >= fetch.min_bytes or loop.time() >= end:
                 return answers
             for answer in answers:
                 answer.release_all()
+            await asyncio.wait([waiter], timeout=max(0.0, end - loop.time()))
 
     def _read(self, wanted: FetchPartition) -> Fetched:
         try:

@@ -1,0 +1,25 @@
+"""A core with two topics, and somebody who asks it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from grpc_api.contract.topics import NewTopic
+from tests.kafka_gateway.asking import Asker
+from tests.kafka_gateway.memory_core import MemoryCore
+
+
+@pytest.fixture
+async def core(tmp_path: Path) -> AsyncIterator[MemoryCore]:
+    core = MemoryCore(str(tmp_path))
+    await core.create([NewTopic("first", partitions=3), NewTopic("second")])
+    yield core
+    core.close()
+
+
+@pytest.fixture
+def asker(core: MemoryCore) -> Asker:
+    return Asker(core)
