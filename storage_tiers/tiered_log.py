@@ -51,7 +51,16 @@ class TieredLog:
                 "ask ListOffsets where the log begins"
             )
         found = self.cold.read(self.root, offset, max_bytes=max_bytes, log_start=hot.log_start_offset)
-        return found if isinstance(found, ColdMiss) else list(found.slices)
+        if isinstance(found, ColdMiss):
+            return found
+        if not found.slices and found.next_offset >= hot.local_start_offset:
+            # The bucket's last offsets hold no batch any more: what follows is local.
+            return hot.read(found.next_offset, max_bytes=max_bytes, upto_offset=upto_offset, min_one=min_one)
+        if not min_one and found.size > max_bytes:
+            for piece in found.slices:
+                piece.file.release()
+            return []
+        return list(found.slices)
 
     async def offset_for_timestamp(self, timestamp: int, *, upto_offset: int) -> TimestampOffset | None:
         """The first record by offset in [log start, `upto_offset`) whose timestamp is at least `timestamp`."""
