@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from service.broker.core import BrokerCore
 from service.http import Readiness, serve_http
 from service.node import Node
+from service.observability.stats import node_stats
 from service.settings import NodeSettings
 from service.supervisor import supervised
 from storage_tiers.clock import SystemClock, SystemRng
@@ -66,7 +67,7 @@ async def _serve(settings: NodeSettings) -> int:
         stack.push_async_callback(gateway.stop)
         grpc = await _serve_grpc(core, settings)
         stack.push_async_callback(grpc.stop)
-        http = await serve_http(readiness, settings.listen, settings.http_port)
+        http = await serve_http(readiness, lambda: node_stats(node), settings.listen, settings.http_port)
         stack.push_async_callback(http.stop)
         node.configs.announce("tidelog.grpc.listener", f"{settings.listen}:{grpc.port}")
         readiness.recovered = True
@@ -147,7 +148,7 @@ def _announce(settings: NodeSettings, node: Node, endpoints: dict[str, str | int
         f"""tidelog listens
   Kafka   {kafka}
   gRPC    {endpoints["grpc"]}
-  HTTP    {endpoints["http"]}  (/healthz, /readyz)
+  HTTP    {endpoints["http"]}  (/healthz, /readyz, /stats)
   data    {Path(settings.data_dir).resolve()}
   store   {settings.store}
   cluster {node.cluster_id}

@@ -1,8 +1,9 @@
-"""The HTTP door: /healthz (the process answers) and /readyz (it serves, or why not)."""
+"""The HTTP door: /healthz (the process answers), /readyz (it serves, or why not), /stats (what it has done, as JSON)."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,9 @@ class HttpServer:
         await self._runner.cleanup()
 
 
-async def serve_http(readiness: Readiness, host: str, port: int) -> HttpServer:
+async def serve_http(
+    readiness: Readiness, stats: Callable[[], Awaitable[Mapping[str, object]]], host: str, port: int
+) -> HttpServer:
     """Listens on `host`:`port` (0: a free port)."""
     from aiohttp import web
 
@@ -60,9 +63,13 @@ async def serve_http(readiness: Readiness, host: str, port: int) -> HttpServer:
             text=readiness.body(), status=200 if readiness.ready else 503, content_type="application/json"
         )
 
+    async def counters(_: web.Request) -> web.Response:
+        return web.json_response(await stats())
+
     app = web.Application()
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
+    app.router.add_get("/stats", counters)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     site = web.TCPSite(runner, host, port)

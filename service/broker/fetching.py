@@ -20,16 +20,33 @@ from storage_tiers.errors import InconsistentTopicId, LogError
 Locate = Callable[[FetchPartition], Partition]
 
 
-class Attempt:
-    """One pass over all partitions of a fetch."""
+class BytesRead:
+    """Bytes of record batches that fetches were answered with since the start, by the tier they were read from: `hot` from
+    local segments, `cold` from the bucket, through the chunk cache. Attempts that were not answered do not count."""
 
-    __slots__ = ("answers", "misses", "ready", "size")
+    __slots__ = ("cold", "hot")
+
+    def __init__(self) -> None:
+        self.hot = 0
+        self.cold = 0
+
+
+class Attempt:
+    """One pass over all partitions of a fetch. `size` is in bytes, `cold_size` what of it came from the bucket."""
+
+    __slots__ = ("answers", "cold_size", "misses", "ready", "size")
 
     def __init__(self) -> None:
         self.answers: list[Fetched] = []
         self.misses: list[ColdMiss] = []
         self.size = 0
+        self.cold_size = 0
         self.ready = False  # an error or a diverging epoch is answered at once
+
+    def count(self, read: BytesRead) -> None:
+        """This attempt is the answer."""
+        read.hot += self.size - self.cold_size
+        read.cold += self.cold_size
 
     def release(self) -> None:
         for answer in self.answers:
@@ -82,16 +99,20 @@ def _read_one(wanted: FetchPartition, fetch: Fetch, locate: Locate, taken: Attem
     if isinstance(found, ColdMiss):
         taken.misses.append(found)
         found = []
-    return Fetched(None, state.high_watermark, stable, log.log_start_offset, found, aborted)
+    answer = Fetched(None, state.high_watermark, stable, log.log_start_offset, found, aborted)
+    if wanted.offset < log.hot.local_start_offset:
+        taken.cold_size += answer.size
+    return answer
 
 
 class DelayedFetch:
     """A fetch that waits. Ends with an answer, or by cancellation of its future (the client went away)."""
 
-    def __init__(self, fetch: Fetch, locate: Locate, first: Attempt) -> None:
+    def __init__(self, fetch: Fetch, locate: Locate, first: Attempt, read: BytesRead) -> None:
         loop = asyncio.get_running_loop()
         self._fetch = fetch
         self._locate = locate
+        self._read = read
         self._watched: list[Partition] = []
         self._misses: set[asyncio.Future[None]] = set()
         self.future: asyncio.Future[Sequence[Fetched]] = loop.create_future()
@@ -125,6 +146,7 @@ class DelayedFetch:
             return
         taken = attempt(self._fetch, self._locate)
         if taken.ready or taken.size >= self._fetch.min_bytes:
+            taken.count(self._read)
             self.future.set_result(taken.answers)
             return
         self._watch(taken.misses)
@@ -132,13 +154,16 @@ class DelayedFetch:
 
     def _time_up(self) -> None:
         if not self.future.done():
-            self.future.set_result(attempt(self._fetch, self._locate).answers)
+            taken = attempt(self._fetch, self._locate)
+            taken.count(self._read)
+            self.future.set_result(taken.answers)
 
     def _answer(self, failure: LogError) -> None:
         """A cold read failed: its partition answers the failure, the others what they have."""
         if self.future.done():
             return
         taken = attempt(self._fetch, self._locate)
+        taken.count(self._read)
         missing = {id(m) for m in taken.misses}
         answers = [
             Fetched(failure) if missing and not a.slices and a.error is None and _is_cold(self._locate, w) else a
@@ -159,10 +184,11 @@ def _is_cold(locate: Locate, wanted: FetchPartition) -> bool:
     return wanted.offset < hot.local_start_offset
 
 
-def fetch_records(fetch: Fetch, locate: Locate) -> Ready[Sequence[Fetched]]:
-    """The contract's `Log.fetch`."""
+def fetch_records(fetch: Fetch, locate: Locate, read: BytesRead) -> Ready[Sequence[Fetched]]:
+    """The contract's `Log.fetch`. What is answered is counted in `read`."""
     taken = attempt(fetch, locate)
     if taken.ready or taken.size >= fetch.min_bytes or fetch.max_wait_ms <= 0 or not fetch.partitions:
+        taken.count(read)
         return taken.answers
     taken.release()
-    return DelayedFetch(fetch, locate, taken).future
+    return DelayedFetch(fetch, locate, taken, read).future

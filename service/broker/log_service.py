@@ -18,7 +18,7 @@ from grpc_api.contract.log import (
 )
 from grpc_api.contract.ready import Ready
 from service.broker.disk import DiskGuard
-from service.broker.fetching import fetch_records
+from service.broker.fetching import BytesRead, fetch_records
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.producer_ids import ProducerIds
@@ -47,6 +47,7 @@ class LogService:
         self._tiering = tiering
         self._disk = disk
         self._topic_name = topic_name
+        self.bytes_read = BytesRead()
 
     def append(
         self, appends: Sequence[Append], *, transactional_id: str | None = None
@@ -63,7 +64,7 @@ class LogService:
         return answers
 
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
-        return fetch_records(fetch, self._locate)
+        return fetch_records(fetch, self._locate, self.bytes_read)
 
     def _locate(self, wanted: FetchPartition) -> Partition:
         return self._partitions.get(wanted.partition)

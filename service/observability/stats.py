@@ -1,0 +1,64 @@
+"""What a node has done since its start, as plain numbers: the body of `/stats`.
+
+Looking starts nothing and keeps nothing alive: a tier process that runs is asked, else its last words are repeated. One
+that does not answer soon is not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from storage_tiers.errors import LogError
+
+if TYPE_CHECKING:
+    from service.node import Node
+    from storage_tiers.cold.hydrator import Hydrator
+    from storage_tiers.cold.tier_client import TierClient
+
+#: Seconds that the tier process may take to say what it has done.
+ASK_S = 1.0
+
+
+async def node_stats(node: Node) -> Mapping[str, object]:
+    """Bytes and counts since the start. `chunk_cache` and `tier_process` are None on a node without a store."""
+    read = node.core.log.bytes_read
+    return {
+        "hot_bytes_read": read.hot,
+        "cold_bytes_read": read.cold,
+        "chunk_cache": None if node.hydrator is None else _cache(node.hydrator),
+        "tier_process": None if node.client is None else await _process(node.client),
+    }
+
+
+def _cache(hydrator: Hydrator) -> Mapping[str, int]:
+    cache = hydrator.cache
+    return {
+        "hits": hydrator.hits,
+        "misses": hydrator.misses,
+        "brought": hydrator.brought,
+        "read_ahead": hydrator.read_ahead,
+        "evicted": cache.evicted,
+        "wasted": cache.wasted,
+        "used_bytes": cache.used_bytes,
+        "limit_bytes": cache.limit_bytes,
+    }
+
+
+async def _process(client: TierClient) -> Mapping[str, object]:
+    try:
+        async with asyncio.timeout(ASK_S):
+            await client.refresh_counters()
+    except (TimeoutError, LogError):
+        pass  # the last known ones serve
+    stats = client.stats
+    return {
+        "running": client.running,
+        "starts": stats.starts,
+        "lost": stats.lost,
+        "asked": dict(stats.asked),
+        "failed": dict(stats.failed),
+        "counters": None if stats.counters is None else asdict(stats.counters),
+    }
