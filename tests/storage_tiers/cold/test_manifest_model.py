@@ -294,8 +294,8 @@ def test_twenty_thousand_entries_stay_within_bounds() -> None:
         by = Author(Writer(1, 1), f"{number:032x}", number, names, pages_by_key)
         entry = entry_of(IDS, number * 1000, number * 1000 + 1000, number)
         root = manifest.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)
-        if number % 20:
-            continue  # settled twenty at a time: seconds instead of a minute
+        if number % 40:
+            continue  # settled forty at a time: seconds instead of a minute
         change = pages.settle(Change(root), by)
         for write in change.writes:
             pages_by_key[write.ref.key] = write.page
@@ -306,7 +306,7 @@ def test_twenty_thousand_entries_stay_within_bounds() -> None:
         dropped = pages.drop_gone(root, old_pages, (), by)
         root = dropped.root if dropped is not None else root
     assert held <= manifest.MAX_ROOT_BYTES
-    assert len(root.entries) + len(root.removed) <= manifest.MAX_ENTRIES + 20
+    assert len(root.entries) + len(root.removed) <= manifest.MAX_ENTRIES + 40
     assert len(root.pages) <= 16 < manifest.MAX_PAGES
     assert all(ref.count <= pages.MAX_PAGE_ENTRIES for ref in root.pages)
     live = list(lookup.live_entries(root, lambda ref: pages_by_key[ref.key]))

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from storage_tiers.clock import ManualClock
+from storage_tiers.cold.cluster_file import (
+    ClusterState,
+    Holder,
+    check_incarnation,
+    decode_cluster,
+    encode_cluster,
+    open_cluster,
+    read_cluster,
+    settled_incarnation,
+)
+from storage_tiers.cold.manifest import State
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.cold.topic_file import (
+    MAX_EARLIER,
+    TopicState,
+    decode_topic,
+    delete_topic,
+    encode_topic,
+    publish_topic,
+    published,
+    read_topic,
+)
+from storage_tiers.errors import FencedWriter, TierCorrupt, TierUnavailable
+from storage_tiers.types import TopicId
+from tests.support.faulty_store import FaultyStore
+
+CLUSTER = "ckQWLXMZQKGqoUySTmrTXA"
+
+
+def holder(start: str, directory: str = "disk-1") -> Holder:
+    return Holder(1, directory, start)
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore(MemoryStore(ManualClock()))
+
+
+class TestIncarnation:
+    async def test_every_start_raises_it_by_one(self, store: FaultyStore) -> None:
+        for number in range(3):
+            assert await open_cluster(store, CLUSTER, holder(f"start {number}"), number) == number + 1
+        await check_incarnation(store, CLUSTER, 3, holder("start 2"))
+
+    async def test_of_two_copies_one_stops(self, store: FaultyStore) -> None:
+        await open_cluster(store, CLUSTER, holder("first"), 0)
+        await open_cluster(store, CLUSTER, holder("the original"), 1)
+        with pytest.raises(FencedWriter, match=r"at incarnation 2 .* at 1: a copy of its directory has run"):
+            await open_cluster(store, CLUSTER, holder("the copy"), 1)
+        with pytest.raises(FencedWriter):
+            await check_incarnation(store, CLUSTER, 1, holder("first"))
+
+    async def test_of_racing_starts_exactly_one_wins(self, store: FaultyStore) -> None:
+        starts = [open_cluster(store, CLUSTER, holder(f"start {n}"), 0) for n in range(8)]
+        outcomes = await asyncio.gather(*starts, return_exceptions=True)
+        assert outcomes.count(1) == 1
+        assert sum(isinstance(outcome, FencedWriter) for outcome in outcomes) == 7
+
+    @pytest.mark.parametrize("known", [0, 1])
+    async def test_a_lost_answer_is_ones_own(self, store: FaultyStore, known: int) -> None:
+        if known:
+            await open_cluster(store, CLUSTER, holder("earlier"), 0)
+        store.lose_answer(1, "put", "cluster.json")
+        assert await open_cluster(store, CLUSTER, holder("mine"), known) == known + 1
+        store.fail(1, "put", "cluster.json")
+        assert await open_cluster(store, CLUSTER, holder("next"), known + 1) == known + 2
+        assert store.count("put") == known + 3
+
+    async def test_a_start_that_died_before_it_saw_the_answer(self, store: FaultyStore) -> None:
+        """The directory says: had 0, meant (1, 'died')."""
+        found = await read_cluster(store, CLUSTER)
+        assert settled_incarnation(found, 0, (1, "died")) == 0
+        await open_cluster(store, CLUSTER, holder("died"), 0)
+        found = await read_cluster(store, CLUSTER)
+        assert settled_incarnation(found, 0, (1, "died")) == 1
+        assert settled_incarnation(found, 1, None) == 1
+        with pytest.raises(FencedWriter, match="copy"):
+            settled_incarnation(found, 0, (1, "another"))
+        with pytest.raises(FencedWriter, match="another bucket"):
+            settled_incarnation(None, 1, None)
+
+    async def test_a_store_that_is_away_leaves_it_open(self, store: FaultyStore) -> None:
+        store.down = True
+        with pytest.raises(TierUnavailable):
+            await open_cluster(store, CLUSTER, holder("mine"), 0)
+        store.down = False
+        assert await open_cluster(store, CLUSTER, holder("mine"), 0) == 1
+        assert await open_cluster(store, CLUSTER, holder("mine"), 0) == 1, "the same start, asked again"
+
+    def test_the_file_is_strict(self) -> None:
+        state = ClusterState(CLUSTER, 3, holder("s"))
+        assert decode_cluster(encode_cluster(state), CLUSTER) == state
+        with pytest.raises(TierCorrupt, match="belongs to cluster"):
+            decode_cluster(encode_cluster(replace(state, cluster_id="other")), CLUSTER)
+        with pytest.raises(TierCorrupt, match="incarnation"):
+            decode_cluster(encode_cluster(state).replace(b'"incarnation"', b'"incantation"'), CLUSTER)
+
+
+def topic(number: int, **fields: object) -> TopicState:
+    made = TopicState(CLUSTER, "flights", TopicId(bytes([number] * 16)), State.LIVE, 6, 1, {"retention.ms": "-1"})
+    return replace(made, **fields)  # type: ignore[arg-type]
+
+
+class TestTopicFile:
+    async def test_published_and_read_back(self, store: FaultyStore) -> None:
+        assert await read_topic(store, CLUSTER, "flights") is None
+        state = await publish_topic(store, topic(1))
+        assert state == replace(topic(1), revision=1) == await read_topic(store, CLUSTER, "flights")
+        assert decode_topic(encode_topic(state), CLUSTER, "flights") == state
+        puts = store.count("put")
+        await publish_topic(store, topic(1))
+        assert store.count("put") == puts, "nothing changed, nothing written"
+
+    async def test_partitions_only_grow_and_configs_follow(self, store: FaultyStore) -> None:
+        await publish_topic(store, topic(1))
+        state = await publish_topic(store, topic(1, partitions=8, configs={}))
+        assert (state.partitions, state.configs, state.revision) == (8, {}, 2)
+        assert (await publish_topic(store, topic(1, partitions=7))).partitions == 8
+
+    async def test_deleted_and_created_again(self, store: FaultyStore) -> None:
+        await publish_topic(store, topic(1))
+        assert (await delete_topic(store, topic(1))).state is State.DELETED
+        with pytest.raises(FencedWriter, match="deleted or replaced"):
+            await publish_topic(store, topic(1))
+        again = await publish_topic(store, topic(2))
+        assert (again.state, again.earlier) == (State.LIVE, (topic(1).topic_id,))
+        assert await delete_topic(store, topic(1)) == again, "a late deletion of the first one changes nothing"
+        with pytest.raises(FencedWriter):
+            await publish_topic(store, topic(1))
+
+    async def test_a_topic_deleted_before_it_was_published(self, store: FaultyStore) -> None:
+        late = store.hold(1, "put", "topic.json")
+        publication = asyncio.create_task(publish_topic(store, topic(1)))
+        await late.reached.wait()
+        assert (await delete_topic(store, topic(1))).state is State.DELETED
+        late.open()
+        with pytest.raises(FencedWriter):
+            await publication
+        found = await read_topic(store, CLUSTER, "flights")
+        assert found is not None and found.state is State.DELETED
+
+    async def test_an_older_incarnation_is_fenced(self, store: FaultyStore) -> None:
+        await publish_topic(store, topic(1, incarnation=5))
+        for act in (publish_topic(store, topic(1, incarnation=4, partitions=9)), delete_topic(store, topic(1))):
+            with pytest.raises(FencedWriter, match="incarnation 5"):
+                await act
+
+    async def test_lost_answers(self, store: FaultyStore) -> None:
+        store.lose_answer(1, "put", "topic.json")
+        assert (await publish_topic(store, topic(1))).revision == 1
+        store.fail(1, "put", "topic.json")
+        assert (await delete_topic(store, topic(1))).revision == 2
+
+    async def test_racing_updates_all_arrive(self, store: FaultyStore) -> None:
+        await publish_topic(store, topic(1))
+        await asyncio.gather(*(publish_topic(store, topic(1, partitions=6 + n)) for n in range(1, 5)))
+        found = await read_topic(store, CLUSTER, "flights")
+        assert found is not None and found.partitions == 10
+
+    def test_earlier_ids_are_bounded(self) -> None:
+        state = topic(0)
+        for number in range(1, MAX_EARLIER + 10):
+            state = published(state, topic(0, topic_id=TopicId(number.to_bytes(16, "big"))))
+        assert len(state.earlier) == MAX_EARLIER
+        assert state.earlier[-1] == TopicId((MAX_EARLIER + 8).to_bytes(16, "big"))
+
+    def test_the_file_is_strict(self) -> None:
+        data = encode_topic(topic(1))
+        with pytest.raises(TierCorrupt, match="belongs to topic flights"):
+            decode_topic(data, CLUSTER, "other")
+        for damaged in (data.replace(b'"live"', b'"lively"'), data.replace(b'"-1"', b"-1"), data[:-3]):
+            with pytest.raises(TierCorrupt):
+                decode_topic(damaged, CLUSTER, "flights")

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from storage_tiers.cold import manifest, pages
+from storage_tiers.cold.manifest import (
+    Author,
+    Ids,
+    Page,
+    PageKind,
+    Removed,
+    Root,
+    Stamp,
+    Writer,
+    first_root,
+)
+from storage_tiers.cold.manifest_json import decode, decode_page, encode, encode_page
+from storage_tiers.cold.pages import Change, PageWrite
+from storage_tiers.errors import StoreRefused, TierCorrupt
+from storage_tiers.records.checksum import crc32c
+from tests.storage_tiers.cold.support import IDS, entry_of
+
+
+def full_root() -> tuple[Root, dict[str, PageWrite]]:
+    """A root with something of everything, and its pages."""
+    numbers = itertools.count(1)
+    written: dict[str, PageWrite] = {}
+    root = first_root(IDS)
+
+    def by() -> Author:
+        known = {key: write.page for key, write in written.items()}
+        return Author(Writer(1, 2), f"{next(numbers):032x}", 1_700_000_000_000, lambda: f"{next(numbers):032x}", known)
+
+    def settle(change: Change | Root | None) -> Root:
+        assert change is not None
+        settled = pages.settle(change if isinstance(change, Change) else Change(change), by())
+        written.update({write.ref.key: write for write in settled.writes})
+        return settled.root
+
+    for base in range(0, 1000, 10):
+        entry = entry_of(IDS, base, base + 10, next(numbers))
+        root = settle(manifest.extend(root, entry, by(), leader_epoch=4, last_record_epoch=3, log_start=0))
+    root = settle(manifest.pin(root, "report", by()))
+    root = settle(pages.retire(root, 355, by()))
+    root = settle(pages.retire(root, 395, by()))
+    root = settle(manifest.condemn(root, [IDS.segment_key(5, 1, "f" * 32)], by()))
+    entry = entry_of(IDS, 1005, 1010, next(numbers))
+    root = settle(manifest.extend(root, entry, by(), leader_epoch=4, last_record_epoch=4, log_start=1007))
+    assert root.pages and root.entries and root.removed and root.condemned and root.pins and root.sidecar
+    assert root.entries[-1].gap_from == 1000
+    return root, written
+
+
+def test_roots_and_pages_come_back() -> None:
+    root, written = full_root()
+    assert decode(encode(root), IDS) == root == decode(encode(root))
+    assert {ref.kind for ref in root.pages} == {PageKind.LIVE, PageKind.REMOVED}
+    for ref in root.pages:
+        assert decode_page(written[ref.key].data, IDS, ref) == written[ref.key].page
+
+
+def test_it_is_json_that_a_person_can_read() -> None:
+    root, written = full_root()
+    text = encode(root).decode()
+    document = json.loads(text)
+    assert list(document)[:3] == ["format", "least_reader", "cluster_id"]
+    assert document["entries"][0]["key"].startswith("segments/00003/0000000")
+    assert max(map(len, text.splitlines())) < 1000
+    assert len(text.splitlines()) > len(root.entries) + len(root.pages) + len(root.removed)
+    page = json.loads(gzip.decompress(written[root.pages[0].key].data))
+    assert (page["kind"], page["topic_id"], page["partition"]) == ("live", str(IDS.topic_id), 3)
+
+
+def test_keys_outside_the_topic_are_absolute() -> None:
+    root, _ = full_root()
+    packed = replace(root.entries[-1], key="elsewhere/packed.log", position=4096)
+    root = replace(root, entries=(*root.entries[:-1], packed))
+    assert json.loads(encode(root))["entries"][-1]["key"] == "/elsewhere/packed.log"
+    assert decode(encode(root), IDS) == root
+
+
+def changed(data: bytes, change: dict[str, Any], drop: str | None = None) -> bytes:
+    document = json.loads(data)
+    document.update(change)
+    document.pop(drop, None)
+    return json.dumps(document).encode()
+
+
+def test_unknown_fields_are_ignored_everywhere() -> None:
+    root, _ = full_root()
+    document = json.loads(encode(root))
+    for place in (document, document["writer"], *document["entries"], *document["removed"], *document["pages"]):
+        place["of_the_future"] = {"anything": [1, None]}
+    assert decode(json.dumps(document).encode(), IDS) == root
+
+
+def test_every_missing_or_mistyped_field_is_named() -> None:
+    root, _ = full_root()
+    data = encode(root)
+    for name in json.loads(data):
+        if name == "sidecar":
+            continue  # may be absent
+        with pytest.raises(TierCorrupt, match=name):
+            decode(changed(data, {}, drop=name), IDS)
+        with pytest.raises(TierCorrupt, match=name):
+            decode(changed(data, {name: 1.5}), IDS)
+    for list_name in ("entries", "removed", "pages", "pins", "condemned"):
+        document = json.loads(data)
+        for name in document[list_name][-1]:
+            if name in ("gap_from", "base"):
+                continue
+            with pytest.raises(TierCorrupt, match=rf"{list_name}\[\d+\]"):
+                broken_item = {key: value for key, value in document[list_name][-1].items() if key != name}
+                decode(changed(data, {list_name: [*document[list_name][:-1], broken_item]}), IDS)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"null", b"\xff", b'{"format": 1}', b"[" * 100_000], ids=lambda data: repr(data[:8])
+)
+def test_what_is_no_manifest_is_refused(data: bytes) -> None:
+    with pytest.raises(TierCorrupt):
+        decode(data, IDS)
+
+
+def test_another_partitions_manifest_is_not_served() -> None:
+    root, _ = full_root()
+    with pytest.raises(TierCorrupt, match="belongs to flights-3"):
+        decode(encode(root), Ids(IDS.cluster_id, IDS.topic, IDS.topic_id, 4))
+
+
+def test_versions_are_refused_precisely() -> None:
+    data = encode(full_root()[0])
+    newer = decode(changed(data, {"format": 2}), IDS)
+    assert newer.format == 2, "a newer writer may say that older readers understand it"
+    assert json.loads(encode(newer))["format"] == 2
+    with pytest.raises(StoreRefused, match=r"format 3 needs a reader of format 2.*upgrade"):
+        decode(changed(data, {"format": 3, "least_reader": 2}), IDS)
+    for impossible in ({"format": 0}, {"format": 1, "least_reader": 2}, {"least_reader": 0}):
+        with pytest.raises(TierCorrupt, match="does not exist"):
+            decode(changed(data, impossible), IDS)
+
+
+def test_invariants_are_checked_on_reading() -> None:
+    root, _ = full_root()
+    hole = replace(root, entries=(root.entries[0], *root.entries[2:]))
+    overlap = replace(root, entries=(root.entries[0], replace(root.entries[1], base=root.entries[1].base - 1)))
+    for damaged, fault in (
+        (hole, "are in no live range"),
+        (overlap, "overlap"),
+        (replace(root, end=root.end + 1), "the last live range ends at"),
+        (replace(root, log_start=root.end + 1), "log start"),
+        (replace(root, recent=root.recent[:-1]), "recent commits"),
+        (replace(root, removed=(Removed(Stamp(1, 1), root.entries[0]),)), "live and removed at once"),
+    ):
+        with pytest.raises(TierCorrupt, match=fault):
+            decode(encode(damaged), IDS)
+
+
+def test_pages_are_checked_against_the_root() -> None:
+    root, written = full_root()
+    ref = root.pages[0]
+    data = written[ref.key].data
+    for damaged in (data[:-1], data + b"\0", bytes([data[0] ^ 1]) + data[1:], b""):
+        with pytest.raises(TierCorrupt, match="its manifest says"):
+            decode_page(damaged, IDS, ref)
+    other = Ids(IDS.cluster_id, IDS.topic, IDS.topic_id, 4)
+    for content, fault in (
+        (b"no gzip at all", "not gzip"),
+        (gzip.compress(b"x" * 100)[:-4], "cut short"),
+        (encode_page(other, written[ref.key].page), "another partition"),
+        (encode_page(IDS, Page(PageKind.LIVE, written[ref.key].page.entries[:-1])), "its manifest says"),
+    ):
+        with pytest.raises(TierCorrupt, match=fault):
+            decode_page(content, IDS, replace(ref, length=len(content), crc32c=crc32c(content)))
+
+
+def test_a_page_that_is_a_bomb_is_refused() -> None:
+    ref = full_root()[0].pages[0]
+    bomb = gzip.compress(bytes(65 << 20))
+    with pytest.raises(TierCorrupt, match="unpacks to more"):
+        decode_page(bomb, IDS, replace(ref, length=len(bomb), crc32c=crc32c(bomb)))
