@@ -70,9 +70,7 @@ class HotLog(AppendingLog):
         """
         self = cls(directory, partition, topic_id, settings, files, clock, rng)
         try:
-            if not os.path.isdir(directory):
-                self._create(log_start_offset)
-            self._check_identity()
+            self._establish(log_start_offset)
         except OSError as error:
             raise StorageError(f"cannot open {directory} ({error}); free space or mend the disk") from error
         self._log_start = log_start_offset
@@ -82,27 +80,24 @@ class HotLog(AppendingLog):
             self.truncate_fully_and_start_at(log_start_offset, epochs=self.epochs.entries())
         return self
 
-    def _create(self, base: int) -> None:
-        files, directory = self._files, self.directory
-        files.mkdir(directory)
-        segment = self._segment(base)
-        segment.create()
-        segment.release_file()
-        self._write_identity()
-        files.fsync_dir(os.path.dirname(directory))
-
-    def _write_identity(self) -> None:
-        content = f"version: 0\ntopic_id: {self.topic_id}".encode()
-        replace_file(self._files, os.path.join(self.directory, layout.PARTITION_METADATA), content)
-
-    def _check_identity(self) -> None:
+    def _establish(self, base: int) -> None:
+        """Makes the directory durably this partition's, unless it is. `partition.metadata` comes last of what is in it."""
         found = read_topic_id(self.directory)
-        if found is None:
-            self._write_identity()
-        elif found != self.topic_id:
+        if found == self.topic_id:
+            return
+        if found is not None:
             raise InconsistentTopicId(
                 f"{self.directory} belongs to topic id {found}, {self.partition} has {self.topic_id}; move it away"
             )
+        files, directory = self._files, self.directory
+        files.mkdir(directory)
+        if not any(name.endswith(layout.LOG) for name in os.listdir(directory)):
+            segment = self._segment(base)
+            segment.create()
+            segment.release_file()
+        content = f"version: 0\ntopic_id: {self.topic_id}".encode()
+        replace_file(files, os.path.join(directory, layout.PARTITION_METADATA), content)
+        files.fsync_dir(os.path.dirname(directory))
 
     def _load(self, clean: bool, recovery_point: int) -> None:
         now_ms = self._clock.unix_ms()

@@ -1,0 +1,183 @@
+"""The hot log on a file system that is really full: it refuses, stays readable, and goes on when space returns."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.errors import StorageError
+from storage_tiers.files import OsFiles
+from storage_tiers.hot.checkpoints import RECOVERY_POINTS, mark_clean, read_offsets, take_clean_mark, write_offsets
+from storage_tiers.hot.log import HotLog
+from storage_tiers.hot.settings import LogSettings
+from tests.storage_tiers.hot.support import PARTITION, START_MS, append, batch_of, open_log, placed, read_all
+
+#: Small enough for many segments, with indexes that take more than a page.
+SETTINGS = LogSettings(segment_bytes=1 << 20, index_interval_bytes=0)
+
+
+@pytest.fixture()
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """16 MiB of memory as a file system of its own."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"mounting a tmpfs needs root: {mounted.stderr.strip()}")
+    try:
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Takes every free byte."""
+    with path.open("ab", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+
+
+class Workload:
+    """Appends numbered batches and knows what must be read."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.log: HotLog = open_log(root, settings=SETTINGS)
+        self.content: list[bytes] = []
+
+    def __enter__(self) -> Workload:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.log.close(clean=False)
+
+    def append(self) -> None:
+        number = len(self.content)
+        batch = batch_of(1, value=b"%06d" % number * 20, timestamps=[START_MS + number])
+        self.content.append(placed(batch, append(self.log, batch), 0))
+
+    def append_until_refused(self) -> None:
+        with pytest.raises(StorageError, match="No space left on device"):
+            while True:
+                self.append()
+
+    def check(self) -> None:
+        expected = b"".join(self.content)
+        assert self.log.end_offset == len(self.content)
+        assert b"".join(self._large_reads()) == expected
+        middle = len(self.content) // 2
+        assert self.log.offset_for_timestamp(START_MS + middle) == (START_MS + middle, middle, 0)
+
+    def _large_reads(self) -> Iterator[bytes]:
+        for segment in self.log.segments():
+            slices = self.log.read(segment.base, max_bytes=SETTINGS.segment_bytes, upto_offset=self.log.end_offset)
+            for each in slices:
+                yield os.pread(each.file.fd, each.length, each.position)
+                each.file.release()
+
+    def reopen(self, *, clean: bool) -> None:
+        point = read_offsets(str(self.root / RECOVERY_POINTS)).get(PARTITION, 0)
+        self.log = open_log(self.root, settings=SETTINGS, clean=clean, recovery_point=point)
+        assert self.log.cuts == ()
+
+
+def test_appends_and_rolls(small_disk: Path) -> None:
+    filler = small_disk / "filler"
+    with Workload(small_disk) as work:
+        for spare in (3 << 20, 1000, 0):
+            fill(filler)
+            os.truncate(filler, max(0, os.path.getsize(filler) - spare))
+            work.append_until_refused()
+            work.append_until_refused()
+            work.check()
+            os.truncate(filler, os.path.getsize(filler) // 2)
+            for _ in range(2000):
+                work.append()
+        os.unlink(filler)
+        work.check()
+        work.log.close(clean=False)
+        work.reopen(clean=False)
+        work.check()
+
+
+def test_index_growth(small_disk: Path) -> None:
+    filler = small_disk / "filler"
+    with Workload(small_disk) as work:
+        while len(work.log.segments()) < 3:
+            work.append()
+        fill(filler)
+        work.log.flush()
+        # The log itself is durable; its indexes wait for space.
+        assert work.log.recovery_point == work.log.end_offset
+        names = os.listdir(work.log.directory)
+        assert not [name for name in names if name.endswith((".timeindex", ".tmp"))]
+        work.check()
+        with pytest.raises(StorageError, match="indexes could not be written"):
+            work.log.close(clean=True)
+        work.reopen(clean=False)
+        work.check()
+        os.unlink(filler)
+        work.log.flush()
+        assert len([name for name in os.listdir(work.log.directory) if name.endswith(".index")]) == 2
+        work.log.close(clean=True)
+        work.reopen(clean=True)
+        work.check()
+
+
+def test_checkpoints(small_disk: Path) -> None:
+    files, filler, path = OsFiles(), small_disk / "filler", str(small_disk / RECOVERY_POINTS)
+    write_offsets(files, path, {PARTITION: 7})
+    fill(filler)
+    with pytest.raises(StorageError, match="cannot write"):
+        write_offsets(files, path, {PARTITION: 8})
+    assert read_offsets(path) == {PARTITION: 7}
+    assert sorted(os.listdir(small_disk)) == ["filler", RECOVERY_POINTS]
+    os.unlink(filler)
+    write_offsets(files, path, {PARTITION: 8})
+    assert read_offsets(path) == {PARTITION: 8}
+
+
+def test_truncation_eviction_and_restart_need_no_space(small_disk: Path) -> None:
+    filler = small_disk / "filler"
+    with Workload(small_disk) as work:
+        while len(work.log.segments()) < 4:
+            work.append()
+        work.log.flush()
+        write_offsets(OsFiles(), str(small_disk / RECOVERY_POINTS), {PARTITION: work.log.recovery_point})
+        work.log.close(clean=True)
+        mark_clean(OsFiles(), str(small_disk))
+        fill(filler)
+        clean = take_clean_mark(OsFiles(), str(small_disk))
+        work.reopen(clean=clean)
+        assert clean
+        work.check()
+        keep = work.log.segments()[2].base + 5
+        work.log.truncate_to(keep)
+        del work.content[keep:]
+        work.check()
+        for path in work.log.evict_below(work.log.segments()[1].base):
+            os.unlink(path)
+        # Eviction made room.
+        work.append()
+        start = work.log.local_start_offset
+        assert start == work.log.segments()[0].base > 0
+        assert read_all(work.log, len(work.content) - 3) == b"".join(work.content[-3:])
+
+
+def test_a_log_that_cannot_be_created(small_disk: Path) -> None:
+    fill(small_disk / "filler")
+    with pytest.raises(StorageError, match="free space"):
+        open_log(small_disk)
+    os.unlink(small_disk / "filler")
+    with Workload(small_disk) as work:
+        work.append()
+        work.check()
