@@ -104,12 +104,13 @@ class Maintenance:
             plan = plan_retention(
                 entries,
                 total,
-                hot.segments() if not pages else (),
+                hot.segments(),
                 tier_end=root.end if root is not None else 0,
                 log_start=hot.log_start_offset,
                 high_watermark=partition.state.high_watermark,
                 limits=limits,
                 now_ms=self._clock.unix_ms(),
+                cold_complete=not pages,
             )
             if not pages or (known and plan.log_start < known[-1].end) or limits == RetentionLimits():
                 return plan

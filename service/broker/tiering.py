@@ -203,7 +203,7 @@ class Tiering:
             path=source.path,
             position=source.position,
             length=source.length,
-            base=source.base_offset,
+            base=min(source.base_offset, upload.start),  # offsets before the first batch may be a hole of the log
             end=source.end_offset,
             leader_epoch=partition.state.leader_epoch,
             last_record_epoch=hot.epoch_at(source.end_offset - 1),

@@ -50,15 +50,17 @@ def plan_retention(
     high_watermark: int,
     limits: RetentionLimits,
     now_ms: int,
+    cold_complete: bool = True,
 ) -> RetentionPlan:
     """`cold` are the live entries in offset order (read only as far as they go), `cold_bytes` the sum over all of them,
-    `hot` the local segments in order; those wholly below `tier_end` are in `cold` already."""
+    `hot` the local segments in order; those wholly below `tier_end` are in `cold` already. Where `cold` holds only the
+    first of them (the rest in pages), `cold_complete` is False: the plan ends with them, but counts all bytes."""
     if limits == RetentionLimits():
         return RetentionPlan(log_start)
     local = [segment for segment in hot if segment.end > max(tier_end, log_start)]
     excess = cold_bytes + sum(segment.size_bytes for segment in local) - limits.retention_bytes
     new_start = log_start
-    for candidate in _ranges(cold, local):
+    for candidate in _ranges(cold, local if cold_complete else ()):
         if candidate.end > high_watermark:
             break
         expired = limits.retention_ms != UNLIMITED and now_ms - candidate.newest_ms > limits.retention_ms

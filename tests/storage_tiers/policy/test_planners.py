@@ -82,6 +82,21 @@ class TestRetention:
         assert self.plan(cold, hot, tier_end=20, retention_bytes=300) == RetentionPlan(10)
         assert self.plan(cold, hot[1:], tier_end=20, retention_bytes=100) == RetentionPlan(30)
 
+    def test_the_first_entries_are_judged_by_the_size_of_all(self) -> None:
+        cold = [entry_of(IDS, base, base + 10, base, size=100, timestamp=NOW) for base in range(0, 50, 10)]
+        plan = plan_retention(
+            cold[:2],
+            500,
+            segments(60, 70)[1:],
+            tier_end=50,
+            log_start=0,
+            high_watermark=1000,
+            limits=RetentionLimits(retention_bytes=500),
+            now_ms=NOW,
+            cold_complete=False,
+        )
+        assert plan == RetentionPlan(10), "one goes for the local 100 bytes; nothing past the known ones is looked at"
+
     def test_an_entry_without_timestamps_counts_from_its_upload(self) -> None:
         cold = [replace(entry_of(IDS, 0, 10, 0, timestamp=-1), added=Stamp(1, NOW - 2 * HOUR))]
         assert self.plan(cold, segments(20), tier_end=10, retention_ms=HOUR).log_start == 10
