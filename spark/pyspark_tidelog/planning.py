@@ -53,9 +53,10 @@ def described(plan: PartitionPlan) -> str:
     if plan.commit == 0:
         return f"{where}: nothing in the bucket yet"
     moment = datetime.fromtimestamp(plan.committed_at / 1000, UTC).isoformat(timespec="milliseconds")
+    tasks = "1 split" if len(plan.splits) == 1 else f"{len(plan.splits)} splits"
     return (
         f"{where}: offsets [{plan.start}, {plan.end}) as of manifest commit {plan.commit} at {moment}, which ends at "
-        f"{plan.manifest_end}; {len(plan.splits)} splits, {plan.bytes} bytes"
+        f"{plan.manifest_end}; {tasks}, {plan.bytes} bytes"
     )
 
 

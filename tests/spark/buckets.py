@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from pyspark.sql.types import StructType
+
+from pyspark_tidelog import DefaultSource
 from storage_tiers.clock import ManualClock, SeededRng
 from storage_tiers.cold.cluster_file import ClusterState, Holder, encode_cluster
 from storage_tiers.cold.commit import CommitSettings
@@ -21,6 +26,8 @@ from storage_tiers.types import AbortedTransaction, EpochEntry, TopicId
 from tests.support.blocking_adapter import BlockingAdapter
 
 CLUSTER = "ckQWLXMZQKGqoUySTmrTXA"
+#: For JVMs of tests: start fast, no threads for what pays off after minutes only.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 START_MS = 1_700_000_000_000
 
 
@@ -138,3 +145,19 @@ def record(offset: int, *, value_bytes: int = 0, step_ms: int = 1000) -> NewReco
 
 def options(store: Path | str, topics: str, **more: str) -> Mapping[str, str]:
     return {"store": str(store), "topics": topics, **{name.replace("__", "."): value for name, value in more.items()}}
+
+
+def read(options: Mapping[str, str], schema: StructType | None = None) -> list[dict[str, Any]]:
+    """What Spark would get, task by task, without a JVM: the planned partitions travel pickled, as in Spark."""
+    source = DefaultSource(options)
+    schema = source.schema() if schema is None else schema
+    reader = pickle.loads(pickle.dumps(source.reader(schema)))
+    rows: list[dict[str, Any]] = []
+    for partition in pickle.loads(pickle.dumps(reader.partitions())):
+        for batch in reader.read(partition):
+            rows.extend(batch.to_pylist())
+    return rows
+
+
+def offsets(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    return [row["offset"] for row in rows]

@@ -5,20 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from storage_tiers.clock import ManualClock
 from storage_tiers.cold.stores.directory import BlockingDirectoryStore
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.files import OsFiles
-from storage_tiers.clock import ManualClock
-from tests.spark.buckets import START_MS, Bucket
+from tests.spark.buckets import JAVA_OPTIONS, START_MS, Bucket
 from tests.support import s3_servers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    """Spark's defaults, but for a small local machine. Workers use this very Python, and inherit its environment."""
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark's defaults, on a small machine whose JVM does not spend its time on optimising what runs once. Workers use
+    this very Python, and inherit its environment."""
     from pyspark.sql import SparkSession
 
     s3_servers.set_environment()
@@ -31,7 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
             .appName("tidelog tests")
             .config("spark.ui.enabled", "false")
             .config("spark.driver.memory", "1g")
-            .config("spark.sql.shuffle.partitions", "1")
+            .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
             .config("spark.sql.warehouse.dir", str(warehouse))
             .config("spark.local.dir", str(warehouse))
             .getOrCreate()

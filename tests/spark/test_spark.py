@@ -1,21 +1,180 @@
-"""Through Spark itself: the format is found, rows arrive, errors say what they must."""
+"""Through Spark itself, with its default configuration: rows arrive as columns, errors reach the user with their sentence."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import pytest
+
+from storage_tiers.cold.stores.locate import StoreLocation, open_blocking_store
+from storage_tiers.records.batch import Codec
+from storage_tiers.records.builder import NewRecord, build_batch
+from tests.spark.buckets import START_MS, Bucket, numbered, options
+from tests.support import s3_servers
+from tests.support.s3_servers import S3Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 
-def test_reads_all(spark, bucket, tmp_path):
-    from tests.spark.buckets import numbered
-
+@pytest.fixture
+def store(tmp_path: Path, bucket: Bucket) -> Path:
     bucket.publish("a", 2)
-    bucket.extend("a", numbered(0, 100))
-    bucket.extend("a", numbered(100, 50))
-    df = spark.read.format("tidelog").option("store", str(tmp_path / "store")).option("topics", "a").load()
-    df.printSchema()
-    rows = df.orderBy("offset").collect()
-    assert [r.offset for r in rows] == list(range(150))
-    print(rows[:2])
-    df.explain("formatted")
+    bucket.publish("empty", 3)
+    return tmp_path / "store"
+
+
+def load(
+    spark: SparkSession, store: Path | str, topics: str = "a", schema: str | None = None, **more: str
+) -> DataFrame:
+    reader = spark.read.format("tidelog").options(**options(store, topics, **more))
+    return (reader if schema is None else reader.schema(schema)).load()
+
+
+def failure(df: DataFrame) -> str:
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException) as failed:
+        df.collect()
+    return str(failed.value)
+
+
+def test_rows_arrive_as_sparks_kafka_source_gives_them(spark: SparkSession, bucket: Bucket, store: Path) -> None:
+    bucket.extend("a", numbered(0, 1000, codec=Codec.ZSTD))
+    bucket.extend("a", numbered(1000, 500))
+    bucket.extend("a", numbered(0, 300, codec=Codec.SNAPPY), partition=1)
+    df = load(spark, store)
+    assert df.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int>"
+    )
+    assert df.count() == 1800
+    counted = df.groupBy("topic", "partition").agg({"offset": "sum", "timestampType": "max"}).orderBy("partition")
+    assert [tuple(row) for row in counted.collect()] == [("a", 0, sum(range(1500)), 0), ("a", 1, sum(range(300)), 0)]
+    row = df.where("partition = 0 and offset = 1234").collect()[0]  # Spark filters: nothing is pushed down by default
+    assert (row.key, row.value) == (b"key 1234", b"value 1234")
+    assert row.timestamp == datetime.fromtimestamp(START_MS / 1000 + 1234)
+    assert df.limit(3).count() == 3
+    assert "BatchScan tidelog" in df._jdf.queryExecution().executedPlan().toString()
+
+
+def test_headers_and_nulls(spark: SparkSession, bucket: Bucket, store: Path) -> None:
+    records = [NewRecord(None, None), NewRecord(b"k", b"v", (("one", b"1"), ("none", None)), START_MS)]
+    bucket.extend("a", build_batch(records, leader_epoch=1))
+    first, second = load(spark, store, includeHeaders="true").orderBy("offset").collect()
+    assert (first.key, first.value, first.headers) == (None, None, None)
+    assert [tuple(header) for header in second.headers] == [("one", b"1"), ("none", None)]
+
+
+def test_a_schema_prunes_columns(spark: SparkSession, bucket: Bucket, store: Path) -> None:
+    bucket.extend("a", numbered(0, 10))
+    df = load(spark, store, schema="offset bigint, key binary")
+    assert [tuple(row) for row in df.orderBy("offset").collect()] == [(n, f"key {n}".encode()) for n in range(10)]
+    assert load(spark, store, schema="headers array<struct<key:string,value:binary>>").count() == 10
+    assert "there is no column 'payload'; columns are key binary, value binary" in failure(
+        load(spark, store, schema="payload binary")
+    )
+
+
+def test_ranges_by_offset_and_time_in_small_splits(spark: SparkSession, bucket: Bucket, store: Path) -> None:
+    bucket.extend("a", numbered(0, 3000, per_batch=20, value_bytes=200))
+    by_offset = load(
+        spark,
+        store,
+        startingOffsets='{"a": {"0": 123, "1": -2}}',
+        endingOffsets='{"a": {"0": 2345, "1": -1}}',
+        maxBytesPerPartition="64k",
+    )
+    assert by_offset.rdd.getNumPartitions() > 5
+    assert sorted(row.offset for row in by_offset.select("offset").collect()) == list(range(123, 2345))
+    moment = str(START_MS + 2_000_000)
+    assert load(spark, store, startingTimestamp=moment).agg({"offset": "min"}).collect()[0][0] == 2000
+    assert load(spark, store, endingTimestamp=moment).count() == 2000
+
+
+def test_an_empty_topic_is_no_row(spark: SparkSession, store: Path) -> None:
+    assert load(spark, store, "empty").count() == 0
+    assert load(spark, store, "a,empty").collect() == []
+
+
+def test_sql_reaches_it_too(spark: SparkSession, bucket: Bucket, store: Path) -> None:
+    bucket.extend("a", numbered(0, 42))
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW t USING tidelog OPTIONS (store '{store}', topics 'a')")
+    assert spark.sql("SELECT count(*), max(offset) FROM t").collect()[0] == (42, 41)
+
+
+def test_refusals_come_with_load(spark: SparkSession, store: Path) -> None:
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match="there is no option 'startingoffset', did you mean 'startingOffsets'"):
+        load(spark, store, startingOffset="earliest")
+    with pytest.raises(PySparkException, match="load\\(\\) takes no path"):
+        spark.read.format("tidelog").option("topics", "a").load(str(store))
+    assert "there is no topic 'b'" in failure(load(spark, store, "b"))
+
+
+def test_what_was_swept_since_the_plan_is_an_error_never_fewer_rows(
+    spark: SparkSession, bucket: Bucket, store: Path
+) -> None:
+    bucket.extend("a", numbered(0, 50))
+    bucket.extend("a", numbered(50, 50))
+    df = load(spark, store)
+    assert len(df.collect()) == 100  # planned once for this DataFrame
+    bucket.retire("a", 50)
+    bucket.sweep("a")
+    assert "offsets [0, 50) of a-0 are gone: retention removed them since commit 2" in failure(df)
+    assert load(spark, store).count() == 50
+
+
+def test_changed_bytes_are_an_error(spark: SparkSession, bucket: Bucket, store: Path) -> None:
+    (entry,) = bucket.extend("a", numbered(0, 50)).entries
+    data = bytearray(bucket.store.get(entry.key).data)
+    data[100] ^= 1
+    bucket.store.put(entry.key, bytes(data))
+    assert "its bytes were changed in the bucket" in failure(load(spark, store))
+
+
+@pytest.fixture(scope="module")
+def s3_server(request: pytest.FixtureRequest) -> S3Server:
+    """versitygw where it can be built, else moto."""
+    missing = s3_servers.versitygw_missing()
+    server = request.getfixturevalue("versitygw" if missing is None else "moto")
+    assert isinstance(server, S3Server)
+    return server
+
+
+@pytest.fixture
+def s3_bucket(s3_server: S3Server, tmp_path: Path) -> Iterator[Bucket]:
+    location = StoreLocation.parse(f"s3://{s3_servers.BUCKET}/{tmp_path.name}", endpoint=s3_server.endpoint)
+    store = open_blocking_store(location)
+    made = Bucket(store, tmp_path)
+    made.create_cluster()
+    made.publish("a", 1)
+    yield made
+    store.close()
+
+
+@pytest.mark.s3
+def test_s3_by_endpoint_and_the_standard_chain(
+    spark: SparkSession, s3_server: S3Server, s3_bucket: Bucket, tmp_path: Path
+) -> None:
+    s3_bucket.extend("a", numbered(0, 2000, value_bytes=3000))  # 6 MiB
+    s3_bucket.extend("a", numbered(2000, 100))
+    df = load(
+        spark,
+        f"s3://{s3_servers.BUCKET}/{tmp_path.name}",
+        s3__endpoint=s3_server.endpoint,
+        s3__region=s3_servers.REGION,
+        maxBytesPerPartition="2m",
+    )
+    found = df.select("offset", "value").collect()
+    assert sorted((row.offset, len(row.value)) for row in found) == [
+        (offset, 3000 if offset < 2000 else len(f"value {offset}")) for offset in range(2100)
+    ]
+    assert "there is no bucket absent-bucket" in failure(
+        load(spark, "s3://absent-bucket/x", s3__endpoint=s3_server.endpoint, s3__region=s3_servers.REGION)
+    )

@@ -1,0 +1,112 @@
+"""Options: what is accepted, what each refusal says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from pyspark_tidelog.options import KNOWN, Bound, OptionError, ReadOptions, parse_options
+
+LEAST = {"store": "/bucket", "topics": "a,b"}
+
+
+def parse(**options: str) -> ReadOptions:
+    return parse_options({**LEAST, **{name.replace("__", "."): value for name, value in options.items()}})
+
+
+def refusal(**options: str) -> str:
+    with pytest.raises(OptionError) as refused:
+        parse(**options)
+    return str(refused.value)
+
+
+def test_defaults() -> None:
+    assert parse() == ReadOptions("/bucket", ("a", "b"))
+    assert parse().read_committed
+    assert parse().max_bytes == 64 << 20
+
+
+def test_all_options_under_any_case() -> None:
+    found = parse_options(
+        {
+            "STORE": "s3://logs/live",
+            "Topic": "a",
+            "clusterid": "c",
+            "topicId": "AAECAwQFBgcICQoLDA0ODw",
+            "StartingOffsets": '{"a": {"0": 23, "1": -2}}',
+            "endingTimestamp": "1700000000000",
+            "includeHeaders": "TRUE",
+            "isolationLevel": "read_uncommitted",
+            "maxBytesPerPartition": "8m",
+            "S3.Endpoint": "http://127.0.0.1:9000",
+            "s3.region": "eu-central-1",
+        }
+    )
+    assert found == ReadOptions(
+        store="s3://logs/live",
+        topics=("a",),
+        cluster_id="c",
+        topic_id="AAECAwQFBgcICQoLDA0ODw",
+        starting=Bound(offsets={"a": {0: 23, 1: -2}}),
+        ending=Bound(timestamp=1_700_000_000_000),
+        include_headers=True,
+        read_committed=False,
+        max_bytes=8 << 20,
+        s3_endpoint="http://127.0.0.1:9000",
+        s3_region="eu-central-1",
+    )
+
+
+def test_spelled_out_defaults_are_defaults() -> None:
+    assert parse(startingOffsets="earliest", endingOffsets="LATEST", topics=" a , b,a ,") == parse()
+
+
+def test_unknown_options_are_named_with_the_known_ones() -> None:
+    message = refusal(startingOffset="earliest")
+    assert "'startingOffset'" in message
+    assert "did you mean 'startingOffsets'" in message
+    assert all(name in message for name in KNOWN)
+    assert "subscribe" in refusal(subscribe="a")
+
+
+def test_a_path_is_told_where_it_belongs() -> None:
+    assert 'option("store"' in refusal(path="/bucket")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"store": " "}, "a store is missing"),
+        ({"store": "memory://x"}, "lives in one process"),
+        ({"topics": ","}, "a topic is missing"),
+        ({"topic": "a"}, "both topic and topics"),
+        ({"topicId": "AAECAwQFBgcICQoLDA0ODw"}, "2 topics are read: a, b"),
+        ({"startingOffsets": "latest"}, "startingOffsets is 'latest'"),
+        ({"endingOffsets": "earliest"}, "endingOffsets is 'earliest'"),
+        ({"startingOffsets": "5"}, "has another form than"),
+        ({"startingOffsets": "{"}, "neither earliest, latest nor JSON"),
+        ({"startingOffsets": '{"a": {"0": 1}, "a": {"0": 2}}'}, "stands twice"),
+        ({"startingOffsets": '{"a": {"0": 1}}'}, "must name exactly the topics that are read (a, b), not a"),
+        ({"startingOffsets": '{"a": {"0": -1}, "b": {}}'}, "-1 is no offset for a-0"),
+        ({"endingOffsets": '{"a": {"0": -2}, "b": {}}'}, "-2 is no offset for a-0"),
+        ({"endingOffsets": '{"a": {"0": 1.5}, "b": {}}'}, "1.5 is no offset for a-0"),
+        ({"endingOffsets": '{"a": {"x": 1}, "b": {}}'}, "'x' is no partition of a"),
+        ({"endingOffsets": '{"a": 3, "b": {}}'}, "has another form than"),
+        ({"startingTimestamp": "yesterday"}, "not milliseconds since 1970"),
+        ({"startingTimestamp": "1", "startingOffsets": "earliest"}, "both startingOffsets and startingTimestamp"),
+        ({"includeHeaders": "yes"}, "neither true nor false"),
+        ({"isolationLevel": "serializable"}, "neither read_committed nor read_uncommitted"),
+        ({"maxBytesPerPartition": "0"}, "not a size in bytes"),
+        ({"maxBytesPerPartition": "64 parsecs"}, "not a size in bytes"),
+    ],
+)
+def test_refusals(options: Mapping[str, str], said: str) -> None:
+    assert said in refusal(**options)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1", 1), ("64k", 64 << 10), ("2 MB", 2 << 20), ("1g", 1 << 30), ("3G", 3 << 30)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse(maxBytesPerPartition=text).max_bytes == size
