@@ -158,6 +158,11 @@ class Connection:
         return self._barrier
 
     @property
+    def congested(self) -> bool:
+        """Whether so much is unsent that no request may start."""
+        return self.unsent > self._limits.unsent_bytes
+
+    @property
     def stalled(self) -> bool:
         """Whether nothing would be gained by receiving now."""
         if self._own and self.end == len(self.data):

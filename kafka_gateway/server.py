@@ -157,7 +157,9 @@ class GatewayServer:
         self._schedule_sweep()
 
     async def stop(self) -> None:
-        """Stops accepting and reading, lets answers be finished and sent within `stop_timeout_ms`, then closes."""
+        """Stops accepting and reading, lets answers be finished and sent within `stop_timeout_ms`, then closes. Once."""
+        if self._stopping:
+            return
         self._stopping = True
         if self._listener is not None:
             self._epoll.unregister(self._listener.fileno())
@@ -408,7 +410,7 @@ class GatewayServer:
 
     def _send(self, session: Session) -> None:
         connection = session.connection
-        stalled = connection.stalled
+        congested = connection.congested
         try:
             progress = self._sender.send(session.socket, connection, session, self._read_in)
         except OSError as error:
@@ -424,7 +426,7 @@ class GatewayServer:
         elif session.ending is not None and not session.is_busy:
             self._close(session, session.ending)
             return
-        if stalled and not connection.stalled:
+        if congested and not connection.congested:
             self._resume(session)
 
     def _read_in(self, session: Session, failure: OSError | None) -> None:

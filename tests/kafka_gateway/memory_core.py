@@ -196,7 +196,10 @@ class MemoryCore:
                 return answers
             for answer in answers:
                 answer.release_all()
-            await asyncio.wait([waiter], timeout=max(0.0, end - loop.time()))
+            try:
+                await asyncio.wait([waiter], timeout=max(0.0, end - loop.time()))
+            finally:
+                waiter.cancel()
 
     def _read(self, wanted: FetchPartition) -> Fetched:
         try:

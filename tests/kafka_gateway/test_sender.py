@@ -1,0 +1,172 @@
+"""Files leave in shares, and a disk that must be read is waited for in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from kafka_gateway.connection import Connection, Limits
+from kafka_gateway.sender import ALL_FILE_BYTES_A_TURN, FILE_BYTES_A_TURN, Progress, Sender
+from storage_tiers.types import FileSlice, SharedFile
+
+
+@pytest.fixture
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    near, far = socket.socketpair()
+    for end in (near, far):
+        end.setblocking(False)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
+    yield near, far
+    near.close()
+    far.close()
+
+
+def drained(sock: socket.socket) -> bytes:
+    out = []
+    try:
+        while True:
+            out.append(sock.recv(1 << 20))
+    except BlockingIOError:
+        return b"".join(out)
+
+
+def shared_file(content: bytes) -> SharedFile:
+    fd, path = tempfile.mkstemp()
+    os.write(fd, content)
+    os.unlink(path)
+    return SharedFile(path, fd)
+
+
+def answering(*pieces: bytes | FileSlice) -> Connection:
+    connection = Connection(Limits(), bytearray(16))
+    connection.answer(pieces)
+    return connection
+
+
+def nobody(_: object, __: OSError | None) -> None:
+    raise AssertionError("nothing was read in a thread")
+
+
+async def finish(sender: Sender, near: socket.socket, far: socket.socket, connection: Connection) -> bytes:
+    out = []
+    while connection.out:
+        sender.new_turn()
+        sender.send(near, connection, None, nobody)
+        out.append(drained(far))
+    return b"".join(out)
+
+
+async def test_a_large_file_goes_in_shares(sockets: tuple[socket.socket, socket.socket]) -> None:
+    content = os.urandom(FILE_BYTES_A_TURN + 1000)
+    file = shared_file(content)
+    sender, connection = (
+        Sender(asyncio.get_running_loop()),
+        answering(b"head", FileSlice(file, 0, len(content)), b"tail"),
+    )
+    progress = sender.send(sockets[0], connection, None, nobody)
+    first = drained(sockets[1])
+    assert progress in (Progress.SHARED, Progress.BLOCKED)
+    assert len(first) <= 4 + FILE_BYTES_A_TURN
+    assert first + await finish(sender, *sockets, connection) == b"head" + content + b"tail"
+    assert (file.users, connection.unsent) == (0, 0)
+
+
+async def test_all_connections_share_one_budget(sockets: tuple[socket.socket, socket.socket]) -> None:
+    sender = Sender(asyncio.get_running_loop())
+    file = shared_file(bytes(FILE_BYTES_A_TURN))
+    sent = 0
+    for _ in range(2 * ALL_FILE_BYTES_A_TURN // FILE_BYTES_A_TURN):
+        connection = answering(FileSlice(file.acquire(), 0, FILE_BYTES_A_TURN))
+        sender.send(sockets[0], connection, None, nobody)
+        sent += len(drained(sockets[1]))
+        connection.abandon()
+    assert ALL_FILE_BYTES_A_TURN <= sent < ALL_FILE_BYTES_A_TURN + FILE_BYTES_A_TURN
+    file.release()
+
+
+async def test_many_small_answers_are_one_write(sockets: tuple[socket.socket, socket.socket]) -> None:
+    sender, connection = Sender(asyncio.get_running_loop()), answering(*(b"%d," % place for place in range(50)))
+    assert sender.send(sockets[0], connection, None, nobody) is Progress.DONE
+    assert drained(sockets[1]) == b"".join(b"%d," % place for place in range(50))
+
+
+async def test_a_socket_that_takes_no_more_is_blocked(sockets: tuple[socket.socket, socket.socket]) -> None:
+    sender = Sender(asyncio.get_running_loop())
+    pieces = [os.urandom(1 << 20) for _ in range(40)]
+    connection = answering(*pieces)
+    assert sender.send(sockets[0], connection, None, nobody) is Progress.BLOCKED
+    first = drained(sockets[1])
+    assert first + await finish(sender, *sockets, connection) == b"".join(pieces)
+
+
+async def test_an_empty_slice_is_released(sockets: tuple[socket.socket, socket.socket]) -> None:
+    file = shared_file(b"")
+    sender, connection = Sender(asyncio.get_running_loop()), answering(b"a", FileSlice(file, 0, 0), b"b")
+    assert sender.send(sockets[0], connection, None, nobody) is Progress.DONE
+    assert (drained(sockets[1]), file.users) == (b"ab", 0)
+
+
+async def test_a_file_shorter_than_promised_is_an_error(sockets: tuple[socket.socket, socket.socket]) -> None:
+    sender, connection = Sender(asyncio.get_running_loop()), answering(FileSlice(shared_file(b"short"), 0, 50))
+    with pytest.raises(OSError, match="ends before 50"):
+        sender.send(sockets[0], connection, None, nobody)
+        sender.send(sockets[0], connection, None, nobody)
+    connection.abandon()
+
+
+async def test_what_is_not_in_memory_is_read_in_a_thread_first(
+    sockets: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = os.urandom(FILE_BYTES_A_TURN + 5)
+    file = shared_file(content)
+    sender, connection = Sender(asyncio.get_running_loop()), answering(b"head", FileSlice(file, 0, len(content)))
+    resumed: asyncio.Queue[OSError | None] = asyncio.Queue()
+
+    def resume(_: object, failure: OSError | None) -> None:
+        resumed.put_nowait(failure)
+
+    def cold(*_: object) -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "preadv", cold)
+    assert sender.send(sockets[0], connection, None, resume) is Progress.READING
+    assert drained(sockets[1]) == b"head"
+    assert file.users == 2
+    assert await resumed.get() is None
+    assert file.users == 1
+    # That share is sent without being probed again; the next one is not in memory either.
+    assert sender.send(sockets[0], connection, None, resume) is Progress.SHARED
+    sender.new_turn()
+    assert sender.send(sockets[0], connection, None, resume) is Progress.READING
+    assert await resumed.get() is None
+    assert sender.send(sockets[0], connection, None, resume) is Progress.DONE
+    assert drained(sockets[1]) == content
+    assert (sender.reads_in_threads, file.users) == (2, 0)
+    sender.close()
+
+
+async def test_a_disk_that_fails_in_the_thread_is_told(
+    sockets: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = answering(FileSlice(shared_file(bytes(10)), 0, 10))
+    sender, told = Sender(asyncio.get_running_loop()), asyncio.get_running_loop().create_future()
+
+    def cold(*_: object) -> int:
+        raise BlockingIOError
+
+    def broken(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", cold)
+    monkeypatch.setattr(os, "pread", broken)
+    assert sender.send(sockets[0], connection, "owner", lambda owner, failure: told.set_result((owner, failure)))
+    owner, failure = await told
+    assert owner == "owner"
+    assert failure.errno == 5
+    connection.abandon()
+    sender.close()
