@@ -1,0 +1,119 @@
+"""docs/formats.md against the code: a reader made of json, gzip, struct and a CRC, written from that page alone."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from crc32c import crc32c
+
+from storage_tiers.cold.cluster_file import ClusterState, Holder, encode_cluster
+from storage_tiers.cold.manifest_json import encode
+from storage_tiers.cold.stores.memory import BlockingMemoryStore, MemoryStore
+from storage_tiers.cold.topic_file import TopicState, encode_topic
+from tests.storage_tiers.cold.support import IDS, EagerClock, Local, batches, tier_of
+from tests.storage_tiers.cold.test_manifest_json import full_root
+
+MIB = 1 << 20
+
+
+class PageReader:
+    def __init__(self, store: BlockingMemoryStore, prefix: str) -> None:
+        self.store, self.prefix = store, prefix
+        self.root = json.loads(store.get(f"{prefix}manifests/00003.json").data)
+        assert self.root["least_reader"] <= 1 and self.root["state"] == "live"
+
+    def key(self, text: str) -> str:
+        return text[1:] if text.startswith("/") else self.prefix + text
+
+    def entry(self, offset: int) -> dict[str, Any]:
+        assert self.root["log_start"] <= offset < self.root["end"]
+        entries = self.root["entries"]
+        for ref in self.root["pages"]:
+            if ref["kind"] == "live" and ref["base"] <= offset < ref["end"]:
+                data = self.store.get(self.key(ref["key"])).data
+                assert (len(data), crc32c(data)) == (ref["length"], ref["crc32c"])
+                entries = json.loads(gzip.decompress(data))["entries"]
+        (found,) = [entry for entry in entries if entry["base"] <= offset < entry["end"]]
+        assert isinstance(found, dict)
+        return found
+
+    def section(self, entry: dict[str, Any], name: str) -> bytes:
+        position, length, crc = entry["sections"][name]
+        data = self.store.get(self.key(entry["sidecar"]), position, length).data
+        assert crc32c(data) == crc
+        return data
+
+    def batch_at(self, offset: int) -> bytes:
+        entry = self.entry(offset)
+        rows = list(struct.iter_unpack(">IIq", self.section(entry, "index")))
+        position = max(row[1] for row in rows if entry["base"] + row[0] <= offset)
+        checks = [value for (value,) in struct.iter_unpack(">I", self.section(entry, "checks"))]
+        segment = b""
+        for number in range(position // MIB, len(checks)):
+            piece = self.store.get(self.key(entry["key"]), entry["position"] + number * MIB, MIB).data
+            assert crc32c(piece) == checks[number]
+            segment += piece
+        at = position % MIB
+        while True:
+            base, length = struct.unpack_from(">qi", segment, at)
+            if base + struct.unpack_from(">i", segment, at + 23)[0] >= offset:
+                return segment[at : at + 12 + length]
+            at += 12 + length
+
+    def first_at_or_after(self, timestamp: int) -> dict[str, Any]:
+        for entry in self.root["entries"]:
+            if entry["max_timestamp"] >= timestamp:
+                assert isinstance(entry, dict)
+                return entry
+        raise AssertionError("no such record")
+
+
+async def test_a_reader_written_from_the_page_reads_everything(tmp_path: Path) -> None:
+    clock = EagerClock()
+    memory = MemoryStore(clock)
+    tier, local = tier_of(memory, clock), Local(tmp_path)
+    with mock.patch.multiple("storage_tiers.cold.pages", MAX_ENTRIES=4):
+        for base in range(0, 100, 10):
+            await tier.extend(local.job(base, 10, text="x" * 20_000))
+        await tier.retire(15)
+    reader = PageReader(memory.blocking(), f"{IDS.cluster_id}/topics/flights/{IDS.topic_id}/")
+    assert reader.root["pages"], "the page's rules for pages are tried as well"
+    for offset in range(15, 100):
+        assert reader.batch_at(offset) == batches(offset, 1, text="x" * 20_000)
+    newest = reader.first_at_or_after(1_700_000_000_099)
+    assert newest["base"] == 90
+    for offset in (20, 90):
+        head = memory.blocking().get(reader.key(reader.entry(offset)["sidecar"])).data
+        magic, version, least, count, base, end, length, crc, header = struct.unpack_from(">8sHHIqqQII", head)
+        assert (magic, version, least, base, end) == (b"TIDELIDX", 1, 1, offset, offset + 10)
+        assert header == crc32c(head[:44] + head[48 : 48 + count * 28])
+        entry = reader.entry(offset)
+        assert (length, crc) == (entry["length"], entry["crc32c"])
+        assert list(struct.iter_unpack(">iq", reader.section(entry, "epochs"))) == [(1, 0)]
+        assert reader.section(entry, "producer") == f"producers@{offset + 10}".encode()
+
+
+def test_the_page_explains_every_field() -> None:
+    """Whatever a full root, its pages, cluster.json and topic.json say, the page has a word for."""
+    text = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
+    root, written = full_root()
+    holder = Holder(1, "disk", "start")
+    documents = [encode(root), *(gzip.decompress(write.data) for write in written.values())]
+    documents.append(encode_cluster(ClusterState(IDS.cluster_id, 1, holder)))
+    documents.append(encode_topic(TopicState(IDS.cluster_id, IDS.topic, IDS.topic_id, root.state, 6, 1)))
+    names = set().union(*(_names(json.loads(document)) for document in documents))
+    assert len(names) > 50
+    assert {name for name in names if f"`{name}`" not in text and f'"{name}"' not in text} == set()
+
+
+def _names(value: object) -> set[str]:
+    if isinstance(value, list):
+        return set().union(*map(_names, value))
+    if isinstance(value, dict):
+        return set(value).union(*map(_names, value.values()))
+    return set()
