@@ -3,7 +3,7 @@
     spark.read.format("tidelog").option("store", "s3://bucket/prefix").option("topics", "a,b").load()
 
 Spark finds this package by its name (top-level modules `pyspark_*`) and takes `DefaultSource` from it: so, unlike every
-other package here, it exposes a class. Whoever starts Spark imports it, needing it or not; until a reader is made it
+other package here, it exposes a class. Whoever starts Spark imports it, needing it or not; until a read is planned it
 therefore imports pyspark and the standard library only.
 """
 
@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from pyspark_tidelog.columns import checked, full_schema
 from pyspark_tidelog.extras import check_extras
 from pyspark_tidelog.options import parse_options
+from pyspark_tidelog.topic_reader import TopicReader
 
 if TYPE_CHECKING:
     from pyspark_tidelog.plan import PartitionPlan
@@ -39,8 +40,6 @@ class DefaultSource(DataSource):
         return full_schema(self._parsed.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pyspark_tidelog.reader import TopicReader
-
         return TopicReader(self._parsed, checked(schema))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,6 +84,8 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         raise OptionError('a store is missing: option("store", "s3://bucket/prefix") or a directory\'s path')
     if store.startswith("memory:"):
         raise OptionError(f"{store} lives in one process, which Spark's workers are not; read a bucket or a directory")
+    if "://" not in store:
+        store = os.path.abspath(store)  # workers have another working directory
     topics = _topics(given)
     topic_id = given.get("topicid")
     if topic_id is not None and len(topics) != 1:

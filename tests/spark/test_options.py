@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import pytest
@@ -56,6 +57,11 @@ def test_all_options_under_any_case() -> None:
         s3_endpoint="http://127.0.0.1:9000",
         s3_region="eu-central-1",
     )
+
+
+def test_a_relative_path_is_made_absolute() -> None:
+    assert parse(store="bucket").store == os.path.abspath("bucket")
+    assert parse(store="file:///b").store == "file:///b"
 
 
 def test_spelled_out_defaults_are_defaults() -> None:

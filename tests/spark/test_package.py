@@ -76,6 +76,17 @@ def test_missing_extras_are_named_with_the_command(
     assert "pip install 'tidelog[spark]'" in str(refused.value)
 
 
+def test_an_executor_that_lacks_one_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bucket: Bucket) -> None:
+    bucket.publish("a", 1)
+    bucket.extend("a", numbered(0, 10))
+    source = DefaultSource(options(tmp_path / "store", "a"))
+    reader = source.reader(source.schema())
+    (partition,) = reader.partitions()
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="needs pyarrow, crc32c, cramjam on the driver and every executor"):
+        reader.read(partition)
+
+
 def test_a_directory_needs_no_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "boto3" else object())
     DefaultSource({"store": "/directory", "topics": "a"})

@@ -1,20 +1,14 @@
-"""The reader: plans on the driver, reads on the executors.
+"""One split's records, on an executor: fetched ahead, verified, checked for completeness, decoded into Arrow batches.
 
-`partitions` runs once a query in Spark's planning process, `read` once a split in a worker. What travels between them is a
-`Split` inside an `InputPartition`, and this reader, which therefore holds options and the schema and no connection.
-
-Invariants: a split yields every record that its plan promised, or an error: an object gone since, or changed, is never
-fewer rows. Not promised: push-down of filters; Spark refuses readers that offer it unless a conf is set.
+Invariant: every record that the plan promised, or an error. An object that is gone since, or changed, is never fewer rows.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from pyspark_tidelog.arrow_batches import ArrowDecoder, PlainArrowDecoder
@@ -22,8 +16,7 @@ from pyspark_tidelog.batches import runs
 from pyspark_tidelog.bucket import Bucket, open_store
 from pyspark_tidelog.columns import arrow_schema
 from pyspark_tidelog.options import ReadOptions
-from pyspark_tidelog.plan import PartitionPlan, Piece, Split
-from pyspark_tidelog.planning import described, plan_read
+from pyspark_tidelog.plan import Piece, Split
 from pyspark_tidelog.ranged_reads import Verified, verified_pieces
 from storage_tiers.cold.lookup import live_entries
 from storage_tiers.cold.manifest import State
@@ -37,32 +30,15 @@ from storage_tiers.errors import (
     UnsupportedCompression,
 )
 
-if TYPE_CHECKING:
-    import pyarrow as pa
 
-logger = logging.getLogger("pyspark_tidelog")
-
-
-class TopicReader(DataSourceReader):
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options = options
-        self._schema = schema
-
-    def partitions(self) -> list[InputPartition]:
-        plans = plan_read(self._options)
-        _log(plans)
-        return [InputPartition(split) for plan in plans for split in plan.splits]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        split = partition.value
-        if split is None:  # what Spark makes of a plan without splits
-            return
-        store = open_store(self._options)
-        try:
-            decoder = PlainArrowDecoder(arrow_schema(self._schema), split.ids.topic, split.ids.partition)
-            yield from read_split(Bucket(store, self._options.store), split, decoder, self._options.read_committed)
-        finally:
-            store.close()
+def read(options: ReadOptions, schema: StructType, split: Split) -> Iterator[pa.RecordBatch]:
+    """Opens the store for this split alone: a task may run anywhere."""
+    store = open_store(options)
+    try:
+        decoder = PlainArrowDecoder(arrow_schema(schema), split.ids.topic, split.ids.partition)
+        yield from read_split(Bucket(store, options.store), split, decoder, options.read_committed)
+    finally:
+        store.close()
 
 
 def read_split(bucket: Bucket, split: Split, decoder: ArrowDecoder, read_committed: bool) -> Iterator[pa.RecordBatch]:
@@ -108,15 +84,3 @@ def _gone(bucket: Bucket, split: Split, piece: Piece, error: TierObjectMissing) 
             f"{what} were rewritten since commit {split.commit}, of which this read is, and swept. Run the query again"
         )
     return TierCorrupt(f"{what} are missing though their manifest names them: {error}; run `tidelog fsck`")
-
-
-def _log(plans: tuple[PartitionPlan, ...]) -> None:
-    if not logger.hasHandlers():
-        # Spark plans in a process of its own, which no user can configure: its stderr is the driver's.
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        logger.addHandler(handler)
-    if logger.level == logging.NOTSET:
-        logger.setLevel(logging.INFO)
-    for plan in plans:
-        logger.info("%s", described(plan))
