@@ -117,8 +117,9 @@ class Uploader:
         )
         uploaded = Uploaded(entry, len(built.data), crc32c(built.data), root.commit)
         body = FileBody(job.path, job.position, job.length, built.crc32c)
-        await self._put(entry.key, body, entry.length, entry.crc32c)
+        # The small one first: where the store refuses, little is sent in vain.
         await self._put(entry.sidecar_key, built.data, uploaded.sidecar_length, uploaded.sidecar_crc32c)
+        await self._put(entry.key, body, entry.length, entry.crc32c)
         return uploaded
 
     async def still_there(self, uploaded: Uploaded) -> bool:

@@ -293,7 +293,7 @@ async def test_orphans_are_condemned_before_they_are_deleted(
     store: FaultyStore, memory: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
     tier = tier_of(store, clock)
-    store.fail(1, "put", ".idx")
+    store.fail(1, "put", ".log")
     with pytest.raises(TierUnavailable):
         await tier.extend(local.job(0, 10))
     (orphan,) = [info.key for info in memory.blocking().list("")]
