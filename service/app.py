@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,19 +56,26 @@ async def _serve(settings: NodeSettings) -> int:
     stop = _stop_on_signals(readiness)
     clock = SystemClock()
     async with AsyncExitStack() as stack:
+        # First up and last down, so that it can say "not yet" and "no more".
+        started: list[Node] = []
+
+        async def stats() -> Mapping[str, object]:
+            return await node_stats(started[0]) if started else {}
+
+        http = await serve_http(readiness, stats, settings.listen, settings.http_port)
+        stack.push_async_callback(http.stop)
         listener = _taken(listen, GatewaySettings(host=settings.listen, port=settings.port))
         port = listener.getsockname()[1]
         node = await Node.open(
             settings, readiness, stop, kafka_port=port, files=OsFiles(), clock=clock, rng=SystemRng()
         )
         stack.push_async_callback(node.close)
+        started.append(node)
         core: BrokerCore = node.core
         gateway = await serve(core, node.gateway_settings(), listener)
         stack.push_async_callback(gateway.stop)
         grpc = await _serve_grpc(core, settings)
         stack.push_async_callback(grpc.stop)
-        http = await serve_http(readiness, lambda: node_stats(node), settings.listen, settings.http_port)
-        stack.push_async_callback(http.stop)
         node.configs.announce("tidelog.grpc.listener", f"{settings.listen}:{grpc.port}")
         readiness.recovered = True
         endpoints: dict[str, str | int] = {

@@ -292,14 +292,18 @@ class Node:
             if root is None:
                 raise TierCorrupt(f"the manifest of {partition} is gone from the bucket; run `tidelog fsck`")
             led = self.partitions.get(partition)
-            await self.tiering.accept(led, root)
+            if led.topic_id == topic_id:
+                await self.tiering.accept(led, root)
             return root
 
         return ColdReader(ids, self.hydrator, reload)
 
-    def _opened(self, partition: Partition) -> None:
-        """A partition that the bucket knows more of than its disk waits for the bucket."""
-        if self.client is None:
+    def _opened(self, partition: Partition, lost: bool) -> None:
+        """A partition that the bucket may know more of than its disk waits for the bucket."""
+        if self.client is None or not partition.log.hot.settings.remote_storage_enable:
+            return
+        if lost or self.partitions.ends_before_flushed(partition):
+            wait_for_store(partition)
             return
         directory = partition.log.hot.directory
         try:

@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 
 class Assignment:
-    """`on_open` decides whether a partition may lead at once; `on_close` is told before one goes."""
+    """`on_open(partition, lost)` decides whether a partition may lead at once: `lost` says that its directory, which an
+    earlier start must have made, was not there. `on_close` is told before one goes."""
 
     def __init__(
         self,
@@ -25,7 +26,7 @@ class Assignment:
         configs: Resolver,
         *,
         node_id: int,
-        on_open: Callable[[Partition], None],
+        on_open: Callable[[Partition, bool], None],
         on_close: Callable[[Partition], None],
     ) -> None:
         self._partitions = partitions
@@ -39,7 +40,9 @@ class Assignment:
         """At start: sets aside what belongs to no topic of the image, then opens all partitions. Blocking.
 
         Raises the LogError of a partition that cannot be opened: a node must not come up without what it acknowledged."""
+        present = set()
         for directory in data.partitions():
+            present.add(directory.partition)
             topic = image.topic(directory.partition.topic)
             if directory.topic_id is None or (topic is not None and topic.topic_id == directory.topic_id):
                 continue
@@ -50,7 +53,7 @@ class Assignment:
                 "%s belongs to no topic of this cluster: renamed to %s", directory.path, data.set_aside(directory)
             )
         for topic in image.topics.values():
-            self._open_topic(image, topic, clean=clean)
+            self._open_topic(image, topic, clean=clean, lost=lambda key: key not in present)
         data.remove_deleted()
         self._seen = image
 
@@ -74,7 +77,14 @@ class Assignment:
                 except LogError as error:
                     log.error("a partition of %s could not be created: %s", topic.name, error)
 
-    def _open_topic(self, image: MetadataImage, topic: TopicImage, *, clean: bool) -> None:
+    def _open_topic(
+        self,
+        image: MetadataImage,
+        topic: TopicImage,
+        *,
+        clean: bool,
+        lost: Callable[[TopicPartition], bool] = lambda _: False,
+    ) -> None:
         for number, placed in enumerate(topic.partitions):
             key = TopicPartition(topic.name, number)
             known = self._partitions.find(key)
@@ -87,7 +97,7 @@ class Assignment:
             settings = self._configs.log_settings(image, topic.name)
             opened = self._partitions.open(key, TopicId(topic.topic_id), settings, placed.leader_epoch, clean=clean)
             self._configure(opened, image)
-            self._on_open(opened)
+            self._on_open(opened, lost(key))
 
     def _close_topic(self, topic: TopicImage) -> None:
         for number in range(len(topic.partitions)):

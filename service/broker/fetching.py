@@ -74,8 +74,7 @@ def _read_one(wanted: FetchPartition, fetch: Fetch, locate: Locate, taken: Attem
     partition = locate(wanted)
     if wanted.topic_id is not None and wanted.topic_id != partition.topic_id:
         raise InconsistentTopicId(f"{wanted.partition} is now topic id {partition.topic_id}; refresh metadata")
-    if partition.reads_blocked is not None:
-        raise partition.reads_blocked
+    partition.check_readable()
     partition.check_epoch(wanted.current_leader_epoch)
     state, log = partition.state, partition.log
     aborted = () if fetch.isolation else None

@@ -25,25 +25,33 @@ def agrees(partition: Partition, root: Root) -> bool:
     return hot.epoch_at(root.end - 1) == root.last_record_epoch
 
 
+def waits(partition: Partition) -> bool:
+    """Whether the partition serves nothing until the store has been asked."""
+    return isinstance(partition.reads_blocked, LeaderNotAvailable)
+
+
 def wait_for_store(partition: Partition) -> None:
     """Blocks the partition until the store has been asked: what it lacks locally may be there."""
     root = partition.log.root
-    waiting = LeaderNotAvailable(
-        f"{partition.partition}: its local log does not reach offset {root.end if root else 0}, which the bucket holds; "
-        "it leads once the store answers"
+    partition.wait(
+        LeaderNotAvailable(
+            f"{partition.partition}: its local log is not what the bucket holds up to offset {root.end if root else 0}; "
+            "it leads once the store answers"
+        )
     )
-    partition.reads_blocked = partition.unavailable = waiting
 
 
 async def adopt(partition: Partition) -> None:
     """Takes the manifest over where the local log disagrees with it, then lets the partition lead."""
     tiered = partition.log
-    root, hot = tiered.root, tiered.hot
-    if root is not None and root.log_start > hot.log_start_offset and root.log_start <= hot.end_offset:
-        hot.raise_log_start(root.log_start)
-    if root is not None and not agrees(partition, root):
+    while (root := tiered.root) is not None and not agrees(partition, root):
+        # Nobody may append to, or read, what is about to go; if the store fails us now, it stays so.
+        wait_for_store(partition)
         assert tiered.cold is not None
         state = await tiered.cold.newest_state(root)
+        if tiered.root is not root:
+            continue
+        hot = tiered.hot
         log.warning(
             "%s: the local log [%d, %d) is discarded for the bucket's, which ends at %d",
             partition.partition,
@@ -55,5 +63,7 @@ async def adopt(partition: Partition) -> None:
             root.end, epochs=state.epochs, producer_state=state.producer_snapshot, log_start_offset=root.log_start
         )
         partition.begin_at(root.end)
-    if isinstance(partition.unavailable, LeaderNotAvailable):
-        partition.unavailable = partition.reads_blocked = None
+    if root is not None and tiered.hot.log_start_offset < root.log_start <= tiered.hot.end_offset:
+        tiered.hot.raise_log_start(root.log_start)
+    if waits(partition):
+        partition.lead()

@@ -74,8 +74,7 @@ class LogService:
         for query in queries:
             try:
                 partition = self._partitions.get(query.partition)
-                if partition.reads_blocked is not None:
-                    raise partition.reads_blocked
+                partition.check_readable()
                 partition.check_epoch(query.current_leader_epoch)
                 answers.append(await self._offset(partition, query.timestamp, query.isolation))
             except LogError as error:
@@ -107,6 +106,7 @@ class LogService:
 
     async def delete_records(self, partition: TopicPartition, before_offset: int) -> int:
         led = self._partitions.get(partition)
+        led.check_readable()
         watermark = led.state.high_watermark
         target = watermark if before_offset == -1 else before_offset
         if not 0 <= target <= watermark:
@@ -124,6 +124,7 @@ class LogService:
         self, partition: TopicPartition, leader_epoch: int, current_leader_epoch: int = NO_EPOCH
     ) -> tuple[int, int]:
         led = self._partitions.get(partition)
+        led.check_readable()
         led.check_epoch(current_leader_epoch)
         return await led.log.epoch_end_offset(leader_epoch)
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from service.broker.flusher import Flusher
+from service.broker.leading import waits
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.store_access import StoreAccess
@@ -54,10 +55,14 @@ class Maintenance:
                 self._flusher.request(partition)
 
     async def tier(self) -> None:
-        self._tiering.tick([p for p in self._partitions if p.log.hot.size_bytes])
+        self._tiering.tick([p for p in self._partitions if p.log.hot.size_bytes or waits(p)])
 
     async def checkpoint(self) -> None:
         self._partitions.checkpoint()
+        now_ms = self._clock.unix_ms()
+        for partition in self._partitions:
+            hot = partition.log.hot
+            hot.producer_state.expire(now_ms, hot.settings.producer_id_expiration_ms)
 
     # --- by the minute ------------------------------------------------------------------------------------------------
     async def retain(self) -> None:

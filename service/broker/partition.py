@@ -17,6 +17,7 @@ from storage_tiers.cold.cold_reader import ColdMiss
 from storage_tiers.errors import (
     FencedLeaderEpoch,
     InvalidTransactionState,
+    LeaderNotAvailable,
     LogError,
     OffsetOutOfRange,
     UnknownLeaderEpoch,
@@ -52,6 +53,7 @@ class Partition:
         "reads_blocked",
         "seal_below",
         "state",
+        "tier_due_ms",
         "topic_id",
         "unavailable",
         "waiters",
@@ -75,6 +77,7 @@ class Partition:
         self.reads_blocked: LogError | None = None
         self.waiters: set[Callable[[], None]] = set()
         self.seal_below = 0
+        self.tier_due_ms = 0
         self.flushed_ms = clock.unix_ms()
         self.deep_validation = deep_validation
         self._clock = clock
@@ -158,9 +161,23 @@ class Partition:
         self._committing.append((end, waiter))
         return waiter
 
+    def wait(self, why: LeaderNotAvailable) -> None:
+        """Serves nothing, and takes nothing, until `lead`."""
+        self.reads_blocked = why
+        if self.unavailable is None:
+            self.unavailable = why
+
+    def lead(self) -> None:
+        """The end of `wait`."""
+        self.reads_blocked = None
+        if isinstance(self.unavailable, LeaderNotAvailable):
+            self.unavailable = None
+        self._plan_wake()
+
     def begin_at(self, offset: int) -> None:
         """The local log was discarded and begins anew at `offset`, below which the bucket holds everything."""
         self.state = PartitionState(leader_epoch=self.state.leader_epoch, log_end=offset, high_watermark=offset)
+        self._refuse(LeaderNotAvailable(f"{self.partition}: the local log was discarded for the bucket's; send again"))
 
     def flushed(self, upto: int) -> None:
         """All below `upto` is on disk."""
@@ -171,11 +188,15 @@ class Partition:
     def fail(self, error: LogError) -> None:
         """No more writes until the node is restarted; whoever waits for an acknowledgement learns why."""
         self.unavailable = error
+        self._refuse(error)
+        self._plan_wake()
+
+    def _refuse(self, error: LogError) -> None:
+        """Whoever waits for an acknowledgement gets none."""
         while self._committing:
             waiter = self._committing.popleft()[1]
             if not waiter.done():
                 waiter.set_exception(error)
-        self._plan_wake()
 
     def _advanced(self) -> None:
         watermark = self.state.high_watermark
@@ -199,6 +220,11 @@ class Partition:
             notify()
 
     # --- reading ------------------------------------------------------------------------------------------------------
+    def check_readable(self) -> None:
+        """Raises why nothing may be read or changed here, if so."""
+        if self.reads_blocked is not None:
+            raise self.reads_blocked
+
     def readable_end(self, isolation: Isolation) -> int:
         """Where readers stop. Until transactions exist the last stable offset is the high watermark."""
         return self.state.high_watermark

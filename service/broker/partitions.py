@@ -6,6 +6,7 @@ before anything below the log start is removed; the other two only save work at 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -17,7 +18,8 @@ from storage_tiers.cold.cold_reader import ColdReader
 from storage_tiers.errors import UnknownTopicOrPartition
 from storage_tiers.files import Files
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets, write_offsets
-from storage_tiers.hot.data_dir import DataDirectory
+from storage_tiers.hot.data_dir import DataDirectory, remove_tree
+from storage_tiers.hot.layout import DELETE_SUFFIX
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.tiered_log import TieredLog
@@ -79,8 +81,11 @@ class Partitions:
         self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, leader_epoch: int, *, clean: bool
     ) -> Partition:
         """Opens or creates the partition's directory, recovering it where the last stop was not clean."""
+        directory = os.path.join(self._data.path, str(partition))
+        if not os.path.isdir(directory):
+            self._forget_checkpoints(partition)
         hot = HotLog.open(
-            os.path.join(self._data.path, str(partition)),
+            directory,
             partition=partition,
             topic_id=topic_id,
             settings=settings,
@@ -103,6 +108,16 @@ class Partitions:
         self._open[partition] = opened
         return opened
 
+    def _forget_checkpoints(self, partition: TopicPartition) -> None:
+        """Before a directory is made: what an earlier topic of this name had reached says nothing of this one."""
+        for name, known in self._checkpointed():
+            if known.pop(partition, None) is not None:
+                write_offsets(self._files, self._path(name), known)
+
+    def ends_before_flushed(self, partition: Partition) -> bool:
+        """Whether the log has lost what an earlier start had flushed: a damaged disk, or an older copy of the directory."""
+        return self._recovery_points.get(partition.partition, 0) > partition.log.end_offset
+
     def remove(self, partition: TopicPartition) -> None:
         """Forgets a deleted partition and removes its directory; whoever waits is told that it is gone."""
         removed = self._open.pop(partition, None)
@@ -111,7 +126,9 @@ class Partitions:
         gone = UnknownTopicOrPartition(f"{partition} was deleted")
         removed.reads_blocked = gone
         removed.fail(gone)
-        removed.log.hot.delete()
+        doomed = removed.log.hot.retire(DELETE_SUFFIX)
+        # In a thread, by name: freeing large files blocks, and a stop meanwhile leaves the rest to the next start.
+        asyncio.get_running_loop().run_in_executor(None, remove_tree, self._files, doomed)
 
     def checkpoint_log_starts(self) -> None:
         self._log_starts = {p: o.log.log_start_offset for p, o in self._open.items() if o.log.log_start_offset}
@@ -136,6 +153,13 @@ class Partitions:
         for opened in self._open.values():
             opened.log.hot.close(clean=True)
         self.checkpoint()
+
+    def _checkpointed(self) -> tuple[tuple[str, dict[TopicPartition, int]], ...]:
+        return (
+            (RECOVERY_POINTS, self._recovery_points),
+            (HIGH_WATERMARKS, self._high_watermarks),
+            (LOG_STARTS, self._log_starts),
+        )
 
     def _path(self, name: str) -> str:
         return os.path.join(self._data.path, name)

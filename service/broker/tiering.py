@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from grpc_api.contract.log import SealedPartition
 from service.broker.flusher import Flusher
-from service.broker.leading import adopt
+from service.broker.leading import adopt, waits
 from service.broker.partition import Partition
 from service.broker.roots import write_root
 from service.broker.store_access import StoreAccess
@@ -25,7 +25,16 @@ from storage_tiers.cold.backoff import Backoff, BackoffSettings
 from storage_tiers.cold.manifest import Ids, Root, Writer
 from storage_tiers.cold.tier_client import TierClient
 from storage_tiers.cold.uploader import ExtendJob
-from storage_tiers.errors import Advice, InvalidRequest, LogError, RequestTimedOut, StorageError
+from storage_tiers.errors import (
+    Advice,
+    FencedWriter,
+    InvalidRequest,
+    LogError,
+    RequestTimedOut,
+    StorageError,
+    TierUnavailable,
+    UnknownTopicOrPartition,
+)
 from storage_tiers.files import Files
 from storage_tiers.policy.eviction import LocalLimits, plan_eviction
 from storage_tiers.policy.tiering import TieringPlan, Upload, plan_tiering
@@ -34,6 +43,9 @@ log = logging.getLogger(__name__)
 
 #: Partitions that are worked on at once.
 CONCURRENT_PARTITIONS = 4
+#: Bounds of the pause between two looks at a partition that has nothing to do, in ms.
+SHORTEST_PAUSE_MS = 100
+LONGEST_PAUSE_MS = 30_000
 #: Seconds between attempts on a partition whose work failed.
 RETRY = BackoffSettings(0.2, 15.0)
 
@@ -75,11 +87,13 @@ class Tiering:
         self._again: set[Partition] = set()
         self._backoffs: dict[Partition, Backoff] = {}
         self._compared: set[Partition] = set()
+        self._accepting: dict[Partition, asyncio.Lock] = {}
         self._rooted: asyncio.Condition = asyncio.Condition()
 
     # --- when ---------------------------------------------------------------------------------------------------------
     def kick(self, partition: Partition) -> None:
         """Something may be there to upload or evict: looks soon."""
+        partition.tier_due_ms = 0
         if partition in self._working:
             self._again.add(partition)
             return
@@ -93,10 +107,24 @@ class Tiering:
         """Called every second or so: what the clock closes, retries, and evicts."""
         now_ms = self._clock.unix_ms()
         for partition in partitions:
-            if partition not in self._working and self._has_work(partition, now_ms):
+            if now_ms < partition.tier_due_ms or partition in self._working:
+                continue
+            if self._has_work(partition, now_ms):
                 self.kick(partition)
+            else:
+                partition.tier_due_ms = now_ms + self._pause_ms(partition)
+
+    def _pause_ms(self, partition: Partition) -> int:
+        """How long the clock alone can change nothing worth noticing: a tenth of the shortest age that counts."""
+        settings = partition.log.hot.settings
+        ages = [settings.segment_ms, self._policy.max_lag_ms(partition.partition.topic)]
+        if settings.local_retention_ms >= 0:
+            ages.append(settings.local_retention_ms)
+        return max(SHORTEST_PAUSE_MS, min(LONGEST_PAUSE_MS, min(ages) // 10))
 
     def _has_work(self, partition: Partition, now_ms: int) -> bool:
+        if waits(partition):
+            return True
         plan = self._plan(partition, now_ms)
         return plan.close_active or bool(plan.uploads) or bool(self._evictions(partition, now_ms))
 
@@ -146,19 +174,24 @@ class Tiering:
 
     # --- how ----------------------------------------------------------------------------------------------------------
     async def _work(self, partition: Partition) -> None:
+        failure: LogError | None = None
         async with self._slots:
             try:
                 if self._tiered(partition):
                     await self._offload(partition)
-                self._evict(partition)
-                self._backoffs.pop(partition, None)
+                await self._evict(partition)
             except LogError as error:
-                await self._failed(partition, error)
+                failure = error
             except OSError as error:
-                await self._failed(partition, StorageError(f"{partition.partition}: {error}"))
+                failure = StorageError(f"{partition.partition}: {error}")
+        # Waiting for the next attempt holds no slot: other partitions may have better luck.
+        if failure is None:
+            self._backoffs.pop(partition, None)
+        else:
+            await self._failed(partition, failure)
 
     async def _failed(self, partition: Partition, error: LogError) -> None:
-        if partition.reads_blocked is not None:
+        if isinstance(partition.unavailable, UnknownTopicOrPartition):
             return  # deleted meanwhile
         if error.advice is Advice.STOP:
             self._on_fatal(error)
@@ -189,7 +222,7 @@ class Tiering:
         root = await self._client.load_root(self._ids_of(partition), self._writer())
         if root is not None:
             await self.accept(partition, root)
-            await adopt(partition)
+        await adopt(partition)
         self._compared.add(partition)
 
     async def _upload(self, partition: Partition, upload: Upload) -> None:
@@ -214,23 +247,40 @@ class Tiering:
         )
         root = await self._client.extend(self._ids_of(partition), self._writer(), job)
         await self.accept(partition, root)
+        # Another writer may have extended the manifest first: what it wrote there stands, and wins (I9).
+        await adopt(partition)
+        if root.end <= upload.start:
+            raise TierUnavailable(f"{partition.partition}: the manifest still ends at {root.end}; it is extended again")
 
     async def accept(self, partition: Partition, root: Root) -> None:
-        """Takes a newer root over: saved and synced first, then current, so that eviction may follow it."""
-        known = partition.log.root
-        if known is not None and root.commit <= known.commit:
-            return
-        directory = partition.log.hot.directory
-        await asyncio.get_running_loop().run_in_executor(None, write_root, self._files, directory, root)
-        partition.log.root = root
+        """Takes a newer root over: saved and synced first, then current, so that eviction may follow it.
+
+        FencedWriter, which ends the node, if a newer incarnation has committed it."""
+        if root.incarnation > (self._writer().incarnation or 0):
+            fenced = FencedWriter(
+                f"the manifest of {partition.partition} was committed by incarnation {root.incarnation}, this node is "
+                f"{self._writer().incarnation}: a copy of its directory has run. Stop this node, or start it on an empty "
+                "directory"
+            )
+            self._on_fatal(fenced)
+            raise fenced
+        async with self._accepting.setdefault(partition, asyncio.Lock()):
+            known = partition.log.root
+            if known is not None and root.commit <= known.commit:
+                return
+            directory = partition.log.hot.directory
+            await asyncio.get_running_loop().run_in_executor(None, write_root, self._files, directory, root)
+            partition.log.root = root
         async with self._rooted:
             self._rooted.notify_all()
 
-    def _evict(self, partition: Partition) -> None:
+    async def _evict(self, partition: Partition) -> None:
         below = self._evictions(partition, self._clock.unix_ms())
         if below:
+            # In a thread: the file system frees a large file's blocks before unlink returns.
+            unlink = asyncio.get_running_loop().run_in_executor
             for path in partition.log.hot.evict_below(below):
-                self._files.unlink(path)
+                await unlink(None, self._files.unlink, path)
 
     def _writer(self) -> Writer:
         assert self._access is not None
@@ -284,6 +334,7 @@ class Tiering:
         """The partition was deleted."""
         self._compared.discard(partition)
         self._backoffs.pop(partition, None)
+        self._accepting.pop(partition, None)
         self._again.discard(partition)
         task = self._working.get(partition)
         if task is not None:

@@ -71,8 +71,12 @@ class Running:
         return [record for record in records(answer) if record.offset >= offset]
 
     async def read_all(self, topic: str, partition: int = 0, start: int = 0) -> list[Record]:
+        """From `start` to the high watermark."""
+        end = self.node.partitions.get(TopicPartition(topic, partition)).state.high_watermark
         found: list[Record] = []
-        while more := await self.read(topic, start, partition, wait_ms=2000 if not found else 50):
+        while start < end:
+            more = await self.read(topic, start, partition, wait_ms=20_000)
+            assert more, f"nothing at offset {start} of {end}"
             found += more
             start = more[-1].offset + 1
         return found
