@@ -261,8 +261,12 @@ class HotLog(AppendingLog):
         if offset >= self.end_offset:
             return
         if offset <= self._segments[0].base:
-            kept = leader_epochs.LeaderEpochs(self.epochs.below(offset))
-            self.truncate_fully_and_start_at(offset, epochs=kept.entries(), producer_state=self._state_below(offset))
+            self.truncate_fully_and_start_at(
+                offset,
+                epochs=self.epochs.below(offset),
+                producer_state=self._state_below(offset),
+                log_start_offset=self._log_start,
+            )
             return
         self._settle_flush()
         index = bisect.bisect_right(self._segments, offset, key=base_of) - 1
@@ -353,6 +357,8 @@ class HotLog(AppendingLog):
 
     def evict_below(self, offset: int) -> list[str]:
         """Drops the closed segments that end at or below `offset`; returns their renamed logs, to be unlinked.
+
+        Before: a durable manifest that holds them (I3), or a durable log start above them.
 
         Readers' descriptors stay good. One segment after the other, oldest first and each durably: a power loss must
         not bring an older one back without its successor, as a hole in the middle would go unnoticed.

@@ -99,6 +99,10 @@ class LogState:
         """(largest epoch <= `epoch`, its end offset), (-1, -1) if unknown (Kafka: OffsetForLeaderEpoch)."""
         return self.epochs.end_offset_for(epoch, self.end_offset)
 
+    def begin_epoch(self, epoch: int) -> None:
+        """This node leads from the log end on: `epoch` is known, and its end is the log end, before its first record."""
+        self.epochs.assign(epoch, self.end_offset)
+
     def raise_log_start(self, offset: int) -> None:
         """Hides the records below `offset`; nothing if it is not above log start. OffsetOutOfRange beyond the log end."""
         if offset > self.end_offset:

@@ -235,9 +235,12 @@ class ProducerStateManager:
 
     # --- snapshots ----------------------------------------------------------------------------------------------------
     def snapshot(self) -> bytes:
-        """The content of a `.snapshot` file (version 1): of each producer the newest batch only, as Kafka keeps it."""
+        """The content of a `.snapshot` file (version 1): of each producer the newest batch only, as Kafka keeps it.
+
+        Producers in the order of their ids: equal states have equal bytes.
+        """
         entries = bytearray(struct.pack(">i", len(self.producers)))
-        for producer_id, entry in self.producers.items():
+        for producer_id, entry in sorted(self.producers.items()):
             newest = entry.batches[-1] if entry.batches else None
             entries += _SNAPSHOT_ENTRY.pack(
                 producer_id,

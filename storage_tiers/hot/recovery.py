@@ -185,7 +185,7 @@ class _Recovery:
             if segment.base != self._expected:
                 self._drop(index, f"{segment.path} begins after a hole: the log ends at offset {self._expected}")
                 return
-            if segment.base not in snapshots.stored:
+            if index and segment.base not in snapshots.stored:
                 snapshots.pending[segment.base] = self._loaded.state.snapshot()
             if not self._read(segment):
                 self._drop(index + 1, f"it follows the cut in {segment.path}")

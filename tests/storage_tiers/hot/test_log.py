@@ -325,6 +325,25 @@ def test_a_log_can_begin_anew_elsewhere(tmp_path: Path) -> None:
     assert sorted(os.listdir(log.directory))[0].startswith("0000000000000000100")
 
 
+def test_a_log_can_begin_anew_above_what_another_tier_holds(tmp_path: Path) -> None:
+    log, _ = filled(tmp_path, 60)
+    log.truncate_fully_and_start_at(1000, epochs=(EpochEntry(1, 0),), log_start_offset=40)
+    assert (log.log_start_offset, log.local_start_offset, log.end_offset) == (40, 1000, 1000)
+    log.truncate_to(900)
+    assert (log.log_start_offset, log.local_start_offset, log.end_offset) == (40, 900, 900)
+    assert log.epochs.entries() == (EpochEntry(1, 0),)
+
+
+def test_an_epoch_is_known_before_its_first_record(tmp_path: Path) -> None:
+    log, _ = filled(tmp_path, 3)
+    assert log.epoch_end_offset(4) == (-1, -1)
+    log.begin_epoch(4)
+    assert (log.epoch_end_offset(4), log.epoch_end_offset(3), log.epoch_at(6)) == ((4, 6), (1, 6), 4)
+    append(log, batch_of(1), epoch=4)
+    log.close(clean=True)
+    assert open_log(tmp_path, clean=True).epochs.entries() == (EpochEntry(1, 0), EpochEntry(4, 6))
+
+
 def test_a_log_that_ends_below_log_start_begins_there(tmp_path: Path) -> None:
     log, _ = filled(tmp_path, 5)
     log.close(clean=True)
