@@ -95,7 +95,9 @@ class Assignment:
             if self._node_id not in placed.replicas:
                 continue
             settings = self._configs.log_settings(image, topic.name)
-            opened = self._partitions.open(key, TopicId(topic.topic_id), settings, placed.leader_epoch, clean=clean)
+            opened = self._partitions.open(
+                key, TopicId(topic.topic_id), settings, placed.leader_epoch, clean=clean, lost=lost(key)
+            )
             self._configure(opened, image)
             self._on_open(opened, lost(key))
 

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 
+from service.broker.leading import waits
 from service.broker.partition import Notify, Partition
 from service.broker.partition_state import PartitionState
 from storage_tiers.clock import Clock, Rng
@@ -78,12 +79,20 @@ class Partitions:
         return found
 
     def open(
-        self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, leader_epoch: int, *, clean: bool
+        self,
+        partition: TopicPartition,
+        topic_id: TopicId,
+        settings: LogSettings,
+        leader_epoch: int,
+        *,
+        clean: bool,
+        lost: bool = False,
     ) -> Partition:
-        """Opens or creates the partition's directory, recovering it where the last stop was not clean."""
+        """Opens or creates the partition's directory, recovering it where the last stop was not clean. `lost`: an earlier
+        start must have made it."""
         directory = os.path.join(self._data.path, str(partition))
         if not os.path.isdir(directory):
-            self._forget_checkpoints(partition)
+            self._note_new(partition, lost)
         hot = HotLog.open(
             directory,
             partition=partition,
@@ -108,10 +117,15 @@ class Partitions:
         self._open[partition] = opened
         return opened
 
-    def _forget_checkpoints(self, partition: TopicPartition) -> None:
-        """Before a directory is made: what an earlier topic of this name had reached says nothing of this one."""
+    def _note_new(self, partition: TopicPartition, lost: bool) -> None:
+        """Before a directory is made: what an earlier topic of this name had reached says nothing of this one. That an
+        earlier start had something here is remembered until it has been compared with the bucket."""
         for name, known in self._checkpointed():
-            if known.pop(partition, None) is not None:
+            stale = known.pop(partition, None) is not None
+            remembered = lost and known is self._recovery_points
+            if remembered:
+                known[partition] = 1
+            if stale or remembered:
                 write_offsets(self._files, self._path(name), known)
 
     def ends_before_flushed(self, partition: Partition) -> bool:
@@ -135,8 +149,9 @@ class Partitions:
         write_offsets(self._files, self._path(LOG_STARTS), self._log_starts)
 
     def checkpoint(self) -> None:
-        """All three; what did not change since the last time is not written."""
-        recovery = {p: o.log.hot.recovery_point for p, o in self._open.items()}
+        """All three; what did not change since the last time is not written. A partition that waits for the bucket keeps
+        the recovery point that it does not reach, so that a later start waits too."""
+        recovery = {p: self._recovery_point(p, o) for p, o in self._open.items()}
         if recovery != self._recovery_points:
             write_offsets(self._files, self._path(RECOVERY_POINTS), recovery)
             self._recovery_points = recovery
@@ -153,6 +168,10 @@ class Partitions:
         for opened in self._open.values():
             opened.log.hot.close(clean=True)
         self.checkpoint()
+
+    def _recovery_point(self, key: TopicPartition, partition: Partition) -> int:
+        reached = partition.log.hot.recovery_point
+        return max(reached, self._recovery_points.get(key, 0)) if waits(partition) else reached
 
     def _checkpointed(self) -> tuple[tuple[str, dict[TopicPartition, int]], ...]:
         return (

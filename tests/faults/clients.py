@@ -71,7 +71,8 @@ def seal(node: Node, topic: str, *, wait: bool = True, seconds: float = WAIT_S) 
 class Load:
     """Producers of one topic: so many idempotent, so many plain. `more` lets them send; they wait for the rest.
 
-    All ask for acks=all and keep several requests in flight; a plain one may therefore repeat and reorder.
+    All ask for acks=all and keep several requests in flight; a plain one may therefore repeat and reorder. The names of
+    producers, and with them the keys, begin with `prefix`.
     """
 
     def __init__(
@@ -84,9 +85,10 @@ class Load:
         idempotent: int,
         plain: int,
         rng: random.Random,
+        prefix: str = "",
     ) -> None:
         self.history = history
-        self.exactly_once = tuple(f"idempotent-{i}" for i in range(idempotent))
+        self.exactly_once = tuple(f"{prefix}idempotent-{i}" for i in range(idempotent))
         self.failures: list[str] = []
         self.granted = 0
         self._topic = topic
@@ -95,7 +97,7 @@ class Load:
         self._ending = threading.Event()
         self._allowed: dict[str, threading.Semaphore] = {}
         self._threads: list[threading.Thread] = []
-        for name in (*self.exactly_once, *(f"plain-{i}" for i in range(plain))):
+        for name in (*self.exactly_once, *(f"{prefix}plain-{i}" for i in range(plain))):
             self._allowed[name] = threading.Semaphore(0)
             producer = self._producer(bootstrap, idempotent=name in self.exactly_once)
             arguments = (name, producer, random.Random(rng.random()))

@@ -1,0 +1,129 @@
+"""Two nodes where there may be one: on one data directory, and on copies of one directory with one bucket.
+
+The first is a lock. The second is the incarnation: each start takes the next one in the bucket by compare-and-swap, every
+commit carries it, and whoever finds a newer one says so and stops. What the bucket holds afterwards is one history.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.clients import TIERED, Load, create_topic, read_everything, seal, until
+from tests.faults.history import History
+from tests.support.node import Node
+
+TOPIC = "twice"
+#: Uploads happen when a test asks for them, not by the clock.
+BY_SEAL = {**TIERED, "tidelog.tier.max.lag.ms": str(3600 * 1000), "internal.segment.bytes": str(1 << 20)}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node(tmp_path / "first") as node:
+        yield node
+
+
+def copy_of(node: Node, directory: Path) -> Node:
+    """Another node on a copy of the directory, taken now, with the same bucket."""
+    other = Node(directory, store=node.store)
+    shutil.copytree(node.data_dir, other.data_dir)
+    return other
+
+
+def write(node: Node, name: str, records: int) -> list[bytes]:
+    """The keys of `records` new records that the node has acknowledged, all beginning with `name`."""
+    history = History()
+    rng = random.Random(name)
+    with Load(history, node.kafka, TOPIC, 1, idempotent=1, plain=0, rng=rng, prefix=name) as load:
+        load.more(records)
+        load.settle()
+    return sorted(history.sends, key=lambda key: history.sends[key].number)
+
+
+def served(node: Node) -> list[bytes]:
+    return [seen.content.key for seen in read_everything(node.kafka, TOPIC, 1).partitions[0]]
+
+
+def local_bytes(node: Node) -> int:
+    return sum(file.stat().st_size for file in node.partition_dir(TOPIC).glob("*.log"))
+
+
+def offload(node: Node) -> None:
+    """All records are in the bucket and nowhere else."""
+    seal(node, TOPIC)
+    until(lambda: local_bytes(node) == 0, "local copies go")
+
+
+def says_so_and_stops(node: Node) -> None:
+    assert node.wait() == 1, node.output_tail()
+    assert "a copy of" in node.output_tail(5), node.output_tail()
+
+
+def test_a_second_process_on_the_same_directory_is_refused(node: Node, tmp_path: Path) -> None:
+    create_topic(node, TOPIC)
+    second = Node(node.directory)
+    second.output_path = tmp_path / "second.output"
+    second.spawn()
+    assert second.wait() == 1
+    assert f"another process uses {node.data_dir}" in second.output()
+
+    assert node.running
+    keys = write(node, "after", 100)
+    node.kill()
+    with second:
+        assert served(second) == keys
+
+
+@pytest.mark.parametrize("original_first", [True, False])
+def test_the_copy_that_runs_second_is_refused(node: Node, tmp_path: Path, original_first: bool) -> None:
+    create_topic(node, TOPIC, configs=BY_SEAL)
+    keys = write(node, "before", 300)
+    seal(node, TOPIC)
+    node.stop()
+    copy = copy_of(node, tmp_path / "copy")
+    runs, refused = (node, copy) if original_first else (copy, node)
+    with runs:
+        refused.spawn()
+        says_so_and_stops(refused)
+        keys += write(runs, "after", 100)
+        offload(runs)
+        assert served(runs) == keys
+
+
+def test_once_the_copy_has_committed_the_original_cannot(node: Node, tmp_path: Path) -> None:
+    create_topic(node, TOPIC, configs=BY_SEAL)
+    keys = write(node, "before", 300)
+    with copy_of(node, tmp_path / "copy") as copy:
+        write(node, "original", 200)
+        keys += write(copy, "copy", 100)
+        offload(copy)
+        seal(node, TOPIC, wait=False)
+        says_so_and_stops(node)
+        keys += write(copy, "later", 100)
+        offload(copy)
+        assert served(copy) == keys
+
+
+def test_a_copy_that_comes_second_to_the_manifest_takes_it_over_as_it_is(node: Node, tmp_path: Path) -> None:
+    """It has the newer incarnation, but the original extended the manifest before the copy's first commit."""
+    create_topic(node, TOPIC, configs=BY_SEAL)
+    keys = write(node, "before", 300)
+    with copy_of(node, tmp_path / "copy") as copy:
+        keys += write(node, "original", 200)
+        write(copy, "lost", 350)
+        offload(node)
+        seal(copy, TOPIC, wait=False)
+        until(lambda: "is discarded for the bucket's" in copy.output(), "the copy gives up its own history")
+        keys += write(copy, "copy", 100)
+        offload(copy)
+        assert served(copy) == keys
+
+        write(node, "too late", 100)
+        seal(node, TOPIC, wait=False)
+        says_so_and_stops(node)
+        assert served(copy) == keys
