@@ -208,7 +208,8 @@ class Node:
             self.access,
             ids_of=self.ids_of,
             policy=TieringPolicy(
-                max_lag_ms=lambda topic: self.configs.topic_int(self.metadata.image, topic, "tidelog.tier.max.lag.ms")
+                max_lag_ms=lambda topic: self.configs.topic_int(self.metadata.image, topic, "tidelog.tier.max.lag.ms"),
+                publish=lambda topic: self.topic_files.publish_now(topic),
             ),
             flusher=self.flusher,
             files=self.files,

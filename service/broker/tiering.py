@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from grpc_api.contract.log import SealedPartition
@@ -52,9 +52,11 @@ RETRY = BackoffSettings(0.2, 15.0)
 
 @dataclass(frozen=True, slots=True)
 class TieringPolicy:
-    """What tiering asks of the configs: `max_lag_ms(topic)` is `tidelog.tier.max.lag.ms`."""
+    """What tiering asks of the node: `max_lag_ms(topic)` is `tidelog.tier.max.lag.ms`; `publish(topic)` makes `topic.json`
+    name the topic, before the first upload, so that no reader finds ranges of a topic that it cannot name."""
 
     max_lag_ms: Callable[[str], int]
+    publish: Callable[[str], Awaitable[None]]
 
 
 class Tiering:
@@ -219,6 +221,7 @@ class Tiering:
     async def _compare(self, partition: Partition) -> None:
         """The store's own root is looked at before the first commit of this start."""
         assert self._client is not None
+        await self._policy.publish(partition.partition.topic)
         root = await self._client.load_root(self._ids_of(partition), self._writer())
         if root is not None:
             await self.accept(partition, root)

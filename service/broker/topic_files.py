@@ -63,7 +63,7 @@ class TopicFiles:
                 await self._guarded(doomed.name, self._sweep(doomed))
 
     async def publish_now(self, name: str) -> None:
-        """Before the first upload of a topic, so that no reader finds ranges of a topic that it cannot name."""
+        """Returns once `topic.json` names the topic, if it is live."""
         image = self._metadata.image
         topic = image.topic(name)
         if topic is not None:
