@@ -53,7 +53,7 @@ def test_every_record_of_every_segment_is_read(partition_dir: Path) -> None:
     assert offsets == list(range(RECORDS))
     assert "isvalid: false" not in printed
     payloads = re.findall(r"payload: (\d+)", printed)
-    assert payloads == ["%08d" % i * 20 for i in range(RECORDS)]
+    assert payloads == [f"{i:08d}" * 20 for i in range(RECORDS)]
 
 
 def test_offset_indexes_pass_its_sanity_check(partition_dir: Path) -> None:

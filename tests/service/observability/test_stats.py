@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.support.clients import TIERED, consume, create, local_bytes, produce, seal, until
 from tests.support.node import Node
-from tests.test_spine import TIERED, consume, create, local_bytes, produce, seal, until
 
 RECORDS = 2000
 
