@@ -61,6 +61,12 @@ class Fields:
             raise self.bad(f"{name!r} is {self._shown(name)}, not a number of 64 bits")
         return value
 
+    def natural(self, name: str) -> int:
+        value = self.number(name)
+        if value < 0:
+            raise self.bad(f"{name!r} is {value}, which is negative")
+        return value
+
     def number_or_none(self, name: str) -> int | None:
         return self.number(name) if self.has(name) else None
 

@@ -191,14 +191,14 @@ def decode(data: bytes, ids: Ids | None = None, *, sound: bool = True) -> Root:
         ids=found,
         format=version,
         state=_enum(fields, "state", State),
-        commit=fields.number("commit"),
+        commit=fields.natural("commit"),
         recent=tuple(CommitId(*pair) for pair in fields.pairs("recent", str)),
         committed_at=fields.number("committed_at"),
         writer=Writer(writer.number("node_id"), writer.number_or_none("incarnation"), writer.text("name")),
-        incarnation=fields.number("incarnation"),
+        incarnation=fields.natural("incarnation"),
         leader_epoch=fields.number("leader_epoch"),
-        log_start=fields.number("log_start"),
-        end=fields.number("end"),
+        log_start=fields.natural("log_start"),
+        end=fields.natural("end"),
         last_record_epoch=fields.number("last_record_epoch"),
         sidecar=_read_sidecar(fields, prefix),
         entries=_each(fields, "entries", prefix, _read_entry),
@@ -206,7 +206,7 @@ def decode(data: bytes, ids: Ids | None = None, *, sound: bool = True) -> Root:
         condemned=_each(fields, "condemned", prefix, _read_condemned),
         pins=_each(fields, "pins", prefix, _read_pin),
         pages=_each(fields, "pages", prefix, _read_page_ref),
-        swept=fields.number("swept"),
+        swept=fields.natural("swept"),
     )
     fault = broken(root) if sound else None
     if fault is not None:
@@ -232,6 +232,8 @@ def decode_page(data: bytes, ids: Ids, ref: PageRef) -> Page:
     )
     if page.kind is not ref.kind or len(page) != ref.count:
         raise fields.bad(f"it holds {len(page)} {page.kind.value} entries, its manifest says {ref.count}")
+    if page.entries and (page.entries[0].base, page.entries[-1].end) != (ref.base, ref.end):
+        raise fields.bad(f"its entries do not span [{ref.base}, {ref.end}) as its manifest says")
     return page
 
 
@@ -298,21 +300,21 @@ def _read_sidecar(fields: Fields, prefix: str) -> NewestSidecar | None:
 
 
 def _read_entry(fields: Fields, prefix: str) -> Entry:
-    number = fields.number
+    number, natural = fields.number, fields.natural
     return Entry(
-        base=number("base"),
-        end=number("end"),
+        base=natural("base"),
+        end=natural("end"),
         key=_key(fields, "key", prefix),
-        position=number("position"),
-        length=number("length"),
+        position=natural("position"),
+        length=natural("length"),
         sidecar_key=_key(fields, "sidecar", prefix),
         sections=_read_sections(fields),
         min_timestamp=number("min_timestamp"),
         max_timestamp=number("max_timestamp"),
-        max_timestamp_offset=number("max_timestamp_offset"),
-        records=number("records"),
-        bytes=number("bytes"),
-        crc32c=number("crc32c"),
+        max_timestamp_offset=natural("max_timestamp_offset"),
+        records=natural("records"),
+        bytes=natural("bytes"),
+        crc32c=natural("crc32c"),
         added=Stamp(*fields.number_pair("added")),
         gap_from=fields.number_or_none("gap_from"),
     )
@@ -330,25 +332,25 @@ def _read_condemned(fields: Fields, prefix: str) -> Condemned:
 
 
 def _read_pin(fields: Fields, prefix: str) -> Pin:
-    return Pin(fields.text("name"), fields.number("commit"), fields.number("log_start"), fields.number("end"))
+    return Pin(fields.text("name"), fields.natural("commit"), fields.natural("log_start"), fields.natural("end"))
 
 
 def _read_page_ref(fields: Fields, prefix: str) -> PageRef:
-    number = fields.number
+    number, natural = fields.number, fields.natural
     kind = _enum(fields, "kind", PageKind)
     return PageRef(
         kind=kind,
         key=_key(fields, "key", prefix),
-        base=number("base"),
-        end=number("end"),
-        count=number("count"),
-        length=number("length"),
-        crc32c=number("crc32c"),
+        base=natural("base"),
+        end=natural("end"),
+        count=natural("count"),
+        length=natural("length"),
+        crc32c=natural("crc32c"),
         min_timestamp=number("min_timestamp"),
         max_timestamp=number("max_timestamp"),
-        records=number("records"),
-        bytes=number("bytes"),
-        last_commit=number("last_commit"),
+        records=natural("records"),
+        bytes=natural("bytes"),
+        last_commit=natural("last_commit"),
         first_removed_ms=number("first_removed") if kind is PageKind.REMOVED else 0,
         gap_from=fields.number_or_none("gap_from"),
     )
