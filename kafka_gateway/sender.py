@@ -1,7 +1,7 @@
 """Sends what connections have to send: one gathered write a turn, and files straight from the page cache.
 
-A file goes out by sendfile in shares, so that one reader of a large answer holds up nobody: a share for one connection and
-a budget for all in each turn. sendfile would stop the whole loop while a disk is read; so the two ends of a share are
+A file goes out by sendfile in shares, so that one reader of a large answer holds up nobody: each turn has a budget, and
+each connection a share of it. sendfile would stop the whole loop while a disk is read; so the two ends of a share are
 probed without blocking first, and where they are not in memory a thread reads the share in (the kernel's cache then holds
 it) while the loop goes on.
 
@@ -23,9 +23,11 @@ from typing import TypeVar
 from kafka_gateway.connection import Connection
 from storage_tiers.types import FileSlice
 
-#: Bytes of files sent to one connection, and to all, in one turn.
-FILE_BYTES_A_TURN = 256 << 10
+#: Bytes of files sent in one turn to all connections, and the least and most to one of them. A whole answer of 1 MiB in
+#: one go costs half of what it costs in four; many readers get smaller shares, so that none waits long.
 ALL_FILE_BYTES_A_TURN = 4 << 20
+LEAST_SHARE = 256 << 10
+LARGEST_SHARE = 1 << 20
 #: Buffers gathered into one write, and up to which size they are joined instead.
 GATHERED = 64
 JOINED_BYTES = 64 << 10
@@ -55,13 +57,16 @@ class Sender:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._budget = ALL_FILE_BYTES_A_TURN
+        self._share = LARGEST_SHARE
         self._probe = bytearray(1)
         self._readers: ThreadPoolExecutor | None = None
         self.sent_bytes = 0
         self.reads_in_threads = 0
 
-    def new_turn(self) -> None:
+    def new_turn(self, connections: int) -> None:
+        """A turn that sends to so many connections begins."""
         self._budget = ALL_FILE_BYTES_A_TURN
+        self._share = min(LARGEST_SHARE, max(LEAST_SHARE, ALL_FILE_BYTES_A_TURN // max(1, connections)))
 
     def close(self) -> None:
         if self._readers is not None:
@@ -72,7 +77,7 @@ class Sender:
     ) -> Progress:
         """Sends as much as may be sent now. After READING, `resume(owner, failure)` is called on the loop once the next
         bytes are in memory. Raises OSError where the connection, or a file, is broken."""
-        share = FILE_BYTES_A_TURN
+        share = self._share
         try:
             while connection.out:
                 piece = connection.out[0]

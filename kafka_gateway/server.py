@@ -275,9 +275,10 @@ class GatewayServer:
     def _take_requests(self, session: Session) -> None:
         connection = session.connection
         apis = self._apis
+        counters = self.counters
         try:
             while (request := connection.next_request()) is not None:
-                self.counters.requests += 1
+                counters.requests += 1
                 api_key, version, correlation, start, end = request
                 api = apis.get(api_key)
                 if api is None or not api[0] <= version <= api[1]:
@@ -400,8 +401,8 @@ class GatewayServer:
         """Writes what the turn produced, each connection once."""
         if not self._dirty:
             return
-        self._sender.new_turn()
         dirty, self._dirty = self._dirty, []
+        self._sender.new_turn(len(dirty))
         for session in dirty:
             if not session.closed and not session.reading and not session.events & select.EPOLLOUT:
                 self._send(session)

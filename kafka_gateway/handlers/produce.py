@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 Results: TypeAlias = Sequence[Appended | LogError]
 
+_ACKS = frozenset(int(acks) for acks in Acks)
+_NONE, _ALL = int(Acks.NONE), int(Acks.ALL)
 _HEAD = struct.Struct(">ii")
 _PARTITION_V3 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
@@ -41,7 +43,7 @@ class ProduceHandler:
     def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
         request = self._parser.produce(data, view, start, end, version)
         acks = request.acks
-        if acks not in (1, -1, 0):
+        if acks not in _ACKS:
             error = InvalidRequiredAcks(f"acks={acks}; it is 0, 1 or -1 (all)")
             return self._refuse(request, version, correlation, error)
         try:
@@ -50,9 +52,9 @@ class ProduceHandler:
             return self._refuse(request, version, correlation, error)
         if isinstance(results, asyncio.Future):
             return self._throttled(results, request, version, correlation)
-        if acks == Acks.NONE:
+        if acks == _NONE:
             return _unanswered(request, results)
-        if acks == Acks.ALL:
+        if acks == _ALL:
             for result in results:
                 if isinstance(result, Appended) and result.committed is not None:
                     return self._committed(results, request, version, correlation)
@@ -74,7 +76,7 @@ class ProduceHandler:
         results.add_done_callback(functools.partial(_chain, request, done))
 
         def finish(final: Results) -> Sequence[Piece]:
-            if request.acks == Acks.NONE:
+            if request.acks == _NONE:
                 return _unanswered(request, final)
             return (encode(request, final, version, correlation),)
 
@@ -84,7 +86,7 @@ class ProduceHandler:
         """The same error for every partition."""
         if not isinstance(error, LogError):
             logger.error("Produce v%d failed", version, exc_info=error)
-        if request.acks == Acks.NONE:
+        if request.acks == _NONE:
             raise Hangup(str(error))
         refused = dict.fromkeys(range(len(request.indexes)), error)
         return (encode_with(request, [], version, correlation, refused),)
@@ -98,7 +100,7 @@ def _chain(request: ProduceRequest, done: asyncio.Future[Results], results: asyn
         done.cancel()
     elif (failure := results.exception()) is not None:
         done.set_exception(failure)
-    elif request.acks == Acks.ALL and any(isinstance(r, Appended) and r.committed for r in results.result()):
+    elif request.acks == _ALL and any(isinstance(r, Appended) and r.committed for r in results.result()):
         CommitWait(results.result(), request.timeout_ms, done)
     else:
         done.set_result(results.result())

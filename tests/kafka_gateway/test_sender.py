@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from kafka_gateway.connection import Connection, Limits
-from kafka_gateway.sender import ALL_FILE_BYTES_A_TURN, FILE_BYTES_A_TURN, Progress, Sender
+from kafka_gateway.sender import ALL_FILE_BYTES_A_TURN, LARGEST_SHARE, LEAST_SHARE, Progress, Sender
 from storage_tiers.types import FileSlice, SharedFile
 
 
@@ -55,14 +55,14 @@ def nobody(_: object, __: OSError | None) -> None:
 async def finish(sender: Sender, near: socket.socket, far: socket.socket, connection: Connection) -> bytes:
     out = []
     while connection.out:
-        sender.new_turn()
+        sender.new_turn(1)
         sender.send(near, connection, None, nobody)
         out.append(drained(far))
     return b"".join(out)
 
 
 async def test_a_large_file_goes_in_shares(sockets: tuple[socket.socket, socket.socket]) -> None:
-    content = os.urandom(FILE_BYTES_A_TURN + 1000)
+    content = os.urandom(LARGEST_SHARE + 1000)
     file = shared_file(content)
     sender, connection = (
         Sender(asyncio.get_running_loop()),
@@ -71,21 +71,23 @@ async def test_a_large_file_goes_in_shares(sockets: tuple[socket.socket, socket.
     progress = sender.send(sockets[0], connection, None, nobody)
     first = drained(sockets[1])
     assert progress in (Progress.SHARED, Progress.BLOCKED)
-    assert len(first) <= 4 + FILE_BYTES_A_TURN
+    assert len(first) <= 4 + LARGEST_SHARE
     assert first + await finish(sender, *sockets, connection) == b"head" + content + b"tail"
     assert (file.users, connection.unsent) == (0, 0)
 
 
 async def test_all_connections_share_one_budget(sockets: tuple[socket.socket, socket.socket]) -> None:
-    sender = Sender(asyncio.get_running_loop())
-    file = shared_file(bytes(FILE_BYTES_A_TURN))
-    sent = 0
-    for _ in range(2 * ALL_FILE_BYTES_A_TURN // FILE_BYTES_A_TURN):
-        connection = answering(FileSlice(file.acquire(), 0, FILE_BYTES_A_TURN))
+    sender, readers = Sender(asyncio.get_running_loop()), 100
+    file = shared_file(bytes(LARGEST_SHARE))
+    sender.new_turn(readers)
+    sent = []
+    for _ in range(readers):
+        connection = answering(FileSlice(file.acquire(), 0, LARGEST_SHARE))
         sender.send(sockets[0], connection, None, nobody)
-        sent += len(drained(sockets[1]))
+        sent.append(len(drained(sockets[1])))
         connection.abandon()
-    assert ALL_FILE_BYTES_A_TURN <= sent < ALL_FILE_BYTES_A_TURN + FILE_BYTES_A_TURN
+    assert max(sent) <= LEAST_SHARE
+    assert ALL_FILE_BYTES_A_TURN - LEAST_SHARE < sum(sent) < ALL_FILE_BYTES_A_TURN + LEAST_SHARE
     file.release()
 
 
@@ -122,9 +124,10 @@ async def test_a_file_shorter_than_promised_is_an_error(sockets: tuple[socket.so
 async def test_what_is_not_in_memory_is_read_in_a_thread_first(
     sockets: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = os.urandom(FILE_BYTES_A_TURN + 5)
+    content = os.urandom(LEAST_SHARE + 5)
     file = shared_file(content)
     sender, connection = Sender(asyncio.get_running_loop()), answering(b"head", FileSlice(file, 0, len(content)))
+    sender.new_turn(1000)
     resumed: asyncio.Queue[OSError | None] = asyncio.Queue()
 
     def resume(_: object, failure: OSError | None) -> None:
@@ -141,7 +144,7 @@ async def test_what_is_not_in_memory_is_read_in_a_thread_first(
     assert file.users == 1
     # That share is sent without being probed again; the next one is not in memory either.
     assert sender.send(sockets[0], connection, None, resume) is Progress.SHARED
-    sender.new_turn()
+    sender.new_turn(1000)
     assert sender.send(sockets[0], connection, None, resume) is Progress.READING
     assert await resumed.get() is None
     assert sender.send(sockets[0], connection, None, resume) is Progress.DONE
