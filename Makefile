@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 PORT ?= 9092
 STORE ?= file://$(CURDIR)/data/store
 DATA ?= data/node
+# Also for what pip installs to build others.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Tests that share one Spark session run in one worker; the rest are spread over the cores.
 WORKERS ?= $(shell nproc)
 
@@ -18,13 +20,13 @@ help:  ## list the targets
 $(VENV)/.server: pyproject.toml constraints.txt hatch_build.py
 	@scripts/system-packages build
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[server]'
+	$(BIN)/python -m pip install -q -e '.[server]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt hatch_build.py
 	@scripts/system-packages build
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -q -e '.[dev]'
 	@touch $@ $(VENV)/.server
 
 install: $(VENV)/.dev kernels  ## .venv with the tidelog command and all that development needs
@@ -70,7 +72,7 @@ proto: install  ## generate code from the .proto files
 
 lock:  ## remake constraints.txt from pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q uv
+	@PIP_CONSTRAINT= $(BIN)/python -m pip install -q uv
 	@$(BIN)/uv pip compile -q --upgrade --python-version 3.11 --all-extras --no-emit-index-url --no-header --no-annotate \
 		pyproject.toml -o constraints.txt
 
