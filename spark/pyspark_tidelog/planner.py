@@ -83,11 +83,12 @@ def _pieces(
 
 def _cut(entry: Entry, sidecar: Sidecar, start: int, stop: int, max_bytes: int) -> Iterator[Piece]:
     _, first_byte = sidecar.floor_position(start)
-    end_byte = sidecar.end_position(stop - 1)
+    # Compaction may have taken an entry's first offsets: then what lies below its first batch is of the first interval.
+    end_byte = sidecar.end_position(max(stop - 1, sidecar.index[0].base_offset))
     parts = max(1, -(-(end_byte - first_byte) // max_bytes))
     cuts = _cut_positions(sidecar, first_byte, end_byte, parts)
     starts = {row.position: row.base_offset for row in sidecar.index}
-    starts[0] = entry.base  # offsets below the first batch are of the first piece
+    starts[0] = entry.base
     for low, high in itertools.pairwise(cuts):
         base, end = starts[low], starts.get(high, entry.end)
         yield Piece(entry, low, high, base, end, max(start, base), min(stop, end))

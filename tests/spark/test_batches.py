@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_tidelog.batches import runs
@@ -34,6 +34,7 @@ def chunks(data: bytes, sizes: list[int]) -> Iterator[memoryview]:
     yield memoryview(data)[at:]
 
 
+@settings(deadline=None)
 @given(sizes=st.lists(st.integers(0, 400), max_size=30))
 def test_any_chunks_give_the_same_batches(sizes: list[int]) -> None:
     found = list(runs(piece_of(), chunks(DATA, sizes)))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_tidelog.options import EARLIEST, LATEST, Bound, OptionError
@@ -71,6 +71,7 @@ def check_cover(splits: Sequence[Split], start: int, end: int) -> None:
     assert at == end
 
 
+@settings(deadline=None)
 @given(log=logs(), data=st.data())
 def test_splits_cover_the_range_exactly_once(log: tuple[list[Entry], dict[str, Sidecar]], data: st.DataObject) -> None:
     entries, sidecars = log
@@ -115,6 +116,14 @@ def test_offsets_inside_an_entry_read_only_their_intervals() -> None:
     (piece,) = split.pieces
     assert (piece.first_byte, piece.end_byte, piece.base, piece.end) == (12_000, 13_000, 120, 130)
     assert (piece.start, piece.stop) == (123, 127)
+
+
+def test_a_range_below_an_entrys_first_batch_reads_the_first_interval() -> None:
+    entry = entry_of(IDS, 0, 1000, 1, size=100_000)
+    sidecar = sidecar_of(entry, [(offset, (offset - 50) * 100) for offset in range(50, 1000, 10)])
+    splits = splits_of(root_of([entry]), no_page, lambda _: sidecar, 10, 20, 1 << 20)
+    check_cover(splits, 10, 20)
+    assert [split.bytes for split in splits] == [1000]
 
 
 def test_nothing_to_read_is_no_split() -> None:

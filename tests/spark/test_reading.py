@@ -165,6 +165,21 @@ def test_any_range_in_any_splits_is_read_exactly_once(bucket: Bucket, store: Pat
     assert offsets(read(wanted, ONLY_OFFSETS)) == list(range(start, end))
 
 
+@pytest.mark.parametrize(("start", "end"), [(0, 40), (0, 1), (3, 9), (9, 10), (10, 31), (25, 40), (39, 40), (20, 20)])
+def test_ranges_with_gaps(bucket: Bucket, store: Path, start: int, end: int) -> None:
+    """As compaction leaves them: offsets missing at an entry's beginning and end, between batches and inside them."""
+    there = [5, 8, 12, 13, 25, 38]
+    first = build_batch(
+        [record(5), record(8)], base_offset=4, offset_deltas=(1, 4), last_offset_delta=5, leader_epoch=1
+    )
+    second = build_batch([record(12), record(13)], base_offset=12, leader_epoch=1)
+    third = build_batch([record(25)], base_offset=25, leader_epoch=1)
+    bucket.extend("a", first + second, base=0, end=20)
+    bucket.extend("a", third + numbered(38, 1), base=20, end=40)
+    found = read_offsets(store, startingOffsets=f'{{"a": {{"0": {start}}}}}', endingOffsets=f'{{"a": {{"0": {end}}}}}')
+    assert found == [offset for offset in there if start <= offset < end]
+
+
 def test_small_splits_are_many(bucket: Bucket, store: Path) -> None:
     bucket.extend("a", numbered(0, 2000, per_batch=20, value_bytes=200))
     (plan,) = describe(**options(store, "a", maxBytesPerPartition="64k"))
