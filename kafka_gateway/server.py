@@ -29,6 +29,7 @@ from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.registry import APIS, Api, by_key
 from kafka_gateway.reply import Handler, Hangup, Later, Reply
 from kafka_gateway.sender import Progress, Sender
+from kafka_gateway.session import READ, Counters, Session
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +37,11 @@ logger = logging.getLogger(__name__)
 RECEIVE_BUFFER = 1 << 20
 #: Sockets looked at in one turn; the others come in the next.
 EVENTS_A_TURN = 512
+#: Requests of one connection started in one turn; a client may send thousands in one segment.
+REQUESTS_A_TURN = 256
 #: Connections accepted in one turn.
 ACCEPTS_A_TURN = 64
 
-_READ = select.EPOLLIN | select.EPOLLRDHUP
 _GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
 
@@ -59,53 +61,6 @@ class GatewaySettings:
     #: How long `stop` lets answers be finished and sent.
     stop_timeout_ms: int = 5_000
     backlog: int = 1024
-
-
-class Session:
-    """A connection and its socket. `events` is what the epoll watches; `ending` says why it closes once all is sent."""
-
-    __slots__ = (
-        "address",
-        "closed",
-        "connection",
-        "ending",
-        "events",
-        "fd",
-        "held_bytes",
-        "last_active",
-        "pending",
-        "reading",
-        "socket",
-    )
-
-    def __init__(self, sock: socket.socket, address: object, connection: Connection, now: float) -> None:
-        self.socket = sock
-        self.address = address
-        self.fd = sock.fileno()
-        self.connection = connection
-        self.events = _READ
-        self.last_active = now
-        self.held_bytes = 0
-        self.pending: dict[Slot, tuple[int, asyncio.Future[Any]]] = {}
-        self.reading = False
-        self.ending: str | None = None
-        self.closed = False
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether answers are still to be made or sent."""
-        return bool(self.connection.waiting or self.connection.out)
-
-
-@dataclass(slots=True)
-class Counters:
-    """Plain numbers for a metrics collector to read."""
-
-    connections_accepted: int = 0
-    connections_closed: int = 0
-    requests: int = 0
-    received_bytes: int = 0
-    failures: int = 0
 
 
 def listen(settings: GatewaySettings) -> socket.socket:
@@ -268,17 +223,17 @@ class GatewayServer:
         if not session.connection.waiting or events & (select.EPOLLHUP | select.EPOLLERR):
             self._close(session, "gone before its answers were sent")
             return
-        self._watch(session, session.events & ~_READ)
+        self._watch(session, session.events & ~READ)
         for _, future in list(session.pending.values()):
             future.cancel()
 
     def _take_requests(self, session: Session) -> None:
         connection = session.connection
         apis = self._apis
-        counters = self.counters
+        left = REQUESTS_A_TURN
         try:
-            while (request := connection.next_request()) is not None:
-                counters.requests += 1
+            while left and (request := connection.next_request()) is not None:
+                left -= 1
                 api_key, version, correlation, start, end = request
                 api = apis.get(api_key)
                 if api is None or not api[0] <= version <= api[1]:
@@ -291,7 +246,9 @@ class GatewayServer:
                     self._take_reply(session, api_key, reply)
                 if connection.start == connection.end:
                     break
-            if connection.start != connection.end:
+            if left == 0:
+                self._loop.call_soon(self._go_on, session)
+            elif connection.start != connection.end:
                 self._refuse_early(connection)
         except (InvalidFrame, Malformed, Hangup) as error:
             self._end(session, str(error))
@@ -301,6 +258,8 @@ class GatewayServer:
             logger.exception("a request of %s failed beyond its handler; its connection is closed", session.address)
             self._end(session, "failure")
             return
+        finally:
+            self.counters.requests += REQUESTS_A_TURN - left
         connection.settle()
         if connection.held_bytes != session.held_bytes:
             self._hold(session)
@@ -375,6 +334,12 @@ class GatewayServer:
         self._resume(session)
         self._dirty.append(session)
         self._flush_soon()
+
+    def _go_on(self, session: Session) -> None:
+        """Takes what was left when the turn's share of requests was used up."""
+        if not session.closed:
+            self._resume(session)
+            self._flush()
 
     def _resume(self, session: Session) -> None:
         """Takes up what arrived while no request could start."""

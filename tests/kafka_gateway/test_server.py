@@ -14,7 +14,7 @@ import pytest
 
 from grpc_api.contract.topics import NewTopic
 from kafka_gateway.connection import Limits
-from kafka_gateway.server import GatewayServer, GatewaySettings, serve
+from kafka_gateway.server import REQUESTS_A_TURN, GatewayServer, GatewaySettings, serve
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
@@ -161,6 +161,19 @@ async def test_a_large_batch_goes_in_and_out(tmp_path: Path, size: int) -> None:
         assert body is not None
         assert len(response("fetch", 11, body).responses[0].partitions[0].records) == 2 * len(batch)
         assert server._held_bytes == 0
+
+
+async def test_thousands_of_requests_in_one_segment_are_taken_in_shares(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (core, server), connected(server) as client, connected(server) as other:
+        count = 20 * REQUESTS_A_TURN
+        await other.ask("metadata", 9, topics=None)
+        client.send(*(produce(place, acks=0) for place in range(count)), metadata(count))
+        await until(lambda: core.partitions[PARTITION].next_offset > 0)
+        other.send(metadata(7))
+        assert await other.correlation() == 7
+        assert core.partitions[PARTITION].next_offset < count
+        assert await client.correlation() == count
+        assert core.partitions[PARTITION].next_offset == count
 
 
 # --- what ends a connection --------------------------------------------------------------------------------------------

@@ -1,0 +1,61 @@
+"""What the server holds for one client."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_gateway.connection import Connection, Slot
+
+#: What the epoll watches while requests are wanted.
+READ = select.EPOLLIN | select.EPOLLRDHUP
+
+
+class Session:
+    """A connection and its socket. `events` is what the epoll watches; `ending` says why it closes once all is sent."""
+
+    __slots__ = (
+        "address",
+        "closed",
+        "connection",
+        "ending",
+        "events",
+        "fd",
+        "held_bytes",
+        "last_active",
+        "pending",
+        "reading",
+        "socket",
+    )
+
+    def __init__(self, sock: socket.socket, address: object, connection: Connection, now: float) -> None:
+        self.socket = sock
+        self.address = address
+        self.fd = sock.fileno()
+        self.connection = connection
+        self.events = READ
+        self.last_active = now
+        self.held_bytes = 0
+        self.pending: dict[Slot, tuple[int, asyncio.Future[Any]]] = {}
+        self.reading = False
+        self.ending: str | None = None
+        self.closed = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether answers are still to be made or sent."""
+        return bool(self.connection.waiting or self.connection.out)
+
+
+@dataclass(slots=True)
+class Counters:
+    """Plain numbers for a metrics collector to read."""
+
+    connections_accepted: int = 0
+    connections_closed: int = 0
+    requests: int = 0
+    received_bytes: int = 0
+    failures: int = 0
