@@ -100,6 +100,8 @@ class Assignment:
             )
             self._configure(opened, image)
             self._on_open(opened, lost(key))
+            if opened.unavailable is None:
+                opened.log.hot.begin_epoch(placed.leader_epoch)
 
     def _close_topic(self, topic: TopicImage) -> None:
         for number in range(len(topic.partitions)):

@@ -172,6 +172,7 @@ class Partition:
         self.reads_blocked = None
         if isinstance(self.unavailable, LeaderNotAvailable):
             self.unavailable = None
+        self.log.hot.begin_epoch(self.state.leader_epoch)
         self._plan_wake()
 
     def begin_at(self, offset: int) -> None:

@@ -170,6 +170,7 @@ async def test_leader_epochs_rise_at_every_start_and_fence_the_old(tmp_path: Pat
         assert node.node.partitions.get(T0).state.leader_epoch == before + 1
         (answer,) = await node.fetch(FetchPartition(T0, 0, 100, current_leader_epoch=before))
         assert isinstance(answer.error, FencedLeaderEpoch)
+        assert await node.log.epoch_end_offset(T0, before + 1) == (before + 1, 1)
         await node.append("t", b"b")
         assert await node.log.epoch_end_offset(T0, before) == (before, 1)
         assert [record.value for record in await node.read("t", 0)] == [b"a", b"b"]
