@@ -30,6 +30,7 @@ from kafka_gateway.registry import APIS, Api, by_key
 from kafka_gateway.reply import Handler, Hangup, Later, Reply
 from kafka_gateway.sender import Progress, Sender
 from kafka_gateway.session import READ, Counters, Session
+from storage_tiers.errors import RequestTimedOut
 
 logger = logging.getLogger(__name__)
 
@@ -305,6 +306,8 @@ class GatewayServer:
             if not future.cancelled():
                 failure = future.exception()
                 pieces = later.finish(future.result()) if failure is None else later.refuse(failure)
+            elif not self._stopping and not session.closed:
+                pieces = later.refuse(RequestTimedOut("the broker gave this request up; ask again"))
         except Hangup as error:
             self._close(session, str(error))
             return

@@ -233,6 +233,35 @@ async def test_trailing_bytes_are_ignored_as_kafka_does(tmp_path: Path) -> None:
         assert [await client.correlation(), await client.correlation()] == [9, 9]
 
 
+@pytest.mark.parametrize("seed", range(20))
+async def test_garbage_harms_nobody(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    async with serving(tmp_path) as (core, server), connected(server) as good:
+        for _ in range(10):
+            async with connected(server) as client:
+                size = chance.randrange(60)
+                key, version = chance.choice(sorted(server._apis)), chance.randrange(12)
+                head = struct.pack(">ihhi", 8 + size, key, version, 1) if chance.random() < 0.8 else b""
+                client.send(head + chance.randbytes(size))
+                good.send(produce(1))
+                assert await good.correlation() == 1
+        await until(lambda: server.connections == 1)
+        assert core.partitions[PARTITION].next_offset == 10
+
+
+async def test_a_request_that_the_core_gives_up_is_answered(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (core, server), connected(server) as client:
+        client.send(fetch(1, wait_ms=60_000))
+        await until(lambda: bool(core.partitions[PARTITION].waiters))
+        for task in asyncio.all_tasks():
+            if "_fetch_later" in repr(task.get_coro()):
+                task.cancel()
+        body = await client.receive()
+        assert body is not None
+        assert int(response("fetch", 11, body).error_code) == 7
+        assert (await client.ask("metadata", 9, topics=None)).topics
+
+
 # --- bounds ------------------------------------------------------------------------------------------------------------
 async def test_a_client_that_does_not_read_stops_being_served(tmp_path: Path) -> None:
     batch = record_batch(bytes(1 << 20))
