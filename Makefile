@@ -48,8 +48,9 @@ test-tools: install  ## kcat, Node packages, Kafka's jars and versitygw: what th
 run: $(VENV)/.server  ## a node on 127.0.0.1:9092, data under ./data (PORT=, DATA=, STORE=, ARGS=)
 	@$(BIN)/tidelog serve --port $(PORT) --data-dir $(DATA) --store $(STORE) $(ARGS)
 
-demo: test-tools  ## real flights through the node, the bucket, and PySpark
-	@$(BIN)/python -m examples.flights.demo
+demo: install  ## real flights through the node, the bucket, and PySpark (ARGS=--help)
+	@scripts/system-packages demo
+	@$(BIN)/python -m examples.flights.demo $(ARGS)
 
 bench: test-tools  ## produce and fetch against the floor, in one interleaved run
 	@$(BIN)/python -m benchmarks.run $(ARGS)

@@ -1,0 +1,1 @@
+"""Programs that use tidelog as its users do: through its command, Kafka clients and PySpark."""

@@ -1,0 +1,106 @@
+"""Reads the flights back: all of them with an ordinary Kafka consumer, a few by time with kcat."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from examples.flights.data import Flight
+
+BATCH = 5000
+#: Seconds that a batch may take to fill.
+POLL_S = 0.2
+#: Seconds without any record after which the rest is given up.
+PATIENCE_S = 60.0
+
+
+class ReadBackFailed(RuntimeError):
+    """What came back is not what was written."""
+
+
+@dataclass
+class ReadBack:
+    """`ends` is each partition's next offset; `keys` the carriers that it holds."""
+
+    records: int = 0
+    checksum: int = 0
+    ends: dict[int, int] = field(default_factory=dict)
+    keys: dict[int, set[bytes]] = field(default_factory=dict)
+
+    def take(self, message: Message) -> None:
+        error, value, key = message.error(), message.value(), message.key()
+        partition, offset = message.partition(), message.offset()
+        if error is not None or value is None or key is None or partition is None:
+            raise ReadBackFailed(f"no record came, but {error}")
+        following = self.ends.get(partition, 0)
+        if offset != following:
+            raise ReadBackFailed(f"partition {partition}: offset {offset} came where {following} was to come")
+        self.ends[partition] = following + 1
+        self.keys.setdefault(partition, set()).add(key)
+        self.records += 1
+        self.checksum += zlib.crc32(value)
+
+
+class Found(NamedTuple):
+    """A record as kcat prints it."""
+
+    offset: int
+    flight: Flight
+
+
+def read_all(bootstrap: str, topic: str, partitions: int, count: int, advance: Callable[[int], object]) -> ReadBack:
+    """Every record from offset 0 on, `count` in all; ReadBackFailed at a gap, a repeat, or a silence."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "flights", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+    found = ReadBack()
+    silent_since = time.monotonic()
+    try:
+        while found.records < count:
+            batch = consumer.consume(BATCH, POLL_S)
+            for message in batch:
+                found.take(message)
+            advance(len(batch))
+            if batch:
+                silent_since = time.monotonic()
+            elif time.monotonic() - silent_since > PATIENCE_S:
+                raise ReadBackFailed(f"{found.records} of {count} records came, then none")
+    finally:
+        consumer.close()
+    return found
+
+
+def kcat_command(bootstrap: str, topic: str, partition: int, timestamp: int, count: int) -> list[str]:
+    """The first `count` records at or after `timestamp` (ms since 1970): offset, timestamp, key and value a line."""
+    words = ["kcat", "-C", "-b", bootstrap, "-t", topic, "-p", str(partition)]
+    return [*words, "-o", f"s@{timestamp}", "-c", str(count), "-q", "-f", r"%o\t%T\t%k\t%s\n"]
+
+
+def seek_with_kcat(bootstrap: str, topic: str, partition: int, timestamp: int, count: int) -> list[Found]:
+    command = kcat_command(bootstrap, topic, partition, timestamp, count)
+    printed = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
+    return [_parsed(line) for line in printed.splitlines()]
+
+
+def _parsed(line: bytes) -> Found:
+    offset, timestamp, key, value = line.split(b"\t", 3)
+    return Found(int(offset), Flight(key, value, int(timestamp)))
+
+
+def expected_at(flights: Iterable[Flight], keys: set[bytes], timestamp: int, count: int) -> list[Found]:
+    """What the table says a seek must find in the partition of these keys, whose n-th flight has offset n."""
+
+    def found() -> Iterator[Found]:
+        begun = False
+        for offset, flight in enumerate(flight for flight in flights if flight.key in keys):
+            begun = begun or flight.timestamp >= timestamp
+            if begun:
+                yield Found(offset, flight)
+
+    return list(islice(found(), count))
