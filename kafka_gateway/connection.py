@@ -65,13 +65,14 @@ class Connection:
     __slots__ = (
         "_barrier",
         "_limits",
-        "_own",
         "_scratch",
         "_scratch_view",
         "data",
         "end",
+        "files",
         "is_read_in",
         "out",
+        "owns_buffer",
         "start",
         "unsent",
         "view",
@@ -82,7 +83,7 @@ class Connection:
         self._limits = limits
         self._scratch = scratch
         self._scratch_view = memoryview(scratch)
-        self._own = False
+        self.owns_buffer = False
         self._barrier = False
         self.data = scratch
         self.view = self._scratch_view
@@ -91,16 +92,18 @@ class Connection:
         self.waiting: deque[Slot] = deque()
         self.out: deque[Piece] = deque()
         self.unsent = 0
+        #: How many of the pieces to send are files.
+        self.files = 0
         #: Whether the next share of a file was read into memory just now.
         self.is_read_in = False
 
     # --- receiving ----------------------------------------------------------------------------------------------------
     def target(self) -> memoryview:
         """Where the next bytes go; empty while a complete request may not start."""
-        return self.view[self.end :] if self._own else self._scratch_view
+        return self.view[self.end :] if self.owns_buffer else self._scratch_view
 
     def received(self, count: int) -> None:
-        if self._own:
+        if self.owns_buffer:
             self.end += count
         else:
             self.start = 0
@@ -165,7 +168,7 @@ class Connection:
     @property
     def stalled(self) -> bool:
         """Whether nothing would be gained by receiving now."""
-        if self._own and self.end == len(self.data):
+        if self.owns_buffer and self.end == len(self.data):
             return True
         if not self.waiting and not self.unsent:
             return False
@@ -179,11 +182,11 @@ class Connection:
         """Keeps what was not taken; afterwards the shared buffer may be received into again."""
         left = self.end - self.start
         if left == 0:
-            if self._own:
+            if self.owns_buffer:
                 self._use(self._scratch, self._scratch_view, 0, own=False)
             return
         wanted = self._wanted(left)
-        if self._own and (wanted <= left or (self.start == 0 and left < len(self.data))):
+        if self.owns_buffer and (wanted <= left or (self.start == 0 and left < len(self.data))):
             return
         kept = bytearray(wanted)
         kept[:left] = self.view[self.start : self.end]
@@ -203,7 +206,7 @@ class Connection:
         self.view = view
         self.start = 0
         self.end = end
-        self._own = own
+        self.owns_buffer = own
 
     # --- answering ----------------------------------------------------------------------------------------------------
     def hold(self, api_key: int) -> Slot:
@@ -235,14 +238,15 @@ class Connection:
 
     def _send(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
-            self.unsent += piece.length if isinstance(piece, FileSlice) else len(piece)
+            if isinstance(piece, FileSlice):
+                self.unsent += piece.length
+                self.files += 1
+            else:
+                self.unsent += len(piece)
         self.out.extend(pieces)
 
     def to_send(self, limit: int) -> tuple[list[bytes | memoryview], int]:
         """The byte pieces before the next file, and their size; at most `limit` pieces."""
-        first = self.out[0]
-        if len(self.out) == 1 and not isinstance(first, FileSlice):
-            return [first], self.unsent
         pieces: list[bytes | memoryview] = []
         size = 0
         for piece in self.out:
@@ -256,7 +260,7 @@ class Connection:
         """So many bytes of what `to_send` gave have left."""
         self.unsent -= count
         out = self.out
-        if not self.unsent:
+        if not self.unsent and not self.files:
             out.clear()
             return
         while count:
@@ -277,6 +281,7 @@ class Connection:
             self.out[0] = FileSlice(piece.file, piece.position + count, piece.length - count)
             return
         self.out.popleft()
+        self.files -= 1
         piece.file.release()
 
     def discard(self) -> None:
@@ -286,7 +291,7 @@ class Connection:
     @property
     def held_bytes(self) -> int:
         """Memory that this connection keeps for requests which are not whole, or may not start."""
-        return len(self.data) if self._own else 0
+        return len(self.data) if self.owns_buffer else 0
 
     def abandon(self) -> None:
         """Gives up every answer; their files are released."""
@@ -296,6 +301,7 @@ class Connection:
         self.waiting.clear()
         self.out.clear()
         self.unsent = 0
+        self.files = 0
 
 
 def release(pieces: Sequence[Piece] | deque[Piece]) -> None:

@@ -96,6 +96,26 @@ class Sender:
             return Progress.BLOCKED
         return Progress.DONE
 
+    def send_small(self, sock: socket.socket, connection: Connection) -> bool:
+        """The usual turn, without ceremony: small answers and no file. False if anything is left for `send`."""
+        if connection.files or connection.unsent > JOINED_BYTES:
+            return False
+        out = connection.out
+        if not out:
+            return True
+        size = connection.unsent
+        try:
+            count = sock.send(out[0] if len(out) == 1 else b"".join(out))  # type: ignore[arg-type]
+        except BlockingIOError:
+            return False
+        self.sent_bytes += count
+        if count == size:
+            out.clear()
+            connection.unsent = 0
+            return True
+        connection.sent(count)
+        return False
+
     def _send_bytes(self, sock: socket.socket, connection: Connection) -> None:
         """One write of the byte pieces up to the next file."""
         pieces, size = connection.to_send(GATHERED)

@@ -261,9 +261,10 @@ class GatewayServer:
             return
         finally:
             self.counters.requests += REQUESTS_A_TURN - left
-        connection.settle()
-        if connection.held_bytes != session.held_bytes:
-            self._hold(session)
+        if connection.owns_buffer or connection.start != connection.end:
+            connection.settle()
+            if connection.held_bytes != session.held_bytes:
+                self._hold(session)
         if connection.out:
             self._dirty.append(session)
 
@@ -333,6 +334,7 @@ class GatewayServer:
         if session.closed:
             release(pieces)
             return
+        session.last_active = self._loop.time()
         session.connection.fill(slot, pieces)
         self._resume(session)
         self._dirty.append(session)
@@ -370,21 +372,22 @@ class GatewayServer:
         if not self._dirty:
             return
         dirty, self._dirty = self._dirty, []
-        self._sender.new_turn(len(dirty))
+        sender = self._sender
+        sender.new_turn(len(dirty))
         for session in dirty:
             if not session.closed and not session.reading and not session.events & select.EPOLLOUT:
-                self._send(session)
+                try:
+                    if session.ending is not None or not sender.send_small(session.socket, session.connection):
+                        self._send(session)
+                except OSError as error:
+                    self._close(session, str(error))
         if self._dirty:
             self._flush_soon()
 
     def _send(self, session: Session) -> None:
         connection = session.connection
         congested = connection.congested
-        try:
-            progress = self._sender.send(session.socket, connection, session, self._read_in)
-        except OSError as error:
-            self._close(session, str(error))
-            return
+        progress = self._sender.send(session.socket, connection, session, self._read_in)
         session.last_active = self._now
         if progress is Progress.BLOCKED:
             self._watch(session, session.events | select.EPOLLOUT)

@@ -106,6 +106,26 @@ async def test_a_socket_that_takes_no_more_is_blocked(sockets: tuple[socket.sock
     assert first + await finish(sender, *sockets, connection) == b"".join(pieces)
 
 
+async def test_small_answers_go_without_ceremony(sockets: tuple[socket.socket, socket.socket]) -> None:
+    sender, connection = Sender(asyncio.get_running_loop()), answering(b"one", b"two")
+    assert sender.send_small(sockets[0], connection)
+    assert (drained(sockets[1]), connection.unsent, list(connection.out)) == (b"onetwo", 0, [])
+    assert sender.send_small(sockets[0], connection)
+    file = shared_file(b"x")
+    connection.answer((b"head", FileSlice(file, 0, 1)))
+    assert not sender.send_small(sockets[0], connection)
+    assert drained(sockets[1]) == b""
+    connection.abandon()
+    assert not sender.send_small(sockets[0], answering(bytes(1 << 20)))
+
+
+async def test_an_empty_slice_at_the_end_is_released(sockets: tuple[socket.socket, socket.socket]) -> None:
+    file = shared_file(b"")
+    sender, connection = Sender(asyncio.get_running_loop()), answering(b"a", FileSlice(file, 0, 0))
+    assert sender.send(sockets[0], connection, None, nobody) is Progress.DONE
+    assert (drained(sockets[1]), file.users) == (b"a", 0)
+
+
 async def test_an_empty_slice_is_released(sockets: tuple[socket.socket, socket.socket]) -> None:
     file = shared_file(b"")
     sender, connection = Sender(asyncio.get_running_loop()), answering(b"a", FileSlice(file, 0, 0), b"b")
