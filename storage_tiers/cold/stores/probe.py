@@ -9,26 +9,36 @@ Not promised: that conditions are atomic under a race (the conformance suite sho
 from __future__ import annotations
 
 from storage_tiers.clock import Rng
-from storage_tiers.cold.object_store import ObjectStore
+from storage_tiers.cold.object_store import ObjectInfo, ObjectStore
 from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierUnavailable
+
+#: No probe takes longer; what is older was left by a node that died while it probed. By the store's clock, in ms.
+LEFT_OVER_MS = 120_000
 
 
 async def probe_conditional_writes(store: ObjectStore, key_prefix: str, rng: Rng) -> None:
-    """Seven small requests under `key_prefix`, and one more to delete the probe's key.
+    """Seven small requests under `key_prefix`, one more to delete the probe's key, and one to find what others left.
 
     `StoreRefused` names what the store ignores or denies; `TierUnavailable` if it does not answer.
     """
-    key = f"{key_prefix}probe-{rng.token(8).hex()}.json"
+    name = f"{key_prefix}probe-"
+    key = f"{name}{rng.token(8).hex()}.json"
     try:
-        await _probe(store, key)
+        now_ms = await _probe(store, key)
     finally:
         await _delete_quietly(store, key)
+    left_over = [info.key async for info in store.list(name) if info.modified_ms + LEFT_OVER_MS < now_ms]
+    if left_over:
+        await store.delete(left_over)
 
 
-async def _probe(store: ObjectStore, key: str) -> None:
-    first = await _accepted(store, key, b"first", "the creation of an absent object", if_absent=True)
+async def _probe(store: ObjectStore, key: str) -> int:
+    """The store's time, in ms."""
+    created = await _accepted(store, key, b"first", "the creation of an absent object", if_absent=True)
+    first = created.etag
     await _refused(store, key, "the condition that an object is absent (If-None-Match: *)", if_absent=True)
-    second = await _accepted(store, key, b"second", "the replacement of the version just written", if_match=first)
+    replaced = await _accepted(store, key, b"second", "the replacement of the version just written", if_match=first)
+    second = replaced.etag
     if second == first:
         raise StoreRefused("the object store gives two versions of an object the same ETag; tidelog cannot use it")
     await _refused(store, key, "the condition that an object has a certain version (If-Match)", if_match=first)
@@ -37,13 +47,14 @@ async def _probe(store: ObjectStore, key: str) -> None:
         raise StoreRefused("the object store does not return what was just written; tidelog cannot use it")
     await store.delete([key])
     await _refused(store, key, "the condition that an object that is gone has a certain version", if_match=second)
+    return replaced.modified_ms
 
 
 async def _accepted(
     store: ObjectStore, key: str, body: bytes, what: str, *, if_absent: bool = False, if_match: str | None = None
-) -> str:
+) -> ObjectInfo:
     try:
-        return (await store.put(key, body, if_absent=if_absent, if_match=if_match)).etag
+        return await store.put(key, body, if_absent=if_absent, if_match=if_match)
     except PreconditionFailed as error:
         raise StoreRefused(f"the object store refuses {what} ({error}); tidelog needs conditional writes") from error
 

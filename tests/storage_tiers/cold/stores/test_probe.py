@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.clock import SeededRng, SystemClock
+from storage_tiers.clock import ManualClock, SeededRng, SystemClock
 from storage_tiers.cold.object_store import FileBody, ObjectInfo, ObjectStore
 from storage_tiers.cold.stores.directory import DirectoryStore
 from storage_tiers.cold.stores.locate import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.cold.stores.probe import probe_conditional_writes
+from storage_tiers.cold.stores.probe import LEFT_OVER_MS, probe_conditional_writes
 from storage_tiers.cold.stores.s3 import S3Store
 from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierUnavailable
 from storage_tiers.files import OsFiles
@@ -51,6 +51,18 @@ async def test_good_stores_pass_and_are_left_clean(tmp_path: Path) -> None:
     await probe_conditional_writes(directory, "cluster/", RNG)
     assert await keys(directory) == []
     await directory.close()
+
+
+async def test_what_a_node_left_that_died_while_it_probed_goes_with_the_next_probe() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    await store.put("cluster/probe-0123456789abcdef.json", b"second")
+    await store.put("cluster/cluster.json", b"{}")
+    await probe_conditional_writes(store, "cluster/", RNG)
+    assert len(await keys(store)) == 2, "another node may be probing just now"
+    clock.advance(LEFT_OVER_MS / 1000 + 1)
+    await probe_conditional_writes(store, "cluster/", RNG)
+    assert await keys(store) == ["cluster/cluster.json"]
 
 
 @pytest.mark.s3
