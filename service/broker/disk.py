@@ -61,4 +61,4 @@ class DiskGuard:
 
     def admit(self) -> None:
         if self._refusal is not None:
-            raise self._refusal
+            raise self._refusal.with_traceback(None)  # raised for every batch: it must not gather their frames

@@ -37,8 +37,9 @@ class Flusher:
         """Returns once everything appended before the call is on disk."""
         upto = partition.log.end_offset
         while partition.log.hot.recovery_point < upto:
-            if partition.unavailable is not None and isinstance(partition.unavailable, StorageError):
-                raise partition.unavailable
+            if partition.deleted or isinstance(partition.unavailable, StorageError):
+                assert partition.unavailable is not None
+                raise partition.unavailable.with_traceback(None)
             self.request(partition)
             await asyncio.wait({self._running[partition]})
 
@@ -59,6 +60,8 @@ class Flusher:
             self._start(partition)
 
     async def _run(self, partition: Partition) -> None:
+        if partition.deleted:
+            return
         hot = partition.log.hot
         targets = hot.begin_flush()
         try:

@@ -73,12 +73,14 @@ class Maintenance:
             try:
                 await self._retain(partition)
             except LogError as error:
-                if error.advice is Advice.STOP:
+                if error.advice is Advice.STOP and not partition.deleted:
                     raise
                 log.warning("retention of %s waits: %s", partition.partition, error)
 
     async def _retain(self, partition: Partition) -> None:
         plan = await self._plan_retention(partition)
+        if partition.deleted:
+            return
         hot = partition.log.hot
         if plan.roll_active:
             hot.roll()
@@ -152,6 +154,6 @@ class Maintenance:
             except TierObjectMissing:
                 continue
             except LogError as error:
-                if error.advice is Advice.STOP:
+                if error.advice is Advice.STOP and not partition.deleted:
                     raise
                 log.warning("sweeping %s waits: %s", partition.partition, error)

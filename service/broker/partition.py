@@ -21,6 +21,7 @@ from storage_tiers.errors import (
     LogError,
     OffsetOutOfRange,
     UnknownLeaderEpoch,
+    UnknownTopicOrPartition,
 )
 from storage_tiers.records.batch import (
     BatchHeader,
@@ -90,7 +91,9 @@ class Partition:
     def append(self, batch: memoryview) -> Appended:
         """Appends one batch as leader. Any LogError means that nothing was written."""
         if self.unavailable is not None:
-            raise self.unavailable
+            raise self.unavailable.with_traceback(
+                None
+            )  # else one error, raised for ever, would hold every frame it met
         hot = self.log.hot
         settings = hot.settings
         now_ms = self._clock.unix_ms()
@@ -188,8 +191,21 @@ class Partition:
 
     def fail(self, error: LogError) -> None:
         """No more writes until the node is restarted; whoever waits for an acknowledgement learns why."""
-        self.unavailable = error
+        if not self.deleted:
+            self.unavailable = error
         self._refuse(error)
+        self._plan_wake()
+
+    @property
+    def deleted(self) -> bool:
+        """The topic is gone. Nothing of this log may be touched any more: its directory's name may be another topic's."""
+        return isinstance(self.reads_blocked, UnknownTopicOrPartition)
+
+    def delete(self) -> None:
+        """Serves nothing and takes nothing for ever; whoever waits is told."""
+        gone = UnknownTopicOrPartition(f"{self.partition} was deleted")
+        self.reads_blocked = self.unavailable = gone
+        self._refuse(gone)
         self._plan_wake()
 
     def _refuse(self, error: LogError) -> None:
@@ -224,7 +240,7 @@ class Partition:
     def check_readable(self) -> None:
         """Raises why nothing may be read or changed here, if so."""
         if self.reads_blocked is not None:
-            raise self.reads_blocked
+            raise self.reads_blocked.with_traceback(None)
 
     def readable_end(self, isolation: Isolation) -> int:
         """Where readers stop. Until transactions exist the last stable offset is the high watermark."""

@@ -137,9 +137,7 @@ class Partitions:
         removed = self._open.pop(partition, None)
         if removed is None:
             return
-        gone = UnknownTopicOrPartition(f"{partition} was deleted")
-        removed.reads_blocked = gone
-        removed.fail(gone)
+        removed.delete()
         doomed = removed.log.hot.retire(DELETE_SUFFIX)
         # In a thread, by name: freeing large files blocks, and a stop meanwhile leaves the rest to the next start.
         asyncio.get_running_loop().run_in_executor(None, remove_tree, self._files, doomed)

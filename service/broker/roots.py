@@ -10,7 +10,7 @@ import os
 
 from storage_tiers.cold.manifest import Ids, Root
 from storage_tiers.cold.manifest_json import decode, encode
-from storage_tiers.errors import TierCorrupt
+from storage_tiers.errors import StorageError, TierCorrupt
 from storage_tiers.files import Files, replace_file
 
 FILE_NAME = "tiered-root.json"
@@ -30,5 +30,9 @@ def read_root(directory: str, ids: Ids) -> Root | None:
 
 
 def write_root(files: Files, directory: str, root: Root) -> None:
-    """Durable when it returns. Blocking."""
-    replace_file(files, os.path.join(directory, FILE_NAME), encode(root))
+    """Durable when it returns. Blocking. StorageError if the disk refuses: the old copy then stands."""
+    path = os.path.join(directory, FILE_NAME)
+    try:
+        replace_file(files, path, encode(root))
+    except OSError as error:
+        raise StorageError(f"cannot write {path} ({error}); free space or mend the disk") from error

@@ -33,7 +33,6 @@ from storage_tiers.errors import (
     RequestTimedOut,
     StorageError,
     TierUnavailable,
-    UnknownTopicOrPartition,
 )
 from storage_tiers.files import Files
 from storage_tiers.policy.eviction import LocalLimits, plan_eviction
@@ -95,6 +94,8 @@ class Tiering:
     # --- when ---------------------------------------------------------------------------------------------------------
     def kick(self, partition: Partition) -> None:
         """Something may be there to upload or evict: looks soon."""
+        if partition.deleted:
+            return
         partition.tier_due_ms = 0
         if partition in self._working:
             self._again.add(partition)
@@ -193,8 +194,8 @@ class Tiering:
             await self._failed(partition, failure)
 
     async def _failed(self, partition: Partition, error: LogError) -> None:
-        if isinstance(partition.unavailable, UnknownTopicOrPartition):
-            return  # deleted meanwhile
+        if partition.deleted:
+            return
         if error.advice is Advice.STOP:
             self._on_fatal(error)
             return
@@ -258,7 +259,9 @@ class Tiering:
     async def accept(self, partition: Partition, root: Root) -> None:
         """Takes a newer root over: saved and synced first, then current, so that eviction may follow it.
 
-        FencedWriter, which ends the node, if a newer incarnation has committed it."""
+        FencedWriter, which ends the node, if a newer incarnation has committed it. UnknownTopicOrPartition if the topic was
+        deleted meanwhile."""
+        _check_not_deleted(partition)
         if root.incarnation > (self._writer().incarnation or 0):
             fenced = FencedWriter(
                 f"the manifest of {partition.partition} was committed by incarnation {root.incarnation}, this node is "
@@ -271,11 +274,15 @@ class Tiering:
             known = partition.log.root
             if known is not None and root.commit <= known.commit:
                 return
-            directory = partition.log.hot.directory
-            await asyncio.get_running_loop().run_in_executor(None, write_root, self._files, directory, root)
+            await asyncio.get_running_loop().run_in_executor(None, self._save, partition, root)
             partition.log.root = root
         async with self._rooted:
             self._rooted.notify_all()
+
+    def _save(self, partition: Partition, root: Root) -> None:
+        # Looked at again in the thread: the directory's name may have become another topic's in the queue.
+        _check_not_deleted(partition)
+        write_root(self._files, partition.log.hot.directory, root)
 
     async def _evict(self, partition: Partition) -> None:
         below = self._evictions(partition, self._clock.unix_ms())
@@ -342,6 +349,11 @@ class Tiering:
         task = self._working.get(partition)
         if task is not None:
             task.cancel()
+
+
+def _check_not_deleted(partition: Partition) -> None:
+    if partition.deleted:
+        partition.check_readable()
 
 
 def _is_tiered(partition: Partition, end: int) -> bool:

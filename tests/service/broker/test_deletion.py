@@ -1,0 +1,107 @@
+"""A topic is deleted, and created again under its name, while the broker works on the old one: the new one is untouched."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+
+import pytest
+
+from service.broker.partition import Partition
+from service.broker.roots import FILE_NAME
+from storage_tiers.errors import LogError, UnknownTopicOrPartition
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import TIERED, Running, running, until
+from tests.support.faulty_store import Gate
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path / "data") as started:
+        yield started
+
+
+async def tiered(node: Running) -> Partition:
+    """Forty records in the bucket, nothing of them on the disk, the segments' names as a new topic would choose them."""
+    await node.create("t", configs=TIERED)
+    for i in range(40):
+        await node.append("t", b"%03d" % i * 50)
+    await node.seal("t")
+    await node.evicted("t")
+    return node.node.partitions.get(T0)
+
+
+async def created_again(node: Running, gate: Gate) -> Partition:
+    """Once the old topic's commit stands still in the store: another topic of its name, with records."""
+    await gate.reached.wait()
+    await node.core.topics.delete(["t"])
+    await node.create("t", configs={**TIERED, "remote.storage.enable": "false"})
+    for i in range(40):
+        await node.append("t", b"new%d" % i * 50)
+    return node.node.partitions.get(T0)
+
+
+async def ends(work: Awaitable[object]) -> LogError | None:
+    try:
+        await work
+    except LogError as error:
+        return error
+    return None
+
+
+async def check_untouched(node: Running, new: Partition) -> None:
+    assert FILE_NAME not in os.listdir(new.log.hot.directory)
+    assert new.log.hot.local_start_offset == 0
+    assert [record.value for record in await node.read_all("t")] == [b"new%d" % i * 50 for i in range(40)]
+    assert node.node.fatal is None
+
+
+async def test_deleting_records_of_a_topic_that_goes_meanwhile(node: Running) -> None:
+    await tiered(node)
+    gate = node.store.hold(1, "put", "manifests/")
+    work = asyncio.ensure_future(ends(node.log.delete_records(T0, 17)))
+    new = await created_again(node, gate)
+    gate.open()
+    assert isinstance(await work, UnknownTopicOrPartition)
+    await check_untouched(node, new)
+
+
+async def test_retention_of_a_topic_that_goes_meanwhile(node: Running) -> None:
+    old = await tiered(node)
+    old.log.hot.raise_log_start(20)
+    gate = node.store.hold(1, "put", "manifests/")
+    work = asyncio.ensure_future(node.node.maintenance.retain())
+    new = await created_again(node, gate)
+    gate.open()
+    await work
+    await check_untouched(node, new)
+
+
+async def test_a_commit_that_meets_the_deletion_does_not_end_the_node(node: Running) -> None:
+    """The bucket says that the partition is deleted to a commit that was planned before."""
+    old = await tiered(node)
+    old.log.hot.raise_log_start(20)
+    gate = node.store.hold(1, "put", "manifests/")
+    work = asyncio.ensure_future(node.node.maintenance.retain())
+    await gate.reached.wait()
+    await node.core.topics.delete(["t"])
+    # The deletion's commit waits for the one that is held, in the same manifest's loop; then both run on.
+    gate.open()
+    await work
+    await until(lambda: len(node.node.topic_files._terminated) == 1)
+    await ends(node.node.maintenance._retain(old))
+    assert node.node.fatal is None
+
+
+async def test_work_is_not_begun_on_a_deleted_partition(node: Running) -> None:
+    old = await tiered(node)
+    await node.core.topics.delete(["t"])
+    await until(lambda: old not in node.node.tiering._working)
+    node.node.tiering.kick(old)
+    assert old not in node.node.tiering._working
+    with pytest.raises(UnknownTopicOrPartition):
+        await node.node.tiering.accept(old, old.log.root)  # type: ignore[arg-type]

@@ -1,0 +1,53 @@
+"""One partition: what it refuses, and what its refusals cost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from service.broker.disk import DiskGuard, Watermarks
+from storage_tiers.errors import LogError, StorageError
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import Running, batch, running
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path / "data") as started:
+        yield started
+
+
+def frames(error: BaseException) -> int:
+    count, at = 0, error.__traceback__
+    while at is not None:
+        count, at = count + 1, at.tb_next
+    return count
+
+
+async def test_an_error_that_is_raised_for_ever_gathers_no_frames(node: Running) -> None:
+    """Each frame would keep the batch that was refused."""
+    await node.create("t")
+    led = node.node.partitions.get(T0)
+    led.fail(StorageError("the disk failed"))
+    data = memoryview(batch(b"a"))
+    for _ in range(50):
+        with pytest.raises(StorageError):
+            led.append(data)
+    assert led.unavailable is not None
+    assert frames(led.unavailable) < 5
+
+
+async def test_a_full_disk_gathers_no_frames(tmp_path: Path) -> None:
+    guard = DiskGuard(str(tmp_path), Watermarks())
+    guard.judge(1.0)
+    seen: list[LogError] = []
+    for _ in range(50):
+        try:
+            guard.admit()
+        except LogError as error:
+            seen.append(error)
+    assert frames(seen[-1]) < 5
