@@ -26,13 +26,9 @@ def save_plot(path: Path, delays: Mapping[str, Delay], names: Mapping[str, str],
     axes.set_yticks(range(len(ordered)), labels, fontsize=9, color=INK)
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.margins(x=0.1)
-    axes.set_xlabel("mean arrival delay in minutes; in brackets the flights of the year", color=INK)
-    axes.set_title(
-        f"{flights:,} flights out of New York, 2013: read by PySpark from the bucket, no broker running",
-        color=INK,
-        fontsize=11,
-        loc="right",
-    )
+    axes.set_xlabel("mean arrival delay in minutes, by carrier (flights in 2013)", color=INK)
+    title = f"{flights:,} flights out of New York in 2013, read by PySpark from the bucket, no broker running"
+    figure.suptitle(title, x=0.012, ha="left", color=INK, fontsize=11)
     axes.grid(axis="x", color=PALE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
