@@ -115,4 +115,5 @@ class Assignment:
         settings = self._configs.log_settings(image, topic)
         if partition.log.hot.settings != settings:
             partition.log.hot.reconfigure(settings)
+            partition.tier_due_ms = 0
         partition.deep_validation = self._configs.topic_value(image, topic, "tidelog.record.validation") == "full"

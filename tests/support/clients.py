@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.node import Node
 
 #: Segments far below Kafka's least `segment.bytes`, and no local copy of what the bucket holds.
-TIERED = {"internal.segment.bytes": str(64 << 10), "local.retention.bytes": "1", "retention.ms": "-1"}
+TIERED = {"internal.segment.bytes": str(64 << 10), "local.retention.ms": "1", "retention.ms": "-1"}
 
 
 def create(node: Node, topic: str, partitions: int, configs: dict[str, str]) -> None:
