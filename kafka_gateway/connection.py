@@ -1,8 +1,8 @@
 """One client connection without its socket: bytes in, requests out; answers in, pieces to send out.
 
 Requests are read where they were received. All connections share one receive buffer; only a frame that is cut off (or may
-not start yet) is copied to a buffer of its own, so an idle connection holds no memory. That buffer grows with what has
-arrived, never with what a length field promises.
+not start yet) is copied to a buffer of its own. That buffer grows with what has arrived, never far beyond it because of
+what a length field promises. Clients that send large frames keep it while they are active; idle ones hold no memory.
 
 Order: Kafka handles one request of a connection at a time. Produce requests may start while earlier ones wait for their
 acknowledgement (they were appended in arrival order, which is what matters); every other request waits until all before
@@ -30,8 +30,10 @@ _BEGUN = struct.Struct(">ihh")
 _SIZE = struct.Struct(">i")
 #: Of a buffer that holds the begin of a frame before its size is known.
 _SMALLEST_BUFFER = 4096
-#: A growing buffer doubles, but by no less than this.
-_GROWTH = 1 << 20
+#: A client that sends frames from this size on keeps a buffer of its own, for several of them, while it is active.
+LARGE_FRAME = 16 << 10
+#: But none beyond this; a larger one ends with its frame. A growing one doubles, and is not smaller than this.
+KEPT_BUFFER = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,15 @@ class Limits:
     unsent_bytes: int = 1 << 20
     #: Nor while so many answers are outstanding.
     requests_in_flight: int = 1000
+
+
+def _capacity(whole: int, left: int) -> int:
+    """Of a buffer for a frame of `whole` bytes of which `left` are there (or more than a frame, which may not start)."""
+    if whole <= left or whole < LARGE_FRAME:
+        return max(left, whole, _SMALLEST_BUFFER)
+    if whole <= KEPT_BUFFER:
+        return min(4 * whole, KEPT_BUFFER)
+    return min(whole, max(2 * left, KEPT_BUFFER))
 
 
 class InvalidFrame(Exception):
@@ -182,24 +193,25 @@ class Connection:
         """Keeps what was not taken; afterwards the shared buffer may be received into again."""
         left = self.end - self.start
         if left == 0:
-            if self.owns_buffer:
-                self._use(self._scratch, self._scratch_view, 0, own=False)
+            if self.owns_buffer and len(self.data) > KEPT_BUFFER:
+                self.discard()
+            elif self.owns_buffer:
+                self.start = self.end = 0
+                if len(self.data) < LARGE_FRAME:
+                    self.discard()
             return
-        wanted = self._wanted(left)
-        if self.owns_buffer and (wanted <= left or (self.start == 0 and left < len(self.data))):
-            return
-        kept = bytearray(wanted)
+        whole = left + 1 if left < 4 else int(_SIZE.unpack_from(self.data, self.start)[0]) + 4
+        if self.owns_buffer:
+            has_room = self.start + whole <= len(self.data) or (self.start == 0 and left < len(self.data))
+            if whole <= left or has_room:
+                return
+            if whole <= len(self.data):
+                self.view[:left] = self.view[self.start : self.end]
+                self.start, self.end = 0, left
+                return
+        kept = bytearray(_capacity(whole, left))
         kept[:left] = self.view[self.start : self.end]
         self._use(kept, memoryview(kept), left, own=True)
-
-    def _wanted(self, left: int) -> int:
-        """The size of a buffer that ends with the frame that has begun, or nearer while little of it has arrived."""
-        if left < 4:
-            return _SMALLEST_BUFFER
-        whole = int(_SIZE.unpack_from(self.data, self.start)[0]) + 4
-        if whole <= left:
-            return left
-        return min(whole, max(2 * left, _GROWTH))
 
     def _use(self, data: bytearray, view: memoryview, end: int, *, own: bool) -> None:
         self.data = data
@@ -285,7 +297,7 @@ class Connection:
         piece.file.release()
 
     def discard(self) -> None:
-        """Forgets what was received and not taken."""
+        """Forgets what was received and not taken, and gives the buffer up."""
         self._use(self._scratch, self._scratch_view, 0, own=False)
 
     @property

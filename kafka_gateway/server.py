@@ -40,6 +40,8 @@ RECEIVE_BUFFER = 1 << 20
 EVENTS_A_TURN = 512
 #: Requests of one connection started in one turn; a client may send thousands in one segment.
 REQUESTS_A_TURN = 256
+#: Seconds between looks at who is idle; an empty buffer is taken back after as long.
+SWEEP_S = 10.0
 #: Connections accepted in one turn.
 ACCEPTS_A_TURN = 64
 
@@ -282,8 +284,18 @@ class GatewayServer:
         self._held_bytes += session.connection.held_bytes - session.held_bytes
         session.held_bytes = session.connection.held_bytes
         if self._held_bytes > self._settings.receiving_bytes:
+            self._reclaim(self._now)
+        if self._held_bytes > self._settings.receiving_bytes:
             logger.warning("%d bytes are held for requests that are not whole", self._held_bytes)
             self._end(session, "no memory for its request")
+
+    def _reclaim(self, active_before: float) -> None:
+        """Takes the buffers of connections that have nothing in them."""
+        for session in self._sessions.values():
+            if session.held_bytes and not session.connection.has_rest and session.last_active <= active_before:
+                session.connection.discard()
+                self._held_bytes -= session.held_bytes
+                session.held_bytes = 0
 
     def _take_reply(self, session: Session, api_key: int, reply: Reply) -> None:
         connection = session.connection
@@ -446,15 +458,17 @@ class GatewayServer:
         self._resume_accepting()
 
     def _schedule_sweep(self) -> None:
-        period = min(10.0, self._settings.connections_max_idle_ms / 4000)
+        period = min(SWEEP_S, self._settings.connections_max_idle_ms / 4000)
         self._sweeper = self._loop.call_later(max(period, 0.01), self._sweep)
 
     def _sweep(self) -> None:
         """Closes connections that neither sent nor were sent anything for too long. Those owed an answer are not idle."""
-        oldest = self._loop.time() - self._settings.connections_max_idle_ms / 1000
+        now = self._loop.time()
+        oldest = now - self._settings.connections_max_idle_ms / 1000
         for session in list(self._sessions.values()):
             if session.last_active < oldest and not session.connection.waiting:
                 self._close(session, "idle")
+        self._reclaim(now - SWEEP_S)
         self._resume_accepting()
         self._schedule_sweep()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import struct
 import tempfile
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_gateway.connection import PRODUCE, Connection, InvalidFrame, Limits, Slot
+from kafka_gateway.connection import KEPT_BUFFER, LARGE_FRAME, PRODUCE, Connection, InvalidFrame, Limits, Slot
 from storage_tiers.types import FileSlice, SharedFile
 
 FETCH, METADATA = 1, 3
@@ -81,6 +82,34 @@ def test_a_buffer_grows_with_what_arrives_and_not_with_what_is_promised() -> Non
     connection = make(scratch=1 << 16)
     feed(connection, frame(PRODUCE, 1, bytes(90 << 20))[: 1 << 16])
     assert connection.held_bytes <= 1 << 20
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_frames_of_all_sizes_in_pieces_of_all_sizes(seed: int) -> None:
+    chance = random.Random(seed)
+    bodies = [chance.randbytes(chance.choice((0, 9, 700, LARGE_FRAME, 70_000, KEPT_BUFFER + 5))) for _ in range(40)]
+    stream = b"".join(frame(PRODUCE, place, body) for place, body in enumerate(bodies))
+    connection, taken, at = make(scratch=1 << 16), [], 0
+    while at < len(stream):
+        size = chance.choice((1, 11, 4096, 60_000, 300_000))
+        taken += feed(connection, stream[at : at + size])
+        at += size
+    assert taken == [(PRODUCE, place, body) for place, body in enumerate(bodies)]
+    assert connection.held_bytes <= KEPT_BUFFER
+
+
+def test_a_client_of_large_frames_keeps_one_buffer_for_them() -> None:
+    connection = make(scratch=1 << 16)
+    large = frame(PRODUCE, 1, bytes(100_000))
+    feed(connection, large[:50_000])
+    buffer = connection.data
+    taken = feed(connection, large[50_000:] + 9 * large + large[:50])
+    assert len(taken) == 10
+    assert connection.data is buffer
+    assert connection.held_bytes == 4 * len(large)
+    feed(connection, large[50:])
+    connection.discard()
+    assert connection.held_bytes == 0
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 0, 7, 1001, 2**31 - 1])

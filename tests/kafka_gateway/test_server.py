@@ -296,6 +296,20 @@ async def test_requests_that_are_not_whole_have_a_bound_together(tmp_path: Path)
         assert server.connections == 1
 
 
+async def test_the_buffer_of_a_quiet_client_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka_gateway.server.SWEEP_S", 0.02)
+    batch = record_batch(bytes(200_000))
+    async with serving(tmp_path) as (_, server), connected(server) as client:
+        for half in (slice(0, 100_000), slice(100_000, None)):
+            received = server.counters.received_bytes
+            client.send(produce(1, batch=batch)[half])
+            await until(lambda: server.counters.received_bytes > received)  # noqa: B023
+        assert await client.correlation() == 1
+        await until(lambda: server._held_bytes == 0)
+        client.send(produce(2, batch=batch))
+        assert await client.correlation() == 2
+
+
 async def test_more_connections_than_allowed_wait_until_one_closes(tmp_path: Path) -> None:
     async with serving(tmp_path, max_connections=2) as (_, server):
         async with connected(server) as first, connected(server):
