@@ -115,8 +115,7 @@ class LogService:
             )
         if "delete" not in led.log.hot.settings.cleanup_policy:
             raise InvalidRequest(f"{partition}: cleanup.policy has no `delete`, so records leave by compaction only")
-        led.log.hot.raise_log_start(target)
-        self._partitions.checkpoint_log_starts()
+        self._partitions.raise_log_starts({led: target})
         await self._tiering.log_start_raised(led)
         return led.log.log_start_offset
 

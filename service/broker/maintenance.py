@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from service.broker.flusher import Flusher
 from service.broker.leading import waits
@@ -15,7 +16,7 @@ from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest import Entry, Ids, PageRef
 from storage_tiers.cold.tier_client import TierClient
 from storage_tiers.cold.tier_questions import PageEntries
-from storage_tiers.errors import Advice, LogError, TierObjectMissing
+from storage_tiers.errors import Advice, LogError, TierObjectMissing, TierUnavailable
 from storage_tiers.policy.retention import RetentionLimits, RetentionPlan, plan_retention
 
 log = logging.getLogger(__name__)
@@ -66,37 +67,71 @@ class Maintenance:
 
     # --- by the minute ------------------------------------------------------------------------------------------------
     async def retain(self) -> None:
-        """`retention.ms` and `retention.bytes`, counted over both tiers."""
+        """`retention.ms` and `retention.bytes`, counted over both tiers: first what this node hides by itself, which frees
+        its disk also while the store is away, then what the manifests shall drop."""
+        self._raise_log_starts(await self._plans())
         for partition in self._partitions:
-            if partition.reads_blocked is not None or not partition.log.hot.settings.cleanup_delete:
+            try:
+                await self._retire(partition)
+            except LogError as error:
+                self._postponed("retention", partition, error)
+                if isinstance(error, TierUnavailable):
+                    return  # each further partition would wait as long
+
+    async def _plans(self) -> dict[Partition, RetentionPlan]:
+        plans: dict[Partition, RetentionPlan] = {}
+        store_is_away = False
+        for partition in self._partitions:
+            await asyncio.sleep(0)  # among thousands of partitions others get their turn
+            root, settings = partition.log.root, partition.log.hot.settings
+            if partition.reads_blocked is not None or not settings.cleanup_delete:
+                continue
+            if store_is_away and root is not None and root.live_pages:
                 continue
             try:
-                await self._retain(partition)
+                plans[partition] = await self._plan_retention(partition)
             except LogError as error:
-                if error.advice is Advice.STOP and not partition.deleted:
-                    raise
-                log.warning("retention of %s waits: %s", partition.partition, error)
+                self._postponed("retention", partition, error)
+                store_is_away = store_is_away or isinstance(error, TierUnavailable)
+        return plans
 
-    async def _retain(self, partition: Partition) -> None:
-        plan = await self._plan_retention(partition)
-        if partition.deleted:
-            return
-        hot = partition.log.hot
-        if plan.roll_active:
-            hot.roll()
-        if plan.log_start > hot.log_start_offset:
-            hot.raise_log_start(plan.log_start)
-            self._partitions.checkpoint_log_starts()
-            log.info("%s: log start rises to %d by retention", partition.partition, plan.log_start)
+    def _raise_log_starts(self, plans: Mapping[Partition, RetentionPlan]) -> None:
+        rising: dict[Partition, int] = {}
+        for partition, plan in plans.items():
+            hot = partition.log.hot
+            # The log may have been deleted, or discarded for the bucket's, since it was looked at.
+            if partition.reads_blocked is not None or plan.log_start > partition.state.high_watermark:
+                continue
+            try:
+                if plan.roll_active:
+                    hot.roll()
+            except LogError as error:
+                self._postponed("retention", partition, error)
+                continue
+            if plan.log_start > hot.log_start_offset:
+                rising[partition] = plan.log_start
+        self._partitions.raise_log_starts(rising)
+        for partition, offset in rising.items():
+            log.info("%s: log start rises to %d by retention", partition.partition, offset)
             self._tiering.kick(partition)
-        root = partition.log.root
-        if root is None or self._client is None or self._access is None or self._access.writer is None:
+
+    async def _retire(self, partition: Partition) -> None:
+        """Hides in the manifest what log start hides here, and drops from it what lies below as a whole."""
+        root, log_start = partition.log.root, partition.log.log_start_offset
+        if root is None or partition.reads_blocked is not None:
             return
-        if any(entry.end <= hot.log_start_offset for entry in root.entries) or any(
-            page.end <= hot.log_start_offset for page in root.live_pages
-        ):
-            retired = await self._client.retire(self._ids_of(partition), self._access.writer, hot.log_start_offset)
+        if self._client is None or self._access is None or self._access.writer is None:
+            return
+        oldest: Sequence[PageRef | Entry] = root.live_pages[:1] or root.entries[:1]
+        if root.log_start < min(log_start, root.end) or (oldest and oldest[0].end <= log_start):
+            retired = await self._client.retire(self._ids_of(partition), self._access.writer, log_start)
             await self._tiering.accept(partition, retired)
+
+    def _postponed(self, work: str, partition: Partition, error: LogError) -> None:
+        """What failed is planned anew next time; the error that ends this node is raised."""
+        if error.advice is Advice.STOP and not partition.deleted:
+            raise error
+        log.warning("%s of %s waits: %s", work, partition.partition, error)
 
     async def _plan_retention(self, partition: Partition) -> RetentionPlan:
         """Entries are looked at page by page, only as far as they have expired."""
@@ -154,6 +189,6 @@ class Maintenance:
             except TierObjectMissing:
                 continue
             except LogError as error:
-                if error.advice is Advice.STOP and not partition.deleted:
-                    raise
-                log.warning("sweeping %s waits: %s", partition.partition, error)
+                self._postponed("sweeping", partition, error)
+                if isinstance(error, TierUnavailable):
+                    return

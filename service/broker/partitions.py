@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from service.broker.leading import waits
 from service.broker.partition import Notify, Partition
@@ -142,9 +142,21 @@ class Partitions:
         # In a thread, by name: freeing large files blocks, and a stop meanwhile leaves the rest to the next start.
         asyncio.get_running_loop().run_in_executor(None, remove_tree, self._files, doomed)
 
-    def checkpoint_log_starts(self) -> None:
-        self._log_starts = {p: o.log.log_start_offset for p, o in self._open.items() if o.log.log_start_offset}
-        write_offsets(self._files, self._path(LOG_STARTS), self._log_starts)
+    def raise_log_starts(self, wanted: Mapping[Partition, int]) -> None:
+        """Hides what lies below these offsets, durably before anything can be removed because of it: one write for all.
+
+        StorageError if the disk refuses: nothing is hidden then."""
+        rising = {opened.partition: offset for opened, offset in wanted.items()}
+        self._write_log_starts(rising)
+        for opened, offset in wanted.items():
+            opened.log.hot.raise_log_start(offset)
+
+    def _write_log_starts(self, rising: Mapping[TopicPartition, int]) -> None:
+        starts = {p: max(o.log.log_start_offset, rising.get(p, 0)) for p, o in self._open.items()}
+        starts = {p: start for p, start in starts.items() if start}
+        if starts != self._log_starts:
+            write_offsets(self._files, self._path(LOG_STARTS), starts)
+            self._log_starts = starts
 
     def checkpoint(self) -> None:
         """All three; what did not change since the last time is not written. A partition that waits for the bucket keeps
@@ -157,9 +169,7 @@ class Partitions:
         if watermarks != self._high_watermarks:
             write_offsets(self._files, self._path(HIGH_WATERMARKS), watermarks)
             self._high_watermarks = watermarks
-        starts = {p: o.log.log_start_offset for p, o in self._open.items() if o.log.log_start_offset}
-        if starts != self._log_starts:
-            self.checkpoint_log_starts()
+        self._write_log_starts({})
 
     def close(self) -> None:
         """Flushes and closes every log, then checkpoints. Blocking."""
