@@ -41,7 +41,10 @@ class Flusher:
                 assert partition.unavailable is not None
                 raise partition.unavailable.with_traceback(None)
             self.request(partition)
-            await asyncio.wait({self._running[partition]})
+            task = self._running[partition]
+            await asyncio.wait({task})
+            if not task.cancelled() and (failure := task.exception()) is not None:
+                raise failure
 
     async def close(self) -> None:
         while self._running:
@@ -63,10 +66,15 @@ class Flusher:
         if partition.deleted:
             return
         hot = partition.log.hot
-        targets = hot.begin_flush()
+        try:
+            targets = hot.begin_flush()
+        except StorageError as error:
+            partition.fail(error)
+            return
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, targets.sync)
         except OSError as error:
+            hot.finish_flush(targets)
             log.exception("fsync of %s failed", partition.partition)
             partition.fail(
                 StorageError(f"{partition.partition}: fsync failed ({error}); mend the disk, then restart the node")

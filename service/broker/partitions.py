@@ -16,7 +16,7 @@ from service.broker.partition import Notify, Partition
 from service.broker.partition_state import PartitionState
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.cold_reader import ColdReader
-from storage_tiers.errors import UnknownTopicOrPartition
+from storage_tiers.errors import StorageError, UnknownTopicOrPartition
 from storage_tiers.files import Files
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets, write_offsets
 from storage_tiers.hot.data_dir import DataDirectory, remove_tree
@@ -172,10 +172,16 @@ class Partitions:
         self._write_log_starts({})
 
     def close(self) -> None:
-        """Flushes and closes every log, then checkpoints. Blocking."""
+        """Flushes and closes every log, then checkpoints. Blocking. StorageError if one could not be: all others were."""
+        failure: StorageError | None = None
         for opened in self._open.values():
-            opened.log.hot.close(clean=True)
+            try:
+                opened.log.hot.close(clean=True)
+            except StorageError as error:
+                failure = failure or error
         self.checkpoint()
+        if failure is not None:
+            raise failure
 
     def _recovery_point(self, key: TopicPartition, partition: Partition) -> int:
         reached = partition.log.hot.recovery_point

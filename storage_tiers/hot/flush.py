@@ -34,6 +34,7 @@ class FlushTargets:
         "cancelled",
         "closed",
         "epochs",
+        "failure",
         "lock",
         "logs",
         "maps_error",
@@ -75,6 +76,7 @@ class FlushTargets:
         self.lock = threading.Lock()
         self.cancelled = False
         self.synced = False
+        self.failure: OSError | None = None
         self.maps_error: OSError | None = None
 
     def sync(self) -> None:
@@ -82,14 +84,21 @@ class FlushTargets:
         with self.lock:
             if self.cancelled or self.synced:
                 return
-            for file in self.logs:
-                self._files.fsync(file.fd)
-            maps = self._unless_refused(self._write_maps)
-            if self.names or self.small or self.closed:
-                self._files.fsync_dir(self._directory)
-            if maps:
-                self._unless_refused(self._write_indexes)
+            try:
+                self._sync()
+            except OSError as error:
+                self.failure = error
+                raise
             self.synced = True
+
+    def _sync(self) -> None:
+        for file in self.logs:
+            self._files.fsync(file.fd)
+        maps = self._unless_refused(self._write_maps)
+        if self.names or self.small or self.closed:
+            self._files.fsync_dir(self._directory)
+        if maps:
+            self._unless_refused(self._write_indexes)
 
     def _unless_refused(self, write: Callable[[], None]) -> bool:
         try:

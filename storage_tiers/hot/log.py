@@ -340,6 +340,7 @@ class HotLog(AppendingLog):
         self.end_offset = self.recovery_point = offset
         self._log_start = max(self._log_start, offset if log_start_offset is None else log_start_offset)
         self._names_dirty = True
+        self._sync_failure = None
 
     def _discard(self) -> None:
         """Removes all segments. First the names that make recovery trust them: what a power loss leaves of an untrusted

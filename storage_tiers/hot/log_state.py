@@ -63,6 +63,8 @@ class LogState:
         # Segment files whose names are not known to be durable.
         self._names_dirty = False
         self._flushing: FlushTargets | None = None
+        # Of an fsync: final, as a second one that succeeds proves nothing.
+        self._sync_failure: OSError | None = None
         # The newest segment once its maps are loaded and its tail is sound; its descriptor, and what makes it roll.
         self._writable: Segment | None = None
         self._fd = -1
@@ -168,7 +170,9 @@ class LogState:
             self._sync(self._gather(closing=False))
 
     def begin_flush(self) -> FlushTargets:
-        """Gathers what makes all that was appended so far durable; call its `sync` in a thread, then `finish_flush`."""
+        """Gathers what makes all that was appended so far durable; call its `sync` in a thread, then `finish_flush`.
+
+        StorageError once an fsync has failed: no later one may stand for it."""
         self._settle_flush()
         return self._gather(closing=False)
 
@@ -179,6 +183,8 @@ class LogState:
         return self.recovery_point
 
     def _gather(self, *, closing: bool) -> FlushTargets:
+        if self._sync_failure is not None:
+            raise self._not_synced(self._sync_failure)
         newest = self._segments[-1]
         logs: list[SharedFile] = [segment.file().acquire() for segment in self._pending]
         if self.end_offset > self.recovery_point and newest.size:
@@ -210,11 +216,12 @@ class LogState:
         try:
             targets.sync()
         except OSError as error:
-            raise StorageError(
-                f"{self.partition}: fsync failed ({error}); mend the disk, then restart the node"
-            ) from error
+            raise self._not_synced(error) from error
         finally:
             self._settle_flush()
+
+    def _not_synced(self, error: OSError) -> StorageError:
+        return StorageError(f"{self.partition}: fsync failed ({error}); mend the disk, then restart the node")
 
     def _settle_flush(self) -> None:
         """No flush is under way afterwards: one that was synced has its results taken over, any other is void."""
@@ -225,6 +232,7 @@ class LogState:
         with targets.lock:
             targets.cancelled = True
         targets.release()
+        self._sync_failure = self._sync_failure or targets.failure
         if not targets.synced:
             return
         self.recovery_point = max(self.recovery_point, targets.upto)

@@ -20,7 +20,7 @@ from storage_tiers.cold.object_store import ObjectStore
 from storage_tiers.cold.stores.locate import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import LogError
-from storage_tiers.files import OsFiles
+from storage_tiers.files import Files, OsFiles
 from storage_tiers.records.batch import headers
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.records.decoder import Record, decode_batch
@@ -112,7 +112,10 @@ async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
 
 @asynccontextmanager
 async def running(
-    directory: Path, store: FaultyStore | None = None, broker: Mapping[str, str] | None = None
+    directory: Path,
+    store: FaultyStore | None = None,
+    broker: Mapping[str, str] | None = None,
+    files: Files | None = None,
 ) -> AsyncIterator[Running]:
     """`broker` are broker configs. The store outlives the node."""
     clock = SystemClock()
@@ -128,7 +131,7 @@ async def running(
         Readiness(),
         stop,
         kafka_port=9092,
-        files=OsFiles(),
+        files=files or OsFiles(),
         clock=clock,
         rng=SystemRng(),
         launcher=LocalLauncher(open_store, clock, SystemRng()),

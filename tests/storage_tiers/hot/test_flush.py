@@ -144,6 +144,26 @@ def test_a_failed_fsync_raises_and_moves_nothing(tmp_path: Path) -> None:
     assert log.recovery_point == 0
 
 
+def test_no_later_fsync_stands_for_a_failed_one(tmp_path: Path) -> None:
+    """The kernel may have dropped the pages and forgotten the error: the next fsync succeeds and proves nothing."""
+    files = StubbornFiles()
+    log = open_log(tmp_path, files=files)
+    append(log, batch_of(1))
+    files.failing = {"fsync"}
+    targets = log.begin_flush()
+    with pytest.raises(OSError, match="refused"):
+        targets.sync()
+    log.finish_flush(targets)
+    files.failing = set()
+    with pytest.raises(StorageError, match="restart the node"):
+        log.begin_flush()
+    with pytest.raises(StorageError, match="restart the node"):
+        log.flush()
+    with pytest.raises(StorageError, match="restart the node"):
+        log.close(clean=True)
+    assert log.recovery_point == 0
+
+
 def test_indexes_that_cannot_be_written_do_not_hold_the_log_up(tmp_path: Path) -> None:
     files = StubbornFiles()
     log = open_log(tmp_path, files=files, settings=SMALL)

@@ -1,0 +1,77 @@
+"""Flushing while the disk fails: what was not synced is never said to be, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from grpc_api.contract.log import Append, Appended
+from grpc_api.contract.ready import settled
+from storage_tiers.errors import StorageError
+from storage_tiers.files import OsFiles
+from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import batch, running, until
+
+T0 = TopicPartition("t", 0)
+
+
+class FailingFiles(OsFiles):
+    """Fails the calls of `failing`."""
+
+    def __init__(self) -> None:
+        self.failing: set[str] = set()
+
+    def fsync(self, fd: int) -> None:
+        if "fsync" in self.failing:
+            raise OSError(errno.EIO, "fsync refused")
+        super().fsync(fd)
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, truncate: bool = False) -> int:
+        if "open" in self.failing:
+            raise OSError(errno.EMFILE, "open refused")
+        return super().open(path, create=create, exclusive=exclusive, truncate=truncate)
+
+
+async def test_a_failed_fsync_is_final_until_the_next_start(tmp_path: Path) -> None:
+    files = FailingFiles()
+    async with running(tmp_path / "data", files=files) as node:
+        await node.create("t", configs={"flush.messages": "1"})
+        await node.create("u")
+        files.failing = {"fsync"}
+        (answer,) = await settled(node.log.append([Append(T0, memoryview(batch(b"a")))]))
+        assert isinstance(answer, Appended)
+        assert answer.committed is not None
+        with pytest.raises(StorageError, match="restart the node"):
+            await answer.committed
+        files.failing = set()
+        led = node.node.partitions.get(T0)
+        for again in (node.node.flusher.flush(led), node.append("t", b"b")):
+            with pytest.raises(StorageError, match="restart the node"):
+                await again
+        node.node.flusher.request(led)
+        await until(lambda: led not in node.node.flusher._running)
+        assert (led.log.hot.recovery_point, led.state.high_watermark) == (0, 0)
+        await node.append("u", b"c")
+        store = node.store
+    assert not (tmp_path / "data" / CLEAN_SHUTDOWN).exists()
+    async with running(tmp_path / "data", store) as node:
+        assert [record.value for record in await node.read_all("u")] == [b"c"]
+        await node.append("t", b"d")
+
+
+async def test_a_flush_that_cannot_begin_ends_for_whoever_waits(tmp_path: Path) -> None:
+    files = FailingFiles()
+    async with running(tmp_path / "data", files=files) as node:
+        await node.create("t", configs={"internal.segment.bytes": "300", "remote.storage.enable": "false"})
+        for _ in range(20):
+            await node.append("t", b"a" * 100)
+        led = node.node.partitions.get(T0)
+        files.failing = {"open"}
+        async with asyncio.timeout(10):
+            with pytest.raises(StorageError):
+                await node.node.flusher.flush(led)
+        files.failing = set()
