@@ -1,0 +1,122 @@
+"""What the README prints can be copied: its commands run against a node, its snippet in Spark, its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.configs.differences import DIFFERENCES
+from service.settings import load_settings
+from tests.spark.conftest import spark  # noqa: F401  (a fixture: the session that all Spark tests of a worker share)
+from tests.support.node import ROOT, Node
+
+README = (ROOT / "README.md").read_text()
+TIDELOG = Path(sys.executable).parent / "tidelog"
+
+
+def blocks(language: str, heading: str) -> list[str]:
+    """The code blocks of one language under a heading."""
+    section = re.split(r"^## ", README.split(f"\n## {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+    return re.findall(rf"^```{language}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+
+
+def here(text: str, node: Node) -> str:
+    """The README's directories as a test's node has them."""
+    return text.replace("data/store", str(node.store_path)).replace("data/node", str(node.data_dir))
+
+
+def ran(command: str, node: Node) -> str:
+    words = here(re.sub(r"\btidelog\b", str(TIDELOG), command), node)
+    if re.search(r"\btidelog (topic|produce|consume)\b", command):
+        words += f" --bootstrap-server {node.kafka}"
+    done = subprocess.run(
+        words, shell=True, capture_output=True, text=True, cwd=node.directory, timeout=60, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, dict[str, str]]:
+    """A node that has stopped again, and what each command of "Talk to it" printed."""
+    (block,) = blocks("sh", "Talk to it")
+    commands = [line.split("#")[0].strip() for line in block.splitlines()]
+    with Node(tmp_path_factory.mktemp("readme")) as node:
+        outputs = {command: ran(command, node) for command in commands}
+        assert node.stop() == 0
+    return node, outputs
+
+
+@pytest.mark.xdist_group("spark")  # in one worker with the snippet, so that the commands are run once
+def test_the_commands_do_what_they_say(printed: tuple[Node, dict[str, str]]) -> None:
+    _, outputs = printed
+
+    def said(part: str) -> str:
+        (found,) = (text for command, text in outputs.items() if part in command)
+        return found
+
+    assert sorted(said("consume orders --exit-at-end --key-separator").split()) == [
+        "alice:book",
+        "alice:pen",
+        "bob:lamp",
+    ]
+    assert said("--json --from").count('"value"') == 3
+    assert "retention.ms=-1" in said("topic describe")
+    assert "3 records" in said("cold ls")
+    assert said("fsck").startswith("sound")
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_the_snippet_reads_the_topic(
+    printed: tuple[Node, dict[str, str]],
+    spark: object,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    node, _ = printed
+    (snippet,) = blocks("python", "PySpark")
+    exec(compile(here(snippet, node), "README.md", "exec"), {})
+    shown = capsys.readouterr().out
+    assert shown.count("alice") == 2
+    assert "lamp" in shown
+
+
+def test_the_configuration_file_is_one(tmp_path: Path) -> None:
+    (block,) = blocks("toml", "Configuration")
+    path = tmp_path / "node.toml"
+    path.write_text(block)
+    settings = load_settings({}, config_file=path, environ={})
+    assert settings.port == 9092
+    assert settings.broker["num.partitions"] == "6"
+
+
+def test_the_table_of_differences_is_whole() -> None:
+    rows = [line.split("|") for line in README.splitlines() if line.startswith("| `")]
+    told = {name: (row[2].split()[0], row[3].strip()) for row in rows for name in re.findall(r"`([^`]+)`", row[1])}
+    wanted = {d.key: (str(d.kafka).lower(), str(d.tidelog).lower()) for d in DIFFERENCES}
+    assert {key: told.get(key) for key in wanted} == wanted
+    assert {key for key in told if not key.startswith("make ")} == set(wanted)
+
+
+def test_links_and_targets_exist() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    makefile = (ROOT / "Makefile").read_text()
+    named = set(re.findall(r"\bmake ([a-z]+)\b", README))
+    assert {target for target in named if f"\n{target}:" not in makefile} == set()
+
+
+def test_named_modules_exist() -> None:
+    names = re.findall(r"`([\w/]+\.py)`", README)
+    known = {
+        str(path.relative_to(ROOT))
+        for folder in ("kafka_gateway", "service", "storage_tiers", "spark")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert names
+    assert [name for name in names if not any(path == name or path.endswith("/" + name) for path in known)] == []
