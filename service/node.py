@@ -16,7 +16,7 @@ from service.broker.config_service import ConfigService
 from service.broker.core import BrokerCore
 from service.broker.disk import DiskGuard, Watermarks
 from service.broker.flusher import Flusher
-from service.broker.leading import agrees, wait_for_store
+from service.broker.leading import agrees, has_hole, wait_for_store
 from service.broker.log_service import LogService
 from service.broker.maintenance import Maintenance
 from service.broker.partition import Partition
@@ -301,20 +301,25 @@ class Node:
 
     def _opened(self, partition: Partition, lost: bool) -> None:
         """A partition that the bucket may know more of than its disk waits for the bucket."""
-        if self.client is None or not partition.log.hot.settings.remote_storage_enable:
+        if self.client is None:
             return
-        if lost or self.partitions.ends_before_flushed(partition):
+        hot, tiered = partition.log.hot, partition.log.hot.settings.remote_storage_enable
+        if tiered and (lost or self.partitions.ends_before_flushed(partition)):
             wait_for_store(partition)
             return
-        directory = partition.log.hot.directory
         try:
-            partition.log.root = read_root(directory, self.ids_of(partition))
+            # Also of a topic that is tiered no more: what went to the bucket is read from there.
+            root = partition.log.root = read_root(hot.directory, self.ids_of(partition))
         except TierCorrupt as error:
-            log.warning("%s: %s; the bucket is asked", directory, error)
+            log.warning("%s: %s; the bucket is asked", hot.directory, error)
             wait_for_store(partition)
             return
-        root = partition.log.root
         if root is not None and not agrees(partition, root):
+            wait_for_store(partition)
+            return
+        if root is not None and root.log_start <= hot.end_offset:
+            hot.raise_log_start(root.log_start)
+        if has_hole(partition) and tiered:
             wait_for_store(partition)
 
     # --- life ---------------------------------------------------------------------------------------------------------

@@ -25,6 +25,12 @@ def agrees(partition: Partition, root: Root) -> bool:
     return hot.epoch_at(root.end - 1) == root.last_record_epoch
 
 
+def has_hole(partition: Partition) -> bool:
+    """Whether neither the local log nor the last root seen holds all from log start on: the store's own root may."""
+    hot, root = partition.log.hot, partition.log.root
+    return hot.local_start_offset > max(hot.log_start_offset, root.end if root is not None else 0)
+
+
 def waits(partition: Partition) -> bool:
     """Whether the partition serves nothing until the store has been asked."""
     return isinstance(partition.reads_blocked, LeaderNotAvailable)
@@ -49,8 +55,8 @@ async def adopt(partition: Partition) -> None:
         wait_for_store(partition)
         assert tiered.cold is not None
         state = await tiered.cold.newest_state(root)
-        if tiered.root is not root:
-            continue
+        if tiered.root is not root or agrees(partition, root):
+            continue  # what was found wrong is so no more
         hot = tiered.hot
         log.warning(
             "%s: the local log [%d, %d) is discarded for the bucket's, which ends at %d",

@@ -118,7 +118,7 @@ class Maintenance:
     async def _retire(self, partition: Partition) -> None:
         """Hides in the manifest what log start hides here, and drops from it what lies below as a whole."""
         root, log_start = partition.log.root, partition.log.log_start_offset
-        if root is None or partition.reads_blocked is not None:
+        if root is None or partition.reads_blocked is not None or not self._tiering.has_compared(partition):
             return
         if self._client is None or self._access is None or self._access.writer is None:
             return
@@ -176,7 +176,7 @@ class Maintenance:
         if self._client is None or self._access is None or self._access.writer is None:
             return
         for partition in self._partitions:
-            if partition.reads_blocked is not None or not partition.log.hot.settings.remote_storage_enable:
+            if partition.reads_blocked is not None or not self._tiering.has_compared(partition):
                 continue
             try:
                 ids = self._ids_of(partition)

@@ -166,6 +166,8 @@ class Partition:
 
     def wait(self, why: LeaderNotAvailable) -> None:
         """Serves nothing, and takes nothing, until `lead`."""
+        if self.deleted:
+            return
         self.reads_blocked = why
         if self.unavailable is None:
             self.unavailable = why

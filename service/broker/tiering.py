@@ -2,7 +2,8 @@
 
 One worker task a partition at a time, a bounded number in all. Order for each range: fsync, upload, verify and commit (in
 the tier process), save the root locally and synced, only then evict. What fails is planned anew from the newest root; a
-writer that was fenced ends the node.
+writer that was fenced ends the node. What the store holds up, the disk does not wait for: closed segments are flushed, and
+those below log start go, whether it answers or not.
 
 Not promised: that an upload is under way at once. A partition waits its turn, and while the store is away everything waits.
 """
@@ -22,7 +23,7 @@ from service.broker.roots import write_root
 from service.broker.store_access import StoreAccess
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.backoff import Backoff, BackoffSettings
-from storage_tiers.cold.manifest import Ids, Root, Writer
+from storage_tiers.cold.manifest import Ids, Root, State, Writer
 from storage_tiers.cold.tier_client import TierClient
 from storage_tiers.cold.uploader import ExtendJob
 from storage_tiers.errors import (
@@ -89,18 +90,18 @@ class Tiering:
         self._backoffs: dict[Partition, Backoff] = {}
         self._compared: set[Partition] = set()
         self._accepting: dict[Partition, asyncio.Lock] = {}
-        self._rooted: asyncio.Condition = asyncio.Condition()
+        self._saving: set[asyncio.Future[None]] = set()
+        self._moved = asyncio.Event()
+        self._closed = False
 
     # --- when ---------------------------------------------------------------------------------------------------------
     def kick(self, partition: Partition) -> None:
-        """Something may be there to upload or evict: looks soon."""
-        if partition.deleted:
+        """Something may be there to flush, upload or evict: looks soon."""
+        if partition.deleted or self._closed:
             return
         partition.tier_due_ms = 0
         if partition in self._working:
             self._again.add(partition)
-            return
-        if self._access is not None and not self._access.opened.is_set():
             return
         task = asyncio.get_running_loop().create_task(self._work(partition), name=f"tier {partition.partition}")
         self._working[partition] = task
@@ -126,16 +127,20 @@ class Tiering:
         return max(SHORTEST_PAUSE_MS, min(LONGEST_PAUSE_MS, min(ages) // 10))
 
     def _has_work(self, partition: Partition, now_ms: int) -> bool:
-        if waits(partition):
+        if self._is_open and (waits(partition) or _shows_deleted(partition)):
             return True
         plan = self._plan(partition, now_ms)
         return plan.close_active or bool(plan.uploads) or bool(self._evictions(partition, now_ms))
 
     async def close(self) -> None:
         """Gives up what is under way; every step may be cut anywhere."""
+        self._closed = True
         for task in tuple(self._working.values()):
             task.cancel()
         await asyncio.gather(*self._working.values(), return_exceptions=True)
+        if self._saving:
+            # In threads that no cancellation reaches: a root saved late would replace what the next start has saved.
+            await asyncio.wait(self._saving)
 
     def _ended(self, partition: Partition) -> None:
         del self._working[partition]
@@ -144,12 +149,21 @@ class Tiering:
             self.kick(partition)
 
     # --- what ---------------------------------------------------------------------------------------------------------
+    @property
+    def _is_open(self) -> bool:
+        """Whether the store is this start's to write to."""
+        return self._access is not None and self._access.writer is not None
+
+    def has_compared(self, partition: Partition) -> bool:
+        """Whether the store's own root has been looked at in this start. Nobody commits before that."""
+        return partition in self._compared
+
     def _tiered(self, partition: Partition) -> bool:
         return self._client is not None and partition.log.hot.settings.remote_storage_enable
 
     def _plan(self, partition: Partition, now_ms: int) -> TieringPlan:
         hot, tiered = partition.log.hot, partition.log
-        if not self._tiered(partition) or partition.reads_blocked is not None:
+        if not self._is_open or not self._tiered(partition) or partition.reads_blocked is not None:
             return TieringPlan(False, ())
         settings = hot.settings
         return plan_tiering(
@@ -163,30 +177,36 @@ class Tiering:
             seal_below=partition.seal_below,
         )
 
-    def _evictions(self, partition: Partition, now_ms: int) -> int:
-        """Offset below which local segments may go; 0 for nothing."""
+    def _evictions(self, partition: Partition, now_ms: int) -> list[int]:
+        """The ends of the local segments that may go, in order."""
         hot, root = partition.log.hot, partition.log.root
         settings = hot.settings
         limits = LocalLimits(settings.local_retention_ms, settings.local_retention_bytes)
         segments = hot.segments()
-        durable_end = root.end if root is not None and self._tiered(partition) else None
+        known = root is not None and self._tiered(partition) and partition in self._compared
         doomed = plan_eviction(
-            segments, durable_end=durable_end, log_start=hot.log_start_offset, limits=limits, now_ms=now_ms
+            segments,
+            durable_end=root.end if known and root is not None else None,
+            log_start=hot.log_start_offset,
+            limits=limits,
+            now_ms=now_ms,
         )
-        return max((s.end for s in segments if doomed and s.base == doomed[-1].base), default=0)
+        return [segment.end for segment, _ in zip(segments, doomed, strict=False)]
 
     # --- how ----------------------------------------------------------------------------------------------------------
     async def _work(self, partition: Partition) -> None:
         failure: LogError | None = None
         async with self._slots:
-            try:
-                if self._tiered(partition):
-                    await self._offload(partition)
-                await self._evict(partition)
-            except LogError as error:
-                failure = error
-            except OSError as error:
-                failure = StorageError(f"{partition.partition}: {error}")
+            for step in (self._flush_closed, self._offload, self._evict):
+                try:
+                    await step(partition)
+                except LogError as error:
+                    failure = failure or error
+                except OSError as error:
+                    failure = failure or StorageError(f"{partition.partition}: {error}")
+                except Exception as error:
+                    log.exception("%s of %s failed unexpectedly", step.__name__, partition.partition)
+                    failure = failure or LogError(f"{partition.partition}: {error!r}")
         # Waiting for the next attempt holds no slot: other partitions may have better luck.
         if failure is None:
             self._backoffs.pop(partition, None)
@@ -203,9 +223,21 @@ class Tiering:
         backoff = self._backoffs.setdefault(partition, Backoff(RETRY, self._rng))
         await self._clock.sleep(backoff.next_delay())
 
+    async def _flush_closed(self, partition: Partition) -> None:
+        """As Kafka does after each roll: what recovery must read after a crash stays about one segment."""
+        hot = partition.log.hot
+        if hot.recovery_point < hot.active_start_offset:
+            await self._flusher.flush(partition)
+
     async def _offload(self, partition: Partition) -> None:
+        if not self._is_open or not (self._tiered(partition) or partition.log.root is not None or waits(partition)):
+            return
         if partition not in self._compared:
             await self._compare(partition)
+        await self._upload_closed(partition)
+        await self._hide_deleted(partition)
+
+    async def _upload_closed(self, partition: Partition) -> None:
         while True:
             plan = self._plan(partition, self._clock.unix_ms())
             if plan.close_active:
@@ -235,7 +267,9 @@ class Tiering:
         hot = partition.log.hot
         source = hot.upload_source(upload.start, upload.end)
         if source is None:
-            return
+            raise StorageError(
+                f"{partition.partition}: [{upload.start}, {upload.end}) holds no batch; run `tidelog fsck`"
+            )
         job = ExtendJob(
             path=source.path,
             position=source.position,
@@ -256,6 +290,14 @@ class Tiering:
         if root.end <= upload.start:
             raise TierUnavailable(f"{partition.partition}: the manifest still ends at {root.end}; it is extended again")
 
+    async def _hide_deleted(self, partition: Partition) -> None:
+        """Raises the manifest's log start where it shows what is deleted here: log start may have risen while the range
+        below it was on its way to the bucket."""
+        if self._client is not None and _shows_deleted(partition):
+            log_start = partition.log.log_start_offset
+            root = await self._client.raise_log_start(self._ids_of(partition), self._writer(), log_start)
+            await self.accept(partition, root)
+
     async def accept(self, partition: Partition, root: Root) -> None:
         """Takes a newer root over: saved and synced first, then current, so that eviction may follow it.
 
@@ -270,14 +312,18 @@ class Tiering:
             )
             self._on_fatal(fenced)
             raise fenced
+        if root.state is State.DELETED:
+            raise FencedWriter(f"the manifest of {partition.partition} is deleted in the bucket; give up its state")
         async with self._accepting.setdefault(partition, asyncio.Lock()):
             known = partition.log.root
             if known is not None and root.commit <= known.commit:
                 return
-            await asyncio.get_running_loop().run_in_executor(None, self._save, partition, root)
+            saving = asyncio.get_running_loop().run_in_executor(None, self._save, partition, root)
+            self._saving.add(saving)
+            saving.add_done_callback(self._saving.discard)
+            await asyncio.shield(saving)
             partition.log.root = root
-        async with self._rooted:
-            self._rooted.notify_all()
+        self._notify()
 
     def _save(self, partition: Partition, root: Root) -> None:
         # Looked at again in the thread: the directory's name may have become another topic's in the queue.
@@ -285,11 +331,11 @@ class Tiering:
         write_root(self._files, partition.log.hot.directory, root)
 
     async def _evict(self, partition: Partition) -> None:
-        below = self._evictions(partition, self._clock.unix_ms())
-        if below:
-            # In a thread: the file system frees a large file's blocks before unlink returns.
-            unlink = asyncio.get_running_loop().run_in_executor
-            for path in partition.log.hot.evict_below(below):
+        unlink = asyncio.get_running_loop().run_in_executor
+        # One at a time: each syncs the directory on this loop. The file system frees a large file's blocks before unlink
+        # returns, so that happens in a thread.
+        for end in self._evictions(partition, self._clock.unix_ms()):
+            for path in partition.log.hot.evict_below(end):
                 await unlink(None, self._files.unlink, path)
 
     def _writer(self) -> Writer:
@@ -311,8 +357,9 @@ class Tiering:
             self.kick(partition)
         if wait:
             try:
-                async with asyncio.timeout(timeout_ms / 1000), self._rooted:
-                    await self._rooted.wait_for(lambda: all(_is_tiered(p, end) for p, end in ends.items()))
+                async with asyncio.timeout(timeout_ms / 1000):
+                    while not all(_is_tiered(p, end) for p, end in ends.items()):
+                        await self._moved.wait()
             except TimeoutError:
                 late = ", ".join(str(p.partition) for p, end in ends.items() if not _is_tiered(p, end))
                 raise RequestTimedOut(
@@ -324,24 +371,24 @@ class Tiering:
         ]
 
     async def log_start_raised(self, partition: Partition) -> None:
-        """Returns once the manifest hides what lies below the partition's log start (DeleteRecords answers then)."""
-        root = partition.log.root
-        if (
-            not self._tiered(partition)
-            or root is None
-            or root.log_start >= min(partition.log.log_start_offset, root.end)
-        ):
-            self.kick(partition)
-            return
-        assert self._client is not None
-        root = await self._client.raise_log_start(
-            self._ids_of(partition), self._writer(), partition.log.log_start_offset
-        )
-        await self.accept(partition, root)
+        """Returns once the manifest hides what lies below the partition's log start (DeleteRecords answers then).
+        TierUnavailable while the store has not been asked in this start: what it holds is not known."""
         self.kick(partition)
+        if self._client is not None and _shows_deleted(partition):
+            if not self._is_open or partition not in self._compared:
+                raise TierUnavailable(
+                    f"{partition.partition}: deleted here, but the object store has not answered yet; ask again"
+                )
+            await self._hide_deleted(partition)
+        self._notify()
+
+    def _notify(self) -> None:
+        """Whoever waits for the bucket looks again."""
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
 
     def forget(self, partition: Partition) -> None:
-        """The partition was deleted."""
+        """The partition is about to be deleted."""
         self._compared.discard(partition)
         self._backoffs.pop(partition, None)
         self._accepting.pop(partition, None)
@@ -349,6 +396,7 @@ class Tiering:
         task = self._working.get(partition)
         if task is not None:
             task.cancel()
+        asyncio.get_running_loop().call_soon(self._notify)
 
 
 def _check_not_deleted(partition: Partition) -> None:
@@ -356,7 +404,15 @@ def _check_not_deleted(partition: Partition) -> None:
         partition.check_readable()
 
 
+def _shows_deleted(partition: Partition) -> bool:
+    """Whether the manifest still shows records that are below log start here."""
+    root = partition.log.root
+    return root is not None and root.log_start < min(partition.log.log_start_offset, root.end)
+
+
 def _is_tiered(partition: Partition, end: int) -> bool:
+    """UnknownTopicOrPartition if the topic is gone."""
+    _check_not_deleted(partition)
     return partition.log.tiered_end >= end or partition.log.log_start_offset >= end
 
 

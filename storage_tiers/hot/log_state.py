@@ -83,6 +83,11 @@ class LogState:
         return self._segments[0].base
 
     @property
+    def active_start_offset(self) -> int:
+        """Base offset of the newest segment, the one that takes appends."""
+        return self._segments[-1].base
+
+    @property
     def size_bytes(self) -> int:
         return self._closed_bytes + self._segments[-1].size
 

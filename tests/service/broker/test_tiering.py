@@ -1,0 +1,223 @@
+"""When ranges move and local segments go: with the store away, with commits that stand still, with topics that change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
+from service.broker.partition import Partition
+from service.broker.roots import FILE_NAME
+from storage_tiers.clock import SystemClock
+from storage_tiers.cold.manifest import State
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.errors import (
+    FencedWriter,
+    LeaderNotAvailable,
+    RequestTimedOut,
+    TierUnavailable,
+    UnknownTopicOrPartition,
+)
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import TIERED, Running, running, until
+from tests.support.faulty_store import FaultyStore
+
+T0 = TopicPartition("t", 0)
+KEPT = {**TIERED, "local.retention.bytes": "-2", "local.retention.ms": "-2"}
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path / "data") as started:
+        yield started
+
+
+async def filled(node: Running, configs: dict[str, str] | None = None) -> Partition:
+    await node.create("t", configs=TIERED if configs is None else configs)
+    for i in range(40):
+        await node.append("t", b"%03d" % i * 50)
+    return node.node.partitions.get(T0)
+
+
+async def alter(node: Running, key: str, value: str) -> None:
+    change = ConfigAlteration(key, AlterOp.SET, value)
+    await node.core.configs.alter_configs(Resource(ResourceKind.TOPIC, "t"), [change])
+
+
+def log_start_in_the_bucket(led: Partition) -> int:
+    return -1 if led.log.root is None else led.log.root.log_start
+
+
+# --- the store away ---------------------------------------------------------------------------------------------------
+async def test_below_log_start_the_disk_is_freed_while_the_store_is_away(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore(SystemClock()), down=True)
+    async with running(tmp_path / "data", store) as node:
+        led = await filled(node)
+        assert await node.log.delete_records(T0, 30) == 30
+        await until(lambda: 0 < led.log.hot.local_start_offset <= 30)
+        assert node.node.access is not None
+        assert node.node.access.writer is None
+        store.down = False
+        await node.seal("t")
+        assert [record.offset for record in await node.read_all("t", start=30)] == list(range(30, 40))
+
+
+async def test_nothing_goes_on_the_word_of_a_root_that_was_not_compared(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        await filled(node, KEPT)
+        await node.seal("t")
+        store = node.store
+    store.down = True
+    async with running(tmp_path / "data", store) as node:
+        led = node.node.partitions.get(T0)
+        await alter(node, "local.retention.ms", "1")
+        node.node.tiering.kick(led)
+        await until(lambda: led not in node.node.tiering._working)
+        assert led.log.root is not None
+        assert led.log.hot.local_start_offset == 0
+        store.down = False
+        await node.evicted("t")
+
+
+async def test_deleting_records_before_the_store_was_asked_may_be_repeated(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        await filled(node)
+        await node.seal("t")
+        store = node.store
+    store.down = True
+    async with running(tmp_path / "data", store) as node:
+        with pytest.raises(TierUnavailable):
+            await node.log.delete_records(T0, 17)
+        led = node.node.partitions.get(T0)
+        assert led.log.log_start_offset == 17
+        store.down = False
+        await until(lambda: node.node.tiering.has_compared(led))
+        assert await node.log.delete_records(T0, 17) == 17
+        assert log_start_in_the_bucket(led) == 17
+
+
+# --- commits that stand still -----------------------------------------------------------------------------------------
+async def test_what_is_deleted_while_it_is_uploaded_is_hidden_in_the_bucket_too(node: Running) -> None:
+    gate = node.store.hold(1, "put", "manifests/")
+    led = await filled(node)
+    await gate.reached.wait()
+    assert await node.log.delete_records(T0, 17) == 17
+    gate.open()
+    await node.seal("t")
+    await until(lambda: log_start_in_the_bucket(led) == 17)
+
+
+async def test_sealing_a_topic_that_is_deleted_says_so(node: Running) -> None:
+    gate = node.store.hold(1, "put", "manifests/")
+    await filled(node)
+    sealing = asyncio.ensure_future(node.log.seal("t", wait=True, timeout_ms=60_000))
+    await gate.reached.wait()
+    await node.core.topics.delete(["t"])
+    with pytest.raises(UnknownTopicOrPartition):
+        await sealing
+    gate.open()
+
+
+async def test_no_work_begins_once_the_node_closes(node: Running) -> None:
+    gate = node.store.hold(1, "put", "manifests/")
+    led = await filled(node)
+    await gate.reached.wait()
+    node.node.tiering.kick(led)  # to be looked at again when the work under way ends
+    await node.node.tiering.close()
+    await asyncio.sleep(0)
+    assert not node.node.tiering._working
+    gate.open()
+
+
+# --- what cannot be -----------------------------------------------------------------------------------------------------
+async def test_a_range_without_batches_is_an_error_and_stops_nobody(node: Running) -> None:
+    await node.create("t", configs=TIERED)
+    led = node.node.partitions.get(T0)
+    led.log.hot.upload_source = lambda *_: None  # type: ignore[method-assign]
+    for i in range(40):
+        await node.append("t", b"%03d" % i * 50)
+    with pytest.raises(RequestTimedOut):
+        await node.log.seal("t", wait=True, timeout_ms=300)
+    assert led.log.root is None
+
+
+async def test_an_unexpected_failure_is_logged_and_the_work_goes_on(
+    node: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    await node.create("t", configs=TIERED)
+    hot = node.node.partitions.get(T0).log.hot
+    state_at = hot.state_at
+    failed: list[int] = []
+
+    def once(offset: int) -> bytes:
+        if not failed:
+            failed.append(offset)
+            raise ValueError("a defect")
+        return state_at(offset)
+
+    hot.state_at = once  # type: ignore[method-assign]
+    for i in range(40):
+        await node.append("t", b"%03d" % i * 50)
+    await node.seal("t")
+    assert failed
+    assert "a defect" in caplog.text
+
+
+async def test_a_manifest_that_says_deleted_is_no_reason_to_evict(node: Running) -> None:
+    led = await filled(node, KEPT)
+    await node.seal("t")
+    root = led.log.root
+    assert root is not None
+    gone = replace(root, commit=root.commit + 1, state=State.DELETED, entries=(), sidecar=None)
+    with pytest.raises(FencedWriter):
+        await node.node.tiering.accept(led, gone)
+    assert led.log.root is root
+
+
+# --- topics of other kinds --------------------------------------------------------------------------------------------
+async def test_closed_segments_of_a_topic_that_is_not_tiered_are_flushed(node: Running) -> None:
+    led = await filled(node, {"internal.segment.bytes": "2000", "remote.storage.enable": "false"})
+    hot = led.log.hot
+    await until(lambda: hot.recovery_point >= hot.active_start_offset > 0)
+
+
+async def test_a_topic_that_is_tiered_no_more_keeps_its_history_over_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        await filled(node)
+        await node.seal("t")
+        await node.evicted("t")
+        await alter(node, "remote.storage.enable", "false")
+        await node.append("t", b"local")
+        store = node.store
+    async with running(tmp_path / "data", store) as node:
+        led = node.node.partitions.get(T0)
+        assert [record.offset for record in await node.read_all("t")] == list(range(41))
+        await until(lambda: node.node.tiering.has_compared(led))
+        assert await node.log.delete_records(T0, 17) == 17
+        assert log_start_in_the_bucket(led) == 17
+        await alter(node, "remote.storage.enable", "true")
+        await node.seal("t")
+        await node.evicted("t")
+        assert [record.offset for record in await node.read_all("t", start=17)] == list(range(17, 41))
+
+
+async def test_a_partition_whose_root_was_lost_waits_for_the_bucket(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        led = await filled(node)
+        await node.seal("t")
+        await node.evicted("t")
+        await node.append("t", b"local")
+        store, saved = node.store, Path(led.log.hot.directory) / FILE_NAME
+    saved.unlink()
+    store.down = True
+    async with running(tmp_path / "data", store) as node:
+        with pytest.raises(LeaderNotAvailable):
+            await node.read("t", 0, wait_ms=0)
+        store.down = False
+        led = node.node.partitions.get(T0)
+        await until(lambda: led.reads_blocked is None)
+        assert [record.offset for record in await node.read_all("t")] == list(range(41))
