@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Tests that share one Spark session run in one worker; the rest are spread over the cores.
 WORKERS ?= $(shell nproc)
 
-.PHONY: help install run test faults soak check demo bench proto lock kernels test-tools clean
+.PHONY: help install run test faults check demo bench proto lock kernels test-tools clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14

@@ -224,7 +224,7 @@ class GatewayServer:
     def _gone(self, session: Session, events: int) -> None:
         """The client has gone while it was owed answers: its waits end; what it sent before is still taken."""
         if not session.connection.waiting or events & (select.EPOLLHUP | select.EPOLLERR):
-            self._close(session, "gone before its answers were sent")
+            self._close(session, "")
             return
         self._watch(session, session.events & ~READ)
         for _, future in list(session.pending.values()):

@@ -92,6 +92,10 @@ def _print(report: Report, quick: bool) -> None:
     looked = "listings and manifests" if quick else f"{report.bytes_read:,} bytes"
     verdict = "damaged" if report.damaged else "sound"
     typer.echo(
-        f"{verdict}: {report.clusters} clusters, {report.partitions} partitions, {report.ranges} ranges, "
-        f"{report.objects} objects; read {looked}"
+        f"{verdict}: {_count(report.clusters, 'cluster')}, {_count(report.partitions, 'partition')}, "
+        f"{_count(report.ranges, 'range')}, {_count(report.objects, 'object')}; read {looked}"
     )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

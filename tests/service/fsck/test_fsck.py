@@ -222,7 +222,7 @@ def test_exit_codes(directory: Path, store: BlockingMemoryStore, tmp_path: Path)
     runner = CliRunner()
     sound = runner.invoke(app, ["fsck", "--store", str(directory)])
     assert sound.exit_code == 0, sound.output
-    assert "sound: 1 clusters, 1 partitions, 3 ranges" in sound.output
+    assert "sound: 1 cluster, 1 partition, 3 ranges" in sound.output
     (victim,) = directory.rglob(f"{20:020d}-1-*.log")
     victim.write_bytes(victim.read_bytes()[:-5])
     damaged = runner.invoke(app, ["fsck", "--store", str(directory), "--json"])
