@@ -3,16 +3,20 @@
 Deleting a topic: the metadata marks its id; `topic.json` is set to deleted while it still names that id; each partition's
 manifest gets its terminal commit; the objects are swept past the grace; then the metadata forgets the id. Every step may be
 repeated, and is, at every start, until done.
+
+Invariant: of one name, one write is under way at a time, and what is published is live when it begins: a write that was
+held up cannot bring back an id that was deleted meanwhile.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
 from service.broker.store_access import StoreAccess
 from service.metadata import planner
-from service.metadata.image import DeletingTopic, MetadataImage, TopicImage
+from service.metadata.image import DeletingTopic, TopicImage
 from service.metadata.log import MetadataLog
 from storage_tiers.cold.manifest import Ids, State
 from storage_tiers.cold.tier_client import TierClient
@@ -40,6 +44,7 @@ class TopicFiles:
         self._grace_ms = grace_ms
         self._published: dict[TopicId, tuple[int, tuple[tuple[str, str], ...]]] = {}
         self._terminated: set[TopicId] = set()
+        self._writing: dict[str, asyncio.Lock] = {}
 
     async def tick(self) -> None:
         """Publishes what changed and takes each deletion as far as it goes."""
@@ -47,7 +52,7 @@ class TopicFiles:
             return
         image = self._metadata.image
         for topic in image.topics.values():
-            await self._guarded(topic.name, self._publish(image, topic))
+            await self._guarded(topic.name, self._publish(topic))
         for doomed in image.deleting.values():
             if self._client is None:
                 await self._forget(doomed.topic_id)
@@ -64,18 +69,25 @@ class TopicFiles:
 
     async def publish_now(self, name: str) -> None:
         """Returns once `topic.json` names the topic, if it is live."""
-        image = self._metadata.image
-        topic = image.topic(name)
+        topic = self._metadata.image.topic(name)
         if topic is not None:
-            await self._publish(image, topic)
+            await self._publish(topic)
 
-    async def _publish(self, image: MetadataImage, topic: TopicImage) -> None:
-        configs = dict(image.topic_config(topic.name))
-        wanted = (len(topic.partitions), tuple(sorted(configs.items())))
-        if self._client is None or self._published.get(topic.topic_id) == wanted:
-            return
-        await self._client.put_topic_file(self._state(topic.name, topic.topic_id, len(topic.partitions), configs))
-        self._published[topic.topic_id] = wanted
+    async def _publish(self, seen: TopicImage) -> None:
+        async with self._one_at_a_time(seen.name):
+            image = self._metadata.image
+            topic = image.topics.get(seen.topic_id)
+            if topic is None or self._client is None:
+                return
+            configs = dict(image.topic_config(topic.name))
+            wanted = (len(topic.partitions), tuple(sorted(configs.items())))
+            if self._published.get(topic.topic_id) != wanted:
+                state = self._state(topic.name, topic.topic_id, len(topic.partitions), configs)
+                await self._client.put_topic_file(state)
+                self._published[topic.topic_id] = wanted
+
+    def _one_at_a_time(self, name: str) -> asyncio.Lock:
+        return self._writing.setdefault(name, asyncio.Lock())
 
     async def _terminate(self, doomed: DeletingTopic) -> None:
         if doomed.topic_id in self._terminated:
@@ -83,7 +95,8 @@ class TopicFiles:
         assert self._client is not None
         assert self._access is not None
         assert self._access.writer is not None
-        await self._client.mark_topic_deleted(self._state(doomed.name, doomed.topic_id, doomed.partition_count, {}))
+        async with self._one_at_a_time(doomed.name):
+            await self._client.mark_topic_deleted(self._state(doomed.name, doomed.topic_id, doomed.partition_count, {}))
         for ids in self._partitions_of(doomed):
             await self._client.delete_partition(ids, self._access.writer)
         self._published.pop(doomed.topic_id, None)
@@ -104,6 +117,8 @@ class TopicFiles:
 
     async def _forget(self, topic_id: TopicId) -> None:
         await self._metadata.change(lambda image: (planner.forget_topic(image, topic_id), None))
+        image = self._metadata.image
+        self._writing = {name: lock for name, lock in self._writing.items() if lock.locked() or image.topic(name)}
 
     def _partitions_of(self, doomed: DeletingTopic) -> list[Ids]:
         cluster_id = self._metadata.image.cluster_id

@@ -72,7 +72,7 @@ class Load:
     """Producers of one topic: so many idempotent, so many plain. `more` lets them send; they wait for the rest.
 
     All ask for acks=all and keep several requests in flight; a plain one may therefore repeat and reorder. The names of
-    producers, and with them the keys, begin with `prefix`.
+    producers, and with them the keys, begin with `prefix`. Values have one of `sizes`, in bytes.
     """
 
     def __init__(
@@ -86,11 +86,13 @@ class Load:
         plain: int,
         rng: random.Random,
         prefix: str = "",
+        sizes: range = range(20, 600),
     ) -> None:
+        self._sizes = sizes
         self.history = history
         self.exactly_once = tuple(f"{prefix}idempotent-{i}" for i in range(idempotent))
         self.failures: list[str] = []
-        self.granted = 0
+        self.granted = self.acknowledged = 0
         self._topic = topic
         self._partitions = partitions
         self._lock = threading.Lock()
@@ -143,10 +145,6 @@ class Load:
         for allowed in self._allowed.values():
             allowed.release(records)
 
-    @property
-    def acknowledged(self) -> int:
-        return len(self.history.acks)
-
     def settle(self) -> None:
         """Returns once everything sent is acknowledged."""
         until(
@@ -169,7 +167,7 @@ class Load:
 
     def _send(self, name: str, number: int, producer: Producer, rng: random.Random) -> None:
         key = f"{name}:{number}".encode()
-        body = rng.randbytes(rng.randrange(20, 600))
+        body = rng.randbytes(rng.choice(self._sizes))
         content = Content(key, key + b" " + body, 1_700_000_000_000 + number, (("n", b"%d" % number),))
         partition = number % self._partitions
         with self._lock:
@@ -196,6 +194,7 @@ class Load:
         key = cast("bytes", message.key())
         with self._lock:
             if error is None:
+                self.acknowledged += 1
                 offset = message.offset()
                 self.history.acks.append(Ack(key, offset if offset is not None and offset >= 0 else None))
             elif not self._ending.is_set():

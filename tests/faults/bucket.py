@@ -1,0 +1,73 @@
+"""A bucket as an auditor sees it: what `fsck` finds with no patience for orphans, and every record that manifests name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from service.fsck.bucket import Scope, check_bucket
+from storage_tiers.clock import SystemClock
+from storage_tiers.cold import keys
+from storage_tiers.cold.lookup import live_entries
+from storage_tiers.cold.manifest import Ids, Page, PageRef, Root, State
+from storage_tiers.cold.manifest_json import decode, decode_page
+from storage_tiers.cold.object_store import BlockingObjectStore
+from storage_tiers.cold.stores.locate import StoreLocation, open_blocking_store
+from storage_tiers.records.decoder import decode as decode_records
+from tests.faults.history import Content, Seen
+
+
+@contextmanager
+def opened(url: str, endpoint: str | None = None) -> Iterator[BlockingObjectStore]:
+    store = open_blocking_store(StoreLocation.parse(url, endpoint=endpoint))
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def findings(store: BlockingObjectStore, *, quick: bool = False) -> list[str]:
+    """Damage, and everything that no manifest names, however young."""
+    report = check_bucket(store, Scope(quick=quick, grace_ms=0), now_ms=SystemClock().unix_ms())
+    return [f"{finding.kind.value}: {finding.key}: {finding.detail}" for finding in report.findings]
+
+
+def roots(store: BlockingObjectStore, topic: str) -> Iterator[Root]:
+    """Of every partition of every topic id that the name has had, in key order."""
+    for cluster in store.list_folders(""):
+        for info in store.list(keys.topic_prefix(cluster, topic)):
+            parsed = keys.parse(info.key)
+            if isinstance(parsed, keys.ManifestKey):
+                ids = Ids(parsed.cluster, parsed.topic, parsed.topic_id, parsed.partition)
+                yield decode(store.get(info.key).data, ids)
+
+
+def waiting(store: BlockingObjectStore, topic: str) -> list[str]:
+    """Keys that manifests name only because they are to be deleted."""
+    found: list[str] = []
+    for root in roots(store, topic):
+        found += [key for item in root.removed for key in item.keys]
+        found += [condemned.key for condemned in root.condemned]
+    return found
+
+
+def records(store: BlockingObjectStore, topic: str) -> dict[int, list[Seen]]:
+    """What a reader of the bucket finds of the live topic, by partition. Every batch's checksum is verified."""
+    found: dict[int, list[Seen]] = {}
+    for root in roots(store, topic):
+        if root.state is State.LIVE:
+            assert root.ids.partition not in found, f"two live ids of {topic}"
+            found[root.ids.partition] = list(_records(store, root))
+    return found
+
+
+def _records(store: BlockingObjectStore, root: Root) -> Iterator[Seen]:
+    def load_page(ref: PageRef) -> Page:
+        return decode_page(store.get(ref.key).data, root.ids, ref)
+
+    for entry in live_entries(root, load_page):
+        for record in decode_records(store.get(entry.key, entry.position, entry.length).data):
+            if record.offset >= root.log_start:
+                headers = tuple((name, value or b"") for name, value in record.headers)
+                content = Content(record.key or b"", record.value or b"", record.timestamp, headers)
+                yield Seen(record.offset, record.leader_epoch, content)

@@ -1,0 +1,89 @@
+"""Single requests on a connection of their own, for what a client library would hide: error codes, and exact bytes."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+
+from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
+
+NONE = 0
+OFFSET_OUT_OF_RANGE = 1
+CORRUPT_MESSAGE = 2
+LEADER_NOT_AVAILABLE = 5
+KAFKA_STORAGE_ERROR = 56
+_FETCH, _PRODUCE = 11, 8
+_TIMEOUT_S = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    code: int
+    high_watermark: int
+    data: bytes
+
+
+def fetch(address: str, topic: str, offset: int, *, partition: int = 0, wait_ms: int = 500) -> Fetched:
+    """What a Fetch of one partition answers once it has a byte or an error, or after `wait_ms`."""
+    frame = request_frame(
+        "fetch",
+        _FETCH,
+        replica_id=-1,
+        max_wait=milliseconds(wait_ms),
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_id=0,
+        session_epoch=-1,
+        rack_id="",
+        topics=[
+            {
+                "topic": topic,
+                "partitions": [
+                    {
+                        "partition": partition,
+                        "current_leader_epoch": -1,
+                        "fetch_offset": offset,
+                        "log_start_offset": -1,
+                        "partition_max_bytes": 1 << 20,
+                    }
+                ],
+            }
+        ],
+    )
+    answer = response("fetch", _FETCH, _exchange(address, frame))
+    found = answer.responses[0].partitions[0]
+    return Fetched(int(found.error_code), found.high_watermark, bytes(found.records or b""))
+
+
+def produce(address: str, topic: str, *values: bytes, partition: int = 0) -> tuple[int, int]:
+    """(error code, base offset) of one batch under acks=all."""
+    frame = request_frame(
+        "produce",
+        _PRODUCE,
+        transactional_id=None,
+        acks=-1,
+        timeout=milliseconds(30_000),
+        topic_data=[{"name": topic, "partition_data": [{"index": partition, "records": record_batch(*values)}]}],
+    )
+    answer = response("produce", _PRODUCE, _exchange(address, frame))
+    found = answer.responses[0].partition_responses[0]
+    return int(found.error_code), found.base_offset
+
+
+def _exchange(address: str, frame: bytes) -> bytes:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), _TIMEOUT_S) as connection:
+        connection.sendall(frame)
+        (size,) = struct.unpack(">i", _receive(connection, 4))
+        return _receive(connection, size)
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    received = bytearray()
+    while len(received) < count:
+        piece = connection.recv(count - len(received))
+        if not piece:
+            raise ConnectionResetError("the node ended the connection")
+        received += piece
+    return bytes(received)
