@@ -18,9 +18,7 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 _DEPENDENCY = (
     "<dependency><groupId>org.apache.kafka</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
 )
-_LOGGER = (
-    "<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>"
-)
+_LOGGER = "<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>"
 
 
 def class_path() -> str:
@@ -41,9 +39,7 @@ def class_path() -> str:
 def run_tool(main_class: str, *arguments: str) -> str:
     """What the tool printed. CalledProcessError, with what it printed, if it failed."""
     command = ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path(), main_class]
-    done = subprocess.run(
-        [*command, *arguments], check=False, capture_output=True, text=True, timeout=TOOL_SECONDS
-    )
+    done = subprocess.run([*command, *arguments], check=False, capture_output=True, text=True, timeout=TOOL_SECONDS)
     if done.returncode != 0:
         raise subprocess.CalledProcessError(done.returncode, main_class, done.stdout, done.stderr)
     return done.stdout
