@@ -268,6 +268,7 @@ class Node:
             tiering=self.tiering,
             disk=self.disk,
             topic_name=self._topic_name,
+            fetch_max_bytes=self.configs.broker_int(self.metadata.image, "fetch.max.bytes"),
         )
 
     def _topic_name(self, topic_id: TopicId) -> str | None:

@@ -2,22 +2,25 @@
 
 A waiting fetch holds no task: it is a future, a timer, and a callback in the partitions it watches. Each attempt reads all
 partitions anew, so what is answered is one consistent pass. Cold data that is not cached is fetched in the background and
-never delays the hot partitions of the same request; the background fetch outlives the request that asked for it.
+never delays the hot partitions of the same request; the background fetch outlives the request that asked for it. If it
+fails, the partitions that waited for it answer why.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition
 from grpc_api.contract.ready import Ready
 from service.broker.partition import Partition
 from storage_tiers.cold.cold_reader import ColdMiss
-from storage_tiers.errors import InconsistentTopicId, LogError
+from storage_tiers.errors import InconsistentTopicId, LogError, StorageError
 
 #: Finds a partition, or raises the LogError to answer.
 Locate = Callable[[FetchPartition], Partition]
+
+_NONE: Mapping[int, LogError] = {}
 
 
 class BytesRead:
@@ -32,16 +35,17 @@ class BytesRead:
 
 
 class Attempt:
-    """One pass over all partitions of a fetch. `size` is in bytes, `cold_size` what of it came from the bucket."""
+    """One pass over all partitions of a fetch. `size` is in bytes, `cold_size` what of it came from the bucket; `misses`
+    bear the place of their partition in the fetch."""
 
     __slots__ = ("answers", "cold_size", "misses", "ready", "size")
 
     def __init__(self) -> None:
         self.answers: list[Fetched] = []
-        self.misses: list[ColdMiss] = []
+        self.misses: list[tuple[int, ColdMiss]] = []
         self.size = 0
         self.cold_size = 0
-        self.ready = False  # an error or a diverging epoch is answered at once
+        self.ready = False  # answered at once: an error, a diverging epoch, a reader behind the newest segment
 
     def count(self, read: BytesRead) -> None:
         """This attempt is the answer."""
@@ -53,24 +57,34 @@ class Attempt:
             answer.release_all()
 
 
-def attempt(fetch: Fetch, locate: Locate) -> Attempt:
-    """Reads what is there now, in the order asked, at most `max_bytes` (but at least one batch) in all."""
+def attempt(fetch: Fetch, locate: Locate, failed: Mapping[int, LogError] = _NONE) -> Attempt:
+    """Reads what is there now, in the order asked, at most `max_bytes` (but at least one batch) in all. The partitions at
+    the places in `failed` are not read but answered with the error."""
     taken = Attempt()
     left = fetch.max_bytes
-    for wanted in fetch.partitions:
-        try:
-            answer = _read_one(wanted, fetch, locate, taken, left)
-        except LogError as error:
-            taken.ready = True
-            answer = Fetched(error)
-        taken.answers.append(answer)
-        size = answer.size
-        taken.size += size
-        left -= size
+    try:
+        for place, wanted in enumerate(fetch.partitions):
+            try:
+                if place in failed:
+                    raise failed[place]
+                answer = _read_one(place, wanted, fetch, locate, taken, left)
+            except LogError as error:
+                taken.ready = True
+                answer = Fetched(error)
+            except OSError as error:
+                taken.ready = True
+                answer = Fetched(StorageError(f"{wanted.partition}: cannot read ({error}); mend the disk"))
+            taken.answers.append(answer)
+            size = answer.size
+            taken.size += size
+            left -= size
+    except BaseException:
+        taken.release()
+        raise
     return taken
 
 
-def _read_one(wanted: FetchPartition, fetch: Fetch, locate: Locate, taken: Attempt, left: int) -> Fetched:
+def _read_one(place: int, wanted: FetchPartition, fetch: Fetch, locate: Locate, taken: Attempt, left: int) -> Fetched:
     partition = locate(wanted)
     if wanted.topic_id is not None and wanted.topic_id != partition.topic_id:
         raise InconsistentTopicId(f"{wanted.partition} is now topic id {partition.topic_id}; refresh metadata")
@@ -96,8 +110,11 @@ def _read_one(wanted: FetchPartition, fetch: Fetch, locate: Locate, taken: Attem
         min_one=nothing_yet,
     )
     if isinstance(found, ColdMiss):
-        taken.misses.append(found)
+        taken.misses.append((place, found))
         found = []
+    elif found and wanted.offset < log.hot.active_start_offset:
+        # As in Kafka: more lies ahead than one segment gives, so waiting for `min_bytes` of it would wait in vain.
+        taken.ready = True
     answer = Fetched(None, state.high_watermark, stable, log.log_start_offset, found, aborted)
     if wanted.offset < log.hot.local_start_offset:
         taken.cold_size += answer.size
@@ -113,7 +130,7 @@ class DelayedFetch:
         self._locate = locate
         self._read = read
         self._watched: list[Partition] = []
-        self._misses: set[asyncio.Future[None]] = set()
+        self._misses: dict[asyncio.Future[None], set[int]] = {}
         self.future: asyncio.Future[Sequence[Fetched]] = loop.create_future()
         self.future.add_done_callback(self._forget)
         self._timer = loop.call_later(fetch.max_wait_ms / 1000, self._time_up)
@@ -126,49 +143,44 @@ class DelayedFetch:
             self._watched.append(partition)
         self._watch(first.misses)
 
-    def _watch(self, misses: Sequence[ColdMiss]) -> None:
-        for miss in misses:
-            if miss.waiter not in self._misses:
-                self._misses.add(miss.waiter)
+    def _watch(self, misses: Sequence[tuple[int, ColdMiss]]) -> None:
+        for place, miss in misses:
+            places = self._misses.get(miss.waiter)
+            if places is None:
+                self._misses[miss.waiter] = {place}
                 miss.waiter.add_done_callback(self._hydrated)
+            else:
+                places.add(place)
 
     def _hydrated(self, waiter: asyncio.Future[None]) -> None:
-        self._misses.discard(waiter)
+        places = self._misses.pop(waiter, set())
         failure = None if waiter.cancelled() else waiter.exception()
         if isinstance(failure, LogError):
-            self._answer(failure)
+            # The partitions that waited for it answer why, the others what they have.
+            self._attempt(dict.fromkeys(places, failure))
         else:
-            self._look_again()
+            self._attempt()
 
     def _look_again(self) -> None:
+        self._attempt()
+
+    def _time_up(self) -> None:
+        self._attempt(final=True)
+
+    def _attempt(self, failed: Mapping[int, LogError] = _NONE, *, final: bool = False) -> None:
         if self.future.done():
             return
-        taken = attempt(self._fetch, self._locate)
-        if taken.ready or taken.size >= self._fetch.min_bytes:
+        try:
+            taken = attempt(self._fetch, self._locate, failed)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client must not wait for ever
+            self.future.set_exception(error)
+            return
+        if final or taken.ready or taken.size >= self._fetch.min_bytes:
             taken.count(self._read)
             self.future.set_result(taken.answers)
             return
         self._watch(taken.misses)
         taken.release()
-
-    def _time_up(self) -> None:
-        if not self.future.done():
-            taken = attempt(self._fetch, self._locate)
-            taken.count(self._read)
-            self.future.set_result(taken.answers)
-
-    def _answer(self, failure: LogError) -> None:
-        """A cold read failed: its partition answers the failure, the others what they have."""
-        if self.future.done():
-            return
-        taken = attempt(self._fetch, self._locate)
-        taken.count(self._read)
-        missing = {id(m) for m in taken.misses}
-        answers = [
-            Fetched(failure) if missing and not a.slices and a.error is None and _is_cold(self._locate, w) else a
-            for w, a in zip(self._fetch.partitions, taken.answers, strict=True)
-        ]
-        self.future.set_result(answers)
 
     def _forget(self, _: asyncio.Future[Sequence[Fetched]]) -> None:
         self._timer.cancel()
@@ -176,11 +188,6 @@ class DelayedFetch:
             partition.waiters.discard(self._look_again)
         for waiter in self._misses:
             waiter.remove_done_callback(self._hydrated)
-
-
-def _is_cold(locate: Locate, wanted: FetchPartition) -> bool:
-    hot = locate(wanted).log.hot
-    return wanted.offset < hot.local_start_offset
 
 
 def fetch_records(fetch: Fetch, locate: Locate, read: BytesRead) -> Ready[Sequence[Fetched]]:

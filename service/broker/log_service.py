@@ -41,12 +41,14 @@ class LogService:
         tiering: Tiering,
         disk: DiskGuard,
         topic_name: Callable[[TopicId], str | None],
+        fetch_max_bytes: int,
     ) -> None:
         self._partitions = partitions
         self._producer_ids = producer_ids
         self._tiering = tiering
         self._disk = disk
         self._topic_name = topic_name
+        self._fetch_max_bytes = fetch_max_bytes
         self.bytes_read = BytesRead()
 
     def append(
@@ -64,6 +66,10 @@ class LogService:
         return answers
 
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
+        most = min(fetch.max_bytes, self._fetch_max_bytes)
+        if most < fetch.max_bytes or most < fetch.min_bytes:
+            # As in Kafka: nobody waits for more than the answer may hold.
+            fetch = fetch._replace(max_bytes=most, min_bytes=min(fetch.min_bytes, most))
         return fetch_records(fetch, self._locate, self.bytes_read)
 
     def _locate(self, wanted: FetchPartition) -> Partition:

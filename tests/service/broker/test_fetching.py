@@ -1,0 +1,109 @@
+"""Fetches that wait: who answers what, when, and that each one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from grpc_api.contract.log import Fetch, FetchPartition
+from grpc_api.contract.ready import settled
+from storage_tiers.errors import StorageError, TierCorrupt
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import TIERED, Running, records, running
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path / "data") as started:
+        yield started
+
+
+def whole(partition: TopicPartition, offset: int = 0) -> FetchPartition:
+    return FetchPartition(partition, offset, 1 << 20)
+
+
+async def cold(node: Running, partitions: int) -> None:
+    await node.create("t", partitions, configs=TIERED)
+    for partition in range(partitions):
+        for i in range(10):
+            await node.append("t", b"%03d" % i * 50, partition=partition)
+    await node.seal("t")
+    for partition in range(partitions):
+        await node.evicted("t", partition)
+
+
+async def test_a_cold_read_that_fails_is_answered_for_its_partition_alone(node: Running) -> None:
+    await cold(node, 2)
+    node.store.fail(1, "", "segments/00000/", TierCorrupt("damaged"))
+    gate = node.store.hold(1, "", "segments/00001/")
+    broken, waiting = await node.fetch(whole(T0), whole(T1), wait_ms=20_000)
+    assert isinstance(broken.error, TierCorrupt)
+    assert (waiting.error, waiting.size) == (None, 0)
+    gate.open()
+    assert [record.offset for record in await node.read_all("t", 1)] == list(range(10))
+
+
+async def test_a_disk_that_cannot_be_read_costs_its_partition_alone(node: Running) -> None:
+    await node.create("t", 2)
+    await node.append("t", b"a", partition=1)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "a bad sector")
+
+    await node.append("t", b"a")
+    node.node.partitions.get(T0).log.hot.read = refuse  # type: ignore[method-assign, assignment]
+    broken, good = await node.fetch(whole(T0), whole(T1), wait_ms=20_000)
+    assert isinstance(broken.error, StorageError)
+    assert [record.value for record in records(good)] == [b"a"]
+
+
+async def test_a_waiting_fetch_that_fails_unexpectedly_ends(node: Running) -> None:
+    await node.create("t")
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("a defect")
+
+    led = node.node.partitions.get(T0)
+    waiting = node.log.fetch(Fetch([whole(T0)], 20_000, 1, 1 << 20))
+    assert isinstance(waiting, asyncio.Future)
+    led.log.hot.read = fail  # type: ignore[method-assign, assignment]
+    await node.append("t", b"a")
+    with pytest.raises(ValueError, match="a defect"):
+        await waiting
+    assert not led.waiters
+
+
+async def test_a_reader_behind_the_newest_segment_does_not_wait_for_min_bytes(node: Running) -> None:
+    """What one segment gives may be less, and no more will come of it."""
+    await node.create("t", configs={"internal.segment.bytes": "2000", "remote.storage.enable": "false"})
+    for _ in range(20):
+        await node.append("t", b"a" * 300)
+    async with asyncio.timeout(10):
+        (answer,) = await settled(node.log.fetch(Fetch([whole(T0)], 60_000, 1 << 20, 1 << 20)))
+    assert 0 < answer.size < 2000
+    answer.release_all()
+
+
+async def test_a_cold_range_is_answered_without_waiting_for_min_bytes(node: Running) -> None:
+    await cold(node, 1)
+    async with asyncio.timeout(10):
+        (answer,) = await settled(node.log.fetch(Fetch([whole(T0)], 60_000, 1 << 20, 1 << 20)))
+    assert answer.size > 0
+    answer.release_all()
+
+
+async def test_nobody_waits_for_more_than_an_answer_may_hold(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", broker={"fetch.max.bytes": "1024"}) as node:
+        await node.create("t")
+        for _ in range(10):
+            await node.append("t", b"a" * 300)
+        async with asyncio.timeout(10):
+            (answer,) = await settled(node.log.fetch(Fetch([whole(T0)], 60_000, 1 << 20, 1 << 20)))
+        assert answer.size == 1024
+        answer.release_all()
