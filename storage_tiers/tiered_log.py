@@ -64,22 +64,28 @@ class TieredLog:
 
     async def offset_for_timestamp(self, timestamp: int, *, upto_offset: int) -> TimestampOffset | None:
         """The first record by offset in [log start, `upto_offset`) whose timestamp is at least `timestamp`."""
-        if self.cold is not None and self.root is not None and self.hot.log_start_offset < self.hot.local_start_offset:
-            found = await self.cold.offset_for_timestamp(self.root, timestamp, log_start=self.hot.log_start_offset)
-            if found is not None and found.offset < self.hot.local_start_offset:
+        hot = self.hot
+        while (
+            self.cold is not None and (root := self.root) is not None and hot.log_start_offset < hot.local_start_offset
+        ):
+            found = await self.cold.offset_for_timestamp(root, timestamp, log_start=hot.log_start_offset)
+            if found is not None and found.offset < hot.local_start_offset:
                 return found
-        hit = self.hot.offset_for_timestamp(timestamp)
+            if hot.local_start_offset <= root.end or self.root is root:
+                break
+            # What this root does not name was local when it was asked, and has been evicted meanwhile.
+        hit = hot.offset_for_timestamp(timestamp)
         return hit if hit is not None and hit.offset < upto_offset else None
 
-    async def max_timestamp(self) -> TimestampOffset | None:
-        """The record of the largest timestamp, the first of them by offset."""
-        hot = self.hot.max_timestamp()
-        if self.cold is None or self.root is None or self.hot.log_start_offset >= self.hot.local_start_offset:
-            return hot
-        cold = await self.cold.max_timestamp(self.root, log_start=self.hot.log_start_offset)
-        if cold is None or (hot is not None and hot.timestamp > cold.timestamp):
-            return hot
-        return cold
+    async def max_timestamp(self, *, upto_offset: int) -> TimestampOffset | None:
+        """The record of the largest timestamp, the first of them by offset; None, as in Kafka, if that record is not below
+        `upto_offset`."""
+        best = self.hot.max_timestamp()
+        if self.cold is not None and self.root is not None and self.hot.log_start_offset < self.hot.local_start_offset:
+            cold = await self.cold.max_timestamp(self.root, log_start=self.hot.log_start_offset)
+            if cold is not None and (best is None or best.timestamp <= cold.timestamp):
+                best = cold
+        return best if best is not None and best.offset < upto_offset else None
 
     async def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
         """(largest epoch <= `leader_epoch`, where it ended). The hot history reaches back over the cold one: eviction

@@ -77,38 +77,38 @@ class LogService:
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> Sequence[TimestampOffset | LogError | None]:
         answers: list[TimestampOffset | LogError | None] = []
-        for query in queries:
+        by_time: list[int] = []
+        for place, query in enumerate(queries):
             try:
-                partition = self._partitions.get(query.partition)
-                partition.check_readable()
-                partition.check_epoch(query.current_leader_epoch)
-                answers.append(await self._offset(partition, query.timestamp, query.isolation))
+                partition = self._readable(query)
+                if query.timestamp >= 0 or query.timestamp == OffsetSpec.MAX_TIMESTAMP:
+                    by_time.append(place)
+                    answers.append(None)
+                else:
+                    answers.append(_offset(partition, query.timestamp, query.isolation))
             except LogError as error:
                 answers.append(error)
+        # Together: each may need to ask the bucket, and the client's patience is for all of them.
+        found = await asyncio.gather(*(self._offset_by_time(queries[place]) for place in by_time))
+        for place, answer in zip(by_time, found, strict=True):
+            answers[place] = answer
         return answers
 
-    async def _offset(self, partition: Partition, timestamp: int, isolation: Isolation) -> TimestampOffset | None:
-        log, hot = partition.log, partition.log.hot
-        if timestamp >= 0:
-            return await log.offset_for_timestamp(timestamp, upto_offset=partition.readable_end(isolation))
-        match timestamp:
-            case OffsetSpec.LATEST:
-                return TimestampOffset(NO_TIMESTAMP, partition.readable_end(isolation), partition.state.leader_epoch)
-            case OffsetSpec.EARLIEST:
-                return _position(partition, hot.log_start_offset)
-            case OffsetSpec.EARLIEST_LOCAL:
-                return _position(partition, max(hot.log_start_offset, hot.local_start_offset))
-            case OffsetSpec.MAX_TIMESTAMP:
-                return await log.max_timestamp()
-            case OffsetSpec.LATEST_TIERED:
-                if log.root is None or log.root.end <= hot.log_start_offset:
-                    return TimestampOffset(NO_TIMESTAMP, -1, NO_EPOCH)
-                return _position(partition, log.root.end - 1)
-            case OffsetSpec.EARLIEST_PENDING_UPLOAD:
-                if log.cold is None:
-                    return TimestampOffset(NO_TIMESTAMP, -1, NO_EPOCH)
-                return _position(partition, max(log.tiered_end, hot.log_start_offset))
-        raise UnsupportedVersion(f"{partition.partition}: no offset is known for the special timestamp {timestamp}")
+    def _readable(self, query: OffsetQuery) -> Partition:
+        partition = self._partitions.get(query.partition)
+        partition.check_readable()
+        partition.check_epoch(query.current_leader_epoch)
+        return partition
+
+    async def _offset_by_time(self, query: OffsetQuery) -> TimestampOffset | LogError | None:
+        try:
+            partition = self._readable(query)
+            upto = partition.readable_end(query.isolation)
+            if query.timestamp == OffsetSpec.MAX_TIMESTAMP:
+                return await partition.log.max_timestamp(upto_offset=upto)
+            return await partition.log.offset_for_timestamp(query.timestamp, upto_offset=upto)
+        except LogError as error:
+            return error
 
     async def delete_records(self, partition: TopicPartition, before_offset: int) -> int:
         led = self._partitions.get(partition)
@@ -145,6 +145,27 @@ class LogService:
 
     async def seal(self, topic: str, *, wait: bool, timeout_ms: int) -> Sequence[SealedPartition]:
         return await self._tiering.seal(self._partitions.of_topic(topic), wait=wait, timeout_ms=timeout_ms)
+
+
+def _offset(partition: Partition, spec: int, isolation: Isolation) -> TimestampOffset:
+    """Where one of the special timestamps but MAX_TIMESTAMP points."""
+    log, hot = partition.log, partition.log.hot
+    match spec:
+        case OffsetSpec.LATEST:
+            return TimestampOffset(NO_TIMESTAMP, partition.readable_end(isolation), partition.state.leader_epoch)
+        case OffsetSpec.EARLIEST:
+            return _position(partition, hot.log_start_offset)
+        case OffsetSpec.EARLIEST_LOCAL:
+            return _position(partition, max(hot.log_start_offset, hot.local_start_offset))
+        case OffsetSpec.LATEST_TIERED:
+            if log.root is None or log.root.end <= hot.log_start_offset:
+                return TimestampOffset(NO_TIMESTAMP, -1, NO_EPOCH)
+            return _position(partition, log.root.end - 1)
+        case OffsetSpec.EARLIEST_PENDING_UPLOAD:
+            if log.cold is None:
+                return TimestampOffset(NO_TIMESTAMP, -1, NO_EPOCH)
+            return _position(partition, max(log.tiered_end, hot.log_start_offset))
+    raise UnsupportedVersion(f"{partition.partition}: no offset is known for the special timestamp {spec}")
 
 
 def _position(partition: Partition, offset: int) -> TimestampOffset:
