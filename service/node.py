@@ -30,6 +30,7 @@ from service.broker.topic_service import TopicService
 from service.configs.resolve import Resolver, check_static
 from service.http import Readiness
 from service.metadata import planner
+from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
 from service.settings import NodeSettings
 from service.supervisor import Worker
@@ -58,6 +59,7 @@ CHECKPOINT_S = 60.0
 DISK_TICK_S = 2.0
 FLUSH_TICK_S = 0.5
 TOPIC_FILES_TICK_S = 1.0
+OPEN_TICK_S = 5.0
 #: A sweep lists every partition's prefix, so it comes seldom, but often enough for a short grace.
 LONGEST_SWEEP_PAUSE_S = 3600.0
 
@@ -131,7 +133,7 @@ class Node:
         self.assignment.recover(self.metadata.image, self.data, clean=clean)
         self.core = BrokerCore(
             self._log_service(),
-            TopicService(self.metadata, self.configs, self.rng, on_change=self.assignment.follow),
+            TopicService(self.metadata, self.configs, self.rng, on_change=self._follow),
             ConfigService(self.metadata, self.configs),
         )
 
@@ -275,6 +277,13 @@ class Node:
         topic = self.metadata.image.topic_by_id(topic_id)
         return None if topic is None else topic.name
 
+    def _follow(self, image: MetadataImage) -> None:
+        try:
+            self.assignment.follow(image)
+        except Exception as error:
+            log.exception("the node cannot follow its metadata")
+            self.end(LogError(f"the node cannot follow its metadata ({error!r}); start it again"))
+
     def ids_of(self, partition: Partition) -> Ids:
         key = partition.partition
         return Ids(self.cluster_id, key.topic, partition.topic_id, key.partition)
@@ -361,6 +370,7 @@ class Node:
             ("topic files", TOPIC_FILES_TICK_S, self.topic_files.tick),
             ("sweeping of deleted topics", sweep_s, self.topic_files.sweep),
             ("disk watermark", DISK_TICK_S, self._look_at_disk),
+            ("partitions to open", OPEN_TICK_S, self.assignment.retry),
         ]
         return [Worker(name, period, tick) for name, period, tick in rounds]  # type: ignore[arg-type]
 

@@ -1,10 +1,15 @@
-"""Keeps the open partitions equal to what the metadata image gives this node: opens, closes, reconfigures."""
+"""Keeps the open partitions equal to what the metadata image gives this node: opens, closes, reconfigures.
+
+What the disk refuses for one partition holds no other one up: it is logged, and what could not be opened is tried again
+(`retry`), as a full disk has room again some day.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 
+from grpc_api.contract.topics import ResourceKind
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.configs.resolve import Resolver
@@ -35,6 +40,7 @@ class Assignment:
         self._on_open = on_open
         self._on_close = on_close
         self._seen = MetadataImage()
+        self._unopened: set[TopicId] = set()
 
     def recover(self, image: MetadataImage, data: DataDirectory, *, clean: bool) -> None:
         """At start: sets aside what belongs to no topic of the image, then opens all partitions. Blocking.
@@ -63,8 +69,15 @@ class Assignment:
         if image.topics is not before.topics:
             self._follow_topics(before, image)
         if image.configs is not before.configs:
-            for partition in self._partitions:
-                self._configure(partition, image)
+            self._follow_configs(before, image)
+
+    async def retry(self) -> None:
+        """Opens what could not be opened when it was assigned."""
+        for topic_id in tuple(self._unopened):
+            topic = self._seen.topics.get(topic_id)
+            self._unopened.discard(topic_id)
+            if topic is not None:
+                self._try_to_open(self._seen, topic)
 
     def _follow_topics(self, before: MetadataImage, image: MetadataImage) -> None:
         for topic_id, topic in before.topics.items():
@@ -72,10 +85,27 @@ class Assignment:
                 self._close_topic(topic)
         for topic_id, topic in image.topics.items():
             if before.topics.get(topic_id) is not topic:
+                self._try_to_open(image, topic)
+
+    def _follow_configs(self, before: MetadataImage, image: MetadataImage) -> None:
+        """Looks at the partitions of the topics that changed; at all of them where a broker's configs did."""
+        known, now = before.configs, image.configs
+        changed = {resource for resource in known.keys() | now.keys() if known.get(resource) is not now.get(resource)}
+        everywhere = any(resource.kind is not ResourceKind.TOPIC for resource in changed)
+        topics = {resource.name for resource in changed}
+        for partition in self._partitions:
+            if everywhere or partition.partition.topic in topics:
                 try:
-                    self._open_topic(image, topic, clean=True)
-                except LogError as error:
-                    log.error("a partition of %s could not be created: %s", topic.name, error)
+                    self._configure(partition, image)
+                except (LogError, OSError) as error:
+                    log.error("%s keeps its old configs: %s", partition.partition, error)
+
+    def _try_to_open(self, image: MetadataImage, topic: TopicImage) -> None:
+        try:
+            self._open_topic(image, topic, clean=True)
+        except (LogError, OSError) as error:
+            self._unopened.add(topic.topic_id)
+            log.error("a partition of %s could not be opened, it is tried again: %s", topic.name, error)
 
     def _open_topic(
         self,
@@ -108,7 +138,10 @@ class Assignment:
             partition = self._partitions.find(TopicPartition(topic.name, number))
             if partition is not None:
                 self._on_close(partition)
-                self._partitions.remove(partition.partition)
+                try:
+                    self._partitions.remove(partition.partition)
+                except (LogError, OSError) as error:
+                    log.error("%s is deleted, its directory stays until the next start: %s", partition.partition, error)
 
     def _configure(self, partition: Partition, image: MetadataImage) -> None:
         topic = partition.partition.topic

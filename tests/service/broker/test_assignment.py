@@ -1,0 +1,69 @@
+"""Partitions follow the metadata, also where the disk refuses one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_tiers.errors import UnknownTopicOrPartition
+from storage_tiers.files import OsFiles
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import running
+
+
+class UnmovableFiles(OsFiles):
+    """Refuses to rename directories."""
+
+    def rename(self, source: str, target: str) -> None:
+        if Path(source).is_dir():
+            raise OSError(errno.EIO, "rename refused")
+        super().rename(source, target)
+
+
+async def test_a_partition_that_could_not_be_made_is_made_later(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "data" / "t-1"
+    async with running(tmp_path / "data") as node:
+        in_the_way.write_text("no directory")
+        await node.create("t", 3)
+        await node.create("u")
+        await node.append("t", b"a")
+        await node.append("u", b"b")
+        with pytest.raises(UnknownTopicOrPartition):
+            await node.append("t", b"c", partition=1)
+        await node.node.assignment.retry()
+        in_the_way.unlink()
+        await node.node.assignment.retry()
+        for partition in (1, 2):
+            assert (await node.append("t", b"d", partition=partition)).base_offset == 0
+        assert [record.value for record in await node.read("t", 0)] == [b"a"]
+
+
+async def test_a_directory_that_cannot_be_moved_holds_no_other_topic_up(tmp_path: Path) -> None:
+    unhandled: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    async with running(tmp_path / "data", files=UnmovableFiles()) as node:
+        await node.create("t")
+        await node.core.topics.delete(["t"])
+        await node.create("u")
+        await node.append("u", b"a")
+        with pytest.raises(UnknownTopicOrPartition):
+            await node.append("t", b"b")
+        assert node.node.partitions.find(TopicPartition("t", 0)) is None
+        assert node.node.fatal is None
+    assert not unhandled
+
+
+async def test_a_node_that_cannot_follow_its_metadata_stops(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+
+        def fail(_: object) -> None:
+            raise ValueError("a defect")
+
+        node.node.assignment.follow = fail  # type: ignore[method-assign, assignment]
+        await node.create("t")
+        assert node.node.fatal is not None
+        assert node.node.stop.is_set()
