@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# A busy machine makes any example slow now and then.
+settings.register_profile("without deadlines", deadline=None)
+settings.load_profile("without deadlines")
 
 pytest.register_assert_rewrite("tests.conformance.object_store")
 
