@@ -331,6 +331,7 @@ class HotLog(AppendingLog):
             segment = self._segment(offset)
             segment.create()
         except OSError as error:
+            self._stand_empty()
             raise StorageError(f"{self.partition}: cannot begin anew ({error}); free space or mend the disk") from error
         self._segments = [segment]
         self._snapshots.stored = {offset}
@@ -355,6 +356,15 @@ class HotLog(AppendingLog):
         self._snapshots.retain(0, -1)
         self._segments, self._pending, self._recently_read = [], [], []
         self._writable, self._closed_bytes = None, 0
+
+    def _stand_empty(self) -> None:
+        """The old log is gone and no new one could be begun: until that succeeds, an empty log at log start, no file."""
+        if not self._segments:
+            segment = self._segment(self._log_start)
+            segment.start_maps()
+            self._segments = [segment]
+            self.epochs, self.producer_state = leader_epochs.LeaderEpochs(), ProducerStateManager()
+            self.end_offset = self.recovery_point = self._log_start
 
     def evict_below(self, offset: int) -> list[str]:
         """Drops the closed segments that end at or below `offset`; returns their renamed logs, to be unlinked.

@@ -212,3 +212,23 @@ def test_a_roll_that_is_refused_can_be_repeated(tmp_path: Path) -> None:
     files.failing = set()
     assert append(log, batch_of(1)) == appended
     assert len(log.segments()) == 2
+
+
+def test_a_log_that_could_not_begin_anew_stands_empty_until_it_can(tmp_path: Path) -> None:
+    files = StubbornFiles()
+    log = open_log(tmp_path, files=files, settings=SMALL)
+    for _ in range(30):
+        append(log, batch_of(2))
+    for failing in ("create.tmp", "create.log"):
+        files.failing = {failing}
+        with pytest.raises(StorageError, match="begin anew"):
+            log.truncate_fully_and_start_at(100)
+        assert (log.local_start_offset, log.end_offset, log.size_bytes) == (0, 0, 0)
+        assert [segment.end for segment in log.segments()] == [0]
+        with pytest.raises(StorageError):
+            append(log, batch_of(1))
+    files.failing = set()
+    log.truncate_fully_and_start_at(100)
+    assert append(log, batch_of(1)) == 100
+    log.close(clean=True)
+    assert open_log(tmp_path, settings=SMALL, log_start_offset=100, clean=True).end_offset == 101
