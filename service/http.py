@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from storage_tiers.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -15,14 +17,15 @@ if TYPE_CHECKING:
 class Readiness:
     """True after recovery and the first probe of the store; false at once when the node is told to stop.
 
-    A store that does not answer does not make the node unready (local data is served), but is named in the body.
+    A store that does not answer does not make the node unready (local data is served), but is named in the body, with the
+    partitions that wait for it.
     """
 
     recovered: bool = False
     probed: bool = False
     stopping: bool = False
     store: str = "not probed yet"
-    waiting_partitions: list[str] = field(default_factory=list)
+    waiting: Callable[[], list[str]] = list
 
     @property
     def ready(self) -> bool:
@@ -35,7 +38,7 @@ class Readiness:
                 "recovered": self.recovered,
                 "stopping": self.stopping,
                 "store": self.store,
-                "waiting_partitions": self.waiting_partitions,
+                "waiting_partitions": self.waiting(),
             }
         )
 
@@ -52,7 +55,7 @@ class HttpServer:
 async def serve_http(
     readiness: Readiness, stats: Callable[[], Awaitable[Mapping[str, object]]], host: str, port: int
 ) -> HttpServer:
-    """Listens on `host`:`port` (0: a free port)."""
+    """Listens on `host`:`port` (0: a free port). InvalidConfig if that address cannot be had."""
     from aiohttp import web
 
     async def healthz(_: web.Request) -> web.Response:
@@ -72,6 +75,11 @@ async def serve_http(
     app.router.add_get("/stats", counters)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
-    site = web.TCPSite(runner, host, port)
-    await site.start()
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise InvalidConfig(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --listen or --http-port"
+        ) from None
     return HttpServer(runner, runner.addresses[0][1])

@@ -16,7 +16,7 @@ from service.broker.config_service import ConfigService
 from service.broker.core import BrokerCore
 from service.broker.disk import DiskGuard, Watermarks
 from service.broker.flusher import Flusher
-from service.broker.leading import agrees, has_hole, wait_for_store
+from service.broker.leading import agrees, has_hole, wait_for_store, waits
 from service.broker.log_service import LogService
 from service.broker.maintenance import Maintenance
 from service.broker.partition import Partition
@@ -100,6 +100,7 @@ class Node:
         """Locks and recovers everything; returns once the node may serve. Raises LogError if it may not.
 
         `launcher` starts the tier process; by default it is a process of its own."""
+        _check(settings, kafka_port)
         data = DataDirectory.open(str(settings.data_dir), files=files, rng=rng)
         self = cls(settings, readiness, stop, data, clock, rng)
         try:
@@ -112,12 +113,11 @@ class Node:
     async def _open(self, kafka_port: int, files: Files, launcher: TierLauncher | None) -> None:
         settings = self.settings
         self.files = files
-        clean = take_clean_mark(files, self.data.path)
         self.metadata = MetadataLog.open(self.data.path, files)
         self.cluster_id = self._cluster_id()
         identity = self.data.establish(self.cluster_id, settings.node_id)
         self._build_configs(kafka_port)
-        host, port = self._advertised(kafka_port)
+        host, port = _advertised(settings, kafka_port)
         rack = self.configs.broker_text(self.metadata.image, "broker.rack")
         for records in (
             planner.name_cluster(self.metadata.proposed, self.cluster_id),
@@ -130,7 +130,10 @@ class Node:
                 await self.metadata.propose(records)
         self._build_tier(identity.directory_id, launcher)
         self._build_broker()
+        # Taken as late as can be: a start that failed before it has not touched the logs.
+        clean = take_clean_mark(files, self.data.path)
         self.assignment.recover(self.metadata.image, self.data, clean=clean)
+        self.readiness.waiting = lambda: sorted(str(p.partition) for p in self.partitions if waits(p))
         self.core = BrokerCore(
             self._log_service(),
             TopicService(self.metadata, self.configs, self.rng, on_change=self._follow),
@@ -144,19 +147,9 @@ class Node:
             return known.cluster_id
         return self.metadata.image.cluster_id or base64.urlsafe_b64encode(self.rng.token(16)).rstrip(b"=").decode()
 
-    def _advertised(self, kafka_port: int) -> tuple[str, int]:
-        if self.settings.advertise is not None:
-            host, _, port = self.settings.advertise.rpartition(":")
-            return host, int(port)
-        if self.settings.listen in ("0.0.0.0", "::"):
-            raise InvalidConfig(
-                f"clients cannot be told to connect to {self.settings.listen}: add --advertise HOST:PORT"
-            )
-        return self.settings.listen, kafka_port
-
     def _build_configs(self, kafka_port: int) -> None:
         settings = self.settings
-        advertised = "{}:{}".format(*self._advertised(kafka_port))
+        advertised = "{}:{}".format(*_advertised(settings, kafka_port))
         static = {
             **check_static(settings.broker),
             "listeners": f"PLAINTEXT://{settings.listen}:{kafka_port}",
@@ -173,12 +166,13 @@ class Node:
             self.readiness.store = "none"
             self.readiness.probed = True
             return
-        location = StoreLocation.parse(
-            self.settings.store, endpoint=self.settings.s3_endpoint, region=self.settings.s3_region
-        )
+        location = _location(self.settings)
         cache_directory = os.path.join(self.data.path, CACHE_FOLDER)
         shutil.rmtree(cache_directory, ignore_errors=True)
-        os.makedirs(cache_directory, exist_ok=True)
+        try:
+            os.makedirs(cache_directory, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make {cache_directory} ({error}); free space or mend the disk") from error
         size = min(
             self.configs.broker_int(self.metadata.image, "tidelog.tier.chunk.cache.bytes"),
             default_cache_bytes(cache_directory),
@@ -393,3 +387,25 @@ class Node:
             log.error("the stop was not clean, the next start will recover: %s", error)
         finally:
             self.data.close()
+
+
+def _check(settings: NodeSettings, kafka_port: int) -> None:
+    """InvalidConfig for what can be known to be wrong before anything is made on disk."""
+    check_static(settings.broker)
+    _advertised(settings, kafka_port)
+    if settings.store != NO_STORE:
+        _location(settings)
+
+
+def _location(settings: NodeSettings) -> StoreLocation:
+    return StoreLocation.parse(settings.store, endpoint=settings.s3_endpoint, region=settings.s3_region)
+
+
+def _advertised(settings: NodeSettings, kafka_port: int) -> tuple[str, int]:
+    """Host and port that clients are told."""
+    if settings.advertise is not None:
+        host, _, port = settings.advertise.rpartition(":")
+        return host, int(port)
+    if settings.listen in ("0.0.0.0", "::"):
+        raise InvalidConfig(f"clients cannot be told to connect to {settings.listen}: add --advertise HOST:PORT")
+    return settings.listen, kafka_port

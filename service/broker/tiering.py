@@ -232,7 +232,7 @@ class Tiering:
     async def _offload(self, partition: Partition) -> None:
         if not self._is_open or not (self._tiered(partition) or partition.log.root is not None or waits(partition)):
             return
-        if partition not in self._compared:
+        if partition not in self._compared or waits(partition):
             await self._compare(partition)
         await self._upload_closed(partition)
         await self._hide_deleted(partition)

@@ -217,6 +217,7 @@ async def test_a_partition_whose_root_was_lost_waits_for_the_bucket(tmp_path: Pa
     async with running(tmp_path / "data", store) as node:
         with pytest.raises(LeaderNotAvailable):
             await node.read("t", 0, wait_ms=0)
+        assert node.node.readiness.waiting() == ["t-0"]
         store.down = False
         led = node.node.partitions.get(T0)
         await until(lambda: led.reads_blocked is None)

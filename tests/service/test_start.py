@@ -1,0 +1,58 @@
+"""What a node refuses to start with: one sentence that says what to do, and nothing left behind."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.app import run
+from service.settings import NodeSettings
+from storage_tiers.errors import LogError
+from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"broker": {"foo": "1"}}, "foo"),
+        ({"broker": {"log.segment.bytes": "many"}}, "log.segment.bytes"),
+        ({"broker": {"tidelog.disk.watermark.slow": "0.9", "tidelog.disk.watermark.refuse": "0.5"}}, "watermark"),
+        ({"broker": {"tidelog.tier.chunk.cache.bytes": "5"}}, "cache.bytes"),
+        ({"store": "ftp://x"}, "ftp://x"),
+        ({"listen": "0.0.0.0"}, "--advertise"),
+        ({"listen": "host.invalid"}, "host.invalid"),
+    ],
+    ids=str,
+)
+def test_bad_settings_leave_no_directory(tmp_path: Path, settings: dict[str, object], complaint: str) -> None:
+    wanted = NodeSettings(**{"port": 0, "data_dir": tmp_path / "data", "store": str(tmp_path / "store"), **settings})  # type: ignore[arg-type]
+    with pytest.raises(LogError, match=complaint):
+        run(wanted)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("port", ["port", "http_port"])
+def test_a_port_that_is_taken_is_named(tmp_path: Path, taken: int, port: str) -> None:
+    wanted = NodeSettings(**{"port": 0, port: taken, "data_dir": tmp_path / "data", "store": "none"})  # type: ignore[arg-type]
+    with pytest.raises(LogError, match=str(taken)):
+        run(wanted)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_start_that_fails_before_the_logs_leaves_them_clean(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / CLEAN_SHUTDOWN).write_text("{}")
+    (data / "meta.properties").write_text("no properties")
+    with pytest.raises(LogError, match=r"meta\.properties"):
+        run(NodeSettings(port=0, data_dir=data, store="none"))
+    assert (data / CLEAN_SHUTDOWN).exists()
