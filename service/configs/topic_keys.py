@@ -100,6 +100,7 @@ _SEGMENTS = (
         "Reserve a new segment's disk space when it is created.",
         None,
         "log.preallocate",
+        unused="segments take disk space as they are written",
     ),
     _key(
         "file.delete.delay.ms",
@@ -108,6 +109,7 @@ _SEGMENTS = (
         "How long a deleted segment's files stay on the local disk, for readers that still use them.",
         at_least(0),
         "log.segment.delete.delay.ms",
+        unused="readers keep what they use open, so files are removed at once",
     ),
     _key(
         "flush.messages",
@@ -323,6 +325,7 @@ _REPLICATION = (
         "Replicas that must be in sync for a write under acks=all to be accepted.",
         at_least(1),
         "min.insync.replicas",
+        unused=ONE_REPLICA,
     ),
     _key(
         "unclean.leader.election.enable",
