@@ -56,7 +56,7 @@ class Maintenance:
                 self._flusher.request(partition)
 
     async def tier(self) -> None:
-        self._tiering.tick([p for p in self._partitions if p.log.hot.size_bytes or waits(p)])
+        await self._tiering.tick([p for p in self._partitions if p.log.hot.size_bytes or waits(p)])
 
     async def checkpoint(self) -> None:
         self._partitions.checkpoint()
