@@ -303,12 +303,12 @@ class Node:
 
         return ColdReader(ids, self.hydrator, reload)
 
-    def _opened(self, partition: Partition, lost: bool) -> None:
+    def _opened(self, partition: Partition) -> None:
         """A partition that the bucket may know more of than its disk waits for the bucket."""
         if self.client is None:
             return
         hot, tiered = partition.log.hot, partition.log.hot.settings.remote_storage_enable
-        if tiered and (lost or self.partitions.ends_before_flushed(partition)):
+        if tiered and self.partitions.ends_before_flushed(partition):
             wait_for_store(partition)
             return
         try:

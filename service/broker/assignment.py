@@ -22,8 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Assignment:
-    """`on_open(partition, lost)` decides whether a partition may lead at once: `lost` says that its directory, which an
-    earlier start must have made, was not there. `on_close` is told before one goes."""
+    """`on_open` decides whether a partition may lead at once; `on_close` is told before one goes."""
 
     def __init__(
         self,
@@ -31,7 +30,7 @@ class Assignment:
         configs: Resolver,
         *,
         node_id: int,
-        on_open: Callable[[Partition, bool], None],
+        on_open: Callable[[Partition], None],
         on_close: Callable[[Partition], None],
     ) -> None:
         self._partitions = partitions
@@ -46,9 +45,7 @@ class Assignment:
         """At start: sets aside what belongs to no topic of the image, then opens all partitions. Blocking.
 
         Raises the LogError of a partition that cannot be opened: a node must not come up without what it acknowledged."""
-        present = set()
         for directory in data.partitions():
-            present.add(directory.partition)
             topic = image.topic(directory.partition.topic)
             if directory.topic_id is None or (topic is not None and topic.topic_id == directory.topic_id):
                 continue
@@ -59,7 +56,7 @@ class Assignment:
                 "%s belongs to no topic of this cluster: renamed to %s", directory.path, data.set_aside(directory)
             )
         for topic in image.topics.values():
-            self._open_topic(image, topic, clean=clean, lost=lambda key: key not in present)
+            self._open_topic(image, topic, clean=clean, new=False)
         data.remove_deleted()
         self._seen = image
 
@@ -102,19 +99,12 @@ class Assignment:
 
     def _try_to_open(self, image: MetadataImage, topic: TopicImage) -> None:
         try:
-            self._open_topic(image, topic, clean=True)
+            self._open_topic(image, topic, clean=True, new=True)
         except (LogError, OSError) as error:
             self._unopened.add(topic.topic_id)
             log.error("a partition of %s could not be opened, it is tried again: %s", topic.name, error)
 
-    def _open_topic(
-        self,
-        image: MetadataImage,
-        topic: TopicImage,
-        *,
-        clean: bool,
-        lost: Callable[[TopicPartition], bool] = lambda _: False,
-    ) -> None:
+    def _open_topic(self, image: MetadataImage, topic: TopicImage, *, clean: bool, new: bool) -> None:
         for number, placed in enumerate(topic.partitions):
             key = TopicPartition(topic.name, number)
             known = self._partitions.find(key)
@@ -126,10 +116,10 @@ class Assignment:
                 continue
             settings = self._configs.log_settings(image, topic.name)
             opened = self._partitions.open(
-                key, TopicId(topic.topic_id), settings, placed.leader_epoch, clean=clean, lost=lost(key)
+                key, TopicId(topic.topic_id), settings, placed.leader_epoch, clean=clean, new=new
             )
             self._configure(opened, image)
-            self._on_open(opened, lost(key))
+            self._on_open(opened)
             if opened.unavailable is None:
                 opened.log.hot.begin_epoch(placed.leader_epoch)
 

@@ -20,7 +20,7 @@ from storage_tiers.errors import StorageError, UnknownTopicOrPartition
 from storage_tiers.files import Files
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets, write_offsets
 from storage_tiers.hot.data_dir import DataDirectory, remove_tree
-from storage_tiers.hot.layout import DELETE_SUFFIX
+from storage_tiers.hot.layout import DELETE_SUFFIX, LOG
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.tiered_log import TieredLog
@@ -86,13 +86,13 @@ class Partitions:
         leader_epoch: int,
         *,
         clean: bool,
-        lost: bool = False,
+        new: bool,
     ) -> Partition:
-        """Opens or creates the partition's directory, recovering it where the last stop was not clean. `lost`: an earlier
-        start must have made it."""
+        """Opens or creates the partition's directory, recovering it where the last stop was not clean. If it is not `new`,
+        an earlier start has made it."""
         directory = os.path.join(self._data.path, str(partition))
-        if not os.path.isdir(directory):
-            self._note_new(partition, lost)
+        if not _holds_segments(directory):
+            self._note_empty(partition, new=new)
         hot = HotLog.open(
             directory,
             partition=partition,
@@ -117,12 +117,12 @@ class Partitions:
         self._open[partition] = opened
         return opened
 
-    def _note_new(self, partition: TopicPartition, lost: bool) -> None:
-        """Before a directory is made: what an earlier topic of this name had reached says nothing of this one. That an
-        earlier start had something here is remembered until it has been compared with the bucket."""
+    def _note_empty(self, partition: TopicPartition, *, new: bool) -> None:
+        """Before a log is begun: what an earlier topic of this name had reached says nothing of this one. That an earlier
+        start must have had something here is remembered until it has been compared with the bucket."""
         for name, known in self._checkpointed():
             stale = known.pop(partition, None) is not None
-            remembered = lost and known is self._recovery_points
+            remembered = not new and known is self._recovery_points
             if remembered:
                 known[partition] = 1
             if stale or remembered:
@@ -196,3 +196,10 @@ class Partitions:
 
     def _path(self, name: str) -> str:
         return os.path.join(self._data.path, name)
+
+
+def _holds_segments(directory: str) -> bool:
+    try:
+        return any(name.endswith(LOG) for name in os.listdir(directory))
+    except FileNotFoundError:
+        return False

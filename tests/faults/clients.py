@@ -6,6 +6,7 @@ are promised, or see goes into a `History`.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -52,7 +53,26 @@ def create_topic(node: Node, topic: str, partitions: int = 1, configs: Mapping[s
 
 
 def delete_topic(node: Node, topic: str) -> None:
-    AdminClient({"bootstrap.servers": node.kafka}).delete_topics([topic])[topic].result(30)
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    admin.delete_topics([topic])[topic].result(30)
+
+
+def delete_records(node: Node, topic: str, before: int, *, partition: int = 0) -> int:
+    """The log start that the node answers."""
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    wanted = TopicPartition(topic, partition, before)
+    deleted = admin.delete_records([wanted], request_timeout=30)[wanted].result(30)
+    return int(deleted.low_watermark)
+
+
+def local_bytes(node: Node, topic: str, partitions: int = 1) -> int:
+    """Of all segments on the node's disk."""
+    size = 0
+    for partition in range(partitions):
+        for file in node.partition_dir(topic, partition).glob("*.log"):
+            with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
+                size += file.stat().st_size
+    return size
 
 
 def seal(node: Node, topic: str, *, wait: bool = True, seconds: float = WAIT_S) -> None:

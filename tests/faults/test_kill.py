@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from tests.faults.clients import Load, create_topic, read_everything, seal, until
+from tests.faults.clients import Load, create_topic, local_bytes, read_everything, seal, until
 from tests.faults.history import History, violations
 from tests.faults.processes import kill_broker, kill_node, kill_tier
 from tests.support.node import Node
@@ -62,7 +62,7 @@ class KilledNode:
             self.judge(load)
         self.node.restart()
         seal(self.node, TOPIC)
-        until(lambda: not self.local_bytes(), "no segment file is left with a record in it")
+        until(lambda: not local_bytes(self.node, TOPIC, PARTITIONS), "no segment file is left with a record in it")
         self.judge(load)
 
     def die(self, load: Load) -> None:
@@ -96,10 +96,6 @@ class KilledNode:
             epoch = next(iter(found.values())).result().leader_epoch
             assert epoch > before, f"partition {partition}: leader epoch {epoch} after {before}"
             self.epochs[partition] = epoch
-
-    def local_bytes(self) -> int:
-        files = (file for p in range(PARTITIONS) for file in self.node.partition_dir(TOPIC, p).glob("*.log"))
-        return sum(file.stat().st_size for file in files)
 
     def judge(self, load: Load) -> None:
         acks = len(self.history.acks)

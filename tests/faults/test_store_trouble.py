@@ -7,18 +7,16 @@ retry, and never a wrong byte; when the store is itself again, the node goes on 
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from storage_tiers.records.decoder import decode
 from tests.faults import bucket, wire
-from tests.faults.clients import TIERED, Load, create_topic, read_everything, seal, until
+from tests.faults.clients import TIERED, create_topic, read_everything, seal, until
 from tests.faults.disks import small_disk
-from tests.faults.history import History, violations
+from tests.faults.world import World, a_world
 from tests.support.node import Node
 from tests.support.s3_proxy import (
     Action,
@@ -41,70 +39,14 @@ COLD = 300
 PATIENCE_MS = 30_000
 
 
-class Troubled:
-    """A node behind a proxy whose first `COLD` records lie in the bucket and nowhere else, never read yet."""
-
-    def __init__(self, node: Node, proxy: S3Proxy, server: S3Server) -> None:
-        self.node = node
-        self.proxy = proxy
-        self.server = server
-        self.history = History()
-        self.producers: list[str] = []
-
-    def write(self, records: int) -> None:
-        name = f"{len(self.producers)}-"
-        rng = random.Random(name)
-        load = Load(self.history, self.node.kafka, TOPIC, 1, idempotent=1, plain=0, rng=rng, prefix=name)
-        self.producers += load.exactly_once
-        with load:
-            load.more(records)
-            load.settle()
-
-    def local_bytes(self) -> int:
-        return sum(file.stat().st_size for file in self.node.partition_dir(TOPIC).glob("*.log"))
-
-    def offloaded(self) -> bool:
-        return self.local_bytes() == 0
-
-    def fetch(self, offset: int, wait_ms: int = 500) -> wire.Fetched:
-        """Whatever is answered holds no wrong record."""
-        found = wire.fetch(self.node.kafka, TOPIC, offset, wait_ms=wait_ms)
-        sends = list(self.history.sends.values())
-        for record in decode(found.data[: _whole_batches(found.data)]):
-            assert (record.key, record.value) == (
-                sends[record.offset].content.key,
-                sends[record.offset].content.value,
-            )
-        return found
-
-    def sound(self) -> None:
-        """All is well again: everything goes to the bucket, and everything comes back."""
-        seal(self.node, TOPIC)
-        until(self.offloaded, "local copies go")
-        self.history.passes = [read_everything(self.node.kafka, TOPIC, 1, acks=len(self.history.acks))]
-        assert violations(self.history, exactly_once=self.producers) == []
-        with bucket.opened(self.node.store, self.server.endpoint) as store:
-            assert [f for f in bucket.findings(store) if not f.startswith("orphan")] == []
-
-
-def _whole_batches(data: bytes) -> int:
-    end = 0
-    while len(data) >= end + 12 and len(data) >= end + 12 + int.from_bytes(data[end + 8 : end + 12], "big"):
-        end += 12 + int.from_bytes(data[end + 8 : end + 12], "big")
-    return end
-
-
 @pytest.fixture
-def troubled(tmp_path: Path, versitygw: S3Server) -> Iterator[Troubled]:
-    with S3Proxy(versitygw.endpoint) as proxy:
-        store = f"s3://{BUCKET}/troubled/{tmp_path.name}"
-        with Node(tmp_path, store=store, flags=["--s3-endpoint", proxy.endpoint]) as node:
-            world = Troubled(node, proxy, versitygw)
-            create_topic(node, TOPIC)
-            world.write(COLD)
-            seal(node, TOPIC)
-            until(world.offloaded, "local copies go")
-            yield world
+def troubled(tmp_path: Path, versitygw: S3Server) -> Iterator[World]:
+    """The first `COLD` records lie in the bucket and nowhere else, and were never read."""
+    with a_world(tmp_path, versitygw, TOPIC) as world:
+        world.create()
+        world.write(COLD)
+        world.offload()
+        yield world
 
 
 def denied() -> Action:
@@ -124,7 +66,7 @@ SLOW = [
 @pytest.mark.parametrize(
     "trouble", [*QUICK, *(pytest.param(*p.values, id=p.id, marks=pytest.mark.faults) for p in SLOW)]
 )
-def test_the_store_gives_no_answer(troubled: Troubled, trouble: Callable[[], Action]) -> None:
+def test_the_store_gives_no_answer(troubled: World, trouble: Callable[[], Action]) -> None:
     troubled.proxy.always(trouble())
     found = troubled.fetch(0, PATIENCE_MS)
     assert (found.code, found.data) == (wire.KAFKA_STORAGE_ERROR, b"")
@@ -134,21 +76,21 @@ def test_the_store_gives_no_answer(troubled: Troubled, trouble: Callable[[], Act
     hot = troubled.fetch(COLD)
     assert hot.code == wire.NONE and hot.data
     assert hot.high_watermark == COLD + 200
-    assert not troubled.offloaded()
+    assert troubled.local_bytes()
     assert troubled.node.running and troubled.node.readyz() == 200
 
     troubled.proxy.clear()
     troubled.sound()
 
 
-def test_a_slow_store_serves(troubled: Troubled) -> None:
+def test_a_slow_store_serves(troubled: World) -> None:
     troubled.proxy.always(delayed(0.7))
     assert troubled.fetch(0, wait_ms=100).code == wire.NONE, "it is fetched in the background"
     troubled.write(200)
     troubled.sound()
 
 
-def test_a_store_that_is_away_at_the_start_is_named_and_taken_up_later(troubled: Troubled) -> None:
+def test_a_store_that_is_away_at_the_start_is_named_and_taken_up_later(troubled: World) -> None:
     troubled.write(100)
     troubled.node.stop()
     troubled.proxy.always(hang_up_before())
@@ -169,7 +111,7 @@ def test_a_store_that_is_away_at_the_start_is_named_and_taken_up_later(troubled:
     "damage",
     [pytest.param(tampered(7), id="tampered"), pytest.param(truncated(9), id="truncated", marks=pytest.mark.faults)],
 )
-def test_other_bytes_come_back_than_were_stored(troubled: Troubled, damage: Action, path: str) -> None:
+def test_other_bytes_come_back_than_were_stored(troubled: World, damage: Action, path: str) -> None:
     troubled.proxy.always(damage, method="GET", path=path)
     found = troubled.fetch(0, PATIENCE_MS)
     assert found.code in (wire.CORRUPT_MESSAGE, wire.KAFKA_STORAGE_ERROR) and not found.data
@@ -177,10 +119,9 @@ def test_other_bytes_come_back_than_were_stored(troubled: Troubled, damage: Acti
     troubled.sound()
 
 
-def test_a_damaged_object_is_never_served_and_its_neighbours_are(troubled: Troubled) -> None:
+def test_a_damaged_object_is_never_served_and_its_neighbours_are(troubled: World) -> None:
     troubled.write(COLD)
-    seal(troubled.node, TOPIC)
-    until(troubled.offloaded, "local copies go")
+    troubled.offload()
     with bucket.opened(troubled.node.store, troubled.server.endpoint) as store:
         first, *_, last = next(iter(bucket.roots(store, TOPIC))).entries
     assert troubled.server.directory is not None
@@ -195,7 +136,7 @@ def test_a_damaged_object_is_never_served_and_its_neighbours_are(troubled: Troub
         assert any(first.key in finding for finding in bucket.findings(store))
 
 
-def test_what_is_uploaded_is_what_was_written(troubled: Troubled) -> None:
+def test_what_is_uploaded_is_what_was_written(troubled: World) -> None:
     """Bytes that change on their way up are noticed before a manifest names them."""
     attempts: list[str] = []
 
@@ -209,17 +150,17 @@ def test_what_is_uploaded_is_what_was_written(troubled: Troubled) -> None:
     troubled.write(200)
     seal(troubled.node, TOPIC, wait=False)
     until(lambda: len(attempts) > 1, "the upload is tried again")
-    assert troubled.node.running and not troubled.offloaded()
+    assert troubled.node.running and troubled.local_bytes()
     troubled.proxy.clear()
     troubled.sound()
 
 
 def test_produce_goes_on_to_the_disk_watermark(tmp_path: Path, versitygw: S3Server) -> None:
     """Then it is refused, before the disk is full; when the store is back, space returns and produce goes on."""
-    with small_disk(tmp_path / "disk", 32) as disk, S3Proxy(versitygw.endpoint) as proxy:
+    with small_disk(tmp_path / "data", 32), S3Proxy(versitygw.endpoint) as proxy:
         marks = {"tidelog.disk.watermark.slow": "0.5", "tidelog.disk.watermark.refuse": "0.6"}
         store = f"s3://{BUCKET}/troubled/{tmp_path.name}"
-        with Node(disk, store=store, settings=marks, flags=["--s3-endpoint", proxy.endpoint]) as node:
+        with Node(tmp_path, store=store, settings=marks, flags=["--s3-endpoint", proxy.endpoint]) as node:
             create_topic(node, TOPIC, configs={**TIERED, "internal.segment.bytes": str(1 << 20)})
             proxy.always(hang_up_before())
             kept: list[tuple[int, bytes]] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.clients import TIERED, Load, create_topic, read_everything, seal, until
+from tests.faults.clients import TIERED, Load, create_topic, local_bytes, read_everything, seal, until
 from tests.faults.history import History
 from tests.support.node import Node
 
@@ -49,14 +49,10 @@ def served(node: Node) -> list[bytes]:
     return [seen.content.key for seen in read_everything(node.kafka, TOPIC, 1).partitions[0]]
 
 
-def local_bytes(node: Node) -> int:
-    return sum(file.stat().st_size for file in node.partition_dir(TOPIC).glob("*.log"))
-
-
 def offload(node: Node) -> None:
     """All records are in the bucket and nowhere else."""
     seal(node, TOPIC)
-    until(lambda: local_bytes(node) == 0, "local copies go")
+    until(lambda: local_bytes(node, TOPIC) == 0, "local copies go")
 
 
 def says_so_and_stops(node: Node) -> None:

@@ -1,0 +1,147 @@
+"""A node whose data lie on a file system of 16 MiB that is really full.
+
+Whatever was to be written when space ran out (a batch, an index, a segment's name, metadata, a checkpoint, a cold chunk):
+the partition refuses with KAFKA_STORAGE_ERROR, reads go on, nothing is damaged, and when space returns so does the node.
+The watermark, which would refuse before, is switched off.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+
+from storage_tiers.records.decoder import decode
+from tests.faults import bucket, wire
+from tests.faults.clients import create_topic, delete_records, local_bytes, read_everything, seal, until
+from tests.faults.disks import fill, small_disk
+from tests.support.node import Node
+
+TOPIC = "full"
+SEED = int(os.environ.get("TIDELOG_FAULT_SEED", "20240601"))
+NO_WATERMARK = {"tidelog.disk.watermark.slow": "1", "tidelog.disk.watermark.refuse": "1"}
+#: Many segments, large indexes. What is in the bucket is evicted at once, since the records are years old, or never.
+EVICTING = {"internal.segment.bytes": str(64 << 10), "index.interval.bytes": "0", "retention.ms": "-1"}
+LOCAL = {**EVICTING, "local.retention.ms": "-1", "local.retention.bytes": "-1"}
+
+
+class Full:
+    """A node, the file that takes its space, and what it has acknowledged: the value at each offset."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.filler = node.data_dir / "filler"
+        self.kept: list[bytes] = []
+
+    def fill(self, *, but: int = 0) -> None:
+        fill(self.filler, but=but)
+
+    def free(self) -> None:
+        self.filler.unlink()
+
+    def produce(self, size: int) -> int:
+        """The error code. What is acknowledged stands at the next offset: a refused batch took none."""
+        value = b"%08d" % len(self.kept) + os.urandom(size)
+        code, offset = wire.produce(self.node.kafka, TOPIC, value)
+        if code == wire.NONE:
+            assert offset == len(self.kept)
+            self.kept.append(value)
+        return code
+
+    def produce_until_refused(self, size: int) -> None:
+        while (code := self.produce(size)) == wire.NONE:
+            assert len(self.kept) * size < 16 << 20, "the disk never fills"
+        assert code == wire.KAFKA_STORAGE_ERROR
+
+    def sound(self) -> None:
+        """Everything acknowledged is read back, and nothing else."""
+        found = read_everything(self.node.kafka, TOPIC, 1).partitions[0]
+        assert [seen.content.value for seen in found] == self.kept
+        assert [seen.offset for seen in found] == list(range(len(self.kept)))
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Full]:
+    with small_disk(tmp_path / "data"), Node(tmp_path, settings=NO_WATERMARK) as node:
+        yield Full(node)
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.faults)])
+def test_appends_are_refused_and_reads_go_on_until_space_returns(full: Full, rounds: int) -> None:
+    """Over and over, with another number of bytes left each time: a batch, an index or a new segment is what fails."""
+    rng = random.Random(SEED + rounds)
+    print(f"TIDELOG_FAULT_SEED={SEED}")
+    create_topic(full.node, TOPIC, configs=LOCAL)
+    for _ in range(rounds):
+        full.fill(but=rng.choice((0, 1, 5000, 70_000, 200_000)))
+        full.produce_until_refused(rng.choice((10, 1000, 10_000)))
+        assert full.produce(10_000) == wire.KAFKA_STORAGE_ERROR
+        full.sound()
+        full.free()
+        until(lambda: full.produce(5000) == wire.NONE, "produce goes on")
+        for _ in range(5):
+            assert full.produce(5000) == wire.NONE
+    full.node.kill()
+    full.node.start()
+    full.sound()
+    full.node.restart()
+    full.sound()
+
+
+def test_metadata_and_checkpoints_are_refused_whole(full: Full) -> None:
+    create_topic(full.node, TOPIC, configs=LOCAL)
+    for _ in range(50):
+        assert full.produce(5000) == wire.NONE
+    full.fill()
+    with pytest.raises(KafkaException):
+        for number in range(1000):  # a page of the metadata log may have had room
+            create_topic(full.node, f"more-{number}", configs={"segment.ms": str(1000 + number)})
+    with pytest.raises(KafkaException):
+        delete_records(full.node, TOPIC, 10)
+    full.sound()
+    assert full.node.readyz() == 200
+
+    assert full.node.stop() == 0
+    full.node.spawn()
+    assert full.node.wait() == 1, "a node that cannot write down its start does not run"
+    assert "No space left on device" in full.node.output_tail(5)
+
+    full.free()
+    full.node.start()
+    full.sound()
+    create_topic(full.node, "after", configs=LOCAL)
+    delete_records(full.node, TOPIC, 10)
+    assert wire.fetch(full.node.kafka, TOPIC, 9).code == wire.OFFSET_OUT_OF_RANGE
+    found = next(iter(decode(wire.fetch(full.node.kafka, TOPIC, 10).data)))
+    assert found.value == full.kept[10]
+
+
+def test_offloading_and_cold_reads_wait_for_space(full: Full) -> None:
+    create_topic(full.node, TOPIC, configs=EVICTING)
+    for _ in range(100):
+        assert full.produce(5000) == wire.NONE
+    seal(full.node, TOPIC)
+    until(lambda: local_bytes(full.node, TOPIC) == 0, "local copies go")
+    full.fill()
+    found = wire.fetch(full.node.kafka, TOPIC, 0, wait_ms=30_000)
+    assert (found.code, found.data) == (wire.KAFKA_STORAGE_ERROR, b"")
+    full.free()
+    full.sound()
+
+    until(lambda: full.produce(5000) == wire.NONE, "produce goes on")
+    for _ in range(100):
+        assert full.produce(5000) == wire.NONE
+    full.fill()
+    seal(full.node, TOPIC, wait=False)
+    assert full.produce(50_000) == wire.KAFKA_STORAGE_ERROR
+    assert full.node.running
+    full.free()
+    seal(full.node, TOPIC)
+    until(lambda: local_bytes(full.node, TOPIC) == 0, "local copies go")
+    full.sound()
+    with bucket.opened(full.node.store) as store:
+        assert bucket.findings(store) == []

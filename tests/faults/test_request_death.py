@@ -1,0 +1,281 @@
+"""The node dies at its n-th request to the store, for every n: before the request arrives there, and after its answer was
+given and lost.
+
+A proxy between the node and versitygw counts and kills. Then the node is started again, the work is taken to its end, and
+when everything has settled the bucket must be what a clean run leaves: `fsck` finds nothing, not even an orphan or an
+unfinished upload too young to be damage; and the manifests hold the records that were sent, each at its own offset.
+
+    offload     the whole life up to the first upload: probe, incarnation, topic.json, sidecar, segment, manifest
+    multipart   a segment above 16 MiB
+    retention   ranges leave the manifest and the bucket; an orphan and a stray upload are swept meanwhile
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from tests.faults import bucket
+from tests.faults.clients import TIERED, WAIT_S, Load, seal
+from tests.faults.history import History
+from tests.faults.processes import kill_node
+from tests.support.node import Node, NodeFailed
+from tests.support.s3_proxy import Answer, Forward, Hangup, Request, S3Proxy
+from tests.support.s3_servers import BUCKET, S3Server
+
+TOPIC = "dying"
+SEED = int(os.environ.get("TIDELOG_FAULT_SEED", "20240601"))
+HOUR_MS = 3600 * 1000
+#: Nothing is deleted, by no clock: the work is the test's.
+CALM = {"tidelog.tier.delete.grace.ms": HOUR_MS, "log.retention.check.interval.ms": HOUR_MS}
+#: What is to go goes within seconds.
+SWEEPING = {"tidelog.tier.delete.grace.ms": 300, "log.retention.check.interval.ms": 200}
+BEFORE, AFTER = "before", "after"
+#: Requests of each scenario, no fewer than a clean run makes (which is a test).
+REQUESTS = {"offload": 25, "multipart": 14, "retention": 32}
+
+
+class Killer:
+    """The proxy's rule: at the n-th request from `arm` on, the node dies. `made` counts up to `disarm`."""
+
+    def __init__(self, proxy: S3Proxy, node: Node, number: int, when: str) -> None:
+        self._proxy = proxy
+        self._node = node
+        self._number = number
+        self._when = when
+        self._first = 0
+        self.made = 0
+        self.killed = False
+        self.at = "no request: the work was done before"
+
+    def arm(self) -> None:
+        self._first = len(self._proxy.requests)
+        self._proxy.on(self._number, self._kill)
+
+    def disarm(self) -> None:
+        """The work is done; what follows is only to see what it came to."""
+        self.made = len(self._proxy.requests) - self._first
+        self._proxy.clear()
+
+    async def _kill(self, request: Request, forward: Forward) -> Answer:
+        if self._when == AFTER:
+            await forward(request)
+        self.at = f"{request.method} {request.path}"
+        kill_node(self._node.pid)
+        self.killed = True
+        raise Hangup
+
+
+class Round:
+    """One node, its bucket behind the proxy, and work that goes on whatever dies."""
+
+    def __init__(self, directory: Path, server: S3Server, proxy: S3Proxy, name: str, number: int, when: str) -> None:
+        self.url = f"s3://{BUCKET}/{name}"
+        self.node = Node(directory, store=self.url, settings=CALM, flags=["--s3-endpoint", proxy.endpoint])
+        self.killer = Killer(proxy, self.node, number, when)
+        self.history = History()
+        self._server = server
+        self._path = server.directory / BUCKET / name if server.directory is not None else None
+
+    def close(self) -> None:
+        self.node.kill()
+        if self._path is not None:
+            shutil.rmtree(self._path, ignore_errors=True)
+
+    # --- going on -----------------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        try:
+            self.node.start()
+        except NodeFailed:
+            self.revive()
+
+    def insist(self, act: Callable[[], object], what: str) -> None:
+        """Does it, and again after each death."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                act()
+                return
+            except (KafkaException, grpc.RpcError, AssertionError) as error:
+                assert time.monotonic() < deadline, f"{what}: {error}"
+                self.revive()
+
+    def revive(self) -> None:
+        if not self.node.running:
+            assert self.killer.killed, self.node.output_tail()
+            self.node.kill()
+            self.node.settings = {**SWEEPING}
+            self.node.start()
+
+    def settled(self, log_start: int = 0) -> None:
+        """Returns once the bucket is as a clean run leaves it."""
+        deadline = time.monotonic() + WAIT_S
+        while found := self._unsettled(log_start):
+            assert time.monotonic() < deadline, f"killed at {self.killer.at}:\n" + "\n".join(found)
+            self.revive()
+            time.sleep(0.1)
+        with bucket.opened(self.url, self._server.endpoint) as store:
+            assert _but_probes(bucket.findings(store)) == []
+            held = bucket.records(store, TOPIC)[0]
+        sent = [send.content for send in self.history.sends.values()]
+        assert [seen.content for seen in held] == sent[log_start:]
+        assert [seen.offset for seen in held] == list(range(log_start, len(sent)))
+
+    def _unsettled(self, log_start: int) -> list[str]:
+        with bucket.opened(self.url, self._server.endpoint) as store:
+            found = _but_probes(bucket.findings(store, quick=True)) + [
+                f"to be deleted: {key}" for key in bucket.waiting(store, TOPIC)
+            ]
+            starts = [root.log_start for root in bucket.roots(store, TOPIC)]
+        return found + ([] if starts == [log_start] else [f"log starts {starts}"])
+
+    # --- the work -----------------------------------------------------------------------------------------------------
+    def create(self, configs: dict[str, str]) -> None:
+        def act() -> None:
+            admin = AdminClient({"bootstrap.servers": self.node.kafka, "log_level": 2})
+            try:
+                admin.create_topics([NewTopic(TOPIC, 1, 1, config=configs)], request_timeout=3)[TOPIC].result(10)
+            except KafkaException as error:
+                if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                    raise
+
+        self.insist(act, "creating the topic")
+
+    def write(self, records: int, sizes: range) -> None:
+        rng = random.Random(SEED)
+        load = Load(self.history, self.node.kafka, TOPIC, 1, idempotent=1, plain=0, rng=rng, sizes=sizes)
+        with load:
+            load.more(records)
+            while load.acknowledged < records:
+                assert not load.failures, load.failures
+                self.revive()
+                time.sleep(0.01)
+
+    def seal(self) -> None:
+        self.insist(lambda: seal(self.node, TOPIC), "sealing")
+
+    def alter(self, configs: dict[str, str]) -> None:
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in configs.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
+
+        def act() -> None:
+            admin = AdminClient({"bootstrap.servers": self.node.kafka, "log_level": 2})
+            admin.incremental_alter_configs([resource], request_timeout=3)[resource].result(10)
+
+        self.insist(act, "altering the topic")
+
+    def plant_strays(self) -> int:
+        """What a writer leaves that died before its commit: two objects, and an upload without an end. Returns where the
+        manifest's last range begins."""
+        with bucket.opened(self.url, self._server.endpoint) as store:
+            root = next(iter(bucket.roots(store, TOPIC)))
+        prefix = self.url.removeprefix(f"s3://{BUCKET}/")
+        client, ids = self._server.client, root.ids
+        for key in (ids.segment_key(7, 1, "a" * 32), ids.sidecar_key(7, 1, "a" * 32)):
+            client.put_object(Bucket=BUCKET, Key=f"{prefix}/{key}", Body=b"never named")
+        client.create_multipart_upload(Bucket=BUCKET, Key=f"{prefix}/{ids.segment_key(8, 1, 'b' * 32)}")
+        return root.entries[-1].base
+
+    def sweep(self) -> None:
+        """From here on what is not named goes soon."""
+        self.killer.disarm()
+        if self.node.settings != SWEEPING:
+            self.node.stop()
+            self.node.settings = {**SWEEPING}
+            self.node.start()
+
+
+# --- scenarios --------------------------------------------------------------------------------------------------------
+def _but_probes(findings: list[str]) -> list[str]:
+    """The key of a probe that was cut goes when the next one finds it two minutes old (tested beside the probe)."""
+    return [finding for finding in findings if "/probe-" not in finding]
+
+
+def offload(round: Round) -> None:
+    round.killer.arm()
+    round.start()
+    round.create({**TIERED, "tidelog.tier.max.lag.ms": str(HOUR_MS)})
+    round.write(200, range(100, 200))
+    round.seal()
+    round.sweep()
+    round.settled()
+
+
+def multipart(round: Round) -> None:
+    round.start()
+    round.create({**TIERED, "internal.segment.bytes": str(20 << 20), "tidelog.tier.max.lag.ms": str(HOUR_MS)})
+    round.write(350, range(50_000, 50_001))
+    round.killer.arm()
+    round.seal()
+    round.sweep()
+    round.settled()
+
+
+def retention(round: Round) -> None:
+    round.node.settings = {**SWEEPING}
+    round.start()
+    round.create(TIERED)
+    round.write(400, range(200, 300))
+    round.seal()
+    last = round.plant_strays()
+    round.killer.arm()
+    round.alter({"retention.bytes": "1"})
+    round.settled(last)
+    round.killer.disarm()
+
+
+SCENARIOS = {"offload": offload, "multipart": multipart, "retention": retention}
+
+
+# --- tests ------------------------------------------------------------------------------------------------------------
+def run(directory: Path, server: S3Server, scenario: str, number: int, when: str) -> int:
+    """Requests that the work made, if nothing died."""
+    with S3Proxy(server.endpoint) as proxy:
+        round = Round(directory, server, proxy, f"death/{scenario}-{number}-{when}", number, when)
+        try:
+            SCENARIOS[scenario](round)
+        finally:
+            print(f"{scenario}: request {number}, {when}: killed at {round.killer.at}")
+            round.close()
+        return round.killer.made
+
+
+def sample(count: int) -> list[tuple[str, int, str]]:
+    rng = random.Random(SEED)
+    return [
+        (scenario, number, rng.choice((BEFORE, AFTER)))
+        for scenario, requests in REQUESTS.items()
+        for number in rng.sample(range(1, requests), count)
+    ]
+
+
+@pytest.mark.parametrize(("scenario", "number", "when"), sample(2))
+def test_dying_at_some_requests(tmp_path: Path, versitygw: S3Server, scenario: str, number: int, when: str) -> None:
+    run(tmp_path, versitygw, scenario, number, when)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_request_of_a_clean_run_is_covered(tmp_path: Path, versitygw: S3Server, scenario: str) -> None:
+    made = run(tmp_path, versitygw, scenario, 0, BEFORE)
+    assert made <= REQUESTS[scenario]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("when", [BEFORE, AFTER])
+@pytest.mark.parametrize(
+    ("scenario", "number"), [(scenario, n + 1) for scenario, count in REQUESTS.items() for n in range(count)]
+)
+def test_dying_at_every_request(tmp_path: Path, versitygw: S3Server, scenario: str, number: int, when: str) -> None:
+    run(tmp_path, versitygw, scenario, number, when)

@@ -1,0 +1,149 @@
+"""I9: where the local log and the bucket disagree, the bucket wins.
+
+While the node is stopped its partition directory is lost, in part or whole, or an older copy of it is put back. The node
+must not lead on what is left: it waits for the bucket, discards what disagrees, and goes on at the manifest's end, with the
+producers that the newest sidecar knows, so that nothing is lost, repeated, or given another's offset.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import wire
+from tests.faults.clients import until
+from tests.faults.world import World, a_world
+from tests.support.s3_proxy import answer, hang_up_before
+from tests.support.s3_servers import S3Server
+
+TOPIC = "wins"
+FIRST = 200
+
+
+@pytest.fixture
+def world(tmp_path: Path, versitygw: S3Server) -> Iterator[World]:
+    with a_world(tmp_path, versitygw, TOPIC) as world:
+        world.create()
+        yield world
+
+
+def remove(directory: Path, *patterns: str) -> None:
+    for pattern in patterns:
+        for path in directory.glob(pattern):
+            path.unlink()
+
+
+def whole_directory(directory: Path) -> None:
+    shutil.rmtree(directory)
+
+
+def every_file(directory: Path) -> None:
+    remove(directory, "*")
+
+
+def segments(directory: Path) -> None:
+    remove(directory, "0*")
+
+
+def root_and_segments(directory: Path) -> None:
+    remove(directory, "0*", "tiered-root.json")
+
+
+LOSSES = [whole_directory, every_file, segments, root_and_segments]
+
+
+@pytest.mark.parametrize(
+    ("loss", "clean_stop"),
+    [
+        (whole_directory, True),
+        (segments, False),
+        *(pytest.param(loss, clean, marks=pytest.mark.faults) for loss in LOSSES for clean in (True, False)),
+    ],
+)
+def test_a_lost_log_goes_on_at_the_end_of_the_manifest(
+    world: World, loss: Callable[[Path], None], clean_stop: bool
+) -> None:
+    with world.load() as load:
+        load.more(FIRST)
+        load.settle()
+        world.offload()
+        if clean_stop:
+            world.node.stop()
+        else:
+            world.node.kill()
+        loss(world.node.partition_dir(TOPIC))
+        load.more(FIRST)  # the same producer, with its sequence numbers
+        world.node.start()
+        load.settle()
+    world.judge()
+    world.sound()
+
+
+def test_an_older_copy_of_the_directory_is_discarded(world: World, tmp_path: Path) -> None:
+    """It agrees with itself, but ends before what is known to have been flushed."""
+    directory, copy = world.node.partition_dir(TOPIC), tmp_path / "copy"
+    with world.load() as load:
+        load.more(FIRST)
+        load.settle()
+        world.node.stop()
+        shutil.copytree(directory, copy)
+        world.node.start()
+        load.more(FIRST)
+        load.settle()
+        world.offload()
+        world.node.stop()
+        shutil.rmtree(directory)
+        shutil.copytree(copy, directory)
+        world.proxy.always(hang_up_before())
+        world.node.start()
+        assert wire.produce(world.node.kafka, TOPIC, b"too early")[0] == wire.LEADER_NOT_AVAILABLE
+        world.proxy.clear()
+        load.more(FIRST)
+        load.settle()
+    world.judge()
+    world.sound()
+
+
+@pytest.mark.parametrize(
+    "loss", [whole_directory, *(pytest.param(loss, marks=pytest.mark.faults) for loss in LOSSES[1:])]
+)
+def test_a_lost_log_waits_for_a_store_that_is_away(world: World, loss: Callable[[Path], None]) -> None:
+    """Over restarts too; and the store's first answer may be an error."""
+    world.write(FIRST)
+    world.offload()
+    world.node.kill()
+    loss(world.node.partition_dir(TOPIC))
+    world.proxy.always(hang_up_before())
+    for _ in range(2):
+        world.node.start()
+        assert wire.produce(world.node.kafka, TOPIC, b"too early")[0] == wire.LEADER_NOT_AVAILABLE
+        assert wire.fetch(world.node.kafka, TOPIC, 0).code == wire.LEADER_NOT_AVAILABLE
+        world.node.kill()
+    world.proxy.clear()
+    world.proxy.always(answer(403, "AccessDenied"), path="manifests")
+    world.node.start()
+    until(lambda: "is not offloaded yet" in world.node.output(), "the manifest was asked for")
+    assert wire.produce(world.node.kafka, TOPIC, b"too early")[0] == wire.LEADER_NOT_AVAILABLE
+
+    world.proxy.clear()
+    world.write(FIRST)
+    world.sound()
+
+
+def test_the_sidecar_cannot_be_read_at_first(world: World) -> None:
+    """Nothing is discarded, and nobody may append, before what replaces it is at hand."""
+    world.write(FIRST)
+    world.offload()
+    world.node.kill()
+    shutil.rmtree(world.node.partition_dir(TOPIC))
+    world.proxy.always(answer(403, "AccessDenied"), path=".idx")
+    world.node.start()
+    until(lambda: "is not offloaded yet" in world.node.output(), "the sidecar was asked for")
+    assert wire.produce(world.node.kafka, TOPIC, b"too early")[0] == wire.LEADER_NOT_AVAILABLE
+
+    world.proxy.clear()
+    world.write(FIRST)
+    world.sound()
