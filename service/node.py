@@ -136,7 +136,9 @@ class Node:
         self.readiness.waiting = lambda: sorted(str(p.partition) for p in self.partitions if waits(p))
         self.core = BrokerCore(
             self._log_service(),
-            TopicService(self.metadata, self.configs, self.rng, on_change=self._follow),
+            TopicService(
+                self.metadata, self.configs, self.rng, on_change=self._follow, settled=self.assignment.settled
+            ),
             ConfigService(self.metadata, self.configs),
         )
 
@@ -373,6 +375,7 @@ class Node:
 
     async def close(self) -> None:
         """Everything flushed and checkpointed, then the clean-shutdown marker; without it the next start recovers."""
+        await self.assignment.close()
         await self.tiering.close()
         if self.hydrator is not None:
             await self.hydrator.close()
@@ -380,7 +383,7 @@ class Node:
             await self.client.close()
         await self.flusher.close()
         try:
-            self.partitions.close()
+            await self.partitions.close()
             await self.metadata.close()
             mark_clean(self.files, self.data.path)
         except (OSError, StorageError) as error:

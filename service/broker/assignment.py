@@ -1,13 +1,19 @@
 """Keeps the open partitions equal to what the metadata image gives this node: opens, closes, reconfigures.
 
+New partitions are made in threads, some at a time in the order assigned: each costs a few fsyncs, which the event loop must
+not wait for. Invariant: of one name at most one log is being opened; what was deleted meanwhile is removed again.
+
 What the disk refuses for one partition holds no other one up: it is logged, and what could not be opened is tried again
 (`retry`), as a full disk has room again some day.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 from grpc_api.contract.topics import ResourceKind
 from service.broker.partition import Partition
@@ -19,6 +25,11 @@ from storage_tiers.hot.data_dir import DataDirectory
 from storage_tiers.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
+
+#: Partitions that are made at once.
+OPENING_THREADS = 8
+#: Seconds that who creates a topic waits for its partitions; clients ask again for those that are not there then.
+OPENING_PATIENCE_S = 20.0
 
 
 class Assignment:
@@ -39,7 +50,10 @@ class Assignment:
         self._on_open = on_open
         self._on_close = on_close
         self._seen = MetadataImage()
-        self._unopened: set[TopicId] = set()
+        self._wanted: dict[tuple[TopicId, int], None] = {}  # in the order assigned
+        self._unopened: dict[tuple[TopicId, int], None] = {}
+        self._opening: asyncio.Task[None] | None = None
+        self._threads = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="open")
 
     def recover(self, image: MetadataImage, data: DataDirectory, *, clean: bool) -> None:
         """At start: sets aside what belongs to no topic of the image, then opens all partitions. Blocking.
@@ -55,10 +69,16 @@ class Assignment:
             log.warning(
                 "%s belongs to no topic of this cluster: renamed to %s", directory.path, data.set_aside(directory)
             )
-        for topic in image.topics.values():
-            self._open_topic(image, topic, clean=clean, new=False)
-        data.remove_deleted()
         self._seen = image
+        for topic in image.topics.values():
+            settings = self._configs.log_settings(image, topic.name)
+            for placed in topic.partitions:
+                if self._node_id in placed.replicas:
+                    key, topic_id = TopicPartition(topic.name, placed.index), TopicId(topic.topic_id)
+                    self._take_up(
+                        self._partitions.open(key, topic_id, settings, placed.leader_epoch, clean=clean, new=False)
+                    )
+        data.remove_deleted()
 
     def follow(self, image: MetadataImage) -> None:
         """After every change of the image."""
@@ -68,13 +88,24 @@ class Assignment:
         if image.configs is not before.configs:
             self._follow_configs(before, image)
 
+    async def settled(self) -> None:
+        """Returns once what was assigned before is open, or could not be opened, or takes too long."""
+        if self._opening is not None:
+            await asyncio.wait({self._opening}, timeout=OPENING_PATIENCE_S)
+
     async def retry(self) -> None:
         """Opens what could not be opened when it was assigned."""
-        for topic_id in tuple(self._unopened):
-            topic = self._seen.topics.get(topic_id)
-            self._unopened.discard(topic_id)
-            if topic is not None:
-                self._try_to_open(self._seen, topic)
+        self._wanted.update(self._unopened)
+        self._unopened.clear()
+        self._start_opening()
+        await self.settled()
+
+    async def close(self) -> None:
+        """Opens nothing more; what is being opened is finished."""
+        self._wanted.clear()
+        if self._opening is not None:
+            await asyncio.wait({self._opening})
+        self._threads.shutdown()
 
     def _follow_topics(self, before: MetadataImage, image: MetadataImage) -> None:
         for topic_id, topic in before.topics.items():
@@ -82,7 +113,17 @@ class Assignment:
                 self._close_topic(topic)
         for topic_id, topic in image.topics.items():
             if before.topics.get(topic_id) is not topic:
-                self._try_to_open(image, topic)
+                self._assign(topic)
+        self._start_opening()
+
+    def _assign(self, topic: TopicImage) -> None:
+        for placed in topic.partitions:
+            known = self._partitions.find(TopicPartition(topic.name, placed.index))
+            if known is None:
+                if self._node_id in placed.replicas:
+                    self._wanted[topic.topic_id, placed.index] = None
+            elif known.state.leader_epoch != placed.leader_epoch:
+                known.state.new_epoch(placed.leader_epoch)
 
     def _follow_configs(self, before: MetadataImage, image: MetadataImage) -> None:
         """Looks at the partitions of the topics that changed; at all of them where a broker's configs did."""
@@ -97,32 +138,50 @@ class Assignment:
                 except (LogError, OSError) as error:
                     log.error("%s keeps its old configs: %s", partition.partition, error)
 
-    def _try_to_open(self, image: MetadataImage, topic: TopicImage) -> None:
+    # --- opening ------------------------------------------------------------------------------------------------------
+    def _start_opening(self) -> None:
+        if self._wanted and self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open_wanted(), name="open partitions")
+
+    async def _open_wanted(self) -> None:
         try:
-            self._open_topic(image, topic, clean=True, new=True)
-        except (LogError, OSError) as error:
-            self._unopened.add(topic.topic_id)
-            log.error("a partition of %s could not be opened, it is tried again: %s", topic.name, error)
+            while self._wanted:
+                some = list(islice(self._wanted, OPENING_THREADS))
+                for each in some:
+                    del self._wanted[each]
+                await asyncio.gather(*(self._try_to_open(*each) for each in some))
+        finally:
+            self._opening = None
 
-    def _open_topic(self, image: MetadataImage, topic: TopicImage, *, clean: bool, new: bool) -> None:
-        for number, placed in enumerate(topic.partitions):
-            key = TopicPartition(topic.name, number)
-            known = self._partitions.find(key)
-            if known is not None:
-                if known.state.leader_epoch != placed.leader_epoch:
-                    known.state.new_epoch(placed.leader_epoch)
-                continue
-            if self._node_id not in placed.replicas:
-                continue
-            settings = self._configs.log_settings(image, topic.name)
-            opened = self._partitions.open(
-                key, TopicId(topic.topic_id), settings, placed.leader_epoch, clean=clean, new=new
-            )
-            self._configure(opened, image)
-            self._on_open(opened)
-            if opened.unavailable is None:
-                opened.log.hot.begin_epoch(placed.leader_epoch)
+    async def _try_to_open(self, topic_id: TopicId, number: int) -> None:
+        try:
+            await self._open(topic_id, number)
+        except Exception as error:
+            unexpected = not isinstance(error, LogError | OSError)
+            log.error("a partition could not be opened, it is tried again: %s", error, exc_info=unexpected)
+            self._unopened[topic_id, number] = None
 
+    async def _open(self, topic_id: TopicId, number: int) -> None:
+        topic = self._seen.topics.get(topic_id)
+        if topic is None or self._partitions.find(TopicPartition(topic.name, number)) is not None:
+            return
+        key = TopicPartition(topic.name, number)
+        settings = self._configs.log_settings(self._seen, topic.name)
+        opener = self._partitions.opener(key, TopicId(topic_id), settings, clean=True, new=True)
+        hot = await asyncio.get_running_loop().run_in_executor(self._threads, opener)
+        topic = self._seen.topics.get(topic_id)
+        if topic is None:
+            self._partitions.discard(hot)  # deleted meanwhile
+        else:
+            self._take_up(self._partitions.add(hot, topic.partitions[number].leader_epoch))
+
+    def _take_up(self, opened: Partition) -> None:
+        self._configure(opened, self._seen)
+        self._on_open(opened)
+        if opened.unavailable is None:
+            opened.log.hot.begin_epoch(opened.state.leader_epoch)
+
+    # --- closing ------------------------------------------------------------------------------------------------------
     def _close_topic(self, topic: TopicImage) -> None:
         for number in range(len(topic.partitions)):
             partition = self._partitions.find(TopicPartition(topic.name, number))

@@ -10,13 +10,15 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from service.broker.leading import waits
 from service.broker.partition import Notify, Partition
 from service.broker.partition_state import PartitionState
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.cold_reader import ColdReader
-from storage_tiers.errors import StorageError, UnknownTopicOrPartition
+from storage_tiers.errors import UnknownTopicOrPartition
 from storage_tiers.files import Files
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets, write_offsets
 from storage_tiers.hot.data_dir import DataDirectory, remove_tree
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 
 #: Gives a partition its reader of the cold tier; None without a store.
 ColdReaderFor = Callable[[TopicPartition, TopicId], ColdReader | None]
+#: Logs that are flushed and closed at once when the node stops.
+CLOSING_THREADS = 8
 
 
 class Partitions:
@@ -89,11 +93,18 @@ class Partitions:
         new: bool,
     ) -> Partition:
         """Opens or creates the partition's directory, recovering it where the last stop was not clean. If it is not `new`,
-        an earlier start has made it."""
+        an earlier start has made it. Blocking."""
+        return self.add(self.opener(partition, topic_id, settings, clean=clean, new=new)(), leader_epoch)
+
+    def opener(
+        self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, *, clean: bool, new: bool
+    ) -> Callable[[], HotLog]:
+        """What opens the log: blocking, and free to run in a thread while nobody else opens or removes this partition."""
         directory = os.path.join(self._data.path, str(partition))
         if not _holds_segments(directory):
             self._note_empty(partition, new=new)
-        hot = HotLog.open(
+        return partial(
+            HotLog.open,
             directory,
             partition=partition,
             topic_id=topic_id,
@@ -105,16 +116,19 @@ class Partitions:
             log_start_offset=self._log_starts.get(partition, 0),
             clean=clean,
         )
+
+    def add(self, hot: HotLog, leader_epoch: int) -> Partition:
+        """The partition of a log that was opened is one of this node's from now on."""
         # A quorum of one: whatever this replica has, every in-sync replica has.
         state = PartitionState(leader_epoch=leader_epoch, log_end=hot.end_offset, high_watermark=hot.end_offset)
         opened = Partition(
-            TieredLog(hot, self._cold_reader(partition, topic_id)),
+            TieredLog(hot, self._cold_reader(hot.partition, hot.topic_id)),
             state,
             clock=self._clock,
             on_flush_needed=self._on_flush_needed,
             on_roll=self._on_roll,
         )
-        self._open[partition] = opened
+        self._open[hot.partition] = opened
         return opened
 
     def _note_empty(self, partition: TopicPartition, *, new: bool) -> None:
@@ -138,7 +152,11 @@ class Partitions:
         if removed is None:
             return
         removed.delete()
-        doomed = removed.log.hot.retire(DELETE_SUFFIX)
+        self.discard(removed.log.hot)
+
+    def discard(self, hot: HotLog) -> None:
+        """Removes the directory of a log that nobody uses."""
+        doomed = hot.retire(DELETE_SUFFIX)
         # In a thread, by name: freeing large files blocks, and a stop meanwhile leaves the rest to the next start.
         asyncio.get_running_loop().run_in_executor(None, remove_tree, self._files, doomed)
 
@@ -171,17 +189,16 @@ class Partitions:
             self._high_watermarks = watermarks
         self._write_log_starts({})
 
-    def close(self) -> None:
-        """Flushes and closes every log, then checkpoints. Blocking. StorageError if one could not be: all others were."""
-        failure: StorageError | None = None
-        for opened in self._open.values():
-            try:
-                opened.log.hot.close(clean=True)
-            except StorageError as error:
-                failure = failure or error
+    async def close(self) -> None:
+        """Flushes and closes every log, then checkpoints. StorageError if one could not be: all others were."""
+        run = asyncio.get_running_loop().run_in_executor
+        with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="close") as threads:
+            closing = [run(threads, partial(opened.log.hot.close, clean=True)) for opened in self._open.values()]
+            ended = await asyncio.gather(*closing, return_exceptions=True)
         self.checkpoint()
-        if failure is not None:
-            raise failure
+        for failure in ended:
+            if isinstance(failure, BaseException):
+                raise failure
 
     def _recovery_point(self, key: TopicPartition, partition: Partition) -> int:
         reached = partition.log.hot.recovery_point

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from grpc_api.contract.topics import (
@@ -26,14 +26,22 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 
 class TopicService:
-    """`on_change` is called with the new image once a change is durable, before the request is answered."""
+    """`on_change` is called with the new image once a change is durable, before the request is answered; then `settled`,
+    which returns when new partitions take records."""
 
     def __init__(
-        self, metadata: MetadataLog, configs: Resolver, rng: Rng, *, on_change: Callable[[MetadataImage], None]
+        self,
+        metadata: MetadataLog,
+        configs: Resolver,
+        rng: Rng,
+        *,
+        on_change: Callable[[MetadataImage], None],
+        settled: Callable[[], Awaitable[None]],
     ) -> None:
         self._metadata = metadata
         self._configs = configs
         self._rng = rng
+        self._settled = settled
         metadata.subscribe(on_change)
 
     def cluster(self) -> ClusterDescription:
@@ -83,6 +91,7 @@ class TopicService:
             return (() if validate_only else made.records), made
 
         made = await self._metadata.change(plan)
+        await self._settled()
         given = {name: value for name, value in topic.configs.items() if value is not None}
         entries = self._configs.describe_new_topic(self._metadata.image, given)
         return CreatedTopic(topic.name, made.topic_id, made.partitions, made.replication_factor, entries)
@@ -119,6 +128,7 @@ class TopicService:
             return (() if validate_only else records), None
 
         await self._metadata.change(plan)
+        await self._settled()
 
 
 def _description(topic: TopicImage) -> TopicDescription:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,21 @@ class UnmovableFiles(OsFiles):
         if Path(source).is_dir():
             raise OSError(errno.EIO, "rename refused")
         super().rename(source, target)
+
+
+class SlowFiles(OsFiles):
+    """Stands still in the fsync of a directory whose name is `held`, in whatever thread that happens."""
+
+    def __init__(self) -> None:
+        self.held = ""
+        self.reached = threading.Event()
+        self.may_go = threading.Event()
+
+    def fsync_dir(self, path: str) -> None:
+        if os.path.basename(path) == self.held:
+            self.reached.set()
+            assert self.may_go.wait(20)
+        super().fsync_dir(path)
 
 
 async def test_a_partition_that_could_not_be_made_is_made_later(tmp_path: Path) -> None:
@@ -55,6 +72,41 @@ async def test_a_directory_that_cannot_be_moved_holds_no_other_topic_up(tmp_path
         assert node.node.partitions.find(TopicPartition("t", 0)) is None
         assert node.node.fatal is None
     assert not unhandled
+
+
+async def test_others_are_served_while_partitions_are_made(tmp_path: Path) -> None:
+    files = SlowFiles()
+    async with running(tmp_path / "data", files=files) as node:
+        await node.create("other")
+        files.held = "t-0"
+        creating = asyncio.ensure_future(node.create("t"))
+        await asyncio.to_thread(files.reached.wait, 20)
+        await node.append("other", b"a")
+        with pytest.raises(UnknownTopicOrPartition):
+            await node.append("t", b"b")
+        files.may_go.set()
+        await creating
+        await node.append("t", b"c")
+
+
+async def test_a_topic_that_is_deleted_and_created_again_while_it_is_made(tmp_path: Path) -> None:
+    files = SlowFiles()
+    async with running(tmp_path / "data", files=files) as node:
+        files.held = "t-0"
+        first = asyncio.ensure_future(node.create("t"))
+        await asyncio.to_thread(files.reached.wait, 20)
+        await node.core.topics.delete(["t"])
+        second = asyncio.ensure_future(node.create("t"))
+        files.held = ""
+        files.may_go.set()
+        await asyncio.gather(first, second)
+        topic = node.node.metadata.image.topic("t")
+        assert topic is not None
+        assert node.node.partitions.get(TopicPartition("t", 0)).topic_id == topic.topic_id
+        assert (await node.append("t", b"a")).base_offset == 0
+        store = node.store
+    async with running(tmp_path / "data", store) as node:
+        assert [record.value for record in await node.read("t", 0)] == [b"a"]
 
 
 async def test_a_node_that_cannot_follow_its_metadata_stops(tmp_path: Path) -> None:
