@@ -15,7 +15,14 @@ from types import TracebackType
 from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from tests.faults.history import Ack, Content, History, Pass, Seen, Send
 from tests.support.node import Node
@@ -55,6 +62,13 @@ def create_topic(node: Node, topic: str, partitions: int = 1, configs: Mapping[s
 def delete_topic(node: Node, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": node.kafka})
     admin.delete_topics([topic])[topic].result(30)
+
+
+def alter_topic(node: Node, topic: str, configs: Mapping[str, str]) -> None:
+    entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in configs.items()]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    admin.incremental_alter_configs([resource], request_timeout=10)[resource].result(30)
 
 
 def delete_records(node: Node, topic: str, before: int, *, partition: int = 0) -> int:

@@ -39,11 +39,13 @@ class World:
     def create(self, configs: Mapping[str, str] | None = None) -> None:
         create_topic(self.node, self.topic, configs=configs)
 
-    def load(self) -> Load:
+    def load(self, *, sizes: range = range(20, 600)) -> Load:
         """A new idempotent producer, whose records are named after no other."""
         name = f"{len(self.producers)}-"
         rng = random.Random(name)
-        load = Load(self.history, self.node.kafka, self.topic, 1, idempotent=1, plain=0, rng=rng, prefix=name)
+        load = Load(
+            self.history, self.node.kafka, self.topic, 1, idempotent=1, plain=0, rng=rng, prefix=name, sizes=sizes
+        )
         self.producers += load.exactly_once
         return load
 
@@ -76,6 +78,17 @@ class World:
 
     def sent(self) -> list[Content]:
         return [send.content for send in self.history.sends.values()]
+
+    def log_start_rose(self, at_least: int = 1) -> None:
+        """Returns once retention or a deletion hides the oldest records; they may be gone from now on."""
+
+        def start() -> int:
+            with bucket.opened(self.node.store, self.server.endpoint) as store:
+                return max(root.log_start for root in bucket.roots(store, self.topic))
+
+        until(lambda: start() >= at_least, "the manifest's log start rises")
+        self.history.log_starts[0] = start()
+        self.history.passes = []
 
     def judge(self) -> None:
         """Reads everything; nothing may be lost, changed, repeated or made up."""
