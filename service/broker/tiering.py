@@ -1,9 +1,9 @@
 """Moves closed ranges of the partitions to the bucket, and lets local segments go once they are there.
 
-One worker task a partition at a time, a bounded number in all. Order for each range: fsync, upload, verify and commit (in
-the tier process), save the root locally and synced, only then evict. What fails is planned anew from the newest root; a
-writer that was fenced ends the node. What the store holds up, the disk does not wait for: closed segments are flushed, and
-those below log start go, whether it answers or not.
+Order for each range: fsync, upload, verify and commit (in the tier process), save the root locally and synced, only then
+evict. What fails is planned anew from the newest root; a writer that was fenced ends the node. Two kinds of work, each once
+a partition at a time: offloading, a bounded number in all, and tidying, which needs the disk alone and waits for no store:
+closed segments are flushed, and those below log start go, whether it answers or not.
 
 Not promised: that an upload is under way at once. A partition waits its turn, and while the store is away everything waits.
 """
@@ -11,7 +11,6 @@ Not promised: that an upload is under way at once. A partition waits its turn, a
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,15 +18,14 @@ from grpc_api.contract.log import SealedPartition
 from service.broker.flusher import Flusher
 from service.broker.leading import adopt, waits
 from service.broker.partition import Partition
+from service.broker.partition_work import PartitionWork
 from service.broker.roots import write_root
 from service.broker.store_access import StoreAccess
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.backoff import Backoff, BackoffSettings
 from storage_tiers.cold.manifest import Ids, Root, State, Writer
 from storage_tiers.cold.tier_client import TierClient
 from storage_tiers.cold.uploader import ExtendJob
 from storage_tiers.errors import (
-    Advice,
     FencedWriter,
     InvalidRequest,
     LogError,
@@ -39,8 +37,6 @@ from storage_tiers.files import Files
 from storage_tiers.policy.eviction import LocalLimits, plan_eviction
 from storage_tiers.policy.tiering import TieringPlan, Upload, plan_tiering
 
-log = logging.getLogger(__name__)
-
 #: Partitions that are worked on at once.
 CONCURRENT_PARTITIONS = 4
 #: Bounds of the pause between two looks at a partition that has nothing to do, in ms.
@@ -48,8 +44,6 @@ SHORTEST_PAUSE_MS = 100
 LONGEST_PAUSE_MS = 30_000
 #: Partitions that are looked at before the event loop has its turn: a look takes some 50 µs.
 LOOKS_A_TURN = 64
-#: Seconds between attempts on a partition whose work failed.
-RETRY = BackoffSettings(0.2, 15.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,44 +78,41 @@ class Tiering:
         self._flusher = flusher
         self._files = files
         self._clock = clock
-        self._rng = rng
         self._on_fatal = on_fatal
         self._slots = asyncio.Semaphore(CONCURRENT_PARTITIONS)
-        self._working: dict[Partition, asyncio.Task[None]] = {}
-        self._again: set[Partition] = set()
-        self._backoffs: dict[Partition, Backoff] = {}
+        self._offloading = PartitionWork("offloading", self._offload, clock=clock, rng=rng, on_fatal=on_fatal)
+        self._tidying = PartitionWork("tidying", self._tidy, clock=clock, rng=rng, on_fatal=on_fatal)
         self._compared: set[Partition] = set()
         self._accepting: dict[Partition, asyncio.Lock] = {}
         self._saving: set[asyncio.Future[None]] = set()
         self._moved = asyncio.Event()
-        self._closed = False
 
     # --- when ---------------------------------------------------------------------------------------------------------
     def kick(self, partition: Partition) -> None:
         """Something may be there to flush, upload or evict: looks soon."""
-        if partition.deleted or self._closed:
-            return
         partition.tier_due_ms = 0
-        if partition in self._working:
-            self._again.add(partition)
-            return
-        task = asyncio.get_running_loop().create_task(self._work(partition), name=f"tier {partition.partition}")
-        self._working[partition] = task
-        task.add_done_callback(lambda _: self._ended(partition))
+        self._tidying.request(partition)
+        if self._is_open:
+            self._offloading.request(partition)
 
     async def tick(self, partitions: Sequence[Partition]) -> None:
         """Called every second or so: what the clock closes, retries, and evicts."""
         now_ms = self._clock.unix_ms()
-        due = [p for p in partitions if now_ms >= p.tier_due_ms and p not in self._working]
+        due = [partition for partition in partitions if now_ms >= partition.tier_due_ms]
         for place, partition in enumerate(due, 1):
-            if partition.deleted:
-                continue
-            if self._has_work(partition, now_ms):
-                self.kick(partition)
-            else:
-                partition.tier_due_ms = now_ms + self._pause_ms(partition)
             if place % LOOKS_A_TURN == 0:
                 await asyncio.sleep(0)
+            if partition.deleted:
+                continue
+            partition.tier_due_ms = now_ms + self._pause_ms(partition)
+            if partition not in self._tidying and self._evictions(partition, now_ms):
+                partition.tier_due_ms = 0
+                self._tidying.request(partition)
+            if partition in self._offloading:
+                partition.tier_due_ms = 0
+            elif self._has_to_offload(partition, now_ms):
+                partition.tier_due_ms = 0
+                self._offloading.request(partition)
 
     def _pause_ms(self, partition: Partition) -> int:
         """How long the clock alone can change nothing worth noticing: a tenth of the shortest age that counts."""
@@ -131,27 +122,19 @@ class Tiering:
             ages.append(settings.local_retention_ms)
         return max(SHORTEST_PAUSE_MS, min(LONGEST_PAUSE_MS, min(ages) // 10))
 
-    def _has_work(self, partition: Partition, now_ms: int) -> bool:
+    def _has_to_offload(self, partition: Partition, now_ms: int) -> bool:
         if self._is_open and (waits(partition) or _shows_deleted(partition)):
             return True
         plan = self._plan(partition, now_ms)
-        return plan.close_active or bool(plan.uploads) or bool(self._evictions(partition, now_ms))
+        return plan.close_active or bool(plan.uploads)
 
     async def close(self) -> None:
         """Gives up what is under way; every step may be cut anywhere."""
-        self._closed = True
-        for task in tuple(self._working.values()):
-            task.cancel()
-        await asyncio.gather(*self._working.values(), return_exceptions=True)
+        await self._offloading.close()
+        await self._tidying.close()
         if self._saving:
             # In threads that no cancellation reaches: a root saved late would replace what the next start has saved.
             await asyncio.wait(self._saving)
-
-    def _ended(self, partition: Partition) -> None:
-        del self._working[partition]
-        if partition in self._again:
-            self._again.discard(partition)
-            self.kick(partition)
 
     # --- what ---------------------------------------------------------------------------------------------------------
     @property
@@ -199,48 +182,21 @@ class Tiering:
         return [segment.end for segment, _ in zip(segments, doomed, strict=False)]
 
     # --- how ----------------------------------------------------------------------------------------------------------
-    async def _work(self, partition: Partition) -> None:
-        failure: LogError | None = None
-        async with self._slots:
-            for step in (self._flush_closed, self._offload, self._evict):
-                try:
-                    await step(partition)
-                except LogError as error:
-                    failure = failure or error
-                except OSError as error:
-                    failure = failure or StorageError(f"{partition.partition}: {error}")
-                except Exception as error:
-                    log.exception("%s of %s failed unexpectedly", step.__name__, partition.partition)
-                    failure = failure or LogError(f"{partition.partition}: {error!r}")
-        # Waiting for the next attempt holds no slot: other partitions may have better luck.
-        if failure is None:
-            self._backoffs.pop(partition, None)
-        else:
-            await self._failed(partition, failure)
-
-    async def _failed(self, partition: Partition, error: LogError) -> None:
-        if partition.deleted:
-            return
-        if error.advice is Advice.STOP:
-            self._on_fatal(error)
-            return
-        log.warning("%s is not offloaded yet: %s", partition.partition, error)
-        backoff = self._backoffs.setdefault(partition, Backoff(RETRY, self._rng))
-        await self._clock.sleep(backoff.next_delay())
-
-    async def _flush_closed(self, partition: Partition) -> None:
-        """As Kafka does after each roll: what recovery must read after a crash stays about one segment."""
+    async def _tidy(self, partition: Partition) -> None:
         hot = partition.log.hot
         if hot.recovery_point < hot.active_start_offset:
+            # As Kafka does after each roll: what recovery must read after a crash stays about one segment.
             await self._flusher.flush(partition)
+        await self._evict(partition)
 
     async def _offload(self, partition: Partition) -> None:
         if not self._is_open or not (self._tiered(partition) or partition.log.root is not None or waits(partition)):
             return
-        if partition not in self._compared or waits(partition):
-            await self._compare(partition)
-        await self._upload_closed(partition)
-        await self._hide_deleted(partition)
+        async with self._slots:
+            if partition not in self._compared or waits(partition):
+                await self._compare(partition)
+            await self._upload_closed(partition)
+            await self._hide_deleted(partition)
 
     async def _upload_closed(self, partition: Partition) -> None:
         while True:
@@ -265,6 +221,7 @@ class Tiering:
             await self.accept(partition, root)
         await adopt(partition)
         self._compared.add(partition)
+        self._tidying.request(partition)
 
     async def _upload(self, partition: Partition, upload: Upload) -> None:
         assert self._client is not None
@@ -328,6 +285,7 @@ class Tiering:
             saving.add_done_callback(self._saving.discard)
             await asyncio.shield(saving)
             partition.log.root = root
+        self._tidying.request(partition)
         self._notify()
 
     def _save(self, partition: Partition, root: Root) -> None:
@@ -395,12 +353,9 @@ class Tiering:
     def forget(self, partition: Partition) -> None:
         """The partition is about to be deleted."""
         self._compared.discard(partition)
-        self._backoffs.pop(partition, None)
         self._accepting.pop(partition, None)
-        self._again.discard(partition)
-        task = self._working.get(partition)
-        if task is not None:
-            task.cancel()
+        self._offloading.forget(partition)
+        self._tidying.forget(partition)
         asyncio.get_running_loop().call_soon(self._notify)
 
 

@@ -82,6 +82,24 @@ def test_a_lost_log_goes_on_at_the_end_of_the_manifest(
     world.sound()
 
 
+def test_what_was_sent_before_the_loss_is_known_after_it(world: World) -> None:
+    """A producer that never got its last answer sends the batch again: it gets the answer, and there is one copy. (Of older
+    ones the snapshot tells, as Kafka's does, only that they are no new ones.)"""
+    node = world.node
+    batches = [wire.idempotent_batch(4711, sequence, b"%d" % sequence) for sequence in range(5)]
+    answers = [wire.send(node.kafka, TOPIC, batch) for batch in batches]
+    assert answers == [(wire.NONE, offset) for offset in range(5)]
+    world.offload()
+    node.kill()
+    whole_directory(node.partition_dir(TOPIC))
+    node.start()
+    until(lambda: wire.send(node.kafka, TOPIC, batches[0])[0] != wire.LEADER_NOT_AVAILABLE, "the partition leads")
+    assert wire.send(node.kafka, TOPIC, batches[-1]) == answers[-1]
+    assert wire.send(node.kafka, TOPIC, batches[0])[0] == wire.OUT_OF_ORDER_SEQUENCE
+    assert wire.send(node.kafka, TOPIC, wire.idempotent_batch(4711, 5, b"5")) == (wire.NONE, 5)
+    assert wire.send(node.kafka, TOPIC, wire.idempotent_batch(4711, 9, b"9"))[0] == wire.OUT_OF_ORDER_SEQUENCE
+
+
 def test_an_older_copy_of_the_directory_is_discarded(world: World, tmp_path: Path) -> None:
     """It agrees with itself, but ends before what is known to have been flushed."""
     directory, copy = world.node.partition_dir(TOPIC), tmp_path / "copy"
@@ -125,7 +143,7 @@ def test_a_lost_log_waits_for_a_store_that_is_away(world: World, loss: Callable[
     world.proxy.clear()
     world.proxy.always(answer(403, "AccessDenied"), path="manifests")
     world.node.start()
-    until(lambda: "is not offloaded yet" in world.node.output(), "the manifest was asked for")
+    until(lambda: "waits: " in world.node.output(), "the manifest was asked for")
     assert wire.produce(world.node.kafka, TOPIC, b"too early")[0] == wire.LEADER_NOT_AVAILABLE
 
     world.proxy.clear()
@@ -141,7 +159,7 @@ def test_the_sidecar_cannot_be_read_at_first(world: World) -> None:
     shutil.rmtree(world.node.partition_dir(TOPIC))
     world.proxy.always(answer(403, "AccessDenied"), path=".idx")
     world.node.start()
-    until(lambda: "is not offloaded yet" in world.node.output(), "the sidecar was asked for")
+    until(lambda: "waits: " in world.node.output(), "the sidecar was asked for")
     assert wire.produce(world.node.kafka, TOPIC, b"too early")[0] == wire.LEADER_NOT_AVAILABLE
 
     world.proxy.clear()

@@ -97,8 +97,9 @@ async def test_retention_goes_on_where_a_topic_goes_meanwhile(node: Running) -> 
 async def test_work_is_not_begun_on_a_deleted_partition(node: Running) -> None:
     old = await tiered(node)
     await node.core.topics.delete(["t"])
-    await until(lambda: old not in node.node.tiering._working)
+    works = node.node.tiering._offloading, node.node.tiering._tidying
+    await until(lambda: all(old not in work for work in works))
     node.node.tiering.kick(old)
-    assert old not in node.node.tiering._working
+    assert all(old not in work for work in works)
     with pytest.raises(UnknownTopicOrPartition):
         await node.node.tiering.accept(old, old.log.root)  # type: ignore[arg-type]

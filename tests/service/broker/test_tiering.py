@@ -76,7 +76,7 @@ async def test_nothing_goes_on_the_word_of_a_root_that_was_not_compared(tmp_path
         led = node.node.partitions.get(T0)
         await alter(node, "local.retention.ms", "1")
         node.node.tiering.kick(led)
-        await until(lambda: led not in node.node.tiering._working)
+        await until(lambda: led not in node.node.tiering._tidying)
         assert led.log.root is not None
         assert led.log.hot.local_start_offset == 0
         store.down = False
@@ -98,6 +98,21 @@ async def test_deleting_records_before_the_store_was_asked_may_be_repeated(tmp_p
         await until(lambda: node.node.tiering.has_compared(led))
         assert await node.log.delete_records(T0, 17) == 17
         assert log_start_in_the_bucket(led) == 17
+
+
+async def test_below_log_start_the_disk_is_freed_while_uploads_stand_still(node: Running) -> None:
+    gates = [node.store.hold(number, "put", "segments/") for number in range(1, 5)]
+    for number in range(5):
+        await node.create(f"t{number}", configs=TIERED)
+        for i in range(20):
+            await node.append(f"t{number}", b"%03d" % i * 50)
+    for gate in gates:
+        await gate.reached.wait()  # all that may be worked on at once
+    led = node.node.partitions.get(TopicPartition("t4", 0))
+    assert await node.log.delete_records(led.partition, 10) == 10
+    await until(lambda: led.log.hot.local_start_offset > 0)
+    for gate in gates:
+        gate.open()
 
 
 # --- commits that stand still -----------------------------------------------------------------------------------------
@@ -129,7 +144,8 @@ async def test_no_work_begins_once_the_node_closes(node: Running) -> None:
     node.node.tiering.kick(led)  # to be looked at again when the work under way ends
     await node.node.tiering.close()
     await asyncio.sleep(0)
-    assert not node.node.tiering._working
+    assert led not in node.node.tiering._offloading
+    assert led not in node.node.tiering._tidying
     gate.open()
 
 

@@ -1,0 +1,104 @@
+"""Background work on partitions: at most one task a partition, begun anew where it was asked for meanwhile, tried again with
+back-off where it failed.
+
+The failure that ends the node is told to `on_fatal`; of a partition that was deleted nothing is told. Not promised: a bound
+on tasks other than the number of partitions; what is scarce is bounded by the work itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from service.broker.partition import Partition
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.backoff import Backoff, BackoffSettings
+from storage_tiers.errors import Advice, LogError, StorageError
+
+log = logging.getLogger(__name__)
+
+#: Seconds between attempts on a partition whose work failed.
+RETRY = BackoffSettings(0.2, 15.0)
+
+
+class PartitionWork:
+    """`what` names the work in the log, as in "offloading"."""
+
+    def __init__(
+        self,
+        what: str,
+        work: Callable[[Partition], Awaitable[None]],
+        *,
+        clock: Clock,
+        rng: Rng,
+        on_fatal: Callable[[LogError], None],
+    ) -> None:
+        self._what = what
+        self._work = work
+        self._clock = clock
+        self._rng = rng
+        self._on_fatal = on_fatal
+        self._running: dict[Partition, asyncio.Task[None]] = {}
+        self._again: set[Partition] = set()
+        self._backoffs: dict[Partition, Backoff] = {}
+        self._closed = False
+
+    def __contains__(self, partition: object) -> bool:
+        """Whether it is under way, or waits to be tried again."""
+        return partition in self._running
+
+    def request(self, partition: Partition) -> None:
+        """Soon; after what is under way for this partition."""
+        if partition.deleted or self._closed:
+            return
+        if partition in self._running:
+            self._again.add(partition)
+            return
+        name = f"{self._what} {partition.partition}"
+        task = asyncio.get_running_loop().create_task(self._run(partition), name=name)
+        self._running[partition] = task
+        task.add_done_callback(lambda _: self._ended(partition))
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is about to be deleted."""
+        self._backoffs.pop(partition, None)
+        self._again.discard(partition)
+        task = self._running.get(partition)
+        if task is not None:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Gives up what is under way, and begins nothing more."""
+        self._closed = True
+        for task in tuple(self._running.values()):
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    def _ended(self, partition: Partition) -> None:
+        del self._running[partition]
+        if partition in self._again:
+            self._again.discard(partition)
+            self.request(partition)
+
+    async def _run(self, partition: Partition) -> None:
+        try:
+            await self._work(partition)
+        except LogError as error:
+            failure = error
+        except OSError as error:
+            failure = StorageError(f"{partition.partition}: {error}")
+        except Exception as error:
+            log.exception("%s %s failed unexpectedly", self._what, partition.partition)
+            failure = LogError(f"{partition.partition}: {error!r}")
+        else:
+            self._backoffs.pop(partition, None)
+            return
+        if partition.deleted:
+            return
+        if failure.advice is Advice.STOP:
+            self._on_fatal(failure)
+            return
+        log.warning("%s %s waits: %s", self._what, partition.partition, failure)
+        backoff = self._backoffs.setdefault(partition, Backoff(RETRY, self._rng))
+        await self._clock.sleep(backoff.next_delay())
