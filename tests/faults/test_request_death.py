@@ -27,18 +27,16 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from tests.faults import bucket
 from tests.faults.clients import TIERED, WAIT_S, Load, seal
 from tests.faults.history import History
-from tests.faults.processes import kill_node
+from tests.faults.processes import kill_node, kill_tier
+from tests.faults.world import HOUR_MS, SWEEPING, a_world
 from tests.support.node import Node, NodeFailed
-from tests.support.s3_proxy import Answer, Forward, Hangup, Request, S3Proxy
+from tests.support.s3_proxy import Action, Answer, Forward, Hangup, Request, S3Proxy
 from tests.support.s3_servers import BUCKET, S3Server
 
 TOPIC = "dying"
 SEED = int(os.environ.get("TIDELOG_FAULT_SEED", "20240601"))
-HOUR_MS = 3600 * 1000
 #: Nothing is deleted, by no clock: the work is the test's.
 CALM = {"tidelog.tier.delete.grace.ms": HOUR_MS, "log.retention.check.interval.ms": HOUR_MS}
-#: What is to go goes within seconds.
-SWEEPING = {"tidelog.tier.delete.grace.ms": 300, "log.retention.check.interval.ms": 200}
 BEFORE, AFTER = "before", "after"
 #: Requests of each scenario, no fewer than a clean run makes (which is a test).
 REQUESTS = {"offload": 25, "multipart": 14, "retention": 32}
@@ -279,3 +277,29 @@ def test_every_request_of_a_clean_run_is_covered(tmp_path: Path, versitygw: S3Se
 )
 def test_dying_at_every_request(tmp_path: Path, versitygw: S3Server, scenario: str, number: int, when: str) -> None:
     run(tmp_path, versitygw, scenario, number, when)
+
+
+@pytest.mark.faults
+def test_the_tier_process_dies_at_some_requests(tmp_path: Path, versitygw: S3Server) -> None:
+    """Alone: the broker goes on, starts another, and asks again."""
+    rng = random.Random(SEED)
+    print(f"TIDELOG_FAULT_SEED={SEED}")
+    with a_world(tmp_path, versitygw, TOPIC, settings=SWEEPING) as world:
+        pid = world.node.pid
+
+        def kill(lose_answer: bool) -> Action:
+            async def act(request: Request, forward: Forward) -> Answer:
+                if lose_answer:
+                    await forward(request)
+                kill_tier(pid)
+                raise Hangup
+
+            return act
+
+        world.create()
+        for _ in range(5):
+            world.proxy.on(rng.randrange(1, 12), kill(rng.random() < 0.5))
+            world.write(100)
+            world.offload()
+        world.swept()
+        assert world.node.pid == pid and world.node.running

@@ -6,15 +6,19 @@ import socket
 import struct
 from dataclasses import dataclass
 
+from storage_tiers.records.checksum import crc32c
 from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
 
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1
 CORRUPT_MESSAGE = 2
 LEADER_NOT_AVAILABLE = 5
+OUT_OF_ORDER_SEQUENCE = 45
 KAFKA_STORAGE_ERROR = 56
 _FETCH, _PRODUCE = 11, 8
 _TIMEOUT_S = 90
+#: Where CRC and producer id stand in a batch of version 2.
+_CRC_AT, _PRODUCER_AT = 17, 43
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +62,26 @@ def fetch(address: str, topic: str, offset: int, *, partition: int = 0, wait_ms:
 
 def produce(address: str, topic: str, *values: bytes, partition: int = 0) -> tuple[int, int]:
     """(error code, base offset) of one batch under acks=all."""
+    return send(address, topic, record_batch(*values), partition=partition)
+
+
+def idempotent_batch(producer_id: int, sequence: int, *values: bytes) -> bytes:
+    """A batch of a producer's epoch 0. Values and numbers alone decide its bytes."""
+    batch = bytearray(record_batch(*values))
+    struct.pack_into(">qhi", batch, _PRODUCER_AT, producer_id, 0, sequence)
+    struct.pack_into(">I", batch, _CRC_AT, crc32c(bytes(batch[_CRC_AT + 4 :])))
+    return bytes(batch)
+
+
+def send(address: str, topic: str, batch: bytes, *, partition: int = 0) -> tuple[int, int]:
+    """(error code, base offset) of a batch as it stands."""
     frame = request_frame(
         "produce",
         _PRODUCE,
         transactional_id=None,
         acks=-1,
         timeout=milliseconds(30_000),
-        topic_data=[{"name": topic, "partition_data": [{"index": partition, "records": record_batch(*values)}]}],
+        topic_data=[{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
     )
     answer = response("produce", _PRODUCE, _exchange(address, frame))
     found = answer.responses[0].partition_responses[0]
