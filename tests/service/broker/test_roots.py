@@ -1,0 +1,150 @@
+"""The saved copy of a manifest's root: the newest one seen, whole, and of this directory's own topic."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from service.broker.partition import Partition
+from service.broker.roots import FILE_NAME, read_root
+from storage_tiers.cold.manifest import RECENT_COMMITS, CommitId, Root
+from storage_tiers.errors import UnknownTopicOrPartition
+from storage_tiers.files import OsFiles
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import TIERED, Running, running, until
+
+T0 = TopicPartition("t", 0)
+#: Seconds in which what must not happen has the chance to.
+CHANCE_S = 0.2
+
+
+class HeldFiles(OsFiles):
+    """The next root that is saved stands still before it gets its name, in its thread, until `may_go`."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        self.reached = threading.Event()
+        self.may_go = threading.Event()
+
+    def rename(self, source: str, target: str) -> None:
+        if self.armed and os.path.basename(target) == FILE_NAME:
+            self.armed = False
+            self.reached.set()
+            assert self.may_go.wait(20)
+        super().rename(source, target)
+
+
+@pytest.fixture
+def files() -> Iterator[HeldFiles]:
+    held = HeldFiles()
+    yield held
+    held.may_go.set()
+
+
+@pytest.fixture
+async def node(tmp_path: Path, files: HeldFiles) -> AsyncIterator[Running]:
+    async with running(tmp_path / "data", files=files) as started:
+        yield started
+
+
+async def offloaded(node: Running) -> tuple[Partition, Root]:
+    """A partition with nothing to do any more, and its root."""
+    await node.create("t", configs=TIERED)
+    for i in range(40):
+        await node.append("t", b"%03d" % i * 50)
+    await node.seal("t")
+    await node.evicted("t")
+    led = node.node.partitions.get(T0)
+    assert led.log.root is not None
+    return led, led.log.root
+
+
+def later(root: Root, commits: int) -> Root:
+    """What the manifest may say so many commits later."""
+    numbers = range(root.commit + 1, root.commit + commits + 1)
+    recent = (*root.recent, *(CommitId(number, f"{number:032x}") for number in numbers))[-RECENT_COMMITS:]
+    return replace(root, commit=root.commit + commits, recent=recent)
+
+
+def saved(node: Running, led: Partition) -> int:
+    root = read_root(led.log.hot.directory, node.node.ids_of(led))
+    assert root is not None
+    return root.commit
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1)])
+async def test_of_two_roots_at_once_the_newer_one_stays(
+    node: Running, files: HeldFiles, first: int, second: int
+) -> None:
+    led, root = await offloaded(node)
+    files.armed = True
+    accepting = [asyncio.ensure_future(node.node.tiering.accept(led, later(root, first)))]
+    await asyncio.to_thread(files.reached.wait, 20)
+    accepting.append(asyncio.ensure_future(node.node.tiering.accept(led, later(root, second))))
+    await asyncio.wait({accepting[1]}, timeout=CHANCE_S)
+    files.may_go.set()
+    await asyncio.gather(*accepting)
+    assert led.log.root is not None
+    assert led.log.root.commit == saved(node, led) == root.commit + 2
+
+
+async def test_a_root_counts_only_once_it_is_saved(node: Running, files: HeldFiles) -> None:
+    led, root = await offloaded(node)
+    files.armed = True
+    accepting = asyncio.ensure_future(node.node.tiering.accept(led, later(root, 1)))
+    await asyncio.to_thread(files.reached.wait, 20)
+    assert led.log.root is root
+    files.may_go.set()
+    await accepting
+    assert led.log.root is not root
+
+
+async def test_a_root_whose_saving_nobody_waits_for_is_saved_before_the_node_ends(
+    node: Running, files: HeldFiles
+) -> None:
+    """Saved later, it would replace what the next start on the directory has saved."""
+    led, root = await offloaded(node)
+    files.armed = True
+    accepting = asyncio.ensure_future(node.node.tiering.accept(led, later(root, 1)))
+    await asyncio.to_thread(files.reached.wait, 20)
+    accepting.cancel()
+    closing = asyncio.ensure_future(node.node.tiering.close())
+    done, _ = await asyncio.wait({closing}, timeout=CHANCE_S)
+    assert not done
+    files.may_go.set()
+    await closing
+    assert saved(node, led) == root.commit + 1
+
+
+@contextmanager
+def busy_threads() -> Iterator[None]:
+    """What the loop's own threads are given waits until the end."""
+    freed = threading.Event()
+    threads = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(threads)
+    threads.submit(freed.wait, 20)
+    try:
+        yield
+    finally:
+        freed.set()
+
+
+async def test_a_root_that_is_saved_late_touches_no_other_topic_of_the_name(node: Running) -> None:
+    led, root = await offloaded(node)
+    with busy_threads():
+        accepting = asyncio.ensure_future(node.node.tiering.accept(led, later(root, 1)))
+        await until(lambda: bool(node.node.tiering._saving))
+        await node.core.topics.delete(["t"])
+        await node.create("t", configs={"remote.storage.enable": "false"})
+    with pytest.raises(UnknownTopicOrPartition):
+        await accepting
+    new = node.node.partitions.get(T0)
+    assert FILE_NAME not in os.listdir(new.log.hot.directory)
