@@ -70,14 +70,12 @@ class Assignment:
                 "%s belongs to no topic of this cluster: renamed to %s", directory.path, data.set_aside(directory)
             )
         self._seen = image
-        for topic in image.topics.values():
+        held = [(topic, p) for topic in image.topics.values() for p in topic.partitions if self._node_id in p.replicas]
+        self._partitions.note_lost(TopicPartition(topic.name, placed.index) for topic, placed in held)
+        for topic, placed in held:
+            key, topic_id = TopicPartition(topic.name, placed.index), TopicId(topic.topic_id)
             settings = self._configs.log_settings(image, topic.name)
-            for placed in topic.partitions:
-                if self._node_id in placed.replicas:
-                    key, topic_id = TopicPartition(topic.name, placed.index), TopicId(topic.topic_id)
-                    self._take_up(
-                        self._partitions.open(key, topic_id, settings, placed.leader_epoch, clean=clean, new=False)
-                    )
+            self._take_up(self._partitions.open(key, topic_id, settings, placed.leader_epoch, clean=clean))
         data.remove_deleted()
 
     def follow(self, image: MetadataImage) -> None:
@@ -167,8 +165,8 @@ class Assignment:
             return
         key = TopicPartition(topic.name, number)
         settings = self._configs.log_settings(self._seen, topic.name)
-        opener = self._partitions.opener(key, TopicId(topic_id), settings, clean=True, new=True)
-        hot = await asyncio.get_running_loop().run_in_executor(self._threads, opener)
+        create = self._partitions.creator(key, TopicId(topic_id), settings)
+        hot = await asyncio.get_running_loop().run_in_executor(self._threads, create)
         topic = self._seen.topics.get(topic_id)
         if topic is None:
             self._partitions.discard(hot)  # deleted meanwhile

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -83,29 +83,23 @@ class Partitions:
         return found
 
     def open(
-        self,
-        partition: TopicPartition,
-        topic_id: TopicId,
-        settings: LogSettings,
-        leader_epoch: int,
-        *,
-        clean: bool,
-        new: bool,
+        self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, leader_epoch: int, *, clean: bool
     ) -> Partition:
-        """Opens or creates the partition's directory, recovering it where the last stop was not clean. If it is not `new`,
-        an earlier start has made it. Blocking."""
-        return self.add(self.opener(partition, topic_id, settings, clean=clean, new=new)(), leader_epoch)
+        """Opens the partition's directory, recovering it where the last stop was not clean. Blocking."""
+        return self.add(self._opener(partition, topic_id, settings, clean=clean)(), leader_epoch)
 
-    def opener(
-        self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, *, clean: bool, new: bool
+    def creator(self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings) -> Callable[[], HotLog]:
+        """What makes the log of a new partition: blocking, and free to run in a thread while nobody else makes or removes
+        this partition. StorageError if the disk refuses to forget an earlier one of its name."""
+        self._forget_earlier(partition)
+        return self._opener(partition, topic_id, settings, clean=True)
+
+    def _opener(
+        self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, *, clean: bool
     ) -> Callable[[], HotLog]:
-        """What opens the log: blocking, and free to run in a thread while nobody else opens or removes this partition."""
-        directory = os.path.join(self._data.path, str(partition))
-        if not _holds_segments(directory):
-            self._note_empty(partition, new=new)
         return partial(
             HotLog.open,
-            directory,
+            os.path.join(self._data.path, str(partition)),
             partition=partition,
             topic_id=topic_id,
             settings=settings,
@@ -131,16 +125,27 @@ class Partitions:
         self._open[hot.partition] = opened
         return opened
 
-    def _note_empty(self, partition: TopicPartition, *, new: bool) -> None:
-        """Before a log is begun: what an earlier topic of this name had reached says nothing of this one. That an earlier
-        start must have had something here is remembered until it has been compared with the bucket."""
+    def _forget_earlier(self, partition: TopicPartition) -> None:
+        """What an earlier topic of this name had reached says nothing of this one. Whatever else is of no partition any
+        more goes with it: of a wide topic one write forgets all."""
         for name, known in self._checkpointed():
-            stale = known.pop(partition, None) is not None
-            remembered = not new and known is self._recovery_points
-            if remembered:
-                known[partition] = 1
-            if stale or remembered:
-                write_offsets(self._files, self._path(name), known)
+            if partition in known:
+                self._rewrite(name, known, {p: offset for p, offset in known.items() if p in self._open})
+
+    def note_lost(self, partitions: Iterable[TopicPartition]) -> None:
+        """At start, before any is opened: an earlier start must have had something of these partitions where the disk has
+        no segment now. That is remembered until they have been compared with the bucket."""
+        lost = {p for p in partitions if not _holds_segments(os.path.join(self._data.path, str(p)))}
+        for name, known in self._checkpointed():
+            kept = {p: offset for p, offset in known.items() if p not in lost}
+            self._rewrite(name, known, kept | dict.fromkeys(lost, 1) if name == RECOVERY_POINTS else kept)
+
+    def _rewrite(self, name: str, known: dict[TopicPartition, int], wanted: Mapping[TopicPartition, int]) -> None:
+        """On disk first: what is only forgotten here would be read again at the next start."""
+        if wanted != known:
+            write_offsets(self._files, self._path(name), wanted)
+            known.clear()
+            known.update(wanted)
 
     def ends_before_flushed(self, partition: Partition) -> bool:
         """Whether the log has lost what an earlier start had flushed: a damaged disk, or an older copy of the directory."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ import pytest
 
 from storage_tiers.errors import UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
+from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import running
+from tests.service.broker.support import running, until
 
 
 class UnmovableFiles(OsFiles):
@@ -119,3 +122,54 @@ async def test_a_node_that_cannot_follow_its_metadata_stops(tmp_path: Path) -> N
         await node.create("t")
         assert node.node.fatal is not None
         assert node.node.stop.is_set()
+
+
+async def test_what_an_earlier_topic_had_reached_is_forgotten_before_another_takes_its_name(tmp_path: Path) -> None:
+    """Also where the disk refuses to forget it at first: a log start that came back would hide new records."""
+    in_the_way = tmp_path / "data" / (LOG_STARTS + ".tmp")
+    async with running(tmp_path / "data") as node:
+        await node.create("t")
+        await node.append("t", *[b"old"] * 5)
+        await node.log.delete_records(TopicPartition("t", 0), 4)
+        await node.core.topics.delete(["t"])
+        in_the_way.mkdir()
+        await node.create("t")
+        in_the_way.rmdir()
+        await node.node.assignment.retry()
+        await node.append("t", b"a", b"b")
+        store = node.store
+    async with running(tmp_path / "data", store) as node:
+        assert [record.value for record in await node.read("t", 0)] == [b"a", b"b"]
+
+
+class CountedFiles(OsFiles):
+    """Counts how often each name is given."""
+
+    def __init__(self) -> None:
+        self.named: Counter[str] = Counter()
+
+    def rename(self, source: str, target: str) -> None:
+        self.named[os.path.basename(target)] += 1
+        super().rename(source, target)
+
+
+async def test_a_wide_topic_that_is_created_again_costs_one_write_of_each_checkpoint(tmp_path: Path) -> None:
+    files = CountedFiles()
+    async with running(tmp_path / "data", files=files) as node:
+        await node.create("t", 20)
+        for number in range(20):
+            await node.append("t", b"a", b"b", partition=number)
+            await node.log.delete_records(TopicPartition("t", number), 1)
+        await node.node.maintenance.checkpoint()
+        await node.core.topics.delete(["t"])
+        files.named.clear()
+        await node.create("t", 20)
+        assert [files.named[name] for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)] == [1, 1, 1]
+        store = node.store
+    for number in range(20):
+        shutil.rmtree(tmp_path / "data" / f"t-{number}")
+    files.named.clear()
+    async with running(tmp_path / "data", store, files=files) as node:
+        assert files.named[RECOVERY_POINTS] == 1
+        await until(lambda: node.node.readiness.waiting() == [])
+        assert (await node.append("t", b"c", partition=19)).base_offset == 0
