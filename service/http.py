@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 class Readiness:
     """True after recovery and the first probe of the store; false at once when the node is told to stop.
 
-    A store that does not answer does not make the node unready (local data is served), but is named in the body, with the
-    partitions that wait for it.
+    A store that does not answer, at the probe or later, does not make the node unready (local data is served), but is named
+    in the body, with the partitions that wait for it. `trouble` says what is wrong with a store that was probed.
     """
 
     recovered: bool = False
     probed: bool = False
     stopping: bool = False
     store: str = "not probed yet"
+    trouble: Callable[[], str | None] = lambda: None
     waiting: Callable[[], list[str]] = list
 
     @property
@@ -37,7 +38,7 @@ class Readiness:
                 "ready": self.ready,
                 "recovered": self.recovered,
                 "stopping": self.stopping,
-                "store": self.store,
+                "store": (self.trouble() if self.store == "ok" else None) or self.store,
                 "waiting_partitions": self.waiting(),
             }
         )

@@ -188,6 +188,7 @@ class Node:
             launcher=launcher,
             on_end=self.cache.remove_strays,
         )
+        self.readiness.trouble = lambda: self.client.trouble if self.client is not None else None
         self.hydrator = Hydrator(self.client, self.cache)
         self.access = StoreAccess(
             self.client,

@@ -26,12 +26,12 @@ from storage_tiers.cold.stores.locate import StoreLocation
 from storage_tiers.cold.sweeper import SweepReport
 from storage_tiers.cold.tier_launcher import ExecLauncher, TierHandle, TierLauncher
 from storage_tiers.cold.tier_protocol import Ask, Configure, Forget, Frame, Idle, Reply, encode, read_frame
-from storage_tiers.cold.tier_questions import Counters, Question, ReadyFile, Stats, answer_type
+from storage_tiers.cold.tier_questions import Counters, Hurry, Question, ReadyFile, Stats, answer_type
 from storage_tiers.cold.tier_settings import MIB, TierSettings
 from storage_tiers.cold.topic_file import TopicState
 from storage_tiers.cold.uploader import ExtendJob
 from storage_tiers.cold.wire import ProtocolError, from_json
-from storage_tiers.errors import LogError, TierUnavailable
+from storage_tiers.errors import LogError, StoreRefused, TierUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +84,7 @@ class TierClient:
         self._pause_s = 0.0
         self._pausing: asyncio.Future[None] | None = None
         self._closed = False
+        self._unanswered: tuple[float, LogError] | None = None
         self.on_end = on_end
         self.stats = TierClientStats()
 
@@ -95,6 +96,14 @@ class TierClient:
     @property
     def running(self) -> bool:
         return self._life is not None
+
+    @property
+    def trouble(self) -> str | None:
+        """What the store said, if it did not answer or refused when it was last asked; None if it answered."""
+        if self._unanswered is None:
+            return None
+        asked_at, error = self._unanswered
+        return f"did not answer when it was last asked, {self._clock.monotonic() - asked_at:.0f} s ago: {error}"
 
     # --- the cluster and its topics -----------------------------------------------------------------------------------
     async def probe(self, key_prefix: str) -> None:
@@ -177,16 +186,24 @@ class TierClient:
             async with asyncio.timeout(deadline_s), self._slots:
                 life = await self._running_life()
                 answer: Answer = await life.ask(question)
+                self._note(question, None)
                 return answer
         except TimeoutError as error:
             self.stats.failed["TierUnavailable"] += 1
             self._suspect(deadline_s)
-            raise TierUnavailable(
-                f"the tier process gave no answer to {name} in {deadline_s:g} s; ask again"
-            ) from error
+            late = TierUnavailable(f"the tier process gave no answer to {name} in {deadline_s:g} s; ask again")
+            self._note(question, late)
+            raise late from error
         except LogError as error:
             self.stats.failed[type(error).__name__] += 1
+            self._note(question, error)
             raise
+
+    def _note(self, question: Question[Any], failure: LogError | None) -> None:
+        if isinstance(question, Stats | Hurry):
+            return  # the process answers these without the store
+        unanswered = isinstance(failure, TierUnavailable | StoreRefused)
+        self._unanswered = (self._clock.monotonic(), failure) if failure is not None and unanswered else None
 
     async def close(self) -> None:
         """Ends the process; whoever waits gets TierUnavailable. Nothing can be asked afterwards."""

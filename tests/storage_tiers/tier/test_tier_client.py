@@ -102,8 +102,25 @@ async def test_a_store_that_is_down_is_given_up_at_the_deadline(tmp_path: Path) 
         b.store.down = True
         with pytest.raises(TierUnavailable, match=r"within 0\.3 s \(the store is away\)|within 0\.3 s"):
             await b.client.fetch_chunk(chunk())
+        assert "within 0.3 s" in (b.client.trouble or "")
+        await b.client.refresh_counters()
+        assert b.client.trouble is not None, "its counters need no store"
         b.store.down = False
         assert (await b.client.fetch_chunk(chunk())).size == len(BYTES)
+        assert b.client.trouble is None
+
+
+@pytest.mark.parametrize(
+    ("error", "is_trouble"), [(StoreRefused("denied"), True), (TierObjectMissing("no such key"), False)]
+)
+async def test_a_store_that_refuses_is_in_trouble_one_that_lacks_a_key_is_not(
+    tmp_path: Path, error: LogError, is_trouble: bool
+) -> None:
+    async with broker(tmp_path) as b:
+        b.store.fail(1, "get", error=error)
+        with pytest.raises(type(error)):
+            await b.client.fetch_chunk(chunk())
+        assert ("denied" in (b.client.trouble or "")) is is_trouble
 
 
 async def test_a_store_that_hangs_is_given_up_at_the_deadline(tmp_path: Path) -> None:

@@ -1,0 +1,32 @@
+"""What /readyz says: ready or not, and who is waited for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.errors import RequestTimedOut
+from tests.service.broker.support import TIERED, Running, running, until
+
+
+def named(node: Running) -> str:
+    store: str = json.loads(node.node.readiness.body())["store"]
+    return store
+
+
+async def test_a_store_that_fails_after_the_probe_is_named_until_it_answers(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        await until(lambda: named(node) == "ok")
+        await node.create("t", configs=TIERED)
+        await node.seal("t")
+        node.store.down = True
+        await node.append("t", b"a")
+        with pytest.raises(RequestTimedOut):
+            await node.log.seal("t", wait=True, timeout_ms=100)
+        await until(lambda: "the store is down" in named(node))
+        assert named(node).startswith("did not answer")
+        node.store.down = False
+        await node.seal("t")
+        assert named(node) == "ok"
