@@ -1,6 +1,7 @@
-"""Configs of a broker: what a single node honours, and what users of one commonly set.
+"""Every config of a broker: all of Kafka 4.2.1's and tidelog's own.
 
-The keys that give topics their values are made from the topic's rows, so that kind, rule and default cannot differ.
+What this node honours is declared here; what it does not stands in `without_effect.tsv`. The keys that give topics their
+values are made from the topic's rows, so that kind, rule and default cannot differ.
 """
 
 from __future__ import annotations
@@ -8,22 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from grpc_api.contract.topics import ConfigKind
-from service.configs.keys import ConfigKey, Dynamic, Effect, Registry, Scope, Synonym
-from service.configs.topic_keys import DAY_MS, TOPIC_KEYS
-from service.configs.types import Validator, Value, at_least, between, unlimited_or_positive
+from service.configs.keys import ConfigKey, Dynamic, Registry, Scope, Synonym
+from service.configs.topic_keys import DAY_MS, MINUTE_MS, TOPIC_KEYS
+from service.configs.types import Validator, Value, at_least, between, connection_overrides, unlimited_or_positive
+from service.configs.without_effect import keys_without_effect
 
 INT_MAX = (1 << 31) - 1
 
-_BOOLEAN, _STRING, _SHORT = ConfigKind.BOOLEAN, ConfigKind.STRING, ConfigKind.SHORT
+_BOOLEAN, _STRING = ConfigKind.BOOLEAN, ConfigKind.STRING
 _INT, _LONG, _DOUBLE, _LIST = ConfigKind.INT, ConfigKind.LONG, ConfigKind.DOUBLE, ConfigKind.LIST
-
-ONE_LOOP = "one event loop serves all connections and requests"
-NO_GROUPS = "consumer groups are not served yet"
-NO_TRANSACTIONS = "transactions are not served yet"
-NO_CLEANER = "the log cleaner does not run yet"
-KERNEL_BUFFERS = "the kernel sizes socket buffers by itself"
-NO_SECURITY = "this version serves plaintext without authentication or authorisation, so it would protect nothing"
-ONE_NODE = "this version runs as a single node, which is its own controller"
 
 #: Broker keys that stand for a topic key in another unit, or have no value of their own: kind and default.
 _UNITS: dict[str, tuple[ConfigKind, Value | None, Validator | None]] = {
@@ -77,11 +71,8 @@ def _key(
     validator: Validator | None = None,
     *,
     dynamic: Dynamic = Dynamic.READ_ONLY,
-    unused: str = "",
-    refused: str = "",
     given_by: str = "",
 ) -> ConfigKey:
-    effect = Effect.REFUSED if refused else Effect.ACCEPTED if unused else Effect.HONOURED
     return ConfigKey(
         name,
         kind,
@@ -90,8 +81,6 @@ def _key(
         validator=validator,
         synonyms=(Synonym(name),),
         dynamic=dynamic,
-        effect=effect,
-        reason=refused or unused,
         given_by=given_by,
     )
 
@@ -136,28 +125,30 @@ _REQUESTS = (
         at_least(0),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
-    _key("request.timeout.ms", _INT, 30_000, "How long requests between nodes wait.", unused=ONE_NODE),
     _key(
-        "num.network.threads",
+        "max.connections.per.ip",
         _INT,
-        3,
-        "Threads that serve connections.",
-        at_least(1),
+        INT_MAX,
+        "Most connections open at a time from one address; one more is closed at once.",
+        at_least(0),
         dynamic=Dynamic.CLUSTER_WIDE,
-        unused=ONE_LOOP,
     ),
     _key(
-        "num.io.threads",
-        _INT,
-        8,
-        "Threads that serve requests.",
-        at_least(1),
+        "max.connections.per.ip.overrides",
+        _STRING,
+        "",
+        "Other bounds of max.connections.per.ip for some addresses or host names: host:count, separated by commas.",
+        connection_overrides,
         dynamic=Dynamic.CLUSTER_WIDE,
-        unused=ONE_LOOP,
     ),
-    _key("queued.max.requests", _INT, 500, "Requests that wait for a thread.", at_least(1), unused=ONE_LOOP),
-    _key("socket.send.buffer.bytes", _INT, 102_400, "SO_SNDBUF.", unused=KERNEL_BUFFERS),
-    _key("socket.receive.buffer.bytes", _INT, 102_400, "SO_RCVBUF.", unused=KERNEL_BUFFERS),
+    _key(
+        "max.connection.creation.rate",
+        _INT,
+        INT_MAX,
+        "Most connections accepted in a second; those beyond wait.",
+        at_least(0),
+        dynamic=Dynamic.CLUSTER_WIDE,
+    ),
 )
 
 _LOGS = (
@@ -176,15 +167,19 @@ _LOGS = (
         at_least(1),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
-    _key("log.cleaner.enable", _BOOLEAN, True, "Whether logs are compacted.", unused=NO_CLEANER),
     _key(
-        "log.cleaner.threads",
+        "log.flush.offset.checkpoint.interval.ms",
         _INT,
-        1,
-        "Threads that compact.",
+        MINUTE_MS,
+        "How often in milliseconds the points that recovery starts from are saved.",
         at_least(0),
-        dynamic=Dynamic.CLUSTER_WIDE,
-        unused=NO_CLEANER,
+    ),
+    _key(
+        "log.flush.start.offset.checkpoint.interval.ms",
+        _INT,
+        MINUTE_MS,
+        "How often in milliseconds the log starts are saved; DeleteRecords saves them at once too.",
+        at_least(0),
     ),
 )
 
@@ -220,50 +215,4 @@ _TIER = (
     ),
 )
 
-_LATER = (
-    _key("offsets.topic.num.partitions", _INT, 50, "Partitions of the offsets topic.", at_least(1), unused=NO_GROUPS),
-    _key("offsets.topic.replication.factor", _SHORT, 3, "Its replicas.", at_least(1), unused=NO_GROUPS),
-    _key("offsets.retention.minutes", _INT, 10_080, "How long offsets are kept.", at_least(1), unused=NO_GROUPS),
-    _key(
-        "group.initial.rebalance.delay.ms",
-        _INT,
-        3000,
-        "How long a new group waits for members.",
-        unused=NO_GROUPS,
-    ),
-    _key(
-        "transaction.state.log.num.partitions",
-        _INT,
-        50,
-        "Partitions of the transactions topic.",
-        at_least(1),
-        unused=NO_TRANSACTIONS,
-    ),
-    _key("transaction.state.log.replication.factor", _SHORT, 3, "Its replicas.", at_least(1), unused=NO_TRANSACTIONS),
-    _key("transaction.state.log.min.isr", _INT, 2, "Its min.insync.replicas.", at_least(1), unused=NO_TRANSACTIONS),
-    _key("process.roles", _LIST, ("broker", "controller"), "What this process is.", refused=ONE_NODE),
-    _key("controller.quorum.voters", _LIST, (), "The controllers.", refused=ONE_NODE),
-    _key("controller.listener.names", _LIST, None, "The controllers' listeners.", refused=ONE_NODE),
-    _key("inter.broker.listener.name", _STRING, None, "The listener between brokers.", refused=ONE_NODE),
-    _key("authorizer.class.name", _STRING, "", "Who decides on access.", refused=NO_SECURITY),
-    _key("super.users", _STRING, None, "Who may do anything.", refused=NO_SECURITY),
-    _key("ssl.keystore.location", _STRING, None, "This node's key.", dynamic=Dynamic.PER_BROKER, refused=NO_SECURITY),
-    _key(
-        "ssl.keystore.password",
-        ConfigKind.PASSWORD,
-        None,
-        "The key store's password.",
-        dynamic=Dynamic.PER_BROKER,
-        refused=NO_SECURITY,
-    ),
-    _key(
-        "sasl.enabled.mechanisms",
-        _LIST,
-        ("GSSAPI",),
-        "How clients authenticate.",
-        dynamic=Dynamic.PER_BROKER,
-        refused=NO_SECURITY,
-    ),
-)
-
-BROKER_KEYS = Registry(Scope.BROKER, (*_inherited(), *_NODE, *_REQUESTS, *_LOGS, *_TIER, *_LATER))
+BROKER_KEYS = Registry(Scope.BROKER, (*_inherited(), *_NODE, *_REQUESTS, *_LOGS, *_TIER, *keys_without_effect()))

@@ -15,8 +15,12 @@ from enum import Enum
 from typing import NamedTuple
 
 from grpc_api.contract.topics import ConfigKind
+from service.configs.removed import removed
 from service.configs.types import Validator, Value, format_value, nearest, parse
 from storage_tiers.errors import InvalidConfig
+
+#: What is shown of a secret, in Kafka's word.
+HIDDEN = "[hidden]"
 
 
 class Scope(Enum):
@@ -74,8 +78,12 @@ class ConfigKey:
         if self.validator is not None:
             self.validator(self.name, value)
         if self.effect is Effect.REFUSED and value != self.default:
-            raise InvalidConfig(f"Configuration {self.name} cannot be set to {format_value(value)}: {self.reason}")
+            raise InvalidConfig(f"Configuration {self.name} cannot be set to {self.shown(value)}: {self.reason}")
         return value
+
+    def shown(self, value: Value | None) -> str | None:
+        """As it may be told to anyone: no secret ever is."""
+        return HIDDEN if self.sensitive and value is not None else format_value(value)
 
 
 class Registry:
@@ -97,5 +105,8 @@ class Registry:
         if row is not None:
             return row
         message = f"Unknown {self.scope.value} config name: {name}"
+        instead = removed(self.scope.value, name)
+        if instead is not None:
+            raise InvalidConfig(f"{message} (Kafka 4 has it no more: {instead})")
         meant = nearest(name, [row.name for row in self._rows.values() if not row.hidden])
         raise InvalidConfig(f"{message} (did you mean {' or '.join(meant)}?)" if meant else message)

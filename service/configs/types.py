@@ -117,10 +117,46 @@ def one_of(*allowed: str) -> Validator:
     return check
 
 
+def any_case(*allowed: str) -> Validator:
+    """A string, whatever its case."""
+
+    def check(name: str, value: Value) -> None:
+        assert isinstance(value, str)
+        if value.upper() not in allowed:
+            shown = ", ".join(allowed)
+            raise refusal(name, value, f"String must be one of (case insensitive): {shown}")
+
+    return check
+
+
+def non_empty(name: str, value: Value) -> None:
+    if value == "":
+        raise refusal(name, value, "String must be non-empty")
+
+
 def unlimited_or_positive(name: str, value: Value) -> None:
     assert isinstance(value, int)
     if value != -1 and value < 1:
         raise refusal(name, value, "Value must be unlimited (-1) or at least 1")
+
+
+def connection_counts(text: str) -> dict[str, int]:
+    """`host:count` pairs, separated by commas. ValueError if it is none."""
+    found = {}
+    for item in split_list(text):
+        host, colon, count = item.rpartition(":")
+        if not (host and colon and count.isdecimal()):
+            raise ValueError(f"{item!r} is not host:count")
+        found[host] = int(count)
+    return found
+
+
+def connection_overrides(name: str, value: Value) -> None:
+    assert isinstance(value, str)
+    try:
+        connection_counts(value)
+    except ValueError as error:
+        raise refusal(name, value, f"{error}, several separated by commas") from None
 
 
 def throttled_replicas(name: str, value: Value) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,9 @@ NOT_COMPARED = {"node.id", "broker.id", "process.roles", "super.users"}
 OURS_READ_ONLY = {"listeners"}
 
 
+SEEN = ("type", "default", "read_only", "sensitive", "default_synonyms")
+
+
 def seen(entry: ConfigEntry) -> dict[str, str]:
     defaults = [s for s in entry.synonyms if s.source is ConfigSource.DEFAULT]
     return {
@@ -47,7 +51,7 @@ def seen(entry: ConfigEntry) -> dict[str, str]:
 
 def recorded(scope: str) -> dict[str, dict[str, str]]:
     rows = {row["name"]: row for row in RECORDED if row["scope"] == scope}
-    return {name: {key: row[key] for key in row if key not in ("scope", "name")} for name, row in rows.items()}
+    return {name: {key: row[key] for key in SEEN} for name, row in rows.items()}
 
 
 def test_a_fresh_topic_is_described_as_kafka_describes_it() -> None:
@@ -60,12 +64,51 @@ def test_a_fresh_topic_is_described_as_kafka_describes_it() -> None:
 def test_the_brokers_keys_are_described_as_kafka_describes_them() -> None:
     kafka = recorded("broker")
     described = {entry.name: seen(entry) for entry in NODE.describe(IMAGE, BROKER)}
-    compared = [name for name in described if name in kafka and name not in NOT_COMPARED]
+    compared = [name for name in kafka if name not in NOT_COMPARED]
     assert {name: described[name] for name in compared} == {name: kafka[name] for name in compared}
-    assert len(compared) > 60
     assert {name for name in described if name not in kafka} == {
         name for name in described if name.startswith("tidelog.")
     }
+
+
+@pytest.mark.parametrize("row", [row for row in RECORDED if row["rule"] != "-"], ids=lambda row: row["name"])
+def test_every_rule_has_kafkas_bounds(row: dict[str, str]) -> None:
+    key = (TOPIC_KEYS if row["scope"] == "topic" else BROKER_KEYS).get(row["name"])
+    good, bad = bounds(row["rule"])
+    for text in good:
+        try:
+            key.parse(text)
+        except InvalidConfig as error:
+            assert key.effect is Effect.REFUSED, error
+            assert key.reason in str(error)
+    for text in bad:
+        with pytest.raises(InvalidConfig, match=r"Invalid value .* for configuration"):
+            key.parse(text)
+    assert good or bad
+
+
+def bounds(rule: str) -> tuple[list[str], list[str]]:
+    """What Kafka's own text of a rule allows at its edges, and what it refuses just beyond."""
+    if rule == "non-empty string":
+        return ["x"], [""]
+    if rule in ("non-null string", "non-empty list"):
+        return ["x"], []  # null cannot be said, and an empty list stands for none
+    if rule.startswith("[partitionId]"):
+        return ["0:1,1:2", "*"], ["0", "0:x"]
+    ends = re.fullmatch(r"\[(-?\d+),\.\.\.,?(-?\d*)\](?: or (-?\d+))?", rule)
+    if ends is None:
+        names = rule.removeprefix("(case insensitive) ").strip("[]").split(", ")
+        return names, ["nonsense"]
+    low, high, other = ends.groups()
+    good = [text for text in (low, high, other) if text]
+    return good, [str(int(low) - 1)] + ([str(int(high) + 1)] if high else [])
+
+
+def test_every_update_mode_is_kafkas() -> None:
+    rows = {row["name"]: row["dynamic"] for row in RECORDED if row["scope"] == "broker"}
+    ours = {key.name: key.dynamic.value for key in BROKER_KEYS if key.name in rows and key.name not in OURS_READ_ONLY}
+    assert ours == {name: mode for name, mode in rows.items() if name in ours}
+    assert len(ours) > 310
 
 
 @pytest.mark.parametrize("registry", [TOPIC_KEYS, BROKER_KEYS], ids=["topic", "broker"])
@@ -121,6 +164,29 @@ def test_unknown_keys_name_the_nearest() -> None:
     assert str(error.value).startswith("Unknown broker config name: log.retension.ms (did you mean log.retention.ms")
     with pytest.raises(InvalidConfig, match=r"^Unknown topic config name: zzz$"):
         TOPIC_KEYS.get("zzz")
+
+
+@pytest.mark.parametrize(
+    ("registry", "name", "instead"),
+    [
+        (BROKER_KEYS, "zookeeper.connect", "there is no ZooKeeper"),
+        (BROKER_KEYS, "advertised.host.name", "write listeners and advertised.listeners"),
+        (TOPIC_KEYS, "message.timestamp.difference.max.ms", "write message.timestamp.before.max.ms and"),
+    ],
+)
+def test_keys_of_earlier_kafkas_name_what_there_is_instead(registry: Registry, name: str, instead: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"Unknown {registry.scope.value} config name: {name} .*{instead}"):
+        registry.get(name)
+
+
+def test_no_secret_is_told_when_it_is_refused() -> None:
+    secrets = [key for key in BROKER_KEYS if key.sensitive]
+    assert len(secrets) == 10
+    for key in secrets:
+        with pytest.raises(InvalidConfig) as error:
+            key.parse("hunter2")
+        assert "hunter2" not in str(error.value)
+        assert "[hidden]" in str(error.value)
 
 
 def test_refused_keys_take_their_default_only() -> None:

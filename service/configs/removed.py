@@ -1,0 +1,51 @@
+"""Config keys of earlier Kafkas that 4 no longer has: who still sets one is told what to say instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_ZOOKEEPER = "there is no ZooKeeper; the cluster's metadata is the node's own"
+_LISTENERS = "write listeners and advertised.listeners, here the node's own settings listen, port and advertise"
+_ENCODER = "no password is stored, so none is encoded"
+_FORMAT = "every record batch has format 2"
+_DIFFERENCE = "write {0}before.max.ms and {0}after.max.ms"
+
+REMOVED_FROM_BROKERS: Mapping[str, str] = {
+    "advertised.host.name": _LISTENERS,
+    "advertised.port": _LISTENERS,
+    "broker.id.generation.enable": "write node.id, here the node's own setting node_id",
+    "control.plane.listener.name": "controllers have listeners of their own",
+    "controlled.shutdown.max.retries": "a shutdown is tried until it is done",
+    "controlled.shutdown.retry.backoff.ms": "a shutdown is tried until it is done",
+    "delegation.token.master.key": "write delegation.token.secret.key",
+    "host.name": _LISTENERS,
+    "inter.broker.protocol.version": "write metadata.version through UpdateFeatures",
+    "leader.imbalance.per.broker.percentage": "leadership returns to the preferred replica at any imbalance",
+    "log.message.downconversion.enable": _FORMAT,
+    "log.message.format.version": _FORMAT,
+    "log.message.timestamp.difference.max.ms": _DIFFERENCE.format("log.message.timestamp."),
+    "offsets.commit.required.acks": "offset commits always wait for all in-sync replicas",
+    "password.encoder.cipher.algorithm": _ENCODER,
+    "password.encoder.iterations": _ENCODER,
+    "password.encoder.key.length": _ENCODER,
+    "password.encoder.keyfactory.algorithm": _ENCODER,
+    "password.encoder.old.secret": _ENCODER,
+    "password.encoder.secret": _ENCODER,
+    "port": _LISTENERS,
+    "quota.consumer.default": "default quotas are set through AlterClientQuotas",
+    "quota.producer.default": "default quotas are set through AlterClientQuotas",
+    "reserved.broker.max.id": "ids are never generated",
+}
+
+REMOVED_FROM_TOPICS: Mapping[str, str] = {
+    "message.downconversion.enable": _FORMAT,
+    "message.format.version": _FORMAT,
+    "message.timestamp.difference.max.ms": _DIFFERENCE.format("message.timestamp."),
+}
+
+
+def removed(scope: str, name: str) -> str | None:
+    """What there is instead of a key of that scope (`topic` or `broker`) that Kafka 4 has no more; None for any other."""
+    if scope == "broker" and name.startswith("zookeeper."):
+        return _ZOOKEEPER
+    return (REMOVED_FROM_BROKERS if scope == "broker" else REMOVED_FROM_TOPICS).get(name)

@@ -1,0 +1,79 @@
+"""Kafka's broker configs that change nothing here: known, described, checked, and either accepted or refused.
+
+They stand in `without_effect.tsv`, a row a key, so that a later version that honours one moves its row into code. Kind,
+default, update mode and rule are those of Kafka 4.2.1; the reason says what there is instead. Accepted: the value is
+stored and shown, since a `server.properties` from elsewhere should not have to be picked apart. Refused, unless it says
+the default: whoever sets it relies on something that this node would not do.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+from grpc_api.contract.topics import ConfigKind
+from service.configs.keys import ConfigKey, Dynamic, Effect, Synonym
+from service.configs.types import Validator, any_case, between, non_empty, one_of, parse
+
+TABLE = Path(__file__).with_name("without_effect.tsv")
+#: The cell of a key that has no default, or no rule.
+NOTHING = "-"
+
+REASONS = {
+    "cleaner": "the log cleaner does not run yet",
+    "groups": "consumer groups are not served yet",
+    "java": "this node is no Java program and loads no classes",
+    "kernel": "the kernel sizes socket buffers by itself",
+    "kernel-backlog": "as many wait as the kernel allows, up to 1024",
+    "later-api": "DescribeTopicPartitions is not bounded by it",
+    "metrics": "metrics are served over HTTP, from counters",
+    "one-directory": "a node has one data directory",
+    "one-loop": "one event loop serves all connections and requests",
+    "one-node": "this version runs as a single node, which is its own controller",
+    "own-metadata": "the metadata log is one file of this project's own format, rewritten as a snapshot when it has grown",
+    "own-plugin": "the object store is the node's own setting `store`, and its manifests are the metadata",
+    "own-tier": "one tier process beside the broker does all work with the object store, within its own bounds",
+    "quotas": "quotas are not served yet",
+    "security": "this version serves plaintext without authentication or authorisation, so it would protect nothing",
+    "sessions": "fetch sessions are not bounded by it",
+    "telemetry": "client metrics are not collected",
+    "transactions": "transactions are not served yet",
+    "unthrottled": "traffic with the object store is not throttled",
+}
+
+
+def keys_without_effect() -> Iterator[ConfigKey]:
+    """Every row. ValueError for one that cannot be read."""
+    with TABLE.open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE, strict=True):
+            yield _key(row)
+
+
+def _key(row: dict[str, str]) -> ConfigKey:
+    name, kind = row["name"], ConfigKind[row["type"].upper()]
+    return ConfigKey(
+        name,
+        kind,
+        None if row["default"] == NOTHING else parse(name, kind, row["default"]),
+        row["documentation"],
+        validator=_rule(kind, row["rule"]),
+        synonyms=(Synonym(name),),
+        dynamic=Dynamic(row["dynamic"]),
+        effect=Effect(row["effect"]),
+        reason=REASONS[row["reason"]],
+    )
+
+
+def _rule(kind: ConfigKind, text: str) -> Validator | None:
+    """`low..high` (either may be left out), `one of: a, b`, `one of, any case: A, B`, `non-empty`, or none."""
+    if text == NOTHING:
+        return None
+    if text == "non-empty":
+        return non_empty
+    for prefix, rule in (("one of: ", one_of), ("one of, any case: ", any_case)):
+        if text.startswith(prefix):
+            return rule(*text.removeprefix(prefix).split(", "))
+    low, _, high = text.partition("..")
+    number = float if kind is ConfigKind.DOUBLE else int
+    return between(number(low) if low else None, number(high) if high else None)
