@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Tests that share one Spark session run in one worker; the rest are spread over the cores.
 WORKERS ?= $(shell nproc)
 
-.PHONY: help install run test faults check demo bench proto lock kernels test-tools clean
+.PHONY: help install run test faults check demo bench bench-kafka proto lock kernels test-tools clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,8 +52,12 @@ demo: install  ## real flights through the node, the bucket, and PySpark (ARGS=-
 	@scripts/system-packages demo
 	@$(BIN)/python -m examples.flights.demo $(ARGS)
 
-bench: test-tools  ## produce and fetch against the floor, in one interleaved run
-	@$(BIN)/python -m benchmarks.run $(ARGS)
+bench: test-tools  ## speed beside the floor (RIVAL=host:port: and that broker), in one interleaved run
+	@$(BIN)/python -m benchmarks.run $(if $(RIVAL),--rival $(RIVAL)) $(ARGS)
+
+bench-kafka: test-tools  ## every row beside Apache Kafka 4.2.1, which it fetches, starts and stops; about 30 minutes
+	@scripts/system-packages bench
+	@$(BIN)/python -m benchmarks.run --kafka --parts raw,starts,partitions,java,cold $(ARGS)
 
 # --- proving ----------------------------------------------------------------------------------------------------------
 check: install  ## ruff, mypy --strict, import-linter

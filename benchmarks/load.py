@@ -164,8 +164,21 @@ def produce(
     return received / elapsed, received * len(batch) / elapsed / 1e6
 
 
-def latency(address: str, topic: str, rate: int, seconds: float) -> dict[str, float]:
-    """Open loop, one record a request: ms from when each was due, by percentile."""
+def produce_bytes(address: str, topic: str, records: int, value_size: int, wanted: int, in_flight: int = 5) -> None:
+    """Fills a topic with at least so many bytes."""
+    batch = record_batch(records, value_size)
+    request, c = produce_frame(topic, batch), Connection(address)
+    count = -(-wanted // len(batch))
+    for at in range(count + in_flight):
+        if at < count:
+            c.send(request)
+        if at >= in_flight:
+            base_offset(c.receive())
+    c.close()
+
+
+def latencies(address: str, topic: str, rate: int, seconds: float) -> list[float]:
+    """Open loop, one record a request: ms from when each was due."""
     request, c = produce_frame(topic, record_batch(1, 120)), Connection(address)
     taken: list[float] = []
     for _ in range(300):
@@ -178,10 +191,15 @@ def latency(address: str, topic: str, rate: int, seconds: float) -> dict[str, fl
             time.sleep(wait - 0.0002 if wait > 0.0004 else 0)
         c.send(request)
         c.receive()
-        taken.append(time.perf_counter() - due)
+        taken.append((time.perf_counter() - due) * 1e3)
     c.close()
-    taken.sort()
-    return {name: taken[int(len(taken) * q)] * 1e3 for name, q in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999))}
+    return taken
+
+
+def latency(address: str, topic: str, rate: int, seconds: float) -> dict[str, float]:
+    """`latencies` by percentile."""
+    taken = sorted(latencies(address, topic, rate, seconds))
+    return {name: taken[int(len(taken) * q)] for name, q in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999))}
 
 
 def many(address: str, topic: str, connections: int, seconds: float) -> tuple[float, float]:
@@ -240,6 +258,16 @@ def fetch_frame(topic: str, offset: int, partition_bytes: int) -> bytes:
             rack_id="",
         )
     )
+
+
+def high_watermark(address: str, topic: str) -> int:
+    """Of the topic's one partition."""
+    c = Connection(address)
+    c.send(fetch_frame(topic, 0, 0))
+    body = c.receive()
+    c.close()
+    found: int = struct.unpack_from(">q", body, 18 + 2 + struct.unpack_from(">h", body, 18)[0] + 8 + 2)[0]
+    return found
 
 
 def fetch(address: str, topic: str, partition_bytes: int = 1 << 20, *, empty_answers: int = 0) -> float:

@@ -74,6 +74,16 @@ class ApacheKafka:
 
     def start(self, *, timeout: float = START_TIMEOUT_S) -> ApacheKafka:
         """Formats the directory if it is new, starts the broker, returns once it answers and knows itself."""
+        self.spawn()
+        try:
+            self._wait_until_answering(timeout)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def spawn(self) -> None:
+        """Formats the directory if it is new, starts the broker, and returns at once."""
         if self.running:
             raise KafkaFailed(f"the broker on {self.data_dir} runs already")
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -90,12 +100,6 @@ class ApacheKafka:
                 cwd=self.directory,
             )
         atexit.register(self.kill)
-        try:
-            self._wait_until_answering(timeout)
-        except BaseException:
-            self.kill()
-            raise
-        return self
 
     def stop(self, *, timeout: float = STOP_TIMEOUT_S) -> None:
         """SIGTERM, a controlled shutdown; SIGKILL and KafkaFailed if it does not end in time."""

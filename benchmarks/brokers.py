@@ -1,0 +1,158 @@
+"""The brokers of a run, with one face: an address, a process to be measured, a start that can be timed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Protocol
+
+from benchmarks.load import LoadFailed
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.node import Node
+
+
+class Broker(Protocol):
+    """`spawn` returns at once, `kill` once the process is gone. All of a broker's starts are on one directory and port."""
+
+    @property
+    def address(self) -> str: ...
+
+    def spawn(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def resident_megabytes(self) -> float | None: ...
+
+
+class Tidelog:
+    def __init__(self, directory: Path) -> None:
+        self._node = Node(directory, store=f"file://{directory}/store")
+        # So that it has its ports before a start is timed.
+        self._node.start()
+        self._node.stop()
+
+    @property
+    def address(self) -> str:
+        return self._node.kafka
+
+    def spawn(self) -> None:
+        self._node.spawn()
+
+    def kill(self) -> None:
+        self._node.kill()
+
+    def stop(self) -> None:
+        if self._node.running:
+            self._node.stop()
+
+    def resident_megabytes(self) -> float | None:
+        return resident_megabytes(self._node.pid)
+
+
+class Kafka:
+    """With a heap of 1 GiB, else as Kafka comes."""
+
+    def __init__(self, directory: Path) -> None:
+        self._node = ApacheKafka(directory)
+
+    @property
+    def address(self) -> str:
+        return self._node.address
+
+    def spawn(self) -> None:
+        self._node.spawn()
+
+    def kill(self) -> None:
+        self._node.kill()
+
+    def stop(self) -> None:
+        if self._node.running:
+            self._node.stop()
+
+    def resident_megabytes(self) -> float | None:
+        return resident_megabytes(self._node.pid)
+
+
+class Floor:
+    """The least broker that could be, in a process of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            self._port = int(taken.getsockname()[1])
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def spawn(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.floor", str(self._port), str(self._directory)]
+        )
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        self.kill()
+
+    def resident_megabytes(self) -> float | None:
+        return None if self._process is None else resident_megabytes(self._process.pid)
+
+
+class Rival:
+    """Somebody else's broker, which runs already and is left running."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    def spawn(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def resident_megabytes(self) -> float | None:
+        return None
+
+
+def wait_for_port(address: str, seconds: float = 180) -> None:
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, int(port)), 1).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise LoadFailed(f"nothing listens on {address} after {seconds} s")
+
+
+def resident_megabytes(pid: int, *, children: bool = True) -> float:
+    """Of the process, and of its children unless they are left out, in 10^6 bytes."""
+    try:
+        own = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+        if not children:
+            return own
+        # Each child stands with the thread that started it.
+        found = [
+            int(child)
+            for listed in Path(f"/proc/{pid}/task").glob("*/children")
+            for child in listed.read_text().split()
+        ]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0  # a process or thread that has just ended
+    return own + sum(resident_megabytes(child) for child in found)

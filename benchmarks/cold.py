@@ -1,0 +1,211 @@
+"""Cold data: a node whose history is in versitygw, an S3 server beside it, and nothing of it on local disk.
+
+Rows: a scan from offset 0 through the broker beside the same bytes fetched without one; its GETs; what a producer notices
+of a scan; and the memory that a hundred consumers with fetches of 50 MiB cost.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks import load
+from benchmarks.brokers import resident_megabytes
+from benchmarks.table import Table
+from tests.support.node import ROOT, Node
+from tests.support.s3_servers import BUCKET, ENVIRONMENT, S3Server, versitygw_missing, versitygw_server
+
+TOPIC = "cold"
+GETS_A_GIB = 260
+RATE = 1000
+IDLE_S = 5.0
+CONSUMERS = 100
+CONSUMER_BYTES = 50 << 20
+LIMIT_S = 600.0
+#: A segment is uploaded when it is closed; small enough for uploads beside produce, large enough for long objects.
+SEGMENT_BYTES = 256 << 20
+#: An answer beyond this holds records.
+LEAST_ANSWER = 1000
+#: Of them each consumer takes so many.
+ANSWERS = 2
+
+
+def measured(directory: Path, *, rounds: int, gibibytes: float) -> Table:
+    """LoadFailed where versitygw cannot be had."""
+    problem = versitygw_missing()
+    if problem is not None:
+        raise load.LoadFailed(problem)
+    table, wanted = Table(), int(gibibytes * (1 << 30))
+    settings = {"log.segment.bytes": SEGMENT_BYTES, "log.local.retention.bytes": 1, "log.local.retention.ms": 1000}
+    with versitygw_server(directory / "s3") as server:
+        url = f"s3://{BUCKET}/bench"
+        flags = ("--s3-endpoint", server.endpoint)
+        with Node(directory / "node", store=url, settings=settings, flags=flags, environment=ENVIRONMENT) as node:
+            _fill(node, wanted)
+            for n in range(rounds):
+                _one_round(table, node, server, url, directory, wanted, n)
+            _many_consumers(table, node)
+            node.stop()
+    return table
+
+
+def _one_round(table: Table, node: Node, server: S3Server, url: str, directory: Path, wanted: int, number: int) -> None:
+    gets = _gets(node)
+    alone = _finished(_reader(node))
+    gets = _gets(node) - gets
+    table.add("tidelog", "cold consume", "MB/s", alone)
+    with tempfile.TemporaryDirectory(dir=directory) as files:
+        direct = _finished(_module("benchmarks.ranged_gets", url, server.endpoint, files, str(wanted)))
+    table.add("ranged GETs", "cold consume", "MB/s", direct)
+    table.add("tidelog", "GETs per GiB scanned", "GETs", gets / (wanted / (1 << 30)))
+    table.add("bound", "GETs per GiB scanned", "GETs", GETS_A_GIB)
+    topic = f"beside-{number}"
+    load.create_topic(node.kafka, topic)
+    idle = load.latency(node.kafka, topic, RATE, IDLE_S)
+    scan = _reader(node)
+    beside: list[float] = []
+    while scan.poll() is None:
+        beside += load.latencies(node.kafka, topic, RATE, 1.0)
+    rate = _finished(scan)
+    beside.sort()
+    row = "produce p99 beside a cold scan"
+    table.add("tidelog", row, "ms", beside[int(len(beside) * 0.99)])
+    table.add("idle", row, "ms", idle["p99"])
+    table.add("tidelog", "cold consume beside produce", "MB/s", rate)
+    table.add("alone", "cold consume beside produce", "MB/s", alone)
+
+
+def _fill(node: Node, wanted: int) -> None:
+    """Produces, moves everything to the bucket, and waits until the disk has none of it."""
+    load.create_topic(node.kafka, TOPIC)
+    load.produce_bytes(node.kafka, TOPIC, 64, 1000, wanted)
+    command = [sys.executable, "-m", "service.cli.main", "topic", "seal", TOPIC, "--wait", "--timeout", str(LIMIT_S)]
+    subprocess.run([*command, "--bootstrap-server", node.kafka], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + LIMIT_S
+    folder = node.partition_dir(TOPIC)
+    while sum(path.stat().st_size for path in folder.glob("*.log")) > 0:
+        if time.monotonic() > deadline:
+            raise load.LoadFailed(f"{folder} was not emptied")
+        time.sleep(0.1)
+
+
+# --- a hundred consumers ----------------------------------------------------------------------------------------------
+def _many_consumers(table: Table, node: Node) -> None:
+    """Each asks for 50 MiB from a place of its own, and again, until every one has been given records twice."""
+    high_watermark = load.high_watermark(node.kafka, TOPIC)
+    before = resident_megabytes(node.pid)
+    with _peak(node) as peak:
+        received = _served(node.kafka, high_watermark)
+    statistics = json.loads(node.get("/stats")[1])
+    cache, tier = statistics["chunk_cache"], statistics["tier_process"]["counters"]
+    table.add("tidelog", "100 cold consumers of 50 MiB: peak resident memory", "MB", peak["all"])
+    table.notes.append(
+        f"100 cold consumers of 50 MiB: {received / 1e6:.0f} MB served; resident memory {before:.0f} MB before, at its peak "
+        f"{peak['all']:.0f} MB, of it {peak['node']:.0f} MB the broker's and {peak['tier']:.0f} MB the tier process's. "
+        f"Budgets: chunk cache {cache['used_bytes'] / 1e6:.0f} of {cache['limit_bytes'] / 1e6:.0f} MB on disk; "
+        f"downloads in flight at most {tier['most_bytes_in_flight'] / 1e6:.0f} of 67 MB."
+    )
+
+
+class _Consumer:
+    """One of the hundred: where it reads, and how much of the answer under way has come."""
+
+    def __init__(self, address: str, offset: int) -> None:
+        self.connection = load.Connection(address)
+        self.request = load.fetch_frame(TOPIC, offset, CONSUMER_BYTES)
+        self.left = ANSWERS
+        self.total = self._size = self._got = 0
+        self.connection.send(self.request)
+
+    def readable(self, scratch: bytearray) -> None:
+        sock = self.connection.socket
+        if self._size == 0:
+            self._size, self._got = 4 + struct.unpack(">i", sock.recv(4, socket.MSG_WAITALL))[0], 4
+        self._got += sock.recv_into(scratch, min(len(scratch), self._size - self._got))
+        if self._got < self._size:
+            return
+        self.total += self._size
+        self.left -= self._size > LEAST_ANSWER
+        self._size = 0
+        if self.left:
+            self.connection.send(self.request)
+
+
+def _served(address: str, high_watermark: int) -> int:
+    """Bytes that all of them were sent."""
+    poll, waiting, total = select.epoll(), dict[int, _Consumer](), 0
+    for n in range(CONSUMERS):
+        consumer = _Consumer(address, high_watermark * n // CONSUMERS)
+        waiting[consumer.connection.socket.fileno()] = consumer
+        poll.register(consumer.connection.socket.fileno(), select.EPOLLIN)
+    deadline, scratch = time.monotonic() + LIMIT_S, bytearray(1 << 20)
+    while waiting:
+        if time.monotonic() > deadline:
+            raise load.LoadFailed(f"{len(waiting)} of {CONSUMERS} cold consumers were not served in {LIMIT_S:g} s")
+        for fd, _ in poll.poll(1):
+            consumer = waiting[fd]
+            consumer.readable(scratch)
+            if not consumer.left:
+                total += consumer.total
+                poll.unregister(fd)
+                consumer.connection.close()
+                del waiting[fd]
+    return total
+
+
+@contextmanager
+def _peak(node: Node) -> Iterator[dict[str, float]]:
+    """Highest resident memory seen while the block runs: of the broker, the tier process, and both at one time."""
+    seen, ended = {"all": 0.0, "node": 0.0, "tier": 0.0}, threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.02):
+            everything = resident_megabytes(node.pid)
+            own = resident_megabytes(node.pid, children=False)
+            for name, value in (("all", everything), ("node", own), ("tier", everything - own)):
+                seen[name] = max(seen[name], value)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        looking.join()
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+def _gets(node: Node) -> int:
+    """Of the tier process that runs now."""
+    counters: dict[str, Any] | None = json.loads(node.get("/stats")[1])["tier_process"]["counters"]
+    return 0 if counters is None else int(counters["store_calls"].get("get", 0))
+
+
+def _reader(node: Node) -> subprocess.Popen[str]:
+    return _module("benchmarks.cold_reader", node.kafka, TOPIC)
+
+
+def _module(*words: str) -> subprocess.Popen[str]:
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), "PATH": ""}
+    return subprocess.Popen(
+        [sys.executable, "-m", *words], stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT
+    )
+
+
+def _finished(process: subprocess.Popen[str]) -> float:
+    """The figure that a process printed."""
+    printed, _ = process.communicate(timeout=LIMIT_S)
+    if process.returncode != 0:
+        raise load.LoadFailed(f"{process.args!r} ended with {process.returncode}")
+    return float(printed)

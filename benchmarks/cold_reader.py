@@ -1,0 +1,18 @@
+"""A consumer of cold data, in a process of its own so that it takes no turn from who measures beside it.
+
+python -m benchmarks.cold_reader HOST:PORT TOPIC        prints MB/s, from offset 0 to the high watermark
+"""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import load
+
+#: As Java's consumer asks by default, `max.partition.fetch.bytes` and `fetch.max.bytes` raised as for a backfill.
+PARTITION_BYTES = 8 << 20
+#: Answers in a row that may be empty: a fetch of cold data may outlast its `max_wait`.
+EMPTY_ANSWERS = 100
+
+if __name__ == "__main__":
+    print(load.fetch(sys.argv[1], sys.argv[2], PARTITION_BYTES, empty_answers=EMPTY_ANSWERS))

@@ -1,0 +1,62 @@
+"""Fetches objects into files with the tier process's own client and no broker: what cold reads are measured against.
+
+  python -m benchmarks.ranged_gets STORE_URL ENDPOINT DIRECTORY BYTES      prints MB/s
+
+Eight ranged GETs of 4 MiB at a time, each written to a file of its own, as the tier process does; nothing is verified.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+
+from storage_tiers.cold.object_store import ObjectStore
+from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.stores.s3 import S3Store
+from storage_tiers.cold.tier_settings import CHUNK_BYTES
+
+AT_ONCE = 8
+
+
+async def fetched(url: str, endpoint: str, directory: str, wanted: int) -> float:
+    """MB/s over the first `wanted` bytes of the store's segments."""
+    store: ObjectStore = await S3Store.open(StoreLocation.parse(url, endpoint=endpoint))
+    try:
+        ranges = [one async for one in _ranges(store, wanted)]
+        left: Iterator[tuple[str, int, int]] = iter(ranges)
+
+        async def lane() -> None:
+            for key, position, length in left:
+                data = (await store.get(key, position, length)).data
+                await asyncio.to_thread(_write, os.path.join(directory, f"{os.path.basename(key)}-{position}"), data)
+
+        began = time.perf_counter()
+        await asyncio.gather(*(lane() for _ in range(AT_ONCE)))
+        elapsed = time.perf_counter() - began
+        return float(sum(length for _, _, length in ranges) / elapsed / 1e6)
+    finally:
+        await store.close()
+
+
+async def _ranges(store: ObjectStore, wanted: int) -> AsyncIterator[tuple[str, int, int]]:
+    async for found in store.list(""):
+        if not found.key.endswith(".log"):
+            continue
+        for position in range(0, found.size, CHUNK_BYTES):
+            if wanted <= 0:
+                return
+            length = min(CHUNK_BYTES, found.size - position)
+            wanted -= length
+            yield found.key, position, length
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "wb", buffering=0) as file:
+        file.write(data)
+
+
+if __name__ == "__main__":
+    print(asyncio.run(fetched(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))))
