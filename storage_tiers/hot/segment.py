@@ -164,11 +164,22 @@ class Segment:
                 self.offsets = OffsetIndex.load(self.stem + layout.OFFSET_INDEX, self.base)
                 self.times = TimeIndex.load(self.stem + layout.TIME_INDEX, self.base)
             else:
-                self.start_maps()
-                self.walk(0)
+                self._walk_all()
             self._aborted = aborted
         assert self.offsets is not None and self.times is not None
         return self.offsets, self.times
+
+    def _walk_all(self) -> None:
+        end = self.end
+        self.start_maps()
+        try:
+            self.walk(0)
+        except (OSError, StorageError):
+            # Else the next who looks would take what was read so far for the whole.
+            self.offsets = self.times = self._aborted = None
+            self.newest_timestamp, self.newest_offset = NO_TIME
+            self.end = end
+            raise
 
     def load_tail(self) -> None:
         """Learns end and newest timestamp of a segment closed clean, from the last index entry on.

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 
 from storage_tiers.clock import ManualClock
-from storage_tiers.errors import CorruptRecord, InconsistentTopicId, OffsetOutOfRange, RecordBatchTooLarge
+from storage_tiers.errors import (
+    CorruptRecord,
+    InconsistentTopicId,
+    OffsetOutOfRange,
+    RecordBatchTooLarge,
+    StorageError,
+)
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.hot.settings import LogSettings
@@ -454,3 +461,26 @@ def test_another_topics_directory_is_refused(tmp_path: Path) -> None:
     path.write_text(f"version: 0\ntopic_id: {TopicId(bytes(16))}")
     with pytest.raises(InconsistentTopicId, match="belongs to topic id"):
         open_log(tmp_path, clean=True)
+
+
+def test_a_closed_segment_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    log, _ = filled(tmp_path, 100)
+    log.close(clean=True)
+    before = log.segments()
+    path = Path(before[1].path)
+    path.with_suffix(".index").unlink()
+    content = path.read_bytes()
+    log = open_log(tmp_path, settings=SMALL, clean=True)
+    path.write_bytes(content[:1000] + bytes(len(content) - 1000))
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            log.segments()
+        with pytest.raises(StorageError):
+            log.offset_for_timestamp(before[1].max_timestamp)
+    path.write_bytes(content)
+    assert [segment[:5] for segment in map(astuple, log.segments())] == [
+        segment[:5] for segment in map(astuple, before)
+    ]
+    found = log.offset_for_timestamp(before[1].max_timestamp)
+    assert found is not None
+    assert found.offset == before[1].max_timestamp_offset
