@@ -71,7 +71,7 @@ cdef class FetchRequest:
     cdef public list topics
     cdef public list indexes
     cdef public list partitions
-    cdef public dict refused
+    cdef public list forgotten
 
 
 cdef class HotParser:
@@ -88,7 +88,7 @@ cdef class HotParser:
     cpdef FetchRequest fetch(self, bytearray data, Py_ssize_t start, Py_ssize_t end, int version)
     @cython.locals(current_epoch=int, last_epoch=int, offset=Py_ssize_t, max_bytes=int)
     cdef void fetch_partition(self, Cursor cursor, int version, FetchRequest request, bytes name, bytes key) except *
-    @cython.locals(tag=Py_ssize_t, size=Py_ssize_t, at=Py_ssize_t)
+    @cython.locals(tag=Py_ssize_t, size=Py_ssize_t, at=Py_ssize_t, key=bytes)
     cdef void fetch_rest(self, Cursor cursor, int version, FetchRequest request) except *
 
 

@@ -20,6 +20,8 @@ from storage_tiers.types import TopicId, TopicPartition
 
 #: Partition names remembered before the memory is dropped and begun anew: clients may name what does not exist.
 REMEMBERED_PARTITIONS = 100_000
+#: Partitions that one Fetch may name, and as many that it may forget: a frame of 100 MB could name millions.
+PARTITIONS_A_FETCH = 250_000
 
 _new_tuple = tuple.__new__
 
@@ -173,7 +175,10 @@ class ProduceRequest:
 
 
 class FetchRequest:
-    """As ProduceRequest, of partitions to read."""
+    """`topics` and `indexes` as in ProduceRequest; `partitions` goes with `indexes`, `forgotten` holds (name or id, index).
+
+    A partition of an id that no topic has is there under the name "": a fetch session may learn its name later.
+    """
 
     def __init__(self) -> None:
         self.replica_id = -1
@@ -186,7 +191,7 @@ class FetchRequest:
         self.topics: list[tuple[bytes, int]] = []
         self.indexes: list[int] = []
         self.partitions: list[FetchPartition] = []
-        self.refused: dict[int, LogError] = {}
+        self.forgotten: list[tuple[bytes, int]] = []
 
 
 class HotParser:
@@ -265,14 +270,12 @@ class HotParser:
             partitions = cursor.count()
             request.topics.append((key, partitions))
             for _ in range(partitions):
-                self.fetch_partition(cursor, version, request, name, key)
+                self.fetch_partition(cursor, version, request, b"" if name is None else name, key)
             cursor.tags()
         self.fetch_rest(cursor, version, request)
         return request
 
-    def fetch_partition(
-        self, cursor: Cursor, version: int, request: FetchRequest, name: bytes | None, key: bytes
-    ) -> None:
+    def fetch_partition(self, cursor: Cursor, version: int, request: FetchRequest, name: bytes, key: bytes) -> None:
         index = cursor.int32()
         current_epoch = cursor.int32() if version >= 9 else -1
         offset = cursor.int64()
@@ -281,10 +284,9 @@ class HotParser:
             cursor.skip(8)
         max_bytes = cursor.int32()
         cursor.tags()
+        if len(request.indexes) >= PARTITIONS_A_FETCH:
+            raise Malformed(f"a fetch names more than {PARTITIONS_A_FETCH} partitions")
         request.indexes.append(index)
-        if name is None:
-            request.refused[len(request.indexes) - 1] = unknown_id(key)
-            return
         partition = self.names.find(name, index)
         topic_id = TopicId(key) if version >= 13 else None
         request.partitions.append(
@@ -295,8 +297,11 @@ class HotParser:
         """What follows the topics: forgotten ones (only sessions have them), the rack, and the replica's state."""
         if version >= 7:
             for _ in range(cursor.count()):
-                cursor.topic(version >= 13)
-                cursor.skip(4 * cursor.count())
+                key = cursor.topic(version >= 13)
+                for _ in range(cursor.count()):
+                    if len(request.forgotten) >= PARTITIONS_A_FETCH:
+                        raise Malformed(f"a fetch forgets more than {PARTITIONS_A_FETCH} partitions")
+                    request.forgotten.append((key, cursor.int32()))
                 cursor.tags()
         if version >= 11:
             cursor.skip(max(0, cursor.text_size()))

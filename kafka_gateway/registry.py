@@ -28,6 +28,7 @@ from kafka_gateway.handlers.api_versions import ApiVersionsHandler
 from kafka_gateway.handlers.fetch import FetchHandler
 from kafka_gateway.handlers.produce import ProduceHandler
 from kafka_gateway.message_handler import MessageHandler, Refuse, Serve
+from kafka_gateway.options import Options
 from kafka_gateway.reply import Handler
 
 
@@ -41,26 +42,30 @@ class Api:
     highest: int
     served_from: int
     flexible_from: int
-    build: Callable[[Core], Handler]
+    build: Callable[[Core, Options], Handler]
 
 
 def _message(key: int, name: str, lowest: int, highest: int, flexible_from: int, serve: Serve, refuse: Refuse) -> Api:
     """An API whose messages kio reads and writes; its schema there is `name` in snake case."""
     schema = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
-    def build(core: Core) -> Handler:
+    def build(core: Core, options: Options) -> Handler:
         return MessageHandler(core, schema, flexible_from=flexible_from, serve=serve, refuse=refuse)
 
     return Api(key, name, lowest, highest, lowest, flexible_from, build)
 
 
-def _api_versions(core: Core) -> Handler:
+def _produce(core: Core, options: Options) -> Handler:
+    return ProduceHandler(core)
+
+
+def _api_versions(core: Core, options: Options) -> Handler:
     return ApiVersionsHandler({api.key: (api.lowest, api.highest) for api in APIS})
 
 
 #: key, name, lowest and highest advertised, first flexible version, handler
 APIS: tuple[Api, ...] = (
-    Api(0, "Produce", 0, 13, 3, 9, ProduceHandler),
+    Api(0, "Produce", 0, 13, 3, 9, _produce),
     Api(1, "Fetch", 4, 18, 4, 12, FetchHandler),
     _message(2, "ListOffsets", 1, 11, 6, list_offsets.serve, list_offsets.refuse),
     _message(3, "Metadata", 0, 13, 9, metadata.serve, metadata.refuse),

@@ -26,6 +26,7 @@ from grpc_api.contract.core import Core
 from kafka_gateway.connection import PRODUCE, Connection, InvalidFrame, Limits, Piece, Slot, release
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
 from kafka_gateway.hot_parse import Malformed
+from kafka_gateway.options import Options
 from kafka_gateway.registry import APIS, Api, by_key
 from kafka_gateway.reply import Handler, Hangup, Later, Reply
 from kafka_gateway.sender import Progress, Sender
@@ -55,6 +56,7 @@ class GatewaySettings:
     host: str = "127.0.0.1"
     port: int = 0
     limits: Limits = field(default_factory=Limits)
+    options: Options = field(default_factory=Options)
     #: `max.connections`
     max_connections: int = 10_000
     #: `connections.max.idle.ms`
@@ -86,7 +88,7 @@ class GatewayServer:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._apis: dict[int, tuple[int, int, Handler]] = {
-            api.key: (api.served_from, api.highest, api.build(core)) for api in by_key(apis).values()
+            api.key: (api.served_from, api.highest, api.build(core, settings.options)) for api in by_key(apis).values()
         }
         self._scratch = bytearray(RECEIVE_BUFFER)
         self._epoll = select.epoll()

@@ -1,8 +1,8 @@
 """Fetch, key 1, versions 4 to 18.
 
-v7 has sessions (KIP-227): a fetch that asks for one is answered without (session id 0), one that belongs to a session gets
-FETCH_SESSION_ID_NOT_FOUND; clients then send full requests. v12 is flexible, v13 names topics by id. The wait for
-`min_bytes` is the core's. An answer is header bytes and file slices in turn; records never pass through Python.
+v7 has sessions (KIP-227, `fetch_sessions.py`), v12 is flexible, v13 names topics by id. The wait for `min_bytes` is the
+core's. An answer is header bytes and file slices in turn; records never pass through Python. As in Kafka, partitions that
+do not exist stand at the end of an answer, and one that is asked for twice in it once.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import asyncio
 import logging
 import struct
 from collections.abc import Sequence
+from itertools import groupby
 
 from grpc_api.contract.core import Core
 from grpc_api.contract.log import Fetch, Fetched, Isolation
 from kafka_gateway.connection import Piece
-from kafka_gateway.errors import ErrorCode, code_of
+from kafka_gateway.errors import code_of
+from kafka_gateway.fetch_sessions import FetchContext, FetchSessionCache, Place, Row, rows_of, without_name
 from kafka_gateway.hot_parse import FetchRequest, HotParser
+from kafka_gateway.options import Options
 from kafka_gateway.reply import Later, Reply
 from kafka_gateway.wire import array_size, bytes_size, text, varint
 from storage_tiers.errors import InvalidRequest, LogError, NotLeader
@@ -35,49 +38,66 @@ _NO_PREFERRED_REPLICA = b"\xff\xff\xff\xff"
 
 
 class FetchHandler:
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, options: Options) -> None:
         self._fetch = core.log.fetch
+        self._name_of = core.log.topic_name
         self._parser = HotParser(core.log.topic_name)
+        self._clock = options.clock
+        self.sessions = FetchSessionCache(options.rng.token, slots=options.fetch_session_slots)
 
     def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
         request = self._parser.fetch(data, start, end, version)
-        if request.session_epoch not in (0, -1):
-            return (encode_error(version, correlation, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),)
         if request.replica_id >= 0:
             return _not_a_follower(request, version, correlation)
-        if not request.partitions:
-            return encode(request, (), version, correlation)
         isolation = _ISOLATIONS.get(request.isolation)
         if isolation is None:
             error = InvalidRequest(f"isolation level {request.isolation}; it is 0 (uncommitted) or 1 (committed)")
             return refuse(request, version, correlation, error)
+        context = self.sessions.begin(request, version, self._now_ms())
+        if not isinstance(context, FetchContext):
+            return encode((), version, correlation, error=context)
+        readable, nameless = context.places, without_name(context.places, self._name_of) if version >= 13 else ()
+        if nameless:
+            readable = [place for place in readable if not place.is_nameless]
+
+        def finish(fetched: Sequence[Fetched]) -> Sequence[Piece]:
+            rows = rows_of(readable, fetched, nameless)
+            code, session_id, told = context.answer(rows, self._now_ms())
+            if code:
+                _release(fetched)
+            return encode(told, version, correlation, error=code, session_id=session_id)
+
+        if not readable:
+            return finish(())
+        wanted = [place.wanted for place in readable]
         try:
-            ready = self._fetch(
-                Fetch(request.partitions, request.max_wait_ms, request.min_bytes, request.max_bytes, isolation)
-            )
+            ready = self._fetch(Fetch(wanted, request.max_wait_ms, request.min_bytes, request.max_bytes, isolation))
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             return refuse(request, version, correlation, error)
         if isinstance(ready, asyncio.Future):
-            return Later(
-                ready,
-                lambda fetched: encode(request, fetched, version, correlation),
-                lambda error: refuse(request, version, correlation, error),
-            )
-        return encode(request, ready, version, correlation)
+            return Later(ready, finish, lambda error: refuse(request, version, correlation, error))
+        return finish(ready)
+
+    def _now_ms(self) -> float:
+        return self._clock.monotonic() * 1000
+
+
+def _release(fetched: Sequence[Fetched]) -> None:
+    for part in fetched:
+        part.release_all()
 
 
 def _not_a_follower(request: FetchRequest, version: int, correlation: int) -> Sequence[Piece]:
     """Replication does not use this door: to whom claims to be a replica, no replica is assigned here."""
-    failed = Fetched(NotLeader(f"replica {request.replica_id} is not one of this partition's followers"))
-    return encode(request, [failed] * len(request.partitions), version, correlation)
+    error = NotLeader(f"replica {request.replica_id} is not one of this partition's followers")
+    return encode(_failed(request, error), version, correlation)
 
 
-def encode_error(version: int, correlation: int, code: int) -> bytes:
-    """An answer that has nothing but an error for the whole request; version 7 and up."""
-    body = _THROTTLE_ERROR_SESSION.pack(0, code, 0) + array_size(0, version >= 12)
-    if version >= 12:
-        return _HEAD.pack(len(body) + 6, correlation) + b"\0" + body + b"\0"
-    return _HEAD.pack(len(body) + 4, correlation) + body
+def _failed(request: FetchRequest, error: LogError) -> Sequence[Row]:
+    places = iter(zip(request.indexes, request.partitions, strict=True))
+    return [
+        (Place(key, *next(places)), Fetched(error)) for key, partitions in request.topics for _ in range(partitions)
+    ]
 
 
 def refuse(request: FetchRequest, version: int, correlation: int, error: BaseException) -> Sequence[Piece]:
@@ -85,27 +105,26 @@ def refuse(request: FetchRequest, version: int, correlation: int, error: BaseExc
     if not isinstance(error, LogError):
         logger.error("Fetch v%d failed", version, exc_info=error)
     if version >= 7:
-        return (encode_error(version, correlation, code_of(error)),)
-    failed = Fetched(error if isinstance(error, LogError) else LogError("unexpected"))
-    return encode(request, [failed] * len(request.partitions), version, correlation)
+        return encode((), version, correlation, error=code_of(error))
+    failed = error if isinstance(error, LogError) else LogError("unexpected")
+    return encode(_failed(request, failed), version, correlation)
 
 
-def encode(request: FetchRequest, fetched: Sequence[Fetched], version: int, correlation: int) -> Sequence[Piece]:
-    """The answer, framed: `fetched` are those of `request.partitions`. Takes over the count of every slice."""
+def encode(
+    rows: Sequence[Row], version: int, correlation: int, *, error: int = 0, session_id: int = 0
+) -> Sequence[Piece]:
+    """The answer, framed; neighbours of one topic share its head. Takes over the count of every slice."""
     flexible = version >= 12
     pieces: list[Piece] = []
-    head = [_THROTTLE_ERROR_SESSION.pack(0, 0, 0) if version >= 7 else _NO_THROTTLE]
-    head.append(array_size(len(request.topics), flexible))
-    left = iter(fetched)
-    place = size = 0
-    for key, partitions in request.topics:
+    head = [_THROTTLE_ERROR_SESSION.pack(0, error, session_id) if version >= 7 else _NO_THROTTLE]
+    topics = _topics(rows)
+    head.append(array_size(len(topics), flexible))
+    at = size = 0
+    for key, partitions in topics:
         head.append(key if version >= 13 else text(key, flexible))
         head.append(array_size(partitions, flexible))
-        for index in request.indexes[place : place + partitions]:
-            error = request.refused.get(place)
-            part = next(left) if error is None else Fetched(error)
-            place += 1
-            head.append(_partition(index, part, version))
+        for place, part in rows[at : at + partitions]:
+            head.append(_partition(place.index, part, version))
             if part.slices:
                 gathered = b"".join(head)
                 head = []
@@ -114,6 +133,7 @@ def encode(request: FetchRequest, fetched: Sequence[Fetched], version: int, corr
                 size += len(gathered) + part.size
             if flexible:
                 head.append(_partition_tags(part))
+        at += partitions
         if flexible:
             head.append(b"\0")
     if flexible:
@@ -127,6 +147,17 @@ def encode(request: FetchRequest, fetched: Sequence[Fetched], version: int, corr
     assert isinstance(first, bytes)
     pieces[0] = prefix + first
     return pieces
+
+
+def _topics(rows: Sequence[Row]) -> list[tuple[bytes, int]]:
+    """Topics with the number of their partitions that follow each other."""
+    if len(rows) == 1:
+        return [(rows[0][0].key, 1)]
+    return [(key, sum(1 for _ in group)) for key, group in groupby(rows, _key_of)]
+
+
+def _key_of(row: Row) -> bytes:
+    return row[0].key
 
 
 def _partition(index: int, part: Fetched, version: int) -> bytes:

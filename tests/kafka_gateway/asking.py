@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kafka_gateway.connection import Piece
+from kafka_gateway.options import Options
 from kafka_gateway.registry import APIS
 from kafka_gateway.reply import Later
 from storage_tiers.types import FileSlice
@@ -34,9 +35,9 @@ def joined(pieces: Sequence[Piece]) -> bytes:
 
 
 class Asker:
-    def __init__(self, core: MemoryCore) -> None:
+    def __init__(self, core: MemoryCore, options: Options | None = None) -> None:
         self.core = core
-        self._handlers = {schema: api.build(core) for schema, api in KEYS.items()}
+        self._handlers = {schema: api.build(core, options or Options()) for schema, api in KEYS.items()}
 
     def begin(self, schema: str, version: int, /, **values: Any) -> Any:
         """The handler's reply, as it gave it."""

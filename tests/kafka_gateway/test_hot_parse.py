@@ -174,22 +174,6 @@ def test_who_claims_to_be_a_replica_is_known(module: Any, version: int) -> None:
     assert parse_fetch(module, frame, version).replica_id == 5
 
 
-def test_a_topic_of_an_unknown_id_is_refused_in_a_fetch(module: Any) -> None:
-    topics = [
-        {"topic_id": uuid.UUID(int=5), "partitions": [{"partition": 9}]},
-        {"topic_id": KNOWN_ID, "partitions": [{"partition": 1}]},
-    ]
-    request = parse_fetch(module, request_frame("fetch", 13, topics=topics), 13)
-    assert isinstance(request.refused[0], UnknownTopicId)
-    assert [wanted.partition for wanted in request.partitions] == [TopicPartition("known", 1)]
-
-
-PRODUCE_FRAMES = {
-    version: request_frame(
-        "produce", version, topic_data=[produce_topic(version, "known", KNOWN_ID, [(0, BATCH), (1, OTHER)])]
-    )
-    for version in (3, 9, 13)
-}
 FETCH_FRAMES = {
     version: request_frame(
         "fetch",
@@ -199,6 +183,43 @@ FETCH_FRAMES = {
         rack_id="rack",
     )
     for version in (4, 11, 12, 18)
+}
+
+
+def test_a_topic_of_an_unknown_id_has_no_name_in_a_fetch(module: Any) -> None:
+    topics = [
+        {"topic_id": uuid.UUID(int=5), "partitions": [{"partition": 9}]},
+        {"topic_id": KNOWN_ID, "partitions": [{"partition": 1}]},
+    ]
+    request = parse_fetch(module, request_frame("fetch", 13, topics=topics), 13)
+    assert [wanted.partition for wanted in request.partitions] == [TopicPartition("", 9), TopicPartition("known", 1)]
+    assert request.partitions[0].topic_id == TopicId(uuid.UUID(int=5).bytes)
+
+
+@pytest.mark.parametrize("version", FETCH_FRAMES)
+def test_forgotten_partitions_are_read(module: Any, version: int) -> None:
+    key = KNOWN_ID.bytes if version >= 13 else b"gone"
+    forgotten = parse_fetch(module, FETCH_FRAMES[version], version).forgotten
+    assert forgotten == ([(key, 1), (key, 2)] if version >= 7 else [])
+
+
+def test_a_fetch_names_and_forgets_a_bounded_number_of_partitions(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PARTITIONS_A_FETCH", 4)
+    named = [{"topic": "known", "partitions": [{"partition": 1}] * 2}] * 2
+    gone = [{"topic": "gone", "partitions": [1] * 2}] * 2
+    assert len(parse_fetch(module, request_frame("fetch", 7, topics=named), 7).partitions) == 4
+    assert len(parse_fetch(module, request_frame("fetch", 7, forgotten_topics_data=gone), 7).forgotten) == 4
+    more: dict[str, Any]
+    for more in ({"topics": [*named, {"partitions": [{}]}]}, {"forgotten_topics_data": [*gone, {"partitions": [1]}]}):
+        with pytest.raises(module.Malformed):
+            parse_fetch(module, request_frame("fetch", 7, **more), 7)
+
+
+PRODUCE_FRAMES = {
+    version: request_frame(
+        "produce", version, topic_data=[produce_topic(version, "known", KNOWN_ID, [(0, BATCH), (1, OTHER)])]
+    )
+    for version in (3, 9, 13)
 }
 
 
@@ -252,7 +273,8 @@ def outcome(module: Any, kind: str, frame: bytes, version: int) -> Any:
     except module.Malformed as error:
         return str(error)
     rows = [(row.partition, bytes(row.batch)) for row in request.appends] if kind == "produce" else request.partitions
-    return request.topics, request.indexes, rows, {place: str(error) for place, error in request.refused.items()}
+    rest = request.refused.items() if kind == "produce" else enumerate(request.forgotten)
+    return request.topics, request.indexes, rows, {place: str(each) for place, each in rest}
 
 
 @pytest.mark.parametrize("version", range(3, 14))

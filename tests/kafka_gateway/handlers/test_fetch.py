@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from grpc_api.contract.log import Append, Fetched
+from grpc_api.contract.log import Append, Fetched, FetchPartition
+from kafka_gateway.fetch_sessions import Place
 from kafka_gateway.handlers.fetch import encode
-from kafka_gateway.hot_parse import FetchRequest
 from kafka_gateway.reply import Later
 from storage_tiers.errors import TierUnavailable
-from storage_tiers.types import AbortedTransaction, TopicPartition
+from storage_tiers.types import AbortedTransaction, TopicId, TopicPartition
 from tests.kafka_gateway.asking import Asker, joined
 from tests.kafka_gateway.kio_wire import milliseconds, record_batch, response
 from tests.kafka_gateway.memory_core import MemoryCore
@@ -60,7 +60,8 @@ async def test_records_come_as_they_lie_in_the_log(asker: Asker, core: MemoryCor
     wanted = topics(core, [(0, 0), (1, 2), (7, 0)]) + topics(core, [(0, 0)], "second")
     answer = await asker.ask("fetch", version, **request(core, [], topics=wanted))
     size = len(BATCH)
-    assert rows_of(answer) == [(0, 0, 0, 0), (1, 0, 4, size), (7, 3, -1, 0), (0, 0, 2, size)]
+    # As in Kafka, what does not exist comes last.
+    assert rows_of(answer) == [(0, 0, 0, 0), (1, 0, 4, size), (0, 0, 2, size), (7, 3, -1, 0)]
     records = answer.responses[0].partitions[1].records
     assert records[:8] == (2).to_bytes(8, "big")
     assert records[16:] == BATCH[16:]
@@ -87,17 +88,21 @@ async def test_a_fetch_of_nothing_is_answered_at_once(asker: Asker, core: Memory
     assert rows_of(answer) == []
 
 
-@pytest.mark.parametrize(("session_id", "session_epoch"), [(0, -1), (0, 0), (5, 0), (5, -1)])
-async def test_who_asks_for_a_session_gets_none(
-    asker: Asker, core: MemoryCore, session_id: int, session_epoch: int
+async def test_of_a_partition_that_stands_twice_the_last_counts_at_the_place_of_the_first(
+    asker: Asker, core: MemoryCore
 ) -> None:
-    values = request(core, [(0, 0)], session_id=session_id, session_epoch=session_epoch)
-    answer = await asker.ask("fetch", 12, **values)
-    assert (int(answer.error_code), answer.session_id) == (0, 0)
-    assert rows_of(answer) == [(0, 0, 0, 0)]
+    answer = await asker.ask("fetch", 12, **request(core, [(1, 0), (0, 0), (1, 9)]))
+    assert rows_of(answer) == [(1, 1, -1, 0), (0, 0, 0, 0)]
 
 
-@pytest.mark.parametrize(("session_id", "session_epoch"), [(5, 1), (0, 1), (5, 2**31 - 1), (0, -2)])
+async def test_who_asks_for_no_session_gets_none(asker: Asker, core: MemoryCore) -> None:
+    for session_id in (0, 5):
+        answer = await asker.ask("fetch", 12, **request(core, [(0, 0)], session_id=session_id, session_epoch=-1))
+        assert (int(answer.error_code), answer.session_id) == (0, 0)
+        assert rows_of(answer) == [(0, 0, 0, 0)]
+
+
+@pytest.mark.parametrize(("session_id", "session_epoch"), [(5, 1), (0, 1), (5, 2**31 - 1), (0, -2), (-7, 1)])
 @pytest.mark.parametrize("version", [7, 11, 12, 18])
 async def test_a_session_that_does_not_exist_is_not_found(
     asker: Asker, core: MemoryCore, version: int, session_id: int, session_epoch: int
@@ -105,6 +110,92 @@ async def test_a_session_that_does_not_exist_is_not_found(
     values = request(core, [(0, 0)], session_id=session_id, session_epoch=session_epoch)
     answer = await asker.ask("fetch", version, **values)
     assert (int(answer.error_code), answer.session_id, answer.responses) == (70, 0, ())
+
+
+@pytest.mark.parametrize("version", [7, 12, 13, 18])
+async def test_a_session_tells_what_is_new(asker: Asker, core: MemoryCore, version: int) -> None:
+    other = 13 if version < 13 else 12
+    unknown = 100 if version >= 13 else 3
+    wanted = topics(core, [(0, 0), (1, 0)]) + topics(core, [(0, 0)], "none") + topics(core, [(0, 0)], "second")
+    full = await asker.ask("fetch", version, **request(core, [], topics=wanted, session_epoch=0))
+    assert full.session_id > 0
+    assert rows_of(full) == [(0, 0, 0, 0), (1, 0, 0, 0), (0, 0, 0, 0), (0, unknown, -1, 0)]
+
+    async def ask(epoch: int, rows: Any = (), forget: Any = (), *, ver: int = version) -> tuple[int, Any]:
+        values = request(core, [], topics=list(rows), session_id=full.session_id, session_epoch=epoch)
+        answer = await asker.ask("fetch", ver, **values, forgotten_topics_data=list(forget))
+        assert answer.session_id == (0 if answer.error_code else full.session_id)
+        return int(answer.error_code), rows_of(answer)
+
+    errors = [(0, unknown, -1, 0)]
+    assert await ask(1) == (0, errors)
+    assert await ask(1) == (71, []), "an epoch that was taken"
+    assert await ask(3) == (71, []), "an epoch to come"
+    assert await ask(2, ver=other) == (106, []), "ids in a session of names, or names in one of ids"
+    append(core, "second", 0)
+    assert await ask(2) == (0, [(0, 0, 2, len(BATCH)), *errors])
+    assert await ask(3, topics(core, [(0, 2)], "second")) == (0, errors), "read up to its end"
+    assert await ask(4, topics(core, [(1, 8)])) == (0, [(1, 1, -1, 0), *errors])
+    assert await ask(5, topics(core, [(1, 0)])) == (0, [(1, 0, 0, 0), *errors]), "the end of an error is told"
+    gone = {"topic": "none", "topic_id": uuid.UUID(int=9), "partitions": [0]}
+    assert await ask(6, [], [gone]) == (0, [])
+    await core.delete_records(TopicPartition("second", 0), 1)
+    assert await ask(7) == (0, [(0, 0, 2, 0)]), "another log start"
+    everything = [
+        {"topic": name, "topic_id": uuid.UUID(bytes=bytes(core.ids[name])), "partitions": [0, 1, 2]}
+        for name in ("first", "second")
+    ]
+    values = request(core, [], topics=[], session_id=full.session_id, session_epoch=8)
+    emptied = await asker.ask("fetch", version, **values, forgotten_topics_data=everything)
+    assert (int(emptied.error_code), emptied.session_id, rows_of(emptied)) == (0, 0, [])
+    assert await ask(9) == (70, []), "a session without partitions is none"
+
+
+async def test_a_session_learns_the_name_of_an_id_when_the_topic_is_there(asker: Asker, core: MemoryCore) -> None:
+    late = TopicId(bytes(15) + b"\x09")
+    full = await asker.ask("fetch", 13, **request(core, [(0, 0)], "none", session_epoch=0))
+    assert rows_of(full) == [(0, 100, -1, 0)]
+    core.names[late], core.ids["first-again"] = "first", late
+    values = request(core, [], topics=[], session_id=full.session_id, session_epoch=1)
+    assert rows_of(await asker.ask("fetch", 13, **values)) == [(0, 0, 0, 0)]
+
+
+async def test_partitions_with_records_go_to_the_end_of_a_session(asker: Asker, core: MemoryCore) -> None:
+    for partition in (0, 1, 2):
+        append(core, "first", partition)
+    full = await asker.ask("fetch", 12, **request(core, [(0, 2), (1, 2), (2, 2)], session_epoch=0))
+    order = []
+    for epoch, at in ((1, 0), (2, 2)):
+        rows = topics(core, [(0, at)])
+        values = request(core, [], topics=rows, session_id=full.session_id, session_epoch=epoch)
+        order.append([row[0] for row in rows_of(await asker.ask("fetch", 12, **values))])
+    for partition in (0, 1, 2):
+        append(core, "first", partition)
+    values = request(core, [], topics=[], session_id=full.session_id, session_epoch=3)
+    order.append([row[0] for row in rows_of(await asker.ask("fetch", 12, **values))])
+    assert order == [[0], [], [1, 2, 0]]
+
+
+async def test_an_answer_that_waited_too_long_for_its_session_is_none(asker: Asker, core: MemoryCore) -> None:
+    full = await asker.ask("fetch", 12, **request(core, [(0, 0)], session_epoch=0))
+    wait = milliseconds(60_000)
+    first = request(core, [], topics=[], session_id=full.session_id, session_epoch=1, max_wait=wait)
+    reply = asker.begin("fetch", 12, **first)
+    assert isinstance(reply, Later)
+    second = request(core, [], topics=[], session_id=full.session_id, session_epoch=2)
+    assert int((await asker.ask("fetch", 12, **second)).error_code) == 0
+    append(core, "first", 0)
+    answer = response("fetch", 12, joined(reply.finish(await reply.future))[4:])
+    assert (int(answer.error_code), answer.session_id, rows_of(answer)) == (71, full.session_id, [])
+
+
+async def test_a_full_request_ends_the_session_it_names(asker: Asker, core: MemoryCore) -> None:
+    full = await asker.ask("fetch", 12, **request(core, [(0, 0)], session_epoch=0))
+    again = await asker.ask("fetch", 12, **request(core, [(0, 0)], session_id=full.session_id, session_epoch=0))
+    assert again.session_id not in (0, full.session_id)
+    for session_id, epoch, code in ((full.session_id, 1, 70), (again.session_id, -1, 0), (again.session_id, 1, 70)):
+        values = request(core, [(0, 0)], session_id=session_id, session_epoch=epoch)
+        assert int((await asker.ask("fetch", 12, **values)).error_code) == code
 
 
 @pytest.mark.parametrize(("level", "code"), [(0, 0), (1, 0), (2, 42), (-1, 42)])
@@ -133,12 +224,14 @@ async def test_below_version_7_a_failure_stands_by_every_partition(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_aborted_transactions_and_diverging_epochs_are_written(version: int) -> None:
-    request = FetchRequest()
     key = bytes(16) if version >= 13 else b"topic"
-    request.topics, request.indexes = [(key, 2)], [4, 5]
+    wanted = FetchPartition(TopicPartition("topic", 4), 0, 1)
     aborted = [AbortedTransaction(9, 100, 150, 151), AbortedTransaction(10, 120, 160, 161)]
-    fetched = [Fetched(None, 200, 190, 5, aborted=aborted), Fetched(None, 200, 190, 5, diverging=(3, 77))]
-    answer = response("fetch", version, joined(encode(request, fetched, version, 1))[4:])
+    rows = [
+        (Place(key, 4, wanted), Fetched(None, 200, 190, 5, aborted=aborted)),
+        (Place(key, 5, wanted), Fetched(None, 200, 190, 5, diverging=(3, 77))),
+    ]
+    answer = response("fetch", version, joined(encode(rows, version, 1))[4:])
     first, second = answer.responses[0].partitions
     assert [(row.producer_id, row.first_offset) for row in first.aborted_transactions] == [(9, 100), (10, 120)]
     assert (first.high_watermark, first.last_stable_offset) == (200, 190)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kafka_gateway.options import Options
 from kafka_gateway.registry import by_key
 from tests.kafka_gateway.asking import CORRELATION, Asker
 from tests.kafka_gateway.kio_wire import response
@@ -121,7 +122,7 @@ async def test_software_names_are_checked_as_kafka_does(asker: Asker, name: str,
 
 
 async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(asker: Asker, core: MemoryCore) -> None:
-    handler: Any = by_key()[18].build(core)
+    handler: Any = by_key()[18].build(core, Options())
     framed = b"".join(handler.unsupported(CORRELATION))
     answer = response("api_versions", 0, framed[4:])
     assert int(answer.error_code) == 35
