@@ -12,8 +12,10 @@ import gc
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -150,7 +152,7 @@ def _stop_on_signals(readiness: Readiness) -> asyncio.Event:
 
 
 def _announce(settings: NodeSettings, node: Node, endpoints: dict[str, str | int]) -> None:
-    kafka = endpoints["kafka"]
+    kafka, tidelog = endpoints["kafka"], _command()
     print(
         f"""tidelog listens
   Kafka   {kafka}
@@ -161,9 +163,17 @@ def _announce(settings: NodeSettings, node: Node, endpoints: dict[str, str | int
   cluster {node.cluster_id}
 
 Talk to it:
-  tidelog topic create demo --partitions 3 --bootstrap-server {kafka}
-  echo hello | tidelog produce demo --bootstrap-server {kafka}
-  tidelog consume demo --exit-at-end --bootstrap-server {kafka}
+  {tidelog} topic create demo --partitions 3 --bootstrap-server {kafka}
+  echo hello | {tidelog} produce demo --bootstrap-server {kafka}
+  {tidelog} consume demo --exit-at-end --bootstrap-server {kafka}
 Stop it with Ctrl-C.""",
         flush=True,
     )
+
+
+def _command() -> str:
+    """How a shell in this directory finds the command: by its name, or by its path in an environment not activated."""
+    beside = os.path.join(os.path.dirname(sys.executable), "tidelog")
+    if shutil.which("tidelog") is not None or not os.path.exists(beside):
+        return "tidelog"
+    return min(os.path.relpath(beside), beside, key=len)

@@ -41,7 +41,7 @@ _TIMESTAMP_TYPES = {1: "create_time", 2: "log_append_time"}
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Repeatable. [default: all]")
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Repeatable. (default: all)")
     ] = None,
     start: Annotated[
         str,

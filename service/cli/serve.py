@@ -9,33 +9,35 @@ import typer
 
 
 def serve(
-    port: Annotated[int | None, typer.Option(help="Kafka port; 0 takes a free one. [default: 9092]")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Hot segments and metadata. [default: data/node]")] = None,
+    port: Annotated[int | None, typer.Option(help="Kafka port; 0 takes a free one. (default: 9092)")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Hot segments and metadata. (default: data/node)")] = None,
     store: Annotated[
         str | None,
         typer.Option(
-            help="Where history goes: s3://bucket/prefix, file:///path, a path, or none. [default: data/store]"
+            help="Where history goes: s3://bucket/prefix, file:///path, a path, or none. (default: data/store)"
         ),
     ] = None,
     s3_endpoint: Annotated[str | None, typer.Option(help="An S3 endpoint other than AWS's own.")] = None,
     s3_region: Annotated[str | None, typer.Option(help="Overrides the standard AWS setting.")] = None,
     listen: Annotated[
-        str | None, typer.Option(help="Address to listen on, HOST or HOST:PORT. [default: 127.0.0.1]")
+        str | None, typer.Option(help="Address to listen on, HOST or HOST:PORT. (default: 127.0.0.1)")
     ] = None,
     advertise: Annotated[
-        str | None, typer.Option(help="HOST:PORT that clients are told. [default: what is listened on]")
+        str | None, typer.Option(help="HOST:PORT that clients are told. (default: what is listened on)")
     ] = None,
-    grpc_port: Annotated[int | None, typer.Option(help="[default: a free one]")] = None,
-    http_port: Annotated[int | None, typer.Option(help="Health and readiness. [default: a free one]")] = None,
-    node_id: Annotated[int | None, typer.Option(help="[default: 1]")] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(help="For sealing and other calls of applications. (default: a free one)")
+    ] = None,
+    http_port: Annotated[int | None, typer.Option(help="Health, readiness and counters. (default: a free one)")] = None,
+    node_id: Annotated[int | None, typer.Option(help="This node's number in its cluster. (default: 1)")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A broker config under Kafka's own name; repeatable."),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="TOML file with any of these settings and a [broker] table.")
+        Path | None, typer.Option(help="TOML file with any of these settings and a table named broker.")
     ] = None,
-    log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")] = None,
+    log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR. (default: INFO)")] = None,
 ) -> None:
     """Run a node until SIGTERM or Ctrl-C. Each setting: flag, then TIDELOG_* variable, then --config file, then default."""
     from service.app import run

@@ -19,7 +19,7 @@ StoreUrl = Annotated[
 ]
 S3Endpoint = Annotated[str | None, typer.Option("--s3-endpoint", metavar="URL", help="Other than AWS's own.")]
 S3Region = Annotated[str | None, typer.Option("--s3-region", help="Overrides the standard AWS setting.")]
-ClusterId = Annotated[str | None, typer.Option("--cluster-id", help="Only this cluster. [default: all in the store]")]
+ClusterId = Annotated[str | None, typer.Option("--cluster-id", help="Only this cluster. (default: all in the store)")]
 
 
 @contextmanager

@@ -67,7 +67,19 @@ def test_the_commands_do_what_they_say(printed: tuple[Node, dict[str, str]]) -> 
     assert said("--json --from").count('"value"') == 3
     assert "retention.ms=-1" in said("topic describe")
     assert "3 records" in said("cold ls")
+    assert "lastOffset: 2" in said("log dump")
     assert said("fsck").startswith("sound")
+
+
+def test_what_a_node_prints_at_its_start_can_be_copied(tmp_path: Path) -> None:
+    """Also where its environment is not activated."""
+    elsewhere = {"PATH": "/usr/bin:/bin"}
+    with Node(tmp_path, environment=elsewhere) as node:
+        told = node.output().split("Talk to it:\n")[1].split("Stop it")[0]
+        done = subprocess.run(
+            told, shell=True, capture_output=True, text=True, cwd=node.directory, timeout=60, check=False, env=elsewhere
+        )
+    assert done.stdout.split() == ["created", "demo", "hello"], done.stderr
 
 
 @pytest.mark.spark

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +31,19 @@ def test_help_names_every_command() -> None:
     assert ran.code == 0
     for command in ("serve", "topic", "produce", "consume", "log", "cold"):
         assert f" {command} " in ran.out
+
+
+def test_help_swallows_nothing() -> None:
+    """What stands in brackets would be taken for markup."""
+    ran = tidelog_process("serve", "--help")
+    said = " ".join(ran.out.replace("│", " ").split())
+    for words in ("(default: 9092)", "(default: data/node)", "and a table named broker"):
+        assert words in said
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "service" / "cli").glob("*.py")), ids=lambda path: path.name)
+def test_no_help_text_holds_brackets(path: Path) -> None:
+    assert re.findall(r'help="[^"]*\[[^"]*"', path.read_text()) == []
 
 
 def test_version() -> None:
