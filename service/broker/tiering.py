@@ -11,6 +11,7 @@ Not promised: that an upload is under way at once. A partition waits its turn, a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,8 @@ from storage_tiers.errors import (
 from storage_tiers.files import Files
 from storage_tiers.policy.eviction import LocalLimits, plan_eviction
 from storage_tiers.policy.tiering import TieringPlan, Upload, plan_tiering
+
+log = logging.getLogger(__name__)
 
 #: Partitions that are worked on at once.
 CONCURRENT_PARTITIONS = 4
@@ -104,15 +107,23 @@ class Tiering:
                 await asyncio.sleep(0)
             if partition.deleted:
                 continue
-            partition.tier_due_ms = now_ms + self._pause_ms(partition)
-            if partition not in self._tidying and self._evictions(partition, now_ms):
-                partition.tier_due_ms = 0
-                self._tidying.request(partition)
-            if partition in self._offloading:
-                partition.tier_due_ms = 0
-            elif self._has_to_offload(partition, now_ms):
-                partition.tier_due_ms = 0
-                self._offloading.request(partition)
+            try:
+                self._look(partition, now_ms)
+            except LogError as error:
+                # A damaged log: the others must not wait for it.
+                log.warning("%s cannot be looked at: %s", partition.partition, error)
+                partition.tier_due_ms = now_ms + LONGEST_PAUSE_MS
+
+    def _look(self, partition: Partition, now_ms: int) -> None:
+        partition.tier_due_ms = now_ms + self._pause_ms(partition)
+        if partition not in self._tidying and self._evictions(partition, now_ms):
+            partition.tier_due_ms = 0
+            self._tidying.request(partition)
+        if partition in self._offloading:
+            partition.tier_due_ms = 0
+        elif self._has_to_offload(partition, now_ms):
+            partition.tier_due_ms = 0
+            self._offloading.request(partition)
 
     def _pause_ms(self, partition: Partition) -> int:
         """How long the clock alone can change nothing worth noticing: a tenth of the shortest age that counts."""

@@ -96,8 +96,12 @@ class LogState:
         return self.end_offset - self.recovery_point
 
     def segments(self) -> tuple[SegmentInfo, ...]:
+        """All, oldest first. StorageError if one cannot be read."""
         newest = self._segments[-1]
-        return tuple(segment.info(active=segment is newest) for segment in self._segments)
+        try:
+            return tuple(segment.info(active=segment is newest) for segment in self._segments)
+        except OSError as error:
+            raise StorageError(f"{self.partition}: cannot read its segments ({error}); mend the disk") from error
 
     def epoch_at(self, offset: int) -> int:
         return self.epochs.epoch_at(offset)

@@ -19,6 +19,7 @@ from storage_tiers.errors import (
     FencedWriter,
     LeaderNotAvailable,
     RequestTimedOut,
+    StorageError,
     TierUnavailable,
     UnknownTopicOrPartition,
 )
@@ -238,3 +239,26 @@ async def test_a_partition_whose_root_was_lost_waits_for_the_bucket(tmp_path: Pa
         led = node.node.partitions.get(T0)
         await until(lambda: led.reads_blocked is None)
         assert [record.offset for record in await node.read_all("t")] == list(range(41))
+
+
+async def test_a_damaged_log_holds_no_other_partition_up(tmp_path: Path) -> None:
+    """A closed segment that can be read no more is found by the rounds that look at every partition."""
+    often = {"segment.ms": "500", "retention.ms": "-1"}
+    async with running(tmp_path / "data") as node:
+        await filled(node, {**TIERED, **often, "remote.storage.enable": "false", "retention.bytes": "100000"})
+        store = node.store
+    first = tmp_path / "data" / "t-0" / f"{0:020d}.log"
+    first.write_bytes(bytes(first.stat().st_size))
+    first.with_suffix(".index").unlink()
+    async with running(tmp_path / "data", store) as node:
+        led = node.node.partitions.get(T0)
+        with pytest.raises(StorageError):
+            led.log.hot.segments()
+        await node.create("u", configs={**TIERED, **often})
+        await node.append("u", b"a")
+        other = node.node.partitions.get(TopicPartition("u", 0))
+        await until(lambda: other.log.tiered_end == 1)
+        await node.append("u", b"b")
+        await until(lambda: other.log.tiered_end == 2)
+        await node.node.maintenance.retain()
+        assert node.node.fatal is None
