@@ -34,9 +34,10 @@ class Flusher:
             self._start(partition)
 
     async def flush(self, partition: Partition) -> None:
-        """Returns once everything appended before the call is on disk."""
-        upto = partition.log.end_offset
-        while partition.log.hot.recovery_point < upto:
+        """Returns once everything appended before the call is on disk, or was discarded: the bucket's log may be shorter."""
+        hot = partition.log.hot
+        upto = hot.end_offset
+        while hot.recovery_point < min(upto, hot.end_offset):
             if partition.deleted or isinstance(partition.unavailable, StorageError):
                 assert partition.unavailable is not None
                 raise partition.unavailable.with_traceback(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,40 @@ async def test_a_flush_that_cannot_begin_ends_for_whoever_waits(tmp_path: Path) 
             with pytest.raises(StorageError):
                 await node.node.flusher.flush(led)
         files.failing = set()
+
+
+class HeldFsync(OsFiles):
+    """The next fsync of a log stands still, in its thread, until `may_go`."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        self.reached = threading.Event()
+        self.may_go = threading.Event()
+
+    def fsync(self, fd: int) -> None:
+        if self.armed:
+            self.armed = False
+            self.reached.set()
+            assert self.may_go.wait(20)
+        super().fsync(fd)
+
+
+async def test_a_flush_ends_when_the_log_is_discarded_meanwhile(tmp_path: Path) -> None:
+    """As the bucket's log may be shorter, nothing of what was to be flushed need ever be there again."""
+    files = HeldFsync()
+    async with running(tmp_path / "data", files=files) as node:
+        await node.create("t")
+        await node.append("t", *[b"a"] * 10)
+        led = node.node.partitions.get(T0)
+        files.armed = True
+        flushing = asyncio.ensure_future(node.node.flusher.flush(led))
+        await asyncio.to_thread(files.reached.wait, 20)
+        asyncio.get_running_loop().call_soon(files.may_go.set)
+        await asyncio.sleep(0)
+        led.log.hot.truncate_fully_and_start_at(4)
+        led.begin_at(4)
+        async with asyncio.timeout(10):
+            await flushing
+        assert (await node.append("t", b"b")).base_offset == 4
+        await node.node.flusher.flush(led)
+        assert led.log.hot.recovery_point == 5
