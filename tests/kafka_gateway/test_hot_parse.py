@@ -209,8 +209,11 @@ def test_a_fetch_names_and_forgets_a_bounded_number_of_partitions(module: Any, m
     gone = [{"topic": "gone", "partitions": [1] * 2}] * 2
     assert len(parse_fetch(module, request_frame("fetch", 7, topics=named), 7).partitions) == 4
     assert len(parse_fetch(module, request_frame("fetch", 7, forgotten_topics_data=gone), 7).forgotten) == 4
-    more: dict[str, Any]
-    for more in ({"topics": [*named, {"partitions": [{}]}]}, {"forgotten_topics_data": [*gone, {"partitions": [1]}]}):
+    too_many: list[dict[str, Any]] = [
+        {"topics": [*named, {"partitions": [{}]}]},
+        {"forgotten_topics_data": [*gone, {"partitions": [1]}]},
+    ]
+    for more in too_many:
         with pytest.raises(module.Malformed):
             parse_fetch(module, request_frame("fetch", 7, **more), 7)
 
