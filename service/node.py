@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from kafka_gateway.connection import Limits
 from kafka_gateway.server import GatewaySettings
 from service.broker.assignment import Assignment
+from service.broker.cold_service import ColdService
 from service.broker.config_service import ConfigService
 from service.broker.core import BrokerCore
 from service.broker.disk import DiskGuard, Watermarks
@@ -140,6 +141,7 @@ class Node:
                 self.metadata, self.configs, self.rng, on_change=self._follow, settled=self.assignment.settled
             ),
             ConfigService(self.metadata, self.configs),
+            ColdService(self.partitions, self.hydrator, self.ids_of),
         )
 
     # --- parts --------------------------------------------------------------------------------------------------------

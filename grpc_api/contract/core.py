@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from grpc_api.contract.cold import Cold
 from grpc_api.contract.log import Log
 from grpc_api.contract.topics import Configs, Topics
 
@@ -17,3 +18,6 @@ class Core(Protocol):
 
     @property
     def configs(self) -> Configs: ...
+
+    @property
+    def cold(self) -> Cold: ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -168,6 +168,10 @@ class Topics(Protocol):
     async def create_partitions(
         self, topic: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool = False
     ) -> None: ...
+
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Calls `listener` on the loop after each change of what `cluster` and `describe` answer, and before whoever asked
+        for the change is answered; until the function that this returns is called."""
 
 
 class Configs(Protocol):

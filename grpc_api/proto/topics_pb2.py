@@ -23,21 +23,73 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from grpc_api.proto import configs_pb2 as grpc__api_dot_proto_dot_configs__pb2
+from grpc_api.proto import errors_pb2 as grpc__api_dot_proto_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bgrpc_api/proto/topics.proto\x12\ntidelog.v1\x1a\x1egoogle/protobuf/duration.proto\"V\n\x0bSealRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04wait\x18\x02 \x01(\x08\x12*\n\x07timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"?\n\x0cSealResponse\x12/\n\npartitions\x18\x01 \x03(\x0b\x32\x1b.tidelog.v1.SealedPartition\"E\n\x0fSealedPartition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\x12\x12\n\ntiered_end\x18\x03 \x01(\x03\x32\x43\n\x06Topics\x12\x39\n\x04Seal\x12\x17.tidelog.v1.SealRequest\x1a\x18.tidelog.v1.SealResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bgrpc_api/proto/topics.proto\x12\ntidelog.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgrpc_api/proto/configs.proto\x1a\x1bgrpc_api/proto/errors.proto\"F\n\x15\x44\x65scribeTopicsRequest\x12\x0b\n\x03\x61ll\x18\x01 \x01(\x08\x12\r\n\x05names\x18\x02 \x03(\t\x12\x11\n\ttopic_ids\x18\x03 \x03(\x0c\"A\n\x16\x44\x65scribeTopicsResponse\x12\'\n\x06topics\x18\x01 \x03(\x0b\x32\x17.tidelog.v1.TopicAnswer\"n\n\x0bTopicAnswer\x12-\n\x05topic\x18\x01 \x01(\x0b\x32\x1c.tidelog.v1.TopicDescriptionH\x00\x12(\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetailH\x00\x42\x06\n\x04kind\"z\n\x10TopicDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x34\n\npartitions\x18\x03 \x03(\x0b\x32 .tidelog.v1.PartitionDescription\x12\x10\n\x08internal\x18\x04 \x01(\x08\"\xab\x01\n\x14PartitionDescription\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06leader\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x10\n\x08replicas\x18\x04 \x03(\x05\x12\x0f\n\x07in_sync\x18\x05 \x03(\x05\x12\x0f\n\x07offline\x18\x06 \x03(\x05\x12&\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetail\"\x10\n\x0e\x43lusterRequest\"d\n\x12\x43lusterDescription\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x15\n\rcontroller_id\x18\x02 \x01(\x05\x12#\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x12.tidelog.v1.Broker\"Q\n\x06\x42roker\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x11\n\x04rack\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_rack\"\x0e\n\x0cWatchRequest\"\xad\x01\n\x0eMetadataUpdate\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x10\n\x08\x63omplete\x18\x02 \x01(\x08\x12/\n\x07\x63luster\x18\x03 \x01(\x0b\x32\x1e.tidelog.v1.ClusterDescription\x12,\n\x06topics\x18\x04 \x03(\x0b\x32\x1c.tidelog.v1.TopicDescription\x12\x19\n\x11\x64\x65leted_topic_ids\x18\x05 \x03(\x0c\"\xd9\x01\n\x08NewTopic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\npartitions\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x1f\n\x12replication_factor\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12+\n\x07\x63onfigs\x18\x04 \x03(\x0b\x32\x1a.tidelog.v1.NewTopicConfig\x12\x32\n\x0b\x61ssignments\x18\x05 \x03(\x0b\x32\x1d.tidelog.v1.ReplicaAssignmentB\r\n\x0b_partitionsB\x15\n\x13_replication_factor\"<\n\x0eNewTopicConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_value\"8\n\x11ReplicaAssignment\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x10\n\x08node_ids\x18\x02 \x03(\x05\"R\n\x13\x43reateTopicsRequest\x12$\n\x06topics\x18\x01 \x03(\x0b\x32\x14.tidelog.v1.NewTopic\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"W\n\x14\x43reateTopicsResponse\x12.\n\x06topics\x18\x01 \x03(\x0b\x32\x1e.tidelog.v1.CreatedTopicAnswer\x12\x0f\n\x07version\x18\x02 \x01(\x03\"q\n\x12\x43reatedTopicAnswer\x12)\n\x05topic\x18\x01 \x01(\x0b\x32\x18.tidelog.v1.CreatedTopicH\x00\x12(\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetailH\x00\x42\x06\n\x04kind\"\x88\x01\n\x0c\x43reatedTopic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x12\n\npartitions\x18\x03 \x01(\x05\x12\x1a\n\x12replication_factor\x18\x04 \x01(\x05\x12(\n\x07\x63onfigs\x18\x05 \x03(\x0b\x32\x17.tidelog.v1.ConfigEntry\"\"\n\x11\x41utoCreateRequest\x12\r\n\x05names\x18\x01 \x03(\t\"%\n\x12\x41utoCreateResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\"7\n\x13\x44\x65leteTopicsRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x11\n\ttopic_ids\x18\x02 \x03(\x0c\"W\n\x14\x44\x65leteTopicsResponse\x12.\n\x06topics\x18\x01 \x03(\x0b\x32\x1e.tidelog.v1.DeletedTopicAnswer\x12\x0f\n\x07version\x18\x02 \x01(\x03\"q\n\x12\x44\x65letedTopicAnswer\x12)\n\x05topic\x18\x01 \x01(\x0b\x32\x18.tidelog.v1.DeletedTopicH\x00\x12(\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetailH\x00\x42\x06\n\x04kind\".\n\x0c\x44\x65letedTopic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\"\x82\x01\n\x17\x43reatePartitionsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12\x32\n\x0b\x61ssignments\x18\x03 \x03(\x0b\x32\x1d.tidelog.v1.ReplicaAssignment\x12\x15\n\rvalidate_only\x18\x04 \x01(\x08\"+\n\x18\x43reatePartitionsResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\"V\n\x0bSealRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04wait\x18\x02 \x01(\x08\x12*\n\x07timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"?\n\x0cSealResponse\x12/\n\npartitions\x18\x01 \x03(\x0b\x32\x1b.tidelog.v1.SealedPartition\"E\n\x0fSealedPartition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\x12\x12\n\ntiered_end\x18\x03 \x01(\x03\x32\xe4\x04\n\x06Topics\x12Q\n\x08\x44\x65scribe\x12!.tidelog.v1.DescribeTopicsRequest\x1a\".tidelog.v1.DescribeTopicsResponse\x12?\n\x05Watch\x12\x18.tidelog.v1.WatchRequest\x1a\x1a.tidelog.v1.MetadataUpdate0\x01\x12\x45\n\x07\x43luster\x12\x1a.tidelog.v1.ClusterRequest\x1a\x1e.tidelog.v1.ClusterDescription\x12K\n\x06\x43reate\x12\x1f.tidelog.v1.CreateTopicsRequest\x1a .tidelog.v1.CreateTopicsResponse\x12K\n\nAutoCreate\x12\x1d.tidelog.v1.AutoCreateRequest\x1a\x1e.tidelog.v1.AutoCreateResponse\x12K\n\x06\x44\x65lete\x12\x1f.tidelog.v1.DeleteTopicsRequest\x1a .tidelog.v1.DeleteTopicsResponse\x12]\n\x10\x43reatePartitions\x12#.tidelog.v1.CreatePartitionsRequest\x1a$.tidelog.v1.CreatePartitionsResponse\x12\x39\n\x04Seal\x12\x17.tidelog.v1.SealRequest\x1a\x18.tidelog.v1.SealResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'grpc_api.proto.topics_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SEALREQUEST']._serialized_start=75
-  _globals['_SEALREQUEST']._serialized_end=161
-  _globals['_SEALRESPONSE']._serialized_start=163
-  _globals['_SEALRESPONSE']._serialized_end=226
-  _globals['_SEALEDPARTITION']._serialized_start=228
-  _globals['_SEALEDPARTITION']._serialized_end=297
-  _globals['_TOPICS']._serialized_start=299
-  _globals['_TOPICS']._serialized_end=366
+  _globals['_DESCRIBETOPICSREQUEST']._serialized_start=134
+  _globals['_DESCRIBETOPICSREQUEST']._serialized_end=204
+  _globals['_DESCRIBETOPICSRESPONSE']._serialized_start=206
+  _globals['_DESCRIBETOPICSRESPONSE']._serialized_end=271
+  _globals['_TOPICANSWER']._serialized_start=273
+  _globals['_TOPICANSWER']._serialized_end=383
+  _globals['_TOPICDESCRIPTION']._serialized_start=385
+  _globals['_TOPICDESCRIPTION']._serialized_end=507
+  _globals['_PARTITIONDESCRIPTION']._serialized_start=510
+  _globals['_PARTITIONDESCRIPTION']._serialized_end=681
+  _globals['_CLUSTERREQUEST']._serialized_start=683
+  _globals['_CLUSTERREQUEST']._serialized_end=699
+  _globals['_CLUSTERDESCRIPTION']._serialized_start=701
+  _globals['_CLUSTERDESCRIPTION']._serialized_end=801
+  _globals['_BROKER']._serialized_start=803
+  _globals['_BROKER']._serialized_end=884
+  _globals['_WATCHREQUEST']._serialized_start=886
+  _globals['_WATCHREQUEST']._serialized_end=900
+  _globals['_METADATAUPDATE']._serialized_start=903
+  _globals['_METADATAUPDATE']._serialized_end=1076
+  _globals['_NEWTOPIC']._serialized_start=1079
+  _globals['_NEWTOPIC']._serialized_end=1296
+  _globals['_NEWTOPICCONFIG']._serialized_start=1298
+  _globals['_NEWTOPICCONFIG']._serialized_end=1358
+  _globals['_REPLICAASSIGNMENT']._serialized_start=1360
+  _globals['_REPLICAASSIGNMENT']._serialized_end=1416
+  _globals['_CREATETOPICSREQUEST']._serialized_start=1418
+  _globals['_CREATETOPICSREQUEST']._serialized_end=1500
+  _globals['_CREATETOPICSRESPONSE']._serialized_start=1502
+  _globals['_CREATETOPICSRESPONSE']._serialized_end=1589
+  _globals['_CREATEDTOPICANSWER']._serialized_start=1591
+  _globals['_CREATEDTOPICANSWER']._serialized_end=1704
+  _globals['_CREATEDTOPIC']._serialized_start=1707
+  _globals['_CREATEDTOPIC']._serialized_end=1843
+  _globals['_AUTOCREATEREQUEST']._serialized_start=1845
+  _globals['_AUTOCREATEREQUEST']._serialized_end=1879
+  _globals['_AUTOCREATERESPONSE']._serialized_start=1881
+  _globals['_AUTOCREATERESPONSE']._serialized_end=1918
+  _globals['_DELETETOPICSREQUEST']._serialized_start=1920
+  _globals['_DELETETOPICSREQUEST']._serialized_end=1975
+  _globals['_DELETETOPICSRESPONSE']._serialized_start=1977
+  _globals['_DELETETOPICSRESPONSE']._serialized_end=2064
+  _globals['_DELETEDTOPICANSWER']._serialized_start=2066
+  _globals['_DELETEDTOPICANSWER']._serialized_end=2179
+  _globals['_DELETEDTOPIC']._serialized_start=2181
+  _globals['_DELETEDTOPIC']._serialized_end=2227
+  _globals['_CREATEPARTITIONSREQUEST']._serialized_start=2230
+  _globals['_CREATEPARTITIONSREQUEST']._serialized_end=2360
+  _globals['_CREATEPARTITIONSRESPONSE']._serialized_start=2362
+  _globals['_CREATEPARTITIONSRESPONSE']._serialized_end=2405
+  _globals['_SEALREQUEST']._serialized_start=2407
+  _globals['_SEALREQUEST']._serialized_end=2493
+  _globals['_SEALRESPONSE']._serialized_start=2495
+  _globals['_SEALRESPONSE']._serialized_end=2558
+  _globals['_SEALEDPARTITION']._serialized_start=2560
+  _globals['_SEALEDPARTITION']._serialized_end=2629
+  _globals['_TOPICS']._serialized_start=2632
+  _globals['_TOPICS']._serialized_end=3244
 # @@protoc_insertion_point(module_scope)

@@ -34,6 +34,41 @@ class TopicsStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.Describe = channel.unary_unary(
+                '/tidelog.v1.Topics/Describe',
+                request_serializer=grpc__api_dot_proto_dot_topics__pb2.DescribeTopicsRequest.SerializeToString,
+                response_deserializer=grpc__api_dot_proto_dot_topics__pb2.DescribeTopicsResponse.FromString,
+                _registered_method=True)
+        self.Watch = channel.unary_stream(
+                '/tidelog.v1.Topics/Watch',
+                request_serializer=grpc__api_dot_proto_dot_topics__pb2.WatchRequest.SerializeToString,
+                response_deserializer=grpc__api_dot_proto_dot_topics__pb2.MetadataUpdate.FromString,
+                _registered_method=True)
+        self.Cluster = channel.unary_unary(
+                '/tidelog.v1.Topics/Cluster',
+                request_serializer=grpc__api_dot_proto_dot_topics__pb2.ClusterRequest.SerializeToString,
+                response_deserializer=grpc__api_dot_proto_dot_topics__pb2.ClusterDescription.FromString,
+                _registered_method=True)
+        self.Create = channel.unary_unary(
+                '/tidelog.v1.Topics/Create',
+                request_serializer=grpc__api_dot_proto_dot_topics__pb2.CreateTopicsRequest.SerializeToString,
+                response_deserializer=grpc__api_dot_proto_dot_topics__pb2.CreateTopicsResponse.FromString,
+                _registered_method=True)
+        self.AutoCreate = channel.unary_unary(
+                '/tidelog.v1.Topics/AutoCreate',
+                request_serializer=grpc__api_dot_proto_dot_topics__pb2.AutoCreateRequest.SerializeToString,
+                response_deserializer=grpc__api_dot_proto_dot_topics__pb2.AutoCreateResponse.FromString,
+                _registered_method=True)
+        self.Delete = channel.unary_unary(
+                '/tidelog.v1.Topics/Delete',
+                request_serializer=grpc__api_dot_proto_dot_topics__pb2.DeleteTopicsRequest.SerializeToString,
+                response_deserializer=grpc__api_dot_proto_dot_topics__pb2.DeleteTopicsResponse.FromString,
+                _registered_method=True)
+        self.CreatePartitions = channel.unary_unary(
+                '/tidelog.v1.Topics/CreatePartitions',
+                request_serializer=grpc__api_dot_proto_dot_topics__pb2.CreatePartitionsRequest.SerializeToString,
+                response_deserializer=grpc__api_dot_proto_dot_topics__pb2.CreatePartitionsResponse.FromString,
+                _registered_method=True)
         self.Seal = channel.unary_unary(
                 '/tidelog.v1.Topics/Seal',
                 request_serializer=grpc__api_dot_proto_dot_topics__pb2.SealRequest.SerializeToString,
@@ -44,12 +79,55 @@ class TopicsStub:
 class TopicsServicer:
     """Missing associated documentation comment in .proto file."""
 
+    def Describe(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Watch(self, request, context):
+        """Everything that Describe and Cluster would answer, then each change of it. Changes that follow each other closely
+        come as one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Cluster(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Create(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AutoCreate(self, request, context):
+        """Makes what auto.create.topics.enable allows of these topics; whether they are there, Describe says.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Delete(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreatePartitions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Seal(self, request, context):
         """Closes the active segment of each partition and offloads every record that the topic has now.
 
-        Errors: NOT_FOUND for a topic that does not exist, DEADLINE_EXCEEDED when `timeout` passed before the records were
-        in the bucket (they still go there), UNAVAILABLE for what may pass, INVALID_ARGUMENT for what cannot be done at all.
-        The trailing metadata names the error (`tidelog-error`) and says what to do (`tidelog-advice`).
+        DEADLINE_EXCEEDED when `timeout` passed before the records were in the bucket; they still go there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -58,6 +136,41 @@ class TopicsServicer:
 
 def add_TopicsServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Describe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Describe,
+                    request_deserializer=grpc__api_dot_proto_dot_topics__pb2.DescribeTopicsRequest.FromString,
+                    response_serializer=grpc__api_dot_proto_dot_topics__pb2.DescribeTopicsResponse.SerializeToString,
+            ),
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=grpc__api_dot_proto_dot_topics__pb2.WatchRequest.FromString,
+                    response_serializer=grpc__api_dot_proto_dot_topics__pb2.MetadataUpdate.SerializeToString,
+            ),
+            'Cluster': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cluster,
+                    request_deserializer=grpc__api_dot_proto_dot_topics__pb2.ClusterRequest.FromString,
+                    response_serializer=grpc__api_dot_proto_dot_topics__pb2.ClusterDescription.SerializeToString,
+            ),
+            'Create': grpc.unary_unary_rpc_method_handler(
+                    servicer.Create,
+                    request_deserializer=grpc__api_dot_proto_dot_topics__pb2.CreateTopicsRequest.FromString,
+                    response_serializer=grpc__api_dot_proto_dot_topics__pb2.CreateTopicsResponse.SerializeToString,
+            ),
+            'AutoCreate': grpc.unary_unary_rpc_method_handler(
+                    servicer.AutoCreate,
+                    request_deserializer=grpc__api_dot_proto_dot_topics__pb2.AutoCreateRequest.FromString,
+                    response_serializer=grpc__api_dot_proto_dot_topics__pb2.AutoCreateResponse.SerializeToString,
+            ),
+            'Delete': grpc.unary_unary_rpc_method_handler(
+                    servicer.Delete,
+                    request_deserializer=grpc__api_dot_proto_dot_topics__pb2.DeleteTopicsRequest.FromString,
+                    response_serializer=grpc__api_dot_proto_dot_topics__pb2.DeleteTopicsResponse.SerializeToString,
+            ),
+            'CreatePartitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreatePartitions,
+                    request_deserializer=grpc__api_dot_proto_dot_topics__pb2.CreatePartitionsRequest.FromString,
+                    response_serializer=grpc__api_dot_proto_dot_topics__pb2.CreatePartitionsResponse.SerializeToString,
+            ),
             'Seal': grpc.unary_unary_rpc_method_handler(
                     servicer.Seal,
                     request_deserializer=grpc__api_dot_proto_dot_topics__pb2.SealRequest.FromString,
@@ -73,6 +186,195 @@ def add_TopicsServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Topics:
     """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def Describe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Topics/Describe',
+            grpc__api_dot_proto_dot_topics__pb2.DescribeTopicsRequest.SerializeToString,
+            grpc__api_dot_proto_dot_topics__pb2.DescribeTopicsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tidelog.v1.Topics/Watch',
+            grpc__api_dot_proto_dot_topics__pb2.WatchRequest.SerializeToString,
+            grpc__api_dot_proto_dot_topics__pb2.MetadataUpdate.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Cluster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Topics/Cluster',
+            grpc__api_dot_proto_dot_topics__pb2.ClusterRequest.SerializeToString,
+            grpc__api_dot_proto_dot_topics__pb2.ClusterDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Create(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Topics/Create',
+            grpc__api_dot_proto_dot_topics__pb2.CreateTopicsRequest.SerializeToString,
+            grpc__api_dot_proto_dot_topics__pb2.CreateTopicsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AutoCreate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Topics/AutoCreate',
+            grpc__api_dot_proto_dot_topics__pb2.AutoCreateRequest.SerializeToString,
+            grpc__api_dot_proto_dot_topics__pb2.AutoCreateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Delete(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Topics/Delete',
+            grpc__api_dot_proto_dot_topics__pb2.DeleteTopicsRequest.SerializeToString,
+            grpc__api_dot_proto_dot_topics__pb2.DeleteTopicsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreatePartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Topics/CreatePartitions',
+            grpc__api_dot_proto_dot_topics__pb2.CreatePartitionsRequest.SerializeToString,
+            grpc__api_dot_proto_dot_topics__pb2.CreatePartitionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Seal(request,

@@ -8,29 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from grpc_api.contract.core import Core
+from grpc_api.limits import SERVER_OPTIONS
 from storage_tiers.errors import InvalidConfig
-
-#: Above Kafka's default of 1 MiB a batch by far, and a bound on what one message may cost.
-MAX_MESSAGE_BYTES = 64 << 20
-#: A peer that is silent this long is asked whether it lives, and has as long again to answer.
-KEEPALIVE_MS = 30_000
-#: Clients may ask as often as this, also between calls.
-MIN_CLIENT_PING_MS = 10_000
-MAX_STREAMS_PER_CONNECTION = 1024
-
-OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
-    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_ping_strikes", 2),
-    ("grpc.http2.min_ping_interval_without_data_ms", MIN_CLIENT_PING_MS),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_CLIENT_PING_MS),
-    # With SO_REUSEPORT a second node would share the port in silence, and half of its calls.
-    ("grpc.so_reuseport", 0),
-)
 
 
 class GrpcServer:
@@ -53,13 +32,8 @@ async def serve_grpc(core: Core, host: str, port: int) -> GrpcServer:
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
 
-    from grpc_api.proto import topics_pb2
-    from grpc_api.proto.topics_pb2_grpc import add_TopicsServicer_to_server
-    from grpc_api.servicers.topics import CoreTopics
-
-    server = grpc.aio.server(options=OPTIONS)
-    services = [descriptor.full_name for descriptor in topics_pb2.DESCRIPTOR.services_by_name.values()]
-    add_TopicsServicer_to_server(CoreTopics(core), server)
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    services = _add_servicers(core, server)
     status = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
@@ -72,3 +46,20 @@ async def serve_grpc(core: Core, host: str, port: int) -> GrpcServer:
     for service in ("", *services):
         await status.set(service, health_pb2.HealthCheckResponse.SERVING)
     return GrpcServer(server, status, bound)
+
+
+def _add_servicers(core: Core, server: Any) -> list[str]:
+    """The full names of the services added."""
+    from grpc_api.proto import cold_pb2_grpc, configs_pb2_grpc, log_pb2_grpc, offsets_pb2_grpc, topics_pb2_grpc
+    from grpc_api.servicers.cold import CoreCold
+    from grpc_api.servicers.configs import CoreConfigs
+    from grpc_api.servicers.log import CoreLog
+    from grpc_api.servicers.offsets import CoreOffsets
+    from grpc_api.servicers.topics import CoreTopics
+
+    log_pb2_grpc.add_LogServicer_to_server(CoreLog(core), server)
+    offsets_pb2_grpc.add_OffsetsServicer_to_server(CoreOffsets(core), server)
+    topics_pb2_grpc.add_TopicsServicer_to_server(CoreTopics(core), server)
+    configs_pb2_grpc.add_ConfigsServicer_to_server(CoreConfigs(core), server)
+    cold_pb2_grpc.add_ColdServicer_to_server(CoreCold(core), server)
+    return [f"tidelog.v1.{name}" for name in ("Log", "Offsets", "Topics", "Configs", "Cold")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from service.broker.cold_service import ColdService
 from service.broker.config_service import ConfigService
 from service.broker.log_service import LogService
 from service.broker.topic_service import TopicService
@@ -16,3 +17,4 @@ class BrokerCore:
     log: LogService
     topics: TopicService
     configs: ConfigService
+    cold: ColdService

@@ -42,7 +42,17 @@ class TopicService:
         self._configs = configs
         self._rng = rng
         self._settled = settled
+        self._listeners: list[Callable[[], None]] = []
         metadata.subscribe(on_change)
+        metadata.subscribe(self._changed)
+
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        self._listeners.append(listener)
+        return partial(self._listeners.remove, listener)
+
+    def _changed(self, image: MetadataImage) -> None:
+        for listener in tuple(self._listeners):
+            listener()
 
     def cluster(self) -> ClusterDescription:
         image = self._metadata.image

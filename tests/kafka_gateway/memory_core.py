@@ -11,10 +11,11 @@ import os
 import struct
 import tempfile
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import crc32c
 
+from grpc_api.contract.cold import ColdManifest, ColdRange
 from grpc_api.contract.log import (
     Append,
     Appended,
@@ -137,6 +138,19 @@ class MemoryCore:
     @property
     def configs(self) -> MemoryCore:
         return self
+
+    @property
+    def cold(self) -> MemoryCore:
+        return self
+
+    async def manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
+        raise InvalidRequest("nothing is tiered here")
+
+    async def ranges(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdRange]:
+        raise InvalidRequest("nothing is tiered here")
+
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
 
     def close(self) -> None:
         """Every file must have been given back by then."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -13,16 +13,21 @@ from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from grpc_api.contract.core import Core
 from grpc_api.contract.log import SealedPartition
+from grpc_api.messages.errors import detail_in
+from grpc_api.proto.errors_pb2 import Advice
 from grpc_api.proto.topics_pb2 import SealRequest, SealResponse
 from grpc_api.proto.topics_pb2_grpc import TopicsStub
 from grpc_api.servicers.server import GrpcServer, serve_grpc
 from storage_tiers.errors import InvalidConfig, LogError, RequestTimedOut, TierUnavailable, UnknownTopicOrPartition
+from tests.kafka_gateway.memory_core import MemoryCore
+
+SERVICES = [f"tidelog.v1.{name}" for name in ("Log", "Offsets", "Topics", "Configs", "Cold")]
 
 
-class SealingLog:
+class SealingCore(MemoryCore):
     def __init__(self) -> None:
+        super().__init__()
         self.asked: list[tuple[str, bool, int]] = []
         self.error: Exception | None = None
         self.cancelled = asyncio.Event()
@@ -41,11 +46,6 @@ class SealingLog:
         return [SealedPartition(0, 10, 10), SealedPartition(1, 7, 5)]
 
 
-class SealingCore:
-    def __init__(self) -> None:
-        self.log = SealingLog()
-
-
 @pytest.fixture
 async def core() -> SealingCore:
     return SealingCore()
@@ -53,7 +53,7 @@ async def core() -> SealingCore:
 
 @pytest.fixture
 async def server(core: SealingCore) -> AsyncIterator[GrpcServer]:
-    running = await serve_grpc(cast(Core, core), "127.0.0.1", 0)
+    running = await serve_grpc(core, "127.0.0.1", 0)
     yield running
     await running.stop(0)
 
@@ -69,14 +69,14 @@ async def test_seal_passes_the_request_on_and_answers_for_each_partition(core: S
         SealRequest(topic="flights", wait=True, timeout=Duration(seconds=2, nanos=500_000_000))
     )
 
-    assert core.log.asked == [("flights", True, 2500)]
+    assert core.asked == [("flights", True, 2500)]
     assert [(p.partition, p.end, p.tiered_end) for p in answer.partitions] == [(0, 10, 10), (1, 7, 5)]
 
 
 async def test_without_a_timeout_a_minute_is_waited(core: SealingCore, channel: Any) -> None:
     await TopicsStub(channel).Seal(SealRequest(topic="flights"))
 
-    assert core.log.asked == [("flights", False, 60_000)]
+    assert core.asked == [("flights", False, 60_000)]
 
 
 @pytest.mark.parametrize("timeout", [Duration(seconds=-1), Duration(seconds=1 << 31)])
@@ -85,7 +85,7 @@ async def test_a_timeout_that_cannot_be_held_is_refused(core: SealingCore, chann
         await TopicsStub(channel).Seal(SealRequest(topic="flights", timeout=timeout))
 
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert core.log.asked == []
+    assert core.asked == []
 
 
 @pytest.mark.parametrize(
@@ -99,20 +99,21 @@ async def test_a_timeout_that_cannot_be_held_is_refused(core: SealingCore, chann
 async def test_an_error_arrives_with_its_sentence_name_and_advice(
     core: SealingCore, channel: Any, error: LogError, code: grpc.StatusCode
 ) -> None:
-    core.log.error = error
+    core.error = error
 
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await TopicsStub(channel).Seal(SealRequest(topic="flights"))
 
     assert failed.value.code() is code
     assert failed.value.details() == str(error)
-    trailing = dict(failed.value.trailing_metadata())
-    assert trailing["tidelog-error"] == type(error).__name__
-    assert trailing["tidelog-advice"] == error.advice.name
+    detail = detail_in(failed.value.trailing_metadata())
+    assert detail is not None
+    assert (detail.reason, detail.message) == (type(error).__name__, str(error))
+    assert Advice.Name(detail.advice) == f"ADVICE_{error.advice.name}"
 
 
 async def test_a_defect_is_internal_and_shows_nothing_of_its_insides(core: SealingCore, channel: Any) -> None:
-    core.log.error = KeyError("secret")
+    core.error = KeyError("secret")
 
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await TopicsStub(channel).Seal(SealRequest(topic="flights"))
@@ -122,19 +123,19 @@ async def test_a_defect_is_internal_and_shows_nothing_of_its_insides(core: Seali
 
 
 async def test_the_callers_deadline_gives_the_wait_up(core: SealingCore, channel: Any) -> None:
-    core.log.answer_at_once = False
+    core.answer_at_once = False
 
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await TopicsStub(channel).Seal(SealRequest(topic="flights", wait=True), timeout=0.2)
 
     assert failed.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await asyncio.wait_for(core.log.cancelled.wait(), 10)
+    await asyncio.wait_for(core.cancelled.wait(), 10)
 
 
 async def test_health_says_that_it_serves(channel: Any) -> None:
     health = health_pb2_grpc.HealthStub(channel)
 
-    for service in ("", "tidelog.v1.Topics"):
+    for service in ("", *SERVICES):
         answer = await health.Check(health_pb2.HealthCheckRequest(service=service))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
@@ -146,19 +147,19 @@ async def test_reflection_lists_the_services(channel: Any) -> None:
     answer = await call.read()
 
     names = {service.name for service in answer.list_services_response.service}
-    assert {"tidelog.v1.Topics", "grpc.health.v1.Health"} <= names
+    assert {*SERVICES, "grpc.health.v1.Health"} <= names
 
 
 async def test_a_taken_port_is_refused_with_its_address(server: GrpcServer, core: SealingCore) -> None:
     with pytest.raises(InvalidConfig, match=f"127.0.0.1:{server.port}"):
-        await serve_grpc(cast(Core, core), "127.0.0.1", server.port)
+        await serve_grpc(core, "127.0.0.1", server.port)
 
 
 async def test_after_stop_the_port_is_free(core: SealingCore) -> None:
-    first = await serve_grpc(cast(Core, core), "127.0.0.1", 0)
+    first = await serve_grpc(core, "127.0.0.1", 0)
     await first.stop(0)
 
-    second = await serve_grpc(cast(Core, core), "127.0.0.1", first.port)
+    second = await serve_grpc(core, "127.0.0.1", first.port)
     await second.stop(0)
 
     assert second.port == first.port

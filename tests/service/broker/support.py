@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from grpc_api.contract.log import Append, Appended, Fetch, Fetched, FetchPartition
+from grpc_api.contract.core import Core
+from grpc_api.contract.log import Append, Appended, Fetch, Fetched, FetchPartition, Log
 from grpc_api.contract.ready import settled
 from grpc_api.contract.topics import NewTopic
 from service.http import Readiness
@@ -36,8 +37,8 @@ class Running:
 
     def __init__(self, node: Node, store: FaultyStore) -> None:
         self.node = node
-        self.core = node.core
-        self.log = node.core.log
+        self.core: Core = node.core
+        self.log: Log = node.core.log
         self.store = store
 
     async def create(self, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
@@ -88,6 +89,12 @@ class Running:
         """Returns once nothing of the partition's past is on the local disk."""
         hot = self.node.partitions.get(TopicPartition(topic, partition)).log.hot
         await until(lambda: hot.local_start_offset == hot.end_offset)
+
+
+async def filled(node: Running, count: int = 40, configs: dict[str, str] | None = None) -> None:
+    await node.create("t", configs={**TIERED, **(configs or {})})
+    for i in range(count):
+        await node.append("t", b"%03d" % i * 50)
 
 
 def batch(*values: bytes, **fields: object) -> bytes:

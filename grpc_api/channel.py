@@ -1,0 +1,30 @@
+"""A channel to a node, and calls on it that fail as LogErrors."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from grpc_api.limits import CLIENT_OPTIONS
+from grpc_api.messages.errors import error_of_call
+
+#: What a call without a time of its own may take.
+CALL_TIMEOUT_S = 60.0
+
+Answer = TypeVar("Answer")
+
+
+def open_channel(address: str) -> Any:
+    """A channel of the running loop; connects at its first call. `address` is HOST:PORT."""
+    return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
+
+
+async def answered(call: Awaitable[Answer], address: str) -> Answer:
+    """The call's answer; raises the LogError that it ended with."""
+    try:
+        return await call
+    except grpc.aio.AioRpcError as failure:
+        raise error_of_call(failure, address) from None

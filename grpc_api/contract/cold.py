@@ -1,0 +1,58 @@
+"""What of a topic lies in the bucket, as its manifests say: for those who read the objects themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from storage_tiers.errors import LogError
+from storage_tiers.types import TopicPartition
+
+#: Ranges in one answer.
+MAX_RANGES = 64
+
+
+class ColdManifest(NamedTuple):
+    """One partition's manifest: offsets [log_start, end) are in the bucket. `commit` 0: nothing was committed yet.
+
+    `key` is relative to the store's prefix, `committed_at_ms` by the writer's clock; `bytes` counts record batches.
+    """
+
+    partition: int
+    key: str
+    commit: int
+    committed_at_ms: int
+    leader_epoch: int
+    log_start: int
+    end: int
+    ranges: int
+    records: int
+    bytes: int
+
+
+class ColdRange(NamedTuple):
+    """Offsets [base, end) in bytes [position, position + length) of the object `key`; keys are relative to the store's
+    prefix. `added_commit` is the commit that brought it."""
+
+    base: int
+    end: int
+    key: str
+    position: int
+    length: int
+    sidecar_key: str
+    records: int
+    min_timestamp: int
+    max_timestamp: int
+    crc32c: int
+    added_commit: int
+
+
+class Cold(Protocol):
+    """Every method raises UnknownTopicOrPartition, and InvalidRequest on a node without a store."""
+
+    async def manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
+        """One for each partition, from the newest manifest that this node has seen or written."""
+
+    async def ranges(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdRange]:
+        """Up to MAX_RANGES live ranges in offset order, the first one that ends after `start_offset`; none: there are no
+        more. Ask on from the last one's end. Raises TierUnavailable where the store must be asked and does not answer."""

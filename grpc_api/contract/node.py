@@ -1,0 +1,65 @@
+"""What only the node itself can answer: its disk, its producers, its part in the quorum. Not served across a channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from grpc_api.contract.core import Core
+from storage_tiers.errors import LogError
+from storage_tiers.types import TopicPartition
+
+
+class LogReplica(NamedTuple):
+    """`size_bytes` is what lies on the disk (not in the bucket), `offset_lag` how far the high watermark is ahead."""
+
+    partition: TopicPartition
+    size_bytes: int
+    offset_lag: int = 0
+
+
+class LogDirectory(NamedTuple):
+    """Of one data directory: bytes of its file system (-1 where the disk does not say), and what is in it."""
+
+    path: str
+    total_bytes: int
+    usable_bytes: int
+    replicas: Sequence[LogReplica]
+    error: LogError | None = None
+
+
+class ActiveProducer(NamedTuple):
+    """What a partition remembers of an idempotent producer; -1 where there is nothing to say."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start: int
+
+
+class QuorumDescription(NamedTuple):
+    """The metadata log's leader, its term, and the offset after its last durable entry. `now_ms` is when this was so."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    now_ms: int
+
+
+class Node(Protocol):
+    def log_directories(self) -> Sequence[LogDirectory]:
+        """Every data directory with all of its partitions. Asks the disk; may block for as long."""
+
+    def producers(self, partition: TopicPartition) -> Sequence[ActiveProducer]:
+        """Who has written with a producer id lately. UnknownTopicOrPartition where this node does not hold it."""
+
+    def quorum(self) -> QuorumDescription: ...
+
+
+class NodeCore(Core, Protocol):
+    """The core of this very process, as its Kafka face holds it."""
+
+    @property
+    def node(self) -> Node: ...

@@ -1,0 +1,153 @@
+"""LogError to what a gRPC caller learns, and back: one table for both ends.
+
+A call that fails ends with the status of the table; its trailing metadata holds, under the key that rich gRPC errors use
+everywhere, a message equal on the wire to google.rpc.Status with one `ErrorDetail`: Kafka's name, tidelog's finer one,
+whether to retry, and the advice. A part of a call that fails bears the same ErrorDetail. What is no LogError is a defect
+of the node: the caller learns INTERNAL and nothing of its insides.
+
+Not promised: that an older client knows every reason. It then gets a LogError with the sentence and Kafka's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import grpc
+
+from grpc_api.proto import errors_pb2 as pb
+from storage_tiers import errors as log
+from storage_tiers.errors import Advice, LogError
+
+#: Where rich gRPC errors stand (https://grpc.io/docs/guides/error, "Richer error model").
+DETAILS_KEY = "grpc-status-details-bin"
+_TYPE_URL = "type.googleapis.com/tidelog.v1.ErrorDetail"
+
+_Code = grpc.StatusCode
+
+
+class Meaning(NamedTuple):
+    """Kafka's name of an error, and the status of a call that ends with it."""
+
+    kafka: str
+    status: grpc.StatusCode
+
+
+#: gRPC: UNAVAILABLE may be retried as it is, ABORTED from a higher level, FAILED_PRECONDITION not at all.
+TABLE: Mapping[type[LogError], Meaning] = {
+    LogError: Meaning("UNKNOWN_SERVER_ERROR", _Code.DATA_LOSS),
+    log.UnknownTopicOrPartition: Meaning("UNKNOWN_TOPIC_OR_PARTITION", _Code.NOT_FOUND),
+    log.UnknownTopicId: Meaning("UNKNOWN_TOPIC_ID", _Code.NOT_FOUND),
+    log.InconsistentTopicId: Meaning("INCONSISTENT_TOPIC_ID", _Code.ABORTED),
+    log.OffsetOutOfRange: Meaning("OFFSET_OUT_OF_RANGE", _Code.OUT_OF_RANGE),
+    log.OffsetNotAvailable: Meaning("OFFSET_NOT_AVAILABLE", _Code.UNAVAILABLE),
+    log.NotLeader: Meaning("NOT_LEADER_OR_FOLLOWER", _Code.ABORTED),
+    log.LeaderNotAvailable: Meaning("LEADER_NOT_AVAILABLE", _Code.UNAVAILABLE),
+    log.FencedLeaderEpoch: Meaning("FENCED_LEADER_EPOCH", _Code.ABORTED),
+    log.UnknownLeaderEpoch: Meaning("UNKNOWN_LEADER_EPOCH", _Code.UNAVAILABLE),
+    log.CorruptRecord: Meaning("CORRUPT_MESSAGE", _Code.INVALID_ARGUMENT),
+    log.InvalidRecord: Meaning("INVALID_RECORD", _Code.INVALID_ARGUMENT),
+    log.InvalidTimestamp: Meaning("INVALID_TIMESTAMP", _Code.INVALID_ARGUMENT),
+    log.RecordTooLarge: Meaning("MESSAGE_TOO_LARGE", _Code.INVALID_ARGUMENT),
+    log.RecordBatchTooLarge: Meaning("RECORD_LIST_TOO_LARGE", _Code.INVALID_ARGUMENT),
+    log.UnsupportedMessageFormat: Meaning("UNSUPPORTED_FOR_MESSAGE_FORMAT", _Code.INVALID_ARGUMENT),
+    log.UnsupportedCompression: Meaning("UNSUPPORTED_COMPRESSION_TYPE", _Code.INVALID_ARGUMENT),
+    log.OutOfOrderSequence: Meaning("OUT_OF_ORDER_SEQUENCE_NUMBER", _Code.INVALID_ARGUMENT),
+    log.DuplicateSequence: Meaning("DUPLICATE_SEQUENCE_NUMBER", _Code.INVALID_ARGUMENT),
+    log.InvalidProducerEpoch: Meaning("INVALID_PRODUCER_EPOCH", _Code.FAILED_PRECONDITION),
+    log.InvalidTransactionState: Meaning("INVALID_TXN_STATE", _Code.INVALID_ARGUMENT),
+    log.UnknownProducerId: Meaning("UNKNOWN_PRODUCER_ID", _Code.INVALID_ARGUMENT),
+    log.InvalidRequest: Meaning("INVALID_REQUEST", _Code.INVALID_ARGUMENT),
+    log.UnsupportedVersion: Meaning("UNSUPPORTED_VERSION", _Code.INVALID_ARGUMENT),
+    log.InvalidRequiredAcks: Meaning("INVALID_REQUIRED_ACKS", _Code.INVALID_ARGUMENT),
+    log.RequestTimedOut: Meaning("REQUEST_TIMED_OUT", _Code.DEADLINE_EXCEEDED),
+    log.NotEnoughReplicas: Meaning("NOT_ENOUGH_REPLICAS", _Code.UNAVAILABLE),
+    log.InvalidTopic: Meaning("INVALID_TOPIC_EXCEPTION", _Code.INVALID_ARGUMENT),
+    log.TopicExists: Meaning("TOPIC_ALREADY_EXISTS", _Code.ALREADY_EXISTS),
+    log.TopicDeletionDisabled: Meaning("TOPIC_DELETION_DISABLED", _Code.INVALID_ARGUMENT),
+    log.InvalidPartitions: Meaning("INVALID_PARTITIONS", _Code.INVALID_ARGUMENT),
+    log.InvalidReplicationFactor: Meaning("INVALID_REPLICATION_FACTOR", _Code.INVALID_ARGUMENT),
+    log.InvalidReplicaAssignment: Meaning("INVALID_REPLICA_ASSIGNMENT", _Code.INVALID_ARGUMENT),
+    log.InvalidConfig: Meaning("INVALID_CONFIG", _Code.INVALID_ARGUMENT),
+    log.PolicyViolation: Meaning("POLICY_VIOLATION", _Code.INVALID_ARGUMENT),
+    log.StorageError: Meaning("KAFKA_STORAGE_ERROR", _Code.UNAVAILABLE),
+    log.TierUnavailable: Meaning("KAFKA_STORAGE_ERROR", _Code.UNAVAILABLE),
+    log.TierObjectMissing: Meaning("KAFKA_STORAGE_ERROR", _Code.UNAVAILABLE),
+    log.PreconditionFailed: Meaning("KAFKA_STORAGE_ERROR", _Code.UNAVAILABLE),
+    log.StoreRefused: Meaning("KAFKA_STORAGE_ERROR", _Code.INVALID_ARGUMENT),
+    log.DirectoryLocked: Meaning("KAFKA_STORAGE_ERROR", _Code.INVALID_ARGUMENT),
+    log.TierCorrupt: Meaning("CORRUPT_MESSAGE", _Code.DATA_LOSS),
+    log.FencedWriter: Meaning("NOT_LEADER_OR_FOLLOWER", _Code.FAILED_PRECONDITION),
+    log.MetadataCorrupt: Meaning("UNKNOWN_SERVER_ERROR", _Code.DATA_LOSS),
+}
+
+_ADVICE: Mapping[Advice, pb.Advice.ValueType] = {
+    Advice.RETRY: pb.ADVICE_RETRY,
+    Advice.REDIRECT: pb.ADVICE_REDIRECT,
+    Advice.STOP: pb.ADVICE_STOP,
+    Advice.FIX: pb.ADVICE_FIX,
+    Advice.PAGE: pb.ADVICE_PAGE,
+}
+_REASONS: Mapping[str, type[LogError]] = {kind.__name__: kind for kind in TABLE}
+_UNKNOWN = TABLE[LogError]
+
+
+def retriable(error: LogError) -> bool:
+    """The same request may succeed when it is sent again, after a look at the metadata perhaps."""
+    return error.advice in (Advice.RETRY, Advice.REDIRECT)
+
+
+def meaning(error: LogError) -> Meaning:
+    return TABLE.get(type(error), _UNKNOWN)
+
+
+def detail_of(error: LogError) -> pb.ErrorDetail:
+    return pb.ErrorDetail(
+        kafka_error=meaning(error).kafka,
+        reason=type(error).__name__,
+        retriable=retriable(error),
+        advice=_ADVICE[error.advice],
+        message=str(error),
+    )
+
+
+def error_of(detail: pb.ErrorDetail) -> LogError:
+    kind = _REASONS.get(detail.reason)
+    return LogError(f"{detail.kafka_error}: {detail.message}") if kind is None else kind(detail.message)
+
+
+def trailing_metadata(error: LogError) -> tuple[tuple[str, bytes], ...]:
+    status = pb.Status(code=meaning(error).status.value[0], message=str(error))
+    status.details.add(type_url=_TYPE_URL, value=detail_of(error).SerializeToString())
+    return ((DETAILS_KEY, status.SerializeToString()),)
+
+
+def detail_in(metadata: Sequence[tuple[str, Any]] | None) -> pb.ErrorDetail | None:
+    """The detail in a failed call's trailing metadata; None if there is none, as where the channel failed."""
+    for key, value in metadata or ():
+        if key == DETAILS_KEY:
+            for packed in pb.Status.FromString(value).details:
+                if packed.type_url == _TYPE_URL:
+                    return pb.ErrorDetail.FromString(packed.value)
+    return None
+
+
+#: What a call that ended without a detail means: the channel, or gRPC itself, ended it.
+_WITHOUT_DETAIL: Mapping[grpc.StatusCode, type[LogError]] = {
+    _Code.UNAVAILABLE: log.LeaderNotAvailable,
+    _Code.DEADLINE_EXCEEDED: log.RequestTimedOut,
+    _Code.CANCELLED: log.LeaderNotAvailable,
+    _Code.RESOURCE_EXHAUSTED: log.RecordTooLarge,
+    _Code.UNIMPLEMENTED: log.UnsupportedVersion,
+    _Code.INVALID_ARGUMENT: log.InvalidRequest,
+}
+
+
+def error_of_call(failure: Any, address: str) -> LogError:
+    """The LogError that ended a call (a grpc.RpcError). LeaderNotAvailable where the node cannot be reached or ended:
+    whether the call did anything is open then. RecordTooLarge for a message beyond the bound of either end."""
+    detail = detail_in(failure.trailing_metadata())
+    if detail is not None:
+        return error_of(detail)
+    kind = _WITHOUT_DETAIL.get(failure.code(), LogError)
+    return kind(f"{address}: {failure.code().name}: {failure.details()}")

@@ -1,0 +1,98 @@
+"""The core's contract over a channel: what a gateway in another process holds instead of the core itself.
+
+    async with RemoteCore.connect("127.0.0.1:9093", clock=SystemClock(), rng=SystemRng()) as core:
+        core.topics.describe(None)
+
+The same Protocols, the same tests (`tests/conformance/contract.py`). What a channel adds: a node that cannot be reached
+answers LeaderNotAvailable, and an append whose answer was lost RequestTimedOut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from grpc_api.channel import CALL_TIMEOUT_S, answered, open_channel
+from grpc_api.contract.cold import ColdManifest, ColdRange
+from grpc_api.contract.topics import ConfigAlteration, ConfigEntry, Resource
+from grpc_api.messages.cold import manifest_of, range_of
+from grpc_api.messages.topics import alteration_message, entry_of
+from grpc_api.proto import cold_pb2
+from grpc_api.proto import configs_pb2 as pb
+from grpc_api.proto.cold_pb2_grpc import ColdStub
+from grpc_api.proto.configs_pb2_grpc import ConfigsStub
+from grpc_api.remote_log import RemoteLog
+from grpc_api.remote_topics import RemoteTopics
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.errors import LogError
+from storage_tiers.types import TopicPartition
+
+
+class RemoteConfigs:
+    def __init__(self, channel: Any, address: str) -> None:
+        self._address = address
+        self._stub: Any = ConfigsStub(channel)
+
+    async def describe_configs(self, resource: Resource, keys: Sequence[str] | None = None) -> Sequence[ConfigEntry]:
+        request = pb.DescribeConfigsRequest(
+            resource=pb.Resource(kind=resource.kind, name=resource.name),
+            names=None if keys is None else pb.ConfigNames(names=keys),
+        )
+        answer = await answered(self._stub.Describe(request, timeout=CALL_TIMEOUT_S), self._address)
+        return [entry_of(each) for each in answer.entries]
+
+    async def alter_configs(
+        self, resource: Resource, alterations: Sequence[ConfigAlteration], *, validate_only: bool = False
+    ) -> None:
+        request = pb.AlterConfigsRequest(
+            resource=pb.Resource(kind=resource.kind, name=resource.name),
+            alterations=map(alteration_message, alterations),
+            validate_only=validate_only,
+        )
+        await answered(self._stub.Alter(request, timeout=CALL_TIMEOUT_S), self._address)
+
+
+class RemoteCold:
+    def __init__(self, channel: Any, address: str) -> None:
+        self._address = address
+        self._stub: Any = ColdStub(channel)
+
+    async def manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
+        request = cold_pb2.ManifestsRequest(topic=topic)
+        answer = await answered(self._stub.Manifests(request, timeout=CALL_TIMEOUT_S), self._address)
+        return [manifest_of(each) for each in answer.manifests]
+
+    async def ranges(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdRange]:
+        request = cold_pb2.RangesRequest(
+            topic=partition.topic, partition=partition.partition, start_offset=start_offset
+        )
+        call = self._stub.Ranges(request, timeout=CALL_TIMEOUT_S)
+        try:
+            first = await answered(anext(aiter(call), None), self._address)
+        finally:
+            call.cancel()
+        return [] if first is None else [range_of(each) for each in first.ranges]
+
+
+class RemoteCore:
+    """Satisfies `grpc_api.contract.core.Core`. Made by `connect`."""
+
+    def __init__(self, channel: Any, address: str, clock: Clock, rng: Rng) -> None:
+        self.topics = RemoteTopics(channel, address, clock, rng)
+        self.log = RemoteLog(channel, address, self.topics.topic_name)
+        self.configs = RemoteConfigs(channel, address)
+        self.cold = RemoteCold(channel, address)
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls, address: str, *, clock: Clock, rng: Rng) -> AsyncIterator[RemoteCore]:
+        """A core on the node at `address` (HOST:PORT of its gRPC face), until the block ends."""
+        async with open_channel(address) as channel:
+            core = cls(channel, address, clock, rng)
+            await core.topics.open()
+            try:
+                yield core
+            finally:
+                await core.log.close()
+                await core.topics.close()

@@ -1,0 +1,182 @@
+"""The contract's `Topics` over a channel: answered from a copy of the node's metadata that one stream keeps up to date.
+
+Invariant: what a call of this object changed, `describe` shows when the call returns. While the node does not answer, the
+copy stands still, and the stream is opened again with growing pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import grpc.aio
+
+from grpc_api.channel import CALL_TIMEOUT_S, answered
+from grpc_api.contract.topics import ClusterDescription, CreatedTopic, NewTopic, TopicDescription
+from grpc_api.messages.topics import (
+    assignment_messages,
+    cluster_of,
+    created_of,
+    deleted_of,
+    new_topic_message,
+    topic_of,
+)
+from grpc_api.proto import topics_pb2 as pb
+from grpc_api.proto.topics_pb2_grpc import TopicsStub
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.backoff import Backoff, BackoffSettings
+from storage_tiers.errors import (
+    InvalidTopic,
+    LeaderNotAvailable,
+    LogError,
+    RequestTimedOut,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from storage_tiers.types import TopicId
+
+#: Pauses between attempts to open the stream again, in seconds.
+RECONNECT = BackoffSettings(first=0.1, longest=2.0)
+_LEGAL_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
+
+
+class RemoteTopics:
+    """`open` before use; `close` after it."""
+
+    def __init__(self, channel: Any, address: str, clock: Clock, rng: Rng) -> None:
+        self._address = address
+        self._stub: Any = TopicsStub(channel)
+        self._clock = clock
+        self._backoff = Backoff(RECONNECT, rng)
+        self._cluster: ClusterDescription | None = None
+        self._topics: dict[TopicId, TopicDescription] = {}
+        self._names: dict[str, TopicId] = {}
+        self._version = 0
+        self._updated = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = []
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def open(self, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """Returns once the metadata is here. LeaderNotAvailable if it is not within `timeout_s`."""
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._cluster is None:
+                    await self._updated.wait()
+        except TimeoutError:
+            await self.close()
+            raise LeaderNotAvailable(f"{self._address} did not answer within {timeout_s} s; is a node there?") from None
+
+    async def close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watcher
+
+    # --- the copy -----------------------------------------------------------------------------------------------------
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async for update in self._stub.Watch(pb.WatchRequest(), wait_for_ready=True):
+                    self._apply(update)
+                    self._backoff.succeeded()
+            except grpc.aio.AioRpcError:
+                pass
+            await self._clock.sleep(self._backoff.next_delay())
+
+    def _apply(self, update: pb.MetadataUpdate) -> None:
+        if update.complete:
+            self._topics.clear()
+        if update.HasField("cluster"):
+            self._cluster = cluster_of(update.cluster)
+        for topic_id in update.deleted_topic_ids:
+            self._topics.pop(TopicId(topic_id), None)
+        for message in update.topics:
+            topic = topic_of(message)
+            self._topics[topic.topic_id] = topic
+        self._names = {topic.name: topic_id for topic_id, topic in self._topics.items()}
+        # A complete update is of now, whatever the versions of an earlier life of the node were.
+        self._version = update.version
+        updated, self._updated = self._updated, asyncio.Event()
+        updated.set()
+        for listener in tuple(self._listeners):
+            listener()
+
+    async def _see(self, version: int) -> None:
+        """Returns once the copy shows that version, or one of a later life of the node."""
+        newest = self._version
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                while newest <= self._version < version:
+                    newest = self._version
+                    await self._updated.wait()
+        except TimeoutError:
+            raise RequestTimedOut(f"{self._address} made the change, but did not show it in time; ask again") from None
+
+    # --- what there is ------------------------------------------------------------------------------------------------
+    def cluster(self) -> ClusterDescription:
+        if self._cluster is None:
+            raise LeaderNotAvailable(f"{self._address} has not answered yet; ask again")
+        return self._cluster
+
+    def describe(
+        self, names: Sequence[str] | None = None, topic_ids: Sequence[TopicId] = ()
+    ) -> Sequence[TopicDescription | LogError]:
+        if names is None and not topic_ids:
+            return list(self._topics.values())
+        answers: list[TopicDescription | LogError] = [self._named(name) for name in names or ()]
+        for topic_id in topic_ids:
+            known = self._topics.get(topic_id)
+            answers.append(known or UnknownTopicId(f"this cluster has no topic with the id {topic_id}"))
+        return answers
+
+    def _named(self, name: str) -> TopicDescription | LogError:
+        topic_id = self._names.get(name)
+        if topic_id is not None:
+            return self._topics[topic_id]
+        if _LEGAL_NAME.match(name) is None:
+            return InvalidTopic(f"{name!r} is no topic name: 1 to 249 letters, digits, '.', '_' and '-'")
+        return UnknownTopicOrPartition(f"this cluster has no topic {name!r}")
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        known = self._topics.get(topic_id)
+        return None if known is None else known.name
+
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        self._listeners.append(listener)
+        return partial(self._listeners.remove, listener)
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+    async def create(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> Sequence[CreatedTopic | LogError]:
+        request = pb.CreateTopicsRequest(topics=map(new_topic_message, topics), validate_only=validate_only)
+        answer = await answered(self._stub.Create(request, timeout=CALL_TIMEOUT_S), self._address)
+        await self._see(answer.version)
+        return [created_of(each) for each in answer.topics]
+
+    async def auto_create(self, names: Sequence[str]) -> None:
+        request = pb.AutoCreateRequest(names=names)
+        answer = await answered(self._stub.AutoCreate(request, timeout=CALL_TIMEOUT_S), self._address)
+        await self._see(answer.version)
+
+    async def delete(
+        self, names: Sequence[str], topic_ids: Sequence[TopicId] = ()
+    ) -> Sequence[tuple[str, TopicId] | LogError]:
+        request = pb.DeleteTopicsRequest(names=names, topic_ids=topic_ids)
+        answer = await answered(self._stub.Delete(request, timeout=CALL_TIMEOUT_S), self._address)
+        await self._see(answer.version)
+        return [deleted_of(each) for each in answer.topics]
+
+    async def create_partitions(
+        self, topic: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool = False
+    ) -> None:
+        request = pb.CreatePartitionsRequest(
+            topic=topic, count=count, assignments=assignment_messages(assignments), validate_only=validate_only
+        )
+        answer = await answered(self._stub.CreatePartitions(request, timeout=CALL_TIMEOUT_S), self._address)
+        await self._see(answer.version)

@@ -1,0 +1,33 @@
+"""`tidelog.v1.Configs` over the core's contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grpc_api.contract.core import Core
+from grpc_api.messages.topics import alteration_of, entry_message, resource_of
+from grpc_api.proto import configs_pb2 as pb
+from grpc_api.proto.configs_pb2_grpc import ConfigsServicer
+from grpc_api.servicers.errors import answers_errors
+
+
+class CoreConfigs(ConfigsServicer):
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    @answers_errors
+    async def Describe(  # noqa: N802
+        self, request: pb.DescribeConfigsRequest, context: Any
+    ) -> pb.DescribeConfigsResponse:
+        names = list(request.names.names) if request.HasField("names") else None
+        entries = await self._core.configs.describe_configs(resource_of(request.resource), names)
+        return pb.DescribeConfigsResponse(entries=map(entry_message, entries))
+
+    @answers_errors
+    async def Alter(self, request: pb.AlterConfigsRequest, context: Any) -> pb.AlterConfigsResponse:  # noqa: N802
+        await self._core.configs.alter_configs(
+            resource_of(request.resource),
+            [alteration_of(each) for each in request.alterations],
+            validate_only=request.validate_only,
+        )
+        return pb.AlterConfigsResponse()

@@ -1,0 +1,94 @@
+"""One fetch stream: fetch, cut to whole batches, send, go on from where they end.
+
+Invariants: the next read begins only when the last message has been taken by HTTP/2's window, so a stream holds one
+message; each partition's batches come once, whole and in order; a partition that found no room goes first the next time.
+A stream whose partition fails sends what the others had, then ends with that error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from grpc_api.contract.log import Fetch, Fetched, FetchPartition, Log
+from grpc_api.messages.errors import error_of
+from grpc_api.proto import log_pb2 as pb
+from grpc_api.servicers.fetching import fetched, message_of, records_of
+from storage_tiers.cold.byte_budget import ByteBudget
+from storage_tiers.errors import InvalidRequest, LogError
+from storage_tiers.records.walker import scan_batches
+
+#: How long a stream may be silent, unless it is asked for something else; and the shortest that may be asked for, so that
+#: an idle stream does not spin.
+DEFAULT_SILENCE_MS = 10_000
+LEAST_SILENCE_MS = 100
+
+Send = Callable[[pb.FetchResponse], Awaitable[None]]
+
+
+class _Follower:
+    """Where one stream stands: partitions in the order of the next read, each with its place in the request."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        wait_ms = fetch.max_wait_ms or DEFAULT_SILENCE_MS
+        if wait_ms < LEAST_SILENCE_MS:
+            raise InvalidRequest(f"a stream waits at least {LEAST_SILENCE_MS} ms for records, not {wait_ms}")
+        if not fetch.partitions:
+            raise InvalidRequest("a stream reads at least one partition")
+        if fetch.max_bytes < 1:
+            raise InvalidRequest("a stream needs max_bytes: records that one message may hold, in bytes")
+        self._fetch = fetch._replace(max_wait_ms=wait_ms, min_bytes=max(1, fetch.min_bytes))
+        self._order: list[tuple[int, FetchPartition]] = list(enumerate(fetch.partitions))
+        self._told: dict[int, tuple[int, int, int]] = {}
+
+    def next_fetch(self) -> Fetch:
+        # The first answer comes at once: it says where each partition stands.
+        waits = self._fetch if self._told else self._fetch._replace(max_wait_ms=0)
+        return waits._replace(partitions=[wanted for _, wanted in self._order])
+
+    async def message(self, answers: list[Fetched]) -> pb.FetchResponse:
+        """What these answers have to say; moves every partition on."""
+        parts: list[pb.FetchedPartition] = []
+        served: list[tuple[int, FetchPartition]] = []
+        waiting: list[tuple[int, FetchPartition]] = []
+        for (index, wanted), answer in zip(self._order, answers, strict=True):
+            records, following = _whole_batches(await records_of(answer), wanted.offset)
+            bounds = (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset)
+            if records or answer.error or answer.diverging or self._told.get(index) != bounds:
+                parts.append(message_of(index, answer, records))
+            self._told[index] = bounds
+            (served if records else waiting).append((index, wanted._replace(offset=following)))
+        self._order = waiting + served
+        return pb.FetchResponse(partitions=parts)
+
+
+async def follow(log: Log, fetch: Fetch, budget: ByteBudget, send: Send) -> None:
+    """Never returns: raises the LogError of the first partition that fails, or is cancelled."""
+    follower = _Follower(fetch)
+    while True:
+        async with fetched(log, follower.next_fetch(), budget) as answers:
+            message = await follower.message(list(answers))
+            failure = _take_failure(message)
+            if failure is None or message.partitions:
+                await send(message)
+        if failure is not None:
+            raise failure
+
+
+def _take_failure(message: pb.FetchResponse) -> LogError | None:
+    """The first error of the message, whose other parts stay."""
+    failed = [part for part in message.partitions if part.HasField("error")]
+    if not failed:
+        return None
+    for part in failed:
+        message.partitions.remove(part)
+    return error_of(failed[0].error)
+
+
+def _whole_batches(records: bytes, offset: int) -> tuple[bytes, int]:
+    """The whole batches at the front of `records`, and the offset after them."""
+    if not records:
+        return records, offset
+    found, stopped, _ = scan_batches(records, 0, len(records))
+    if not found:
+        return b"", offset
+    return records if stopped == len(records) else records[:stopped], max(offset, found[-1][3])

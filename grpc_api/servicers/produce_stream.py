@@ -1,0 +1,174 @@
+"""One produce stream: requests are appended as they arrive, answered as they commit, never more than a few under way.
+
+    requests ──> appended in the order sent ──┬─ committed already ──────────────> outbox ──> the caller
+                                              └─ waiting ──> commits, in order ──> outbox
+
+Invariants: at most MAX_UNDER_WAY requests between their arrival and their last answer; beyond it nothing is read, so
+HTTP/2's window stops the caller. A request is appended only if its sequence is the next one. Whatever ends the stream,
+what was appended stays, and its answers go out before the error does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from grpc_api.contract.core import Core
+from grpc_api.contract.log import Append, Appended
+from grpc_api.contract.ready import settled
+from grpc_api.messages.log import appends_of, result_message
+from grpc_api.proto import log_pb2 as pb
+from grpc_api.servicers.tokens import decode_token, encode_token
+from storage_tiers.errors import InvalidRequest, LogError, OutOfOrderSequence
+from storage_tiers.records.batch import HEADER_BYTES, read_header
+from storage_tiers.types import NO_PRODUCER_ID
+
+#: Requests between their arrival and their last answer.
+MAX_UNDER_WAY = 32
+
+Send = Callable[[pb.ProduceStreamResponse], Awaitable[None]]
+
+
+class _Waiting(NamedTuple):
+    """An appended request whose commit must be told."""
+
+    sequence: int
+    results: Sequence[Appended | LogError]
+    follows: bool  # an `appended` has gone out before
+
+
+async def committed(result: Appended | LogError) -> Appended | LogError:
+    """The same, once it is committed; or why it never will be."""
+    if isinstance(result, LogError) or result.committed is None:
+        return result
+    try:
+        await result.committed
+    except LogError as error:
+        return error
+    return result
+
+
+class ProduceSession:
+    """`run` serves one stream to its end. Raises the LogError that ends it before the caller does."""
+
+    def __init__(self, core: Core, send: Send) -> None:
+        self._core = core
+        self._send = send
+        self._identity = (NO_PRODUCER_ID, -1)
+        self._idempotent = False
+        self._next = 0
+        self._room = asyncio.Semaphore(MAX_UNDER_WAY)
+        # Bounded by `_room`: a request is in one of them at most, and in `_outbox` at most twice.
+        self._commits: asyncio.Queue[_Waiting | None] = asyncio.Queue()
+        self._outbox: asyncio.Queue[tuple[pb.ProduceStreamResponse, bool] | None] = asyncio.Queue()
+
+    async def run(self, requests: AsyncIterator[pb.ProduceStreamRequest]) -> None:
+        reader = asyncio.ensure_future(self._read(requests))
+        committer = asyncio.ensure_future(self._commit())
+        try:
+            while (item := await self._outbox.get()) is not None:
+                response, last = item
+                await self._send(response)
+                if last:
+                    self._room.release()
+            await reader
+        finally:
+            for task in (reader, committer):
+                task.cancel()
+            await asyncio.gather(reader, committer, return_exceptions=True)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+    async def _read(self, requests: AsyncIterator[pb.ProduceStreamRequest]) -> None:
+        try:
+            await self._open(await anext(aiter(requests), None))
+            async for request in requests:
+                await self._room.acquire()
+                await self._append(request)
+        finally:
+            # What was appended is answered first, then the stream ends.
+            self._commits.put_nowait(None)
+
+    async def _open(self, first: pb.ProduceStreamRequest | None) -> None:
+        if first is None or not first.HasField("open"):
+            raise InvalidRequest("a produce stream begins with `open`")
+        wanted = first.open
+        self._idempotent = wanted.idempotent
+        token = b""
+        if wanted.idempotent:
+            cluster = self._core.topics.cluster().cluster_id
+            if wanted.token:
+                self._identity = decode_token(cluster, wanted.token)
+            else:
+                self._identity = await self._core.log.init_producer_id(None)
+            token = encode_token(cluster, *self._identity)
+        elif wanted.token:
+            raise InvalidRequest("only an idempotent stream has a token: set `idempotent` too")
+        opened = pb.Opened(producer_id=self._identity[0], producer_epoch=self._identity[1], token=token)
+        self._outbox.put_nowait((pb.ProduceStreamResponse(opened=opened), False))
+
+    async def _append(self, message: pb.ProduceStreamRequest) -> None:
+        if not message.HasField("produce"):
+            raise InvalidRequest("a produce stream is opened once; what follows is `produce`")
+        sequence, request = message.produce.sequence, message.produce.request
+        if sequence != self._next:
+            raise OutOfOrderSequence(
+                f"request {self._next} of this stream comes next, not {sequence}; nothing of it was appended"
+            )
+        self._next += 1
+        appends = appends_of(request)
+        transactional_id = request.transactional_id if request.HasField("transactional_id") else None
+        results = await self._appended(appends, transactional_id)
+        waits = any(isinstance(each, Appended) and each.committed is not None for each in results)
+        if request.acks == pb.ACKS_LEADER:
+            self._answer(_response(sequence, results, committed=False), last=not waits)
+        if waits or request.acks == pb.ACKS_ALL:
+            self._commits.put_nowait(_Waiting(sequence, results, request.acks == pb.ACKS_LEADER))
+
+    async def _appended(self, appends: Sequence[Append], transactional_id: str | None) -> Sequence[Appended | LogError]:
+        if not self._idempotent:
+            return await settled(self._core.log.append(appends, transactional_id=transactional_id))
+        refused = {place: error for place, each in enumerate(appends) if (error := self._foreign(each)) is not None}
+        allowed = [each for place, each in enumerate(appends) if place not in refused]
+        results = iter(await settled(self._core.log.append(allowed, transactional_id=transactional_id)))
+        return [refused[place] if place in refused else next(results) for place in range(len(appends))]
+
+    def _foreign(self, wanted: Append) -> LogError | None:
+        """A batch of another producer. One without a whole header is left to the log, which says what is wrong with it."""
+        if len(wanted.batch) < HEADER_BYTES:
+            return None
+        try:
+            header = read_header(wanted.batch)
+        except LogError as error:
+            return error
+        if (header.producer_id, header.producer_epoch) == self._identity:
+            return None
+        return InvalidRequest(
+            f"{wanted.partition}: the batch bears producer id {header.producer_id} and epoch {header.producer_epoch}, this "
+            f"stream's are {self._identity[0]} and {self._identity[1]}"
+        )
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+    async def _commit(self) -> None:
+        try:
+            while (waiting := await self._commits.get()) is not None:
+                results = [await committed(each) for each in waiting.results]
+                self._answer(_response(waiting.sequence, results, committed=True, follows=waiting.follows), last=True)
+        finally:
+            self._outbox.put_nowait(None)
+
+    def _answer(self, response: pb.ProduceStreamResponse, *, last: bool) -> None:
+        self._outbox.put_nowait((response, last))
+
+
+def _response(
+    sequence: int, results: Sequence[Appended | LogError], *, committed: bool, follows: bool = False
+) -> pb.ProduceStreamResponse:
+    answer = pb.SequencedResults(
+        sequence=sequence,
+        results=[
+            result_message(each, committed=committed or (isinstance(each, Appended) and each.committed is None))
+            for each in results
+        ],
+    )
+    return pb.ProduceStreamResponse(committed=answer) if follows else pb.ProduceStreamResponse(appended=answer)

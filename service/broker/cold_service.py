@@ -1,0 +1,84 @@
+"""The contract's `Cold`: answered from the roots that this node has seen, pages brought by the tier process."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+
+from grpc_api.contract.cold import MAX_RANGES, ColdManifest, ColdRange
+from service.broker.partition import Partition
+from service.broker.partitions import Partitions
+from storage_tiers.cold.hydrator import Hydrator
+from storage_tiers.cold.lookup import live_bytes
+from storage_tiers.cold.manifest import Entry, Ids, Root, first_root
+from storage_tiers.cold.tier_questions import PageEntries
+from storage_tiers.errors import InvalidRequest, LogError
+from storage_tiers.types import TopicPartition
+
+
+class ColdService:
+    """`hydrator` is None on a node without a store."""
+
+    def __init__(self, partitions: Partitions, hydrator: Hydrator | None, ids_of: Callable[[Partition], Ids]) -> None:
+        self._partitions = partitions
+        self._hydrator = hydrator
+        self._ids_of = ids_of
+
+    async def manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
+        self._check()
+        led = sorted(self._partitions.of_topic(topic), key=lambda each: each.partition)
+        return [self._manifest(partition) for partition in led]
+
+    def _manifest(self, partition: Partition) -> ColdManifest | LogError:
+        try:
+            root = self._root(partition)
+        except LogError as error:
+            return error
+        return ColdManifest(
+            partition=root.ids.partition,
+            key=root.ids.manifest_key,
+            commit=root.commit,
+            committed_at_ms=root.committed_at,
+            leader_epoch=root.leader_epoch,
+            log_start=root.log_start,
+            end=root.end,
+            ranges=len(root.entries) + sum(page.count for page in root.live_pages),
+            records=sum(entry.records for entry in root.entries) + sum(page.records for page in root.live_pages),
+            bytes=live_bytes(root),
+        )
+
+    def _root(self, partition: Partition) -> Root:
+        partition.check_readable()
+        return partition.log.root or first_root(self._ids_of(partition))
+
+    async def ranges(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdRange]:
+        hydrator = self._check()
+        root = self._root(self._partitions.get(partition))
+        start = max(start_offset, root.log_start)
+        for page in root.live_pages:
+            if page.end > start:
+                entries = await hydrator.page_entries(PageEntries(root.ids, page, start))
+                return [_range(entry) for entry in entries[:MAX_RANGES]]
+        first = bisect.bisect_right(root.entries, start, key=lambda entry: entry.end)
+        return [_range(entry) for entry in root.entries[first : first + MAX_RANGES]]
+
+    def _check(self) -> Hydrator:
+        if self._hydrator is None:
+            raise InvalidRequest("this node has no store, so no topic has cold ranges; start it with --store")
+        return self._hydrator
+
+
+def _range(entry: Entry) -> ColdRange:
+    return ColdRange(
+        entry.base,
+        entry.end,
+        entry.key,
+        entry.position,
+        entry.length,
+        entry.sidecar_key,
+        entry.records,
+        entry.min_timestamp,
+        entry.max_timestamp,
+        entry.crc32c,
+        entry.added.commit,
+    )
