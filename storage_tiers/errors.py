@@ -6,8 +6,9 @@ every class of this module exactly once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 
 class Advice(Enum):
@@ -74,13 +75,29 @@ class CorruptRecord(LogError):
     advice = Advice.FIX
 
 
-class InvalidRecord(LogError):
+class RecordFault(NamedTuple):
+    """One record of a refused batch (KIP-467): its place in the batch, from 0, and what is wrong with it."""
+
+    place: int
+    message: str
+
+
+class _NamesRecords(Exception):
+    """`log_start_offset` is the partition's, -1 where it is not known: Kafka tells it along with the faults."""
+
+    def __init__(self, message: str, faults: Sequence[RecordFault] = ()) -> None:
+        super().__init__(message)
+        self.faults = faults
+        self.log_start_offset = -1
+
+
+class InvalidRecord(_NamesRecords, LogError):
     """Well framed, but breaks a rule (control batch from a client, null key on a compacted topic ...)."""
 
     advice = Advice.FIX
 
 
-class InvalidTimestamp(LogError):
+class InvalidTimestamp(_NamesRecords, LogError):
     advice = Advice.FIX
 
 

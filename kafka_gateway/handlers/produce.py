@@ -21,14 +21,24 @@ from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.hot_parse import HotParser, ProduceRequest, produce_answer
 from kafka_gateway.reply import Hangup, Later, Reply
 from kafka_gateway.wire import array_size, nullable_text, text
-from storage_tiers.errors import InvalidRequiredAcks, LogError, RequestTimedOut
+from storage_tiers.errors import (
+    InvalidRecord,
+    InvalidRequiredAcks,
+    InvalidTimestamp,
+    LogError,
+    RecordFault,
+    RequestTimedOut,
+)
 
 logger = logging.getLogger(__name__)
 
 Results: TypeAlias = Sequence[Appended | LogError]
 
+#: Errors that may name single records.
+_NAMING = (InvalidRecord, InvalidTimestamp)
 _ACKS = frozenset(int(acks) for acks in Acks)
 _NONE, _ALL = int(Acks.NONE), int(Acks.ALL)
+_INDEX = struct.Struct(">i")
 _HEAD = struct.Struct(">ii")
 _PARTITION_V3 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
@@ -200,7 +210,7 @@ def _partition(index: int, result: Appended | BaseException, version: int) -> by
         row = (index, 0, result.base_offset, result.log_append_time_ms, result.log_start_offset)
         message = None
     else:
-        row = (index, code_of(result), -1, -1, -1)
+        row = (index, code_of(result), -1, -1, result.log_start_offset if isinstance(result, _NAMING) else -1)
         message = message_of(result).encode()
     if version < 5:
         return _PARTITION_V3.pack(*row[:4])
@@ -208,4 +218,13 @@ def _partition(index: int, result: Appended | BaseException, version: int) -> by
     if version < 8:
         return packed
     flexible = version >= 9
-    return packed + array_size(0, flexible) + nullable_text(message, flexible) + (b"\0" if flexible else b"")
+    faults = _faults(result.faults if isinstance(result, _NAMING) else (), flexible)
+    return packed + faults + nullable_text(message, flexible) + (b"\0" if flexible else b"")
+
+
+def _faults(faults: Sequence[RecordFault], flexible: bool) -> bytes:
+    """The records that are to blame (KIP-467)."""
+    out = [array_size(len(faults), flexible)]
+    for index, message in faults:
+        out += (_INDEX.pack(index), nullable_text(message.encode(), flexible), b"\0" if flexible else b"")
+    return b"".join(out)

@@ -16,13 +16,17 @@ from storage_tiers.clock import Clock
 from storage_tiers.cold.cold_reader import ColdMiss
 from storage_tiers.errors import (
     FencedLeaderEpoch,
+    InvalidRecord,
+    InvalidTimestamp,
     InvalidTransactionState,
     LeaderNotAvailable,
     LogError,
     OffsetOutOfRange,
+    RecordTooLarge,
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
+from storage_tiers.hot.settings import UNBOUNDED
 from storage_tiers.records.batch import (
     BatchHeader,
     check_timestamps,
@@ -31,6 +35,8 @@ from storage_tiers.records.batch import (
     stamp_max_timestamp,
     validate,
 )
+from storage_tiers.records.recompress import recompress
+from storage_tiers.records.rejection import rejection
 from storage_tiers.tiered_log import TieredLog
 from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, FileSlice, TopicId, TopicPartition
 
@@ -97,27 +103,27 @@ class Partition:
         hot = self.log.hot
         settings = hot.settings
         now_ms = self._clock.unix_ms()
-        header = validate(
-            batch, max_bytes=settings.max_message_bytes, compacted=settings.cleanup_compact, deep=self.deep_validation
-        )
-        stamped = -1
-        if settings.timestamp_type == "LogAppendTime":
-            owned = bytearray(batch)
-            stamp_log_append_time(owned, now_ms)
-            batch, stamped = memoryview(owned), now_ms
-            header = read_header(batch)
-        else:
-            check_timestamps(
-                header,
-                now_ms=now_ms,
-                before_max_ms=settings.timestamp_before_max_ms,
-                after_max_ms=settings.timestamp_after_max_ms,
+        try:
+            header = validate(
+                batch,
+                max_bytes=settings.max_message_bytes,
+                compacted=settings.cleanup_compact,
+                deep=self.deep_validation,
             )
-            if header.misstated_max_timestamp and header.highest_timestamp is not None:
-                owned = bytearray(batch)
-                stamp_max_timestamp(owned, header.highest_timestamp)
-                batch = memoryview(owned)
-                header = read_header(batch)
+            stamped = -1
+            if settings.timestamp_type == "CreateTime":
+                check_timestamps(
+                    header,
+                    now_ms=now_ms,
+                    before_max_ms=settings.timestamp_before_max_ms,
+                    after_max_ms=settings.timestamp_after_max_ms,
+                )
+            else:
+                stamped = now_ms
+        except (InvalidRecord, InvalidTimestamp) as error:
+            raise self._explained(error, batch, now_ms) from None
+        if stamped >= 0 or settings.stored_as is not None or header.misstated_max_timestamp:
+            batch, header = self._rewritten(batch, header, stamped)
         if header.producer_id != NO_PRODUCER_ID:
             duplicate = self._check_producer(header, now_ms)
             if duplicate is not None:
@@ -126,6 +132,43 @@ class Partition:
         return Appended(
             base, self.state.leader_epoch, stamped, hot.log_start_offset, self._committed(base, hot.end_offset)
         )
+
+    def _rewritten(self, batch: memoryview, header: BatchHeader, stamped: int) -> tuple[memoryview, BatchHeader]:
+        """The batch as it is to be stored: under the topic's codec, with `stamped` (ms) as log append time unless -1, else
+        with the max timestamp of its records, where the client misstates it."""
+        settings = self.log.hot.settings
+        owned = None if settings.stored_as is None else recompress(batch, header, settings.stored_as)
+        if owned is None:
+            if stamped < 0 and not header.misstated_max_timestamp:
+                return batch, header
+            owned = bytearray(batch)
+        elif len(owned) > settings.max_message_bytes:
+            raise RecordTooLarge(
+                f"the record batch has {len(owned)} bytes under compression.type, max.message.bytes is "
+                f"{settings.max_message_bytes}: send smaller batches"
+            )
+        if stamped >= 0:
+            stamp_log_append_time(owned, stamped)
+        elif header.misstated_max_timestamp and header.highest_timestamp is not None:
+            stamp_max_timestamp(owned, header.highest_timestamp)
+        return memoryview(owned), read_header(owned)
+
+    def _explained(
+        self, error: InvalidRecord | InvalidTimestamp, batch: memoryview, now_ms: int
+    ) -> InvalidRecord | InvalidTimestamp:
+        """The error with the records that are at fault, where single records are."""
+        settings = self.log.hot.settings
+        if isinstance(error, InvalidRecord) and not settings.cleanup_compact:
+            return error
+        earliest, latest = now_ms - settings.timestamp_before_max_ms, now_ms + settings.timestamp_after_max_ms
+        if settings.timestamp_type == "LogAppendTime":
+            earliest, latest = -UNBOUNDED - 1, UNBOUNDED
+        null_keys = not settings.cleanup_compact
+        named = rejection(batch, self.partition, null_keys=null_keys, earliest=earliest, latest=latest)
+        if named is None:
+            return error
+        named.log_start_offset = self.log.hot.log_start_offset
+        return named
 
     def _check_producer(self, header: BatchHeader, now_ms: int) -> Appended | None:
         """The answer to a batch that is already in the log; None for a new one."""

@@ -33,6 +33,7 @@ from service.metadata.image import MetadataImage, config_record
 from service.metadata.planner import check_topic_name
 from storage_tiers.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from storage_tiers.hot.settings import LogSettings, TimestampType
+from storage_tiers.records.recompress import target
 
 #: Topics that the cluster keeps for itself; they reach the bucket sooner (the age is what a bucket-only restore loses).
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -165,7 +166,10 @@ class Resolver:
             remote_storage_enable=self._has_store and bool(value("remote.storage.enable")),
             min_insync_replicas=number("min.insync.replicas"),
             preallocate=bool(value("preallocate")),
-            compression_type=cast(str, value("compression.type")),
+            stored_as=target(
+                cast(str, value("compression.type")),
+                {codec: number(f"compression.{codec}.level") for codec in ("gzip", "lz4", "zstd")},
+            ),
             producer_id_expiration_ms=self.broker_int(image, "producer.id.expiration.ms"),
         )
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from storage_tiers.records.recompress import Target
+
 TimestampType = Literal["CreateTime", "LogAppendTime"]
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -20,6 +22,7 @@ UNBOUNDED = (1 << 63) - 1
 class LogSettings:
     """Sizes in bytes, times in milliseconds; -1 means no bound for the retention limits.
 
+    `stored_as` is what `compression.type` and its levels ask for, None for `producer`.
     `local_retention_*` are tidelog's own defaults (Kafka: -2, as much as `retention_*`).
     """
 
@@ -44,7 +47,7 @@ class LogSettings:
     remote_storage_enable: bool = False
     min_insync_replicas: int = 1
     preallocate: bool = False
-    compression_type: str = "producer"
+    stored_as: Target | None = None
     producer_id_expiration_ms: int = DAY_MS
 
     @property

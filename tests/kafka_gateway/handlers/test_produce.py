@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kafka_gateway.reply import Hangup, Later
-from storage_tiers.errors import NotEnoughReplicas
+from storage_tiers.errors import InvalidTimestamp, NotEnoughReplicas, RecordFault
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.asking import Asker
 from tests.kafka_gateway.kio_wire import milliseconds, record_batch
@@ -137,3 +137,19 @@ async def test_an_answer_that_the_core_holds_back_is_waited_for(core: MemoryCore
     assert not reply.future.done()
     waiting.set_result(None)
     assert (await reply.future)[0].base_offset == 2
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_records_at_fault_are_named_from_version_8_on(asker: Asker, core: MemoryCore, version: int) -> None:
+    error = InvalidTimestamp("two of them", [RecordFault(0, "too early"), RecordFault(300, "too late")])
+    error.log_start_offset = 17
+    core.fail_appends_with = error
+    answer = await asker.ask("produce", version, acks=1, topic_data=topics(core, version, [(0, BATCH)]))
+    (row,) = answer.responses[0].partition_responses
+    assert (int(row.error_code), row.base_offset) == (32, -1)
+    if version >= 5:
+        assert row.log_start_offset == 17
+    if version >= 8:
+        named = [(fault.batch_index, fault.batch_index_error_message) for fault in row.record_errors]
+        assert named == [(0, "too early"), (300, "too late")]
+        assert row.error_message == "two of them"
