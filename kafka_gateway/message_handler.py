@@ -12,11 +12,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpc_api.contract.core import Core
+from grpc_api.contract.node import NodeCore
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.hot_parse import body_start
 from kafka_gateway.messages import Messages, messages_of
+from kafka_gateway.options import Options
 from kafka_gateway.reply import Reply
 from storage_tiers.errors import LogError
 
@@ -30,8 +31,9 @@ Fields = Mapping[str, Any]
 class Call:
     """What a handler may use: the core, and the response's classes by name (`make`)."""
 
-    core: Core
+    core: NodeCore
     messages: Messages
+    options: Options
 
     def make(self, kind: str, /, **values: Any) -> Any:
         return self.messages.make(kind, **values)
@@ -42,8 +44,11 @@ Refuse = Callable[[Any, Call, int, str], Fields]
 
 
 class MessageHandler:
-    def __init__(self, core: Core, schema: str, *, flexible_from: int, serve: Serve, refuse: Refuse) -> None:
+    def __init__(
+        self, core: NodeCore, options: Options, schema: str, *, flexible_from: int, serve: Serve, refuse: Refuse
+    ) -> None:
         self._core = core
+        self._options = options
         self._schema = schema
         self._flexible_from = flexible_from
         self._serve = serve
@@ -53,7 +58,7 @@ class MessageHandler:
         messages = messages_of(self._schema, version)
         body = body_start(data, start, end, version >= self._flexible_from)
         request = messages.read(bytes(view[body:end]))
-        call = Call(self._core, messages)
+        call = Call(self._core, messages, self._options)
         try:
             answer = self._serve(request, call)
             if inspect.iscoroutine(answer):

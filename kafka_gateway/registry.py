@@ -11,18 +11,29 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from grpc_api.contract.core import Core
+from grpc_api.contract.node import NodeCore
 from kafka_gateway.handlers import (
+    alter_partition_reassignments,
+    alter_replica_log_dirs,
     create_partitions,
     create_topics,
     delete_records,
     delete_topics,
+    describe_cluster,
     describe_configs,
+    describe_log_dirs,
+    describe_producers,
+    describe_quorum,
+    describe_topic_partitions,
+    elect_leaders,
     incremental_alter_configs,
     init_producer_id,
     list_offsets,
+    list_partition_reassignments,
     metadata,
     offset_for_leader_epoch,
+    unregister_broker,
+    update_features,
 )
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
 from kafka_gateway.handlers.fetch import FetchHandler
@@ -42,25 +53,25 @@ class Api:
     highest: int
     served_from: int
     flexible_from: int
-    build: Callable[[Core, Options], Handler]
+    build: Callable[[NodeCore, Options], Handler]
 
 
 def _message(key: int, name: str, lowest: int, highest: int, flexible_from: int, serve: Serve, refuse: Refuse) -> Api:
     """An API whose messages kio reads and writes; its schema there is `name` in snake case."""
     schema = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
-    def build(core: Core, options: Options) -> Handler:
-        return MessageHandler(core, schema, flexible_from=flexible_from, serve=serve, refuse=refuse)
+    def build(core: NodeCore, options: Options) -> Handler:
+        return MessageHandler(core, options, schema, flexible_from=flexible_from, serve=serve, refuse=refuse)
 
     return Api(key, name, lowest, highest, lowest, flexible_from, build)
 
 
-def _produce(core: Core, options: Options) -> Handler:
+def _produce(core: NodeCore, options: Options) -> Handler:
     return ProduceHandler(core)
 
 
-def _api_versions(core: Core, options: Options) -> Handler:
-    return ApiVersionsHandler({api.key: (api.lowest, api.highest) for api in APIS})
+def _api_versions(core: NodeCore, options: Options) -> Handler:
+    return ApiVersionsHandler(core, {api.key: (api.lowest, api.highest) for api in APIS})
 
 
 #: key, name, lowest and highest advertised, first flexible version, handler
@@ -76,8 +87,35 @@ APIS: tuple[Api, ...] = (
     _message(22, "InitProducerId", 0, 5, 2, init_producer_id.serve, init_producer_id.refuse),
     _message(23, "OffsetForLeaderEpoch", 2, 4, 4, offset_for_leader_epoch.serve, offset_for_leader_epoch.refuse),
     _message(32, "DescribeConfigs", 1, 4, 4, describe_configs.serve, describe_configs.refuse),
+    _message(34, "AlterReplicaLogDirs", 1, 2, 2, alter_replica_log_dirs.serve, alter_replica_log_dirs.refuse),
+    _message(35, "DescribeLogDirs", 1, 4, 2, describe_log_dirs.serve, describe_log_dirs.refuse),
     _message(37, "CreatePartitions", 0, 3, 2, create_partitions.serve, create_partitions.refuse),
+    _message(43, "ElectLeaders", 0, 2, 2, elect_leaders.serve, elect_leaders.refuse),
     _message(44, "IncrementalAlterConfigs", 0, 1, 1, incremental_alter_configs.serve, incremental_alter_configs.refuse),
+    _message(
+        45,
+        "AlterPartitionReassignments",
+        0,
+        1,
+        0,
+        alter_partition_reassignments.serve,
+        alter_partition_reassignments.refuse,
+    ),
+    _message(
+        46,
+        "ListPartitionReassignments",
+        0,
+        0,
+        0,
+        list_partition_reassignments.serve,
+        list_partition_reassignments.refuse,
+    ),
+    _message(55, "DescribeQuorum", 0, 2, 0, describe_quorum.serve, describe_quorum.refuse),
+    _message(57, "UpdateFeatures", 0, 2, 0, update_features.serve, update_features.refuse),
+    _message(60, "DescribeCluster", 0, 2, 0, describe_cluster.serve, describe_cluster.refuse),
+    _message(61, "DescribeProducers", 0, 0, 0, describe_producers.serve, describe_producers.refuse),
+    _message(64, "UnregisterBroker", 0, 0, 0, unregister_broker.serve, unregister_broker.refuse),
+    _message(75, "DescribeTopicPartitions", 0, 0, 0, describe_topic_partitions.serve, describe_topic_partitions.refuse),
 )
 
 

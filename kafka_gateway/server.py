@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpc_api.contract.core import Core
+from grpc_api.contract.node import NodeCore
 from kafka_gateway.connection import PRODUCE, Connection, InvalidFrame, Limits, Piece, Slot, release
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
 from kafka_gateway.hot_parse import Malformed
@@ -74,7 +74,7 @@ def listen(settings: GatewaySettings) -> socket.socket:
     return socket.create_server((settings.host, settings.port), family=family, backlog=settings.backlog)
 
 
-async def serve(core: Core, settings: GatewaySettings, listener: socket.socket | None = None) -> GatewayServer:
+async def serve(core: NodeCore, settings: GatewaySettings, listener: socket.socket | None = None) -> GatewayServer:
     """Serves until `stop` on `listener`, or else takes the address itself. Raises OSError where it cannot be had."""
     server = GatewayServer(core, settings)
     server.start(listener or listen(settings))
@@ -84,7 +84,7 @@ async def serve(core: Core, settings: GatewaySettings, listener: socket.socket |
 class GatewayServer:
     """Made by `serve`. Must be used on one event loop only."""
 
-    def __init__(self, core: Core, settings: GatewaySettings, apis: tuple[Api, ...] = APIS) -> None:
+    def __init__(self, core: NodeCore, settings: GatewaySettings, apis: tuple[Api, ...] = APIS) -> None:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._apis: dict[int, tuple[int, int, Handler]] = {

@@ -20,6 +20,7 @@ from service.broker.flusher import Flusher
 from service.broker.leading import agrees, has_hole, wait_for_store, waits
 from service.broker.log_service import LogService
 from service.broker.maintenance import Maintenance
+from service.broker.node_service import NodeService
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.producer_ids import ProducerIds
@@ -142,6 +143,13 @@ class Node:
             ),
             ConfigService(self.metadata, self.configs),
             ColdService(self.partitions, self.hydrator, self.ids_of),
+            NodeService(
+                self.partitions,
+                self.metadata,
+                node_id=settings.node_id,
+                data_path=self.data.path,
+                clock=self.clock,
+            ),
         )
 
     # --- parts --------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """ApiVersions, key 18, versions 0 to 4; an unknown version is answered as version 0 with UNSUPPORTED_VERSION (KIP-511).
 
-The answer comes from the registry's table. No features are advertised: each names something that only Kafka's own
-controllers and clients act on (transaction.version and group.version among them), and none of it exists here yet.
-v3 and up name the client's software, which must match Kafka's pattern; else INVALID_REQUEST.
+The answer comes from the registry's table and from `features.py`. v3 has features (KIP-584), but its readers break on one
+that begins at level 0, which therefore only v4 shows (KIP-1022). v3 and up name the client's software, which must match
+Kafka's pattern; else INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from grpc_api.contract.node import NodeCore
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import ErrorCode
+from kafka_gateway.features import FEATURES
 from kafka_gateway.hot_parse import body_start
-from kafka_gateway.messages import messages_of
+from kafka_gateway.messages import Messages, messages_of
 from kafka_gateway.reply import Reply
 
 KEY = 18
@@ -25,7 +27,8 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 class ApiVersionsHandler:
     """`ranges`: api key -> (lowest, highest) advertised."""
 
-    def __init__(self, ranges: Mapping[int, tuple[int, int]]) -> None:
+    def __init__(self, core: NodeCore, ranges: Mapping[int, tuple[int, int]]) -> None:
+        self._core = core
         self._ranges = ranges
 
     def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
@@ -48,4 +51,22 @@ class ApiVersionsHandler:
             messages.make("ApiVersion", api_key=key, min_version=low, max_version=high)
             for key, (low, high) in ranges.items()
         )
-        return (messages.respond(correlation, error_code=code, api_keys=keys),)
+        features = _features(messages, self._core) if version >= 3 else {}
+        return (messages.respond(correlation, error_code=code, api_keys=keys, **features),)
+
+
+def _features(messages: Messages, core: NodeCore) -> dict[str, Any]:
+    supported = tuple(
+        messages.make("SupportedFeatureKey", name=name, min_version=level.lowest, max_version=level.highest)
+        for name, level in FEATURES.items()
+        if level.lowest > 0 or messages.version >= 4
+    )
+    finalized = tuple(
+        messages.make(
+            "FinalizedFeatureKey", name=name, max_version_level=level.finalized, min_version_level=level.finalized
+        )
+        for name, level in FEATURES.items()
+        if level.finalized > 0
+    )
+    epoch = core.node.quorum().high_watermark - 1
+    return {"supported_features": supported, "finalized_features": finalized, "finalized_features_epoch": epoch}

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from service.broker.cold_service import ColdService
 from service.broker.config_service import ConfigService
 from service.broker.log_service import LogService
+from service.broker.node_service import NodeService
 from service.broker.topic_service import TopicService
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerCore:
-    """Satisfies `grpc_api.contract.core.Core`."""
+    """Satisfies `grpc_api.contract.node.NodeCore`."""
 
     log: LogService
     topics: TopicService
     configs: ConfigService
     cold: ColdService
+    node: NodeService

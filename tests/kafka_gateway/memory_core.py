@@ -58,6 +58,7 @@ from storage_tiers.errors import (
     UnknownTopicOrPartition,
 )
 from storage_tiers.types import FileSlice, SharedFile, TimestampOffset, TopicId, TopicPartition
+from tests.kafka_gateway.memory_node import MemoryNode
 
 EPOCH = 0
 DEFAULT_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "604800000"}
@@ -138,6 +139,10 @@ class MemoryCore:
     @property
     def configs(self) -> MemoryCore:
         return self
+
+    @property
+    def node(self) -> MemoryNode:
+        return MemoryNode(self.directory, {name: known.size for name, known in self.partitions.items()})
 
     @property
     def cold(self) -> MemoryCore:

@@ -109,8 +109,6 @@ async def test_api_versions_tells_the_table(asker: Asker, version: int) -> None:
     assert {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys} == {
         key: (api.lowest, api.highest) for key, api in by_key().items()
     }
-    if version >= 3:
-        assert (answer.supported_features, answer.finalized_features, answer.finalized_features_epoch) == ((), (), -1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,29 @@
+"""The feature levels that this node has (KIP-584), by Kafka's names: what ApiVersions advertises and UpdateFeatures takes.
+
+`metadata.version` names the Kafka release whose requests are answered (29 is 4.2-IV1), not a format of ours. All other
+features of that release are known and off: none of what they switch on exists here, so none can be raised.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Level(NamedTuple):
+    """The lowest and highest level that can be set, and the one that is."""
+
+    lowest: int
+    highest: int
+    finalized: int
+
+
+#: In Kafka's order.
+FEATURES: dict[str, Level] = {
+    "group.version": Level(0, 0, 0),
+    "kraft.version": Level(0, 0, 0),
+    "metadata.version": Level(29, 29, 29),
+    "share.version": Level(0, 0, 0),
+    "streams.version": Level(0, 0, 0),
+    "transaction.version": Level(0, 0, 0),
+    "eligible.leader.replicas.version": Level(0, 0, 0),
+}

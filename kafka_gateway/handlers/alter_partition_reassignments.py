@@ -1,0 +1,73 @@
+"""AlterPartitionReassignments, key 45, versions 0 to 1 (KIP-455). One broker holds every replica already.
+
+So a valid assignment is the one that stands and is taken at once, and there is no reassignment to cancel. v1 can forbid
+another number of replicas; a valid assignment never has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from grpc_api.contract.topics import TopicDescription
+from kafka_gateway.errors import ErrorCode
+from kafka_gateway.message_handler import Call, Fields
+
+_ASSIGNMENT = "The manual partition assignment includes"
+
+
+def serve(request: Any, call: Call) -> Fields:
+    brokers = {broker.node_id for broker in call.core.topics.cluster().brokers}
+    responses = []
+    for topic in request.topics:
+        known = call.core.topics.describe([topic.name])[0]
+        rows = [_partition(call, topic.name, known, row, brokers) for row in topic.partitions]
+        responses.append(call.make("ReassignableTopicResponse", name=topic.name, partitions=tuple(rows)))
+    return _fields(request, 0, None if request.topics else "", responses)
+
+
+def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
+    return _fields(request, code, message, [])
+
+
+def _fields(request: Any, code: int, message: str | None, responses: list[Any]) -> Fields:
+    return {
+        "allow_replication_factor_change": getattr(request, "allow_replication_factor_change", True),
+        "error_code": code,
+        "error_message": message,
+        "responses": tuple(responses),
+    }
+
+
+def _partition(call: Call, name: str, topic: object, row: Any, brokers: set[int]) -> Any:
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not isinstance(topic, TopicDescription):
+        return _row(call, row, unknown, f"Unable to find a topic named {name}.")
+    if all(p.partition != row.partition_index for p in topic.partitions):
+        return _row(call, row, unknown, f"Unable to find partition {name}:{row.partition_index}.")
+    if row.replicas is None:
+        return _row(call, row, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)
+    problem = _problem(row.replicas, brokers)
+    code = ErrorCode.NONE if problem is None else ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    return _row(call, row, code, problem)
+
+
+def _problem(replicas: Sequence[int], brokers: set[int]) -> str | None:
+    if not replicas:
+        return f"{_ASSIGNMENT} an empty replica list."
+    for broker in sorted(replicas):
+        if broker not in brokers:
+            return f"{_ASSIGNMENT} broker {broker}, but no such broker is registered."
+    for broker in sorted(replicas):
+        if replicas.count(broker) > 1:
+            return f"{_ASSIGNMENT} the broker {broker} more than once."
+    return None
+
+
+def _row(call: Call, row: Any, code: int, message: str | None) -> Any:
+    return call.make(
+        "ReassignablePartitionResponse",
+        partition_index=row.partition_index,
+        error_code=code,
+        error_message=message,
+    )

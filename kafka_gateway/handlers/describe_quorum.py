@@ -1,0 +1,88 @@
+"""DescribeQuorum, key 55, versions 0 to 2 (KIP-595, KIP-836): the metadata log of a quorum of one.
+
+Its one partition must be asked for alone, as in Kafka. v2 has messages and the voters' addresses; ours is the one that
+clients use, as there is no listener for controllers. Directory ids are left out, as at kraft.version 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka_gateway.errors import ErrorCode
+from kafka_gateway.message_handler import Call, Fields
+
+METADATA_TOPIC = "__cluster_metadata"
+LISTENER = "PLAINTEXT"
+_NOT_HERE = "This server does not host this topic-partition."
+
+
+def serve(request: Any, call: Call) -> Fields:
+    asked = [(topic.topic_name, row.partition_index) for topic in request.topics for row in topic.partitions]
+    if len(request.topics) != 1 or asked != [(METADATA_TOPIC, 0)]:
+        rows = [
+            _topic(call, topic.topic_name, [_unknown(call, row.partition_index) for row in topic.partitions])
+            for topic in request.topics
+        ]
+        return {"error_code": 0, "error_message": "", "topics": tuple(rows), "nodes": ()}
+    return {
+        "error_code": 0,
+        "error_message": "",
+        "topics": (_topic(call, METADATA_TOPIC, [_quorum(call)]),),
+        "nodes": _nodes(call) if call.messages.version >= 2 else None,
+    }
+
+
+def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
+    return {"error_code": code, "error_message": message, "topics": (), "nodes": ()}
+
+
+def _quorum(call: Call) -> Any:
+    quorum = call.core.node.quorum()
+    voter = call.make(
+        "ReplicaState",
+        replica_id=quorum.leader_id,
+        replica_directory_id=None,
+        log_end_offset=quorum.high_watermark,
+        last_fetch_timestamp=quorum.now_ms,
+        last_caught_up_timestamp=quorum.now_ms,
+    )
+    return call.make(
+        "PartitionData",
+        partition_index=0,
+        error_code=0,
+        error_message="",
+        leader_id=quorum.leader_id,
+        leader_epoch=quorum.leader_epoch,
+        high_watermark=quorum.high_watermark,
+        current_voters=(voter,),
+        observers=(),
+    )
+
+
+def _nodes(call: Call) -> tuple[Any, ...]:
+    return tuple(
+        call.make(
+            "Node",
+            node_id=broker.node_id,
+            listeners=(call.make("Listener", name=LISTENER, host=broker.host, port=broker.port),),
+        )
+        for broker in call.core.topics.cluster().brokers
+    )
+
+
+def _unknown(call: Call, index: int) -> Any:
+    return call.make(
+        "PartitionData",
+        partition_index=index,
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        error_message=_NOT_HERE,
+        leader_id=0,
+        leader_epoch=0,
+        high_watermark=0,
+        current_voters=(),
+        observers=(),
+    )
+
+
+def _topic(call: Call, name: str, rows: list[Any]) -> Any:
+    return call.make("TopicData", topic_name=name, partitions=tuple(rows))

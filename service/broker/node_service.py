@@ -1,0 +1,60 @@
+"""The contract's `Node`: what this node knows of itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from grpc_api.contract.node import ActiveProducer, LogDirectory, LogReplica, QuorumDescription
+from service.broker.partitions import Partitions
+from service.metadata.log import MetadataLog
+from storage_tiers.clock import Clock
+from storage_tiers.errors import StorageError
+from storage_tiers.types import TopicPartition
+
+
+class NodeService:
+    """`data_path` is the data directory."""
+
+    def __init__(
+        self, partitions: Partitions, metadata: MetadataLog, *, node_id: int, data_path: str, clock: Clock
+    ) -> None:
+        self._partitions = partitions
+        self._metadata = metadata
+        self._node_id = node_id
+        self._data_path = os.path.abspath(data_path)
+        self._clock = clock
+
+    def log_directories(self) -> Sequence[LogDirectory]:
+        replicas = [
+            LogReplica(
+                opened.partition, opened.log.hot.size_bytes, max(0, opened.state.high_watermark - opened.log.end_offset)
+            )
+            for opened in sorted(self._partitions, key=lambda opened: opened.partition)
+        ]
+        try:
+            disk = os.statvfs(self._data_path)
+        except OSError as error:
+            failure = StorageError(f"{self._data_path}: {error.strerror}; mend the disk")
+            return [LogDirectory(self._data_path, -1, -1, replicas, failure)]
+        total, usable = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+        return [LogDirectory(self._data_path, total, usable, replicas)]
+
+    def producers(self, partition: TopicPartition) -> Sequence[ActiveProducer]:
+        led = self._partitions.get(partition)
+        led.check_readable()
+        return [
+            ActiveProducer(
+                producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.timestamp,
+                entry.coordinator_epoch,
+                entry.transaction_start,
+            )
+            for producer_id, entry in led.log.hot.producer_state.producers.items()
+        ]
+
+    def quorum(self) -> QuorumDescription:
+        metadata = self._metadata
+        return QuorumDescription(self._node_id, metadata.term, metadata.last_index + 1, self._clock.unix_ms())

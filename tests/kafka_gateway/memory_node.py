@@ -1,0 +1,33 @@
+"""The contract's `Node` over what a memory core holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from grpc_api.contract.node import ActiveProducer, LogDirectory, LogReplica, QuorumDescription
+from storage_tiers.errors import LogError, UnknownTopicOrPartition
+from storage_tiers.types import TopicPartition
+
+TOTAL_BYTES, USABLE_BYTES = 1 << 40, 1 << 39
+
+
+class MemoryNode:
+    """`sizes` is bytes by partition. `disk_error` is what the disk says, `active` who has written to a partition."""
+
+    def __init__(self, directory: str, sizes: dict[TopicPartition, int]) -> None:
+        self.directory = directory
+        self.sizes = sizes
+        self.disk_error: LogError | None = None
+        self.active: dict[TopicPartition, list[ActiveProducer]] = {}
+
+    def log_directories(self) -> Sequence[LogDirectory]:
+        replicas = [LogReplica(partition, size) for partition, size in self.sizes.items()]
+        return [LogDirectory(self.directory, TOTAL_BYTES, USABLE_BYTES, replicas, self.disk_error)]
+
+    def producers(self, partition: TopicPartition) -> Sequence[ActiveProducer]:
+        if partition not in self.sizes:
+            raise UnknownTopicOrPartition(f"{partition} does not exist")
+        return self.active.get(partition, [])
+
+    def quorum(self) -> QuorumDescription:
+        return QuorumDescription(1, 3, 150, 1_700_000_000_000)
