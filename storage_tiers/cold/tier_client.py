@@ -339,6 +339,9 @@ class _Life:
         self.writer.write(encode(frame))
 
     async def ask(self, question: Question[Any]) -> Any:
+        if self.writer.is_closing():
+            # It has ended a moment ago, and who listens to it has not had its turn. Not every loop takes what is written.
+            raise TierUnavailable("the tier process has ended; it is started again, ask again")
         self._last_number += 1
         number = self._last_number
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -347,7 +350,7 @@ class _Life:
         try:
             return await answer
         except asyncio.CancelledError:
-            if self.waiting.pop(number, None) is not None:
+            if self.waiting.pop(number, None) is not None and not self.writer.is_closing():
                 self.send(Forget(number))
             raise
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from storage_tiers.clock import SeededRng
 from storage_tiers.cold.cluster_file import Holder
@@ -436,3 +438,22 @@ async def test_who_gives_up_is_forgotten(tmp_path: Path) -> None:
         await asyncio.gather(claiming, return_exceptions=True)
         assert (await b.client.claim(IDS, WRITER, 2)).leader_epoch == 2
         assert isinstance(await b.client.fetch_chunk(chunk()), ReadyFile)
+
+
+def test_a_question_at_the_very_moment_that_the_process_ends(tmp_path: Path) -> None:
+    """On the broker's own kind of loop, which takes nothing for a socket that is closed."""
+
+    async def asked_after(turns: int) -> None:
+        async with broker(tmp_path) as b:
+            await b.client.probe("x/")
+            life = b.client._life
+            assert life is not None
+            life.writer.transport.abort()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            with contextlib.suppress(TierUnavailable):
+                await b.client.probe("x/")
+
+    for turns in range(6):
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(asked_after(turns))
