@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Sequence
 
 from kafka_gateway.connection import Limits
+from kafka_gateway.options import Options
 from kafka_gateway.server import GatewaySettings
 from service.broker.assignment import Assignment
 from service.broker.cold_service import ColdService
@@ -346,6 +347,12 @@ class Node:
             host=self.settings.listen,
             port=self.settings.port,
             limits=Limits(request_max_bytes=number(image, "socket.request.max.bytes")),
+            options=Options(
+                fetch_session_slots=number(image, "max.incremental.fetch.session.cache.slots"),
+                described_partitions=number(image, "max.request.partition.size.limit"),
+                clock=self.clock,
+                rng=self.rng,
+            ),
             max_connections=number(image, "max.connections"),
             connections_max_idle_ms=number(image, "connections.max.idle.ms"),
         )

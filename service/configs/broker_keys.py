@@ -126,6 +126,20 @@ _REQUESTS = (
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
     _key(
+        "max.incremental.fetch.session.cache.slots",
+        _INT,
+        1000,
+        "Most incremental fetch sessions that are kept.",
+        at_least(0),
+    ),
+    _key(
+        "max.request.partition.size.limit",
+        _INT,
+        2000,
+        "Most partitions that one answer of DescribeTopicPartitions holds.",
+        at_least(1),
+    ),
+    _key(
         "max.connections.per.ip",
         _INT,
         INT_MAX,
