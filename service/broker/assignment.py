@@ -165,7 +165,7 @@ class Assignment:
             return
         key = TopicPartition(topic.name, number)
         settings = self._configs.log_settings(self._seen, topic.name)
-        create = self._partitions.creator(key, TopicId(topic_id), settings)
+        create = await self._partitions.creator(key, TopicId(topic_id), settings)
         hot = await asyncio.get_running_loop().run_in_executor(self._threads, create)
         topic = self._seen.topics.get(topic_id)
         if topic is None:

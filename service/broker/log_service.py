@@ -121,7 +121,8 @@ class LogService:
             )
         if "delete" not in led.log.hot.settings.cleanup_policy:
             raise InvalidRequest(f"{partition}: cleanup.policy has no `delete`, so records leave by compaction only")
-        self._partitions.raise_log_starts({led: target})
+        await self._partitions.raise_log_starts({led: target})
+        led.check_readable()
         await self._tiering.log_start_raised(led)
         return led.log.log_start_offset
 

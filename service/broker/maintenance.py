@@ -59,7 +59,7 @@ class Maintenance:
         await self._tiering.tick([p for p in self._partitions if p.log.hot.size_bytes or waits(p)])
 
     async def checkpoint(self) -> None:
-        self._partitions.checkpoint()
+        await self._partitions.checkpoint()
         now_ms = self._clock.unix_ms()
         for partition in self._partitions:
             hot = partition.log.hot
@@ -69,7 +69,7 @@ class Maintenance:
     async def retain(self) -> None:
         """`retention.ms` and `retention.bytes`, counted over both tiers: first what this node hides by itself, which frees
         its disk also while the store is away, then what the manifests shall drop."""
-        self._raise_log_starts(await self._plans())
+        await self._raise_log_starts(await self._plans())
         for partition in self._partitions:
             try:
                 await self._retire(partition)
@@ -95,7 +95,7 @@ class Maintenance:
                 store_is_away = store_is_away or isinstance(error, TierUnavailable)
         return plans
 
-    def _raise_log_starts(self, plans: Mapping[Partition, RetentionPlan]) -> None:
+    async def _raise_log_starts(self, plans: Mapping[Partition, RetentionPlan]) -> None:
         rising: dict[Partition, int] = {}
         for partition, plan in plans.items():
             hot = partition.log.hot
@@ -110,7 +110,7 @@ class Maintenance:
                 continue
             if plan.log_start > hot.log_start_offset:
                 rising[partition] = plan.log_start
-        self._partitions.raise_log_starts(rising)
+        await self._partitions.raise_log_starts(rising)
         for partition, offset in rising.items():
             log.info("%s: log start rises to %d by retention", partition.partition, offset)
             self._tiering.kick(partition)

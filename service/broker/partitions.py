@@ -1,7 +1,7 @@
 """The partitions that this node holds: opened from the metadata image, checkpointed, closed.
 
-The three offset checkpoints of a data directory are written here and nowhere else. The log start checkpoint is written
-before anything below the log start is removed; the other two only save work at the next start.
+The log start checkpoint is written before anything below the log start is removed; the other two only save work at the
+next start.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from service.broker.checkpointing import NAMES, OffsetCheckpoints, Offsets
 from service.broker.leading import waits
 from service.broker.partition import Notify, Partition
 from service.broker.partition_state import PartitionState
@@ -20,7 +21,7 @@ from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.cold_reader import ColdReader
 from storage_tiers.errors import UnknownTopicOrPartition
 from storage_tiers.files import Files
-from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets, write_offsets
+from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from storage_tiers.hot.data_dir import DataDirectory, remove_tree
 from storage_tiers.hot.layout import DELETE_SUFFIX, LOG
 from storage_tiers.hot.log import HotLog
@@ -56,9 +57,9 @@ class Partitions:
         self._on_roll = on_roll
         self._cold_reader = cold_reader
         self._open: dict[TopicPartition, Partition] = {}
-        self._recovery_points = read_offsets(self._path(RECOVERY_POINTS))
-        self._log_starts = read_offsets(self._path(LOG_STARTS))
-        self._high_watermarks = read_offsets(self._path(HIGH_WATERMARKS))
+        self._checkpoints = OffsetCheckpoints(data.path, files)
+        self._rising: dict[Partition, int] = {}
+        self._raising: asyncio.Task[None] | None = None
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(tuple(self._open.values()))
@@ -88,10 +89,12 @@ class Partitions:
         """Opens the partition's directory, recovering it where the last stop was not clean. Blocking."""
         return self.add(self._opener(partition, topic_id, settings, clean=clean)(), leader_epoch)
 
-    def creator(self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings) -> Callable[[], HotLog]:
+    async def creator(
+        self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings
+    ) -> Callable[[], HotLog]:
         """What makes the log of a new partition: blocking, and free to run in a thread while nobody else makes or removes
         this partition. StorageError if the disk refuses to forget an earlier one of its name."""
-        self._forget_earlier(partition)
+        await self._forget_earlier(partition)
         return self._opener(partition, topic_id, settings, clean=True)
 
     def _opener(
@@ -106,8 +109,8 @@ class Partitions:
             files=self._files,
             clock=self._clock,
             rng=self._rng,
-            recovery_point=self._recovery_points.get(partition, 0),
-            log_start_offset=self._log_starts.get(partition, 0),
+            recovery_point=self._checkpoints.known(RECOVERY_POINTS).get(partition, 0),
+            log_start_offset=self._checkpoints.known(LOG_STARTS).get(partition, 0),
             clean=clean,
         )
 
@@ -125,31 +128,27 @@ class Partitions:
         self._open[hot.partition] = opened
         return opened
 
-    def _forget_earlier(self, partition: TopicPartition) -> None:
+    async def _forget_earlier(self, partition: TopicPartition) -> None:
         """What an earlier topic of this name had reached says nothing of this one. Whatever else is of no partition any
         more goes with it: of a wide topic one write forgets all."""
-        for name, known in self._checkpointed():
-            if partition in known:
-                self._rewrite(name, known, {p: offset for p, offset in known.items() if p in self._open})
+        for name in NAMES:
+            if partition in self._checkpoints.known(name):
+                await self._checkpoints.write(name, self._of_open)
+
+    def _of_open(self, known: Offsets) -> Offsets:
+        return {p: offset for p, offset in known.items() if p in self._open}
 
     def note_lost(self, partitions: Iterable[TopicPartition]) -> None:
         """At start, before any is opened: an earlier start must have had something of these partitions where the disk has
-        no segment now. That is remembered until they have been compared with the bucket."""
+        no segment now. That is remembered until they have been compared with the bucket. Blocking."""
         lost = {p for p in partitions if not _holds_segments(os.path.join(self._data.path, str(p)))}
-        for name, known in self._checkpointed():
-            kept = {p: offset for p, offset in known.items() if p not in lost}
-            self._rewrite(name, known, kept | dict.fromkeys(lost, 1) if name == RECOVERY_POINTS else kept)
-
-    def _rewrite(self, name: str, known: dict[TopicPartition, int], wanted: Mapping[TopicPartition, int]) -> None:
-        """On disk first: what is only forgotten here would be read again at the next start."""
-        if wanted != known:
-            write_offsets(self._files, self._path(name), wanted)
-            known.clear()
-            known.update(wanted)
+        for name in NAMES:
+            kept = {p: offset for p, offset in self._checkpoints.known(name).items() if p not in lost}
+            self._checkpoints.write_now(name, kept | dict.fromkeys(lost, 1) if name == RECOVERY_POINTS else kept)
 
     def ends_before_flushed(self, partition: Partition) -> bool:
         """Whether the log has lost what an earlier start had flushed: a damaged disk, or an older copy of the directory."""
-        return self._recovery_points.get(partition.partition, 0) > partition.log.end_offset
+        return self._checkpoints.known(RECOVERY_POINTS).get(partition.partition, 0) > partition.log.end_offset
 
     def remove(self, partition: TopicPartition) -> None:
         """Forgets a deleted partition and removes its directory; whoever waits is told that it is gone."""
@@ -165,34 +164,43 @@ class Partitions:
         # In a thread, by name: freeing large files blocks, and a stop meanwhile leaves the rest to the next start.
         asyncio.get_running_loop().run_in_executor(None, remove_tree, self._files, doomed)
 
-    def raise_log_starts(self, wanted: Mapping[Partition, int]) -> None:
-        """Hides what lies below these offsets, durably before anything can be removed because of it: one write for all.
+    async def raise_log_starts(self, wanted: Mapping[Partition, int]) -> None:
+        """Hides what lies below these offsets, durably before anything can be removed because of it. Whoever asks while a
+        write is under way shares the next one: one request may name thousands of partitions.
 
         StorageError if the disk refuses: nothing is hidden then."""
-        rising = {opened.partition: offset for opened, offset in wanted.items()}
-        self._write_log_starts(rising)
         for opened, offset in wanted.items():
-            opened.log.hot.raise_log_start(offset)
+            self._rising[opened] = max(offset, self._rising.get(opened, 0))
+        if self._raising is None:
+            self._raising = asyncio.get_running_loop().create_task(self._raise_log_starts(), name="raise log starts")
+        await asyncio.shield(self._raising)
 
-    def _write_log_starts(self, rising: Mapping[TopicPartition, int]) -> None:
-        starts = {p: max(o.log.log_start_offset, rising.get(p, 0)) for p, o in self._open.items()}
-        starts = {p: start for p, start in starts.items() if start}
-        if starts != self._log_starts:
-            write_offsets(self._files, self._path(LOG_STARTS), starts)
-            self._log_starts = starts
+    async def _raise_log_starts(self) -> None:
+        taken: dict[Partition, int] = {}
 
-    def checkpoint(self) -> None:
+        def starts(known: Offsets) -> Offsets:
+            nonlocal taken
+            self._raising, self._rising, taken = None, {}, self._rising
+            return self._log_starts(known, taken)
+
+        await self._checkpoints.write(LOG_STARTS, starts)
+        for opened, offset in taken.items():
+            # Meanwhile the topic may have been deleted, or the log discarded for the bucket's, which may be shorter.
+            if not opened.deleted and offset <= opened.log.end_offset:
+                opened.log.hot.raise_log_start(offset)
+
+    def _log_starts(self, known: Offsets, rising: Mapping[Partition, int]) -> Offsets:
+        """None falls: what was written a moment ago may not be in force yet."""
+        starts = {p: max(o.log.log_start_offset, known.get(p, 0), rising.get(o, 0)) for p, o in self._open.items()}
+        return {p: start for p, start in starts.items() if start}
+
+    async def checkpoint(self) -> None:
         """All three; what did not change since the last time is not written. A partition that waits for the bucket keeps
         the recovery point that it does not reach, so that a later start waits too."""
-        recovery = {p: self._recovery_point(p, o) for p, o in self._open.items()}
-        if recovery != self._recovery_points:
-            write_offsets(self._files, self._path(RECOVERY_POINTS), recovery)
-            self._recovery_points = recovery
-        watermarks = {p: o.state.high_watermark for p, o in self._open.items()}
-        if watermarks != self._high_watermarks:
-            write_offsets(self._files, self._path(HIGH_WATERMARKS), watermarks)
-            self._high_watermarks = watermarks
-        self._write_log_starts({})
+        write = self._checkpoints.write
+        await write(RECOVERY_POINTS, lambda known: {p: _recovery_point(o, known) for p, o in self._open.items()})
+        await write(HIGH_WATERMARKS, lambda _: {p: o.state.high_watermark for p, o in self._open.items()})
+        await write(LOG_STARTS, lambda known: self._log_starts(known, {}))
 
     async def close(self) -> None:
         """Flushes and closes every log, then checkpoints. StorageError if one could not be: all others were."""
@@ -200,24 +208,18 @@ class Partitions:
         with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="close") as threads:
             closing = [run(threads, partial(opened.log.hot.close, clean=True)) for opened in self._open.values()]
             ended = await asyncio.gather(*closing, return_exceptions=True)
-        self.checkpoint()
+        try:
+            await self.checkpoint()
+        finally:
+            await self._checkpoints.close()
         for failure in ended:
             if isinstance(failure, BaseException):
                 raise failure
 
-    def _recovery_point(self, key: TopicPartition, partition: Partition) -> int:
-        reached = partition.log.hot.recovery_point
-        return max(reached, self._recovery_points.get(key, 0)) if waits(partition) else reached
 
-    def _checkpointed(self) -> tuple[tuple[str, dict[TopicPartition, int]], ...]:
-        return (
-            (RECOVERY_POINTS, self._recovery_points),
-            (HIGH_WATERMARKS, self._high_watermarks),
-            (LOG_STARTS, self._log_starts),
-        )
-
-    def _path(self, name: str) -> str:
-        return os.path.join(self._data.path, name)
+def _recovery_point(partition: Partition, known: Offsets) -> int:
+    reached = partition.log.hot.recovery_point
+    return max(reached, known.get(partition.partition, 0)) if waits(partition) else reached
 
 
 def _holds_segments(directory: str) -> bool:

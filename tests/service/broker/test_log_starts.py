@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,12 +13,32 @@ import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from storage_tiers.cold.manifest import Root
-from storage_tiers.errors import StorageError
+from storage_tiers.errors import StorageError, UnknownTopicOrPartition
+from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import LOG_STARTS, read_offsets
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, running, until
 
 T0 = TopicPartition("t", 0)
+
+
+class HeldFiles(OsFiles):
+    """Counts how often each name is given; the first time that it is `held`, that stands still until `may_go`."""
+
+    def __init__(self) -> None:
+        self.named: Counter[str] = Counter()
+        self.held = ""
+        self.reached = threading.Event()
+        self.may_go = threading.Event()
+
+    def rename(self, source: str, target: str) -> None:
+        name = os.path.basename(target)
+        if name == self.held:
+            self.held = ""
+            self.reached.set()
+            assert self.may_go.wait(20)
+        self.named[name] += 1
+        super().rename(source, target)
 
 
 @pytest.fixture
@@ -45,6 +68,53 @@ async def test_a_log_start_that_cannot_be_written_hides_nothing_and_may_be_asked
     assert checkpointed(node) == 3
 
 
+async def test_who_deletes_records_of_many_partitions_waits_for_few_writes(tmp_path: Path) -> None:
+    """And nobody else waits: the disk may be slow."""
+    files = HeldFiles()
+    async with running(tmp_path / "data", files=files) as node:
+        await node.create("t", 30)
+        for number in range(30):
+            await node.append("t", b"a", b"b", partition=number)
+        files.held = LOG_STARTS
+        wanted = [node.log.delete_records(TopicPartition("t", number), 1) for number in range(20)]
+        deleting = asyncio.gather(*wanted)
+        await asyncio.to_thread(files.reached.wait, 20)
+        more = asyncio.gather(*(node.log.delete_records(TopicPartition("t", number), 1) for number in range(20, 30)))
+        again = asyncio.ensure_future(node.log.delete_records(T0, 2))
+        checkpointing = asyncio.ensure_future(node.node.maintenance.checkpoint())
+        assert (await node.append("t", b"c")).base_offset == 2
+        assert node.node.partitions.get(T0).log.log_start_offset == 0
+        files.may_go.set()
+        assert (await deleting, await more) == ([1] * 20, [1] * 10)
+        assert await again == 2
+        await checkpointing
+        assert files.named[LOG_STARTS] == 2
+        found = read_offsets(os.path.join(node.node.data.path, LOG_STARTS))
+        assert found == {TopicPartition("t", number): 2 if number == 0 else 1 for number in range(30)}
+
+
+async def test_a_topic_that_is_deleted_and_made_again_while_its_log_start_is_written(tmp_path: Path) -> None:
+    files = HeldFiles()
+    async with running(tmp_path / "data", files=files) as node:
+        await node.create("t")
+        await node.append("t", *[b"old"] * 5)
+        files.held = LOG_STARTS
+        deleting = asyncio.ensure_future(node.log.delete_records(T0, 4))
+        await asyncio.to_thread(files.reached.wait, 20)
+        await node.core.topics.delete(["t"])
+        creating = asyncio.ensure_future(node.create("t"))
+        await asyncio.sleep(0)
+        files.may_go.set()
+        with pytest.raises(UnknownTopicOrPartition):
+            await deleting
+        await creating
+        await node.append("t", b"a", b"b")
+        assert checkpointed(node) == 0
+        store = node.store
+    async with running(tmp_path / "data", store) as node:
+        assert [record.value for record in await node.read("t", 0)] == [b"a", b"b"]
+
+
 async def test_retention_writes_the_log_starts_of_all_partitions(node: Running) -> None:
     await node.create("t", 3, configs={"internal.segment.bytes": "2000", "remote.storage.enable": "false"})
     for partition in range(3):
@@ -72,7 +142,7 @@ async def test_the_manifest_drops_ranges_that_lie_in_a_page(node: Running) -> No
         return led.log.root
 
     (page, *_) = root().live_pages
-    node.node.partitions.raise_log_starts({led: page.base + 10})
+    await node.node.partitions.raise_log_starts({led: page.base + 10})
     await node.node.maintenance.retain()
     assert page.end > page.base + 10
     assert root().log_start == page.base + 10

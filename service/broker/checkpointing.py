@@ -1,0 +1,70 @@
+"""The three offset checkpoints of a data directory: read at the start, written here and nowhere else.
+
+A write syncs a file and its directory, which may take long on a busy disk: it happens in a thread, and the event loop goes
+on. Invariants: one write at a time; what stands here is what the disk holds, except while a write is under way.
+
+Not promised: that a write which was given up did not happen. It ends, whoever waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from storage_tiers.files import Files
+from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets, write_offsets
+from storage_tiers.types import TopicPartition
+
+Offsets = Mapping[TopicPartition, int]
+
+NAMES = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)
+
+
+class OffsetCheckpoints:
+    def __init__(self, directory: str, files: Files) -> None:
+        """StorageError if one is damaged."""
+        self._directory = directory
+        self._files = files
+        self._known: dict[str, Offsets] = {name: read_offsets(self._path(name)) for name in NAMES}
+        self._writing = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+
+    def known(self, name: str) -> Offsets:
+        """What the disk holds."""
+        return self._known[name]
+
+    async def write(self, name: str, wanted: Callable[[Offsets], Offsets]) -> None:
+        """Durably replaces what is known by what `wanted` makes of it, unless that is the same. `wanted` is asked when it
+        is this write's turn. StorageError if the disk refuses: the old content then stands."""
+        writing = asyncio.ensure_future(self._write(name, wanted))
+        writing.add_done_callback(_seen)
+        await asyncio.shield(writing)
+
+    async def _write(self, name: str, wanted: Callable[[Offsets], Offsets]) -> None:
+        async with self._writing:
+            offsets = wanted(self._known[name])
+            if offsets != self._known[name]:
+                run = asyncio.get_running_loop().run_in_executor
+                await run(self._thread, write_offsets, self._files, self._path(name), offsets)
+                self._known[name] = offsets
+
+    def write_now(self, name: str, offsets: Offsets) -> None:
+        """Blocking, at the start, when nobody else writes."""
+        if offsets != self._known[name]:
+            write_offsets(self._files, self._path(name), offsets)
+            self._known[name] = offsets
+
+    async def close(self) -> None:
+        """Once what is under way has ended. Nothing can be written afterwards."""
+        async with self._writing:
+            self._thread.shutdown()
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+
+def _seen(writing: asyncio.Future[None]) -> None:
+    if not writing.cancelled():
+        writing.exception()  # whoever asked for it may have gone
