@@ -43,12 +43,18 @@ class RemoteConfigs:
         return [entry_of(each) for each in answer.entries]
 
     async def alter_configs(
-        self, resource: Resource, alterations: Sequence[ConfigAlteration], *, validate_only: bool = False
+        self,
+        resource: Resource,
+        alterations: Sequence[ConfigAlteration],
+        *,
+        validate_only: bool = False,
+        replace: bool = False,
     ) -> None:
         request = pb.AlterConfigsRequest(
             resource=pb.Resource(kind=resource.kind, name=resource.name),
             alterations=map(alteration_message, alterations),
             validate_only=validate_only,
+            replace=replace,
         )
         await answered(self._stub.Alter(request, timeout=CALL_TIMEOUT_S), self._address)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from grpc_api.contract.node import NodeCore
 from kafka_gateway.handlers import (
+    alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
     create_partitions,
@@ -28,6 +29,7 @@ from kafka_gateway.handlers import (
     elect_leaders,
     incremental_alter_configs,
     init_producer_id,
+    list_config_resources,
     list_offsets,
     list_partition_reassignments,
     metadata,
@@ -87,6 +89,7 @@ APIS: tuple[Api, ...] = (
     _message(22, "InitProducerId", 0, 5, 2, init_producer_id.serve, init_producer_id.refuse),
     _message(23, "OffsetForLeaderEpoch", 2, 4, 4, offset_for_leader_epoch.serve, offset_for_leader_epoch.refuse),
     _message(32, "DescribeConfigs", 1, 4, 4, describe_configs.serve, describe_configs.refuse),
+    _message(33, "AlterConfigs", 0, 2, 2, alter_configs.serve, alter_configs.refuse),
     _message(34, "AlterReplicaLogDirs", 1, 2, 2, alter_replica_log_dirs.serve, alter_replica_log_dirs.refuse),
     _message(35, "DescribeLogDirs", 1, 4, 2, describe_log_dirs.serve, describe_log_dirs.refuse),
     _message(37, "CreatePartitions", 0, 3, 2, create_partitions.serve, create_partitions.refuse),
@@ -115,6 +118,7 @@ APIS: tuple[Api, ...] = (
     _message(60, "DescribeCluster", 0, 2, 0, describe_cluster.serve, describe_cluster.refuse),
     _message(61, "DescribeProducers", 0, 0, 0, describe_producers.serve, describe_producers.refuse),
     _message(64, "UnregisterBroker", 0, 0, 0, unregister_broker.serve, unregister_broker.refuse),
+    _message(74, "ListConfigResources", 0, 1, 0, list_config_resources.serve, list_config_resources.refuse),
     _message(75, "DescribeTopicPartitions", 0, 0, 0, describe_topic_partitions.serve, describe_topic_partitions.refuse),
 )
 

@@ -179,6 +179,11 @@ class Configs(Protocol):
         """Every key, or those named, with its synonyms in order of precedence. Raises for an unknown resource."""
 
     async def alter_configs(
-        self, resource: Resource, alterations: Sequence[ConfigAlteration], *, validate_only: bool = False
+        self,
+        resource: Resource,
+        alterations: Sequence[ConfigAlteration],
+        *,
+        validate_only: bool = False,
+        replace: bool = False,
     ) -> None:
-        """All alterations or none."""
+        """All alterations or none. With `replace` they are all that is set afterwards (AlterConfigs before KIP-339)."""

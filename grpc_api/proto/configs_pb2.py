@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cgrpc_api/proto/configs.proto\x12\ntidelog.v1\"&\n\x08Resource\x12\x0c\n\x04kind\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\"h\n\x16\x44\x65scribeConfigsRequest\x12&\n\x08resource\x18\x01 \x01(\x0b\x32\x14.tidelog.v1.Resource\x12&\n\x05names\x18\x02 \x01(\x0b\x32\x17.tidelog.v1.ConfigNames\"\x1c\n\x0b\x43onfigNames\x12\r\n\x05names\x18\x01 \x03(\t\"C\n\x17\x44\x65scribeConfigsResponse\x12(\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x17.tidelog.v1.ConfigEntry\"\xd8\x01\n\x0b\x43onfigEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06source\x18\x03 \x01(\x05\x12\x0c\n\x04type\x18\x04 \x01(\x05\x12\x11\n\tread_only\x18\x05 \x01(\x08\x12\x11\n\tsensitive\x18\x06 \x01(\x08\x12+\n\x08synonyms\x18\x07 \x03(\x0b\x32\x19.tidelog.v1.ConfigSynonym\x12\x1a\n\rdocumentation\x18\x08 \x01(\tH\x01\x88\x01\x01\x42\x08\n\x06_valueB\x10\n\x0e_documentation\"K\n\rConfigSynonym\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06source\x18\x03 \x01(\x05\x42\x08\n\x06_value\"\x87\x01\n\x13\x41lterConfigsRequest\x12&\n\x08resource\x18\x01 \x01(\x0b\x32\x14.tidelog.v1.Resource\x12\x31\n\x0b\x61lterations\x18\x02 \x03(\x0b\x32\x1c.tidelog.v1.ConfigAlteration\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"Q\n\x10\x43onfigAlteration\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\toperation\x18\x02 \x01(\x05\x12\x12\n\x05value\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_value\"\x16\n\x14\x41lterConfigsResponse2\xaa\x01\n\x07\x43onfigs\x12S\n\x08\x44\x65scribe\x12\".tidelog.v1.DescribeConfigsRequest\x1a#.tidelog.v1.DescribeConfigsResponse\x12J\n\x05\x41lter\x12\x1f.tidelog.v1.AlterConfigsRequest\x1a .tidelog.v1.AlterConfigsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cgrpc_api/proto/configs.proto\x12\ntidelog.v1\"&\n\x08Resource\x12\x0c\n\x04kind\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\"h\n\x16\x44\x65scribeConfigsRequest\x12&\n\x08resource\x18\x01 \x01(\x0b\x32\x14.tidelog.v1.Resource\x12&\n\x05names\x18\x02 \x01(\x0b\x32\x17.tidelog.v1.ConfigNames\"\x1c\n\x0b\x43onfigNames\x12\r\n\x05names\x18\x01 \x03(\t\"C\n\x17\x44\x65scribeConfigsResponse\x12(\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x17.tidelog.v1.ConfigEntry\"\xd8\x01\n\x0b\x43onfigEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06source\x18\x03 \x01(\x05\x12\x0c\n\x04type\x18\x04 \x01(\x05\x12\x11\n\tread_only\x18\x05 \x01(\x08\x12\x11\n\tsensitive\x18\x06 \x01(\x08\x12+\n\x08synonyms\x18\x07 \x03(\x0b\x32\x19.tidelog.v1.ConfigSynonym\x12\x1a\n\rdocumentation\x18\x08 \x01(\tH\x01\x88\x01\x01\x42\x08\n\x06_valueB\x10\n\x0e_documentation\"K\n\rConfigSynonym\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06source\x18\x03 \x01(\x05\x42\x08\n\x06_value\"\x98\x01\n\x13\x41lterConfigsRequest\x12&\n\x08resource\x18\x01 \x01(\x0b\x32\x14.tidelog.v1.Resource\x12\x31\n\x0b\x61lterations\x18\x02 \x03(\x0b\x32\x1c.tidelog.v1.ConfigAlteration\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12\x0f\n\x07replace\x18\x04 \x01(\x08\"Q\n\x10\x43onfigAlteration\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\toperation\x18\x02 \x01(\x05\x12\x12\n\x05value\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_value\"\x16\n\x14\x41lterConfigsResponse2\xaa\x01\n\x07\x43onfigs\x12S\n\x08\x44\x65scribe\x12\".tidelog.v1.DescribeConfigsRequest\x1a#.tidelog.v1.DescribeConfigsResponse\x12J\n\x05\x41lter\x12\x1f.tidelog.v1.AlterConfigsRequest\x1a .tidelog.v1.AlterConfigsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,11 +44,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONFIGSYNONYM']._serialized_start=508
   _globals['_CONFIGSYNONYM']._serialized_end=583
   _globals['_ALTERCONFIGSREQUEST']._serialized_start=586
-  _globals['_ALTERCONFIGSREQUEST']._serialized_end=721
-  _globals['_CONFIGALTERATION']._serialized_start=723
-  _globals['_CONFIGALTERATION']._serialized_end=804
-  _globals['_ALTERCONFIGSRESPONSE']._serialized_start=806
-  _globals['_ALTERCONFIGSRESPONSE']._serialized_end=828
-  _globals['_CONFIGS']._serialized_start=831
-  _globals['_CONFIGS']._serialized_end=1001
+  _globals['_ALTERCONFIGSREQUEST']._serialized_end=738
+  _globals['_CONFIGALTERATION']._serialized_start=740
+  _globals['_CONFIGALTERATION']._serialized_end=821
+  _globals['_ALTERCONFIGSRESPONSE']._serialized_start=823
+  _globals['_ALTERCONFIGSRESPONSE']._serialized_end=845
+  _globals['_CONFIGS']._serialized_start=848
+  _globals['_CONFIGS']._serialized_end=1018
 # @@protoc_insertion_point(module_scope)

@@ -197,7 +197,10 @@ class AlterConfigsRequest(_message.Message):
     RESOURCE_FIELD_NUMBER: _builtins.int
     ALTERATIONS_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    REPLACE_FIELD_NUMBER: _builtins.int
     validate_only: _builtins.bool
+    replace: _builtins.bool
+    """The alterations are all that is set afterwards."""
     @_builtins.property
     def resource(self) -> Global___Resource: ...
     @_builtins.property
@@ -208,10 +211,11 @@ class AlterConfigsRequest(_message.Message):
         resource: Global___Resource | None = ...,
         alterations: _abc.Iterable[Global___ConfigAlteration] | None = ...,
         validate_only: _builtins.bool = ...,
+        replace: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alterations", b"alterations", "resource", b"resource", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alterations", b"alterations", "replace", b"replace", "resource", b"resource", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

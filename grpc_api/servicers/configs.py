@@ -29,5 +29,6 @@ class CoreConfigs(ConfigsServicer):
             resource_of(request.resource),
             [alteration_of(each) for each in request.alterations],
             validate_only=request.validate_only,
+            replace=request.replace,
         )
         return pb.AlterConfigsResponse()

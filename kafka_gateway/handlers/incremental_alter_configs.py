@@ -11,6 +11,8 @@ from kafka_gateway.handlers.describe_configs import resource_of
 from kafka_gateway.message_handler import Call, Fields
 from storage_tiers.errors import InvalidRequest, LogError
 
+ONCE = "Each resource must appear at most once."
+
 
 async def serve(request: Any, call: Call) -> Fields:
     times = Counter((wanted.resource_type, wanted.resource_name) for wanted in request.resources)
@@ -18,18 +20,18 @@ async def serve(request: Any, call: Call) -> Fields:
     for wanted in request.resources:
         try:
             if times[wanted.resource_type, wanted.resource_name] > 1:
-                raise InvalidRequest("Each resource must appear at most once.")
+                raise InvalidRequest(ONCE)
             resource, alterations = resource_of(wanted), _alterations(wanted)
             await call.core.configs.alter_configs(resource, alterations, validate_only=bool(request.validate_only))
         except LogError as error:
-            rows.append(_row(call, wanted, code_of(error), message_of(error)))
+            rows.append(row(call, wanted, code_of(error), message_of(error)))
         else:
-            rows.append(_row(call, wanted, 0, None))
+            rows.append(row(call, wanted, 0, None))
     return {"responses": tuple(rows)}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
-    return {"responses": tuple(_row(call, wanted, code, message) for wanted in request.resources)}
+    return {"responses": tuple(row(call, wanted, code, message) for wanted in request.resources)}
 
 
 def _alterations(wanted: Any) -> list[ConfigAlteration]:
@@ -38,7 +40,7 @@ def _alterations(wanted: Any) -> list[ConfigAlteration]:
     alterations = []
     for config in wanted.configs:
         if config.config_operation not in AlterOp.__members__.values():
-            raise InvalidRequest(f"Unknown operation {config.config_operation} on {config.name}")
+            raise InvalidRequest(f"Unknown operations type {config.config_operation}")
         operation = AlterOp(config.config_operation)
         if config.value is None and operation != AlterOp.DELETE:
             raise InvalidRequest(f"Null value not supported for : {config.name}")
@@ -46,7 +48,7 @@ def _alterations(wanted: Any) -> list[ConfigAlteration]:
     return alterations
 
 
-def _row(call: Call, wanted: Any, code: int, message: str | None) -> Any:
+def row(call: Call, wanted: Any, code: int, message: str | None) -> Any:
     return call.make(
         "AlterConfigsResourceResponse",
         error_code=code,

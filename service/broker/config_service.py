@@ -20,10 +20,15 @@ class ConfigService:
         return self._configs.describe(self._metadata.image, resource, keys)
 
     async def alter_configs(
-        self, resource: Resource, alterations: Sequence[ConfigAlteration], *, validate_only: bool = False
+        self,
+        resource: Resource,
+        alterations: Sequence[ConfigAlteration],
+        *,
+        validate_only: bool = False,
+        replace: bool = False,
     ) -> None:
         def plan(image: MetadataImage) -> tuple[planner.Records, None]:
-            records = self._configs.alter(image, resource, alterations)
+            records = self._configs.alter(image, resource, alterations, replace=replace)
             return (() if validate_only else records), None
 
         await self._metadata.change(plan)

@@ -270,15 +270,22 @@ class Resolver:
         return given
 
     def alter(
-        self, image: MetadataImage, resource: Resource, alterations: Sequence[ConfigAlteration]
+        self,
+        image: MetadataImage,
+        resource: Resource,
+        alterations: Sequence[ConfigAlteration],
+        *,
+        replace: bool = False,
     ) -> tuple[pb.MetadataRecord, ...]:
         """Records of IncrementalAlterConfigs (KIP-339): all alterations, or an error and none. Values that are set
-        already make no record."""
-        self._check_resource(image, resource, "Node id must be an integer, but it is")
+        already make no record. With `replace`, those of AlterConfigs: the alterations are all that is set afterwards."""
+        self._check_resource(
+            image, resource, "Node id must be an integer, but it is", "" if replace else " or empty string"
+        )
         if len({alteration.name for alteration in alterations}) != len(alterations):
             raise InvalidRequest("Error due to duplicate config keys")
         old = image.config(resource.kind, resource.name)
-        new = dict(old)
+        new = {} if replace else dict(old)
         for alteration in alterations:
             text = self._altered(image, resource, old, alteration)
             if text is None:
@@ -289,9 +296,8 @@ class Resolver:
             self._check_topic(image, new)
         else:
             self._check_broker(resource, [a.name for a in alterations if a.op is not AlterOp.DELETE], new)
-        changed = [
-            alteration.name for alteration in alterations if new.get(alteration.name) != old.get(alteration.name)
-        ]
+        touched = dict.fromkeys([alteration.name for alteration in alterations] + (list(old) if replace else []))
+        changed = [name for name in touched if new.get(name) != old.get(name)]
         return tuple(pb.MetadataRecord(config=config_record(resource, name, new.get(name))) for name in changed)
 
     def _altered(
@@ -320,7 +326,9 @@ class Resolver:
             raise InvalidConfig(f"Configuration '{name}' values must not be empty.")
         return ",".join((*items, *(item for item in given if item not in items)))
 
-    def _check_resource(self, image: MetadataImage, resource: Resource, not_a_number: str) -> None:
+    def _check_resource(
+        self, image: MetadataImage, resource: Resource, not_a_number: str, or_empty: str = " or empty string"
+    ) -> None:
         if resource.kind is ResourceKind.TOPIC:
             if not resource.name:
                 raise InvalidRequest("Default topic resources are not allowed.")
@@ -333,7 +341,7 @@ class Resolver:
             raise InvalidRequest(f"{not_a_number}: {resource.name}")
         elif resource.name and int(resource.name) != self._node_id:
             raise InvalidRequest(
-                f"Unexpected broker id, expected {self._node_id} or empty string, but received {resource.name}"
+                f"Unexpected broker id, expected {self._node_id}{or_empty}, but received {resource.name}"
             )
 
     def _check_topic(self, image: MetadataImage, own: Mapping[str, str]) -> None:

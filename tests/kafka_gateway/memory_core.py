@@ -386,12 +386,19 @@ class MemoryCore:
         return [entry for entry in entries if keys is None or entry.name in keys]
 
     async def alter_configs(
-        self, resource: Resource, alterations: Sequence[ConfigAlteration], *, validate_only: bool = False
+        self,
+        resource: Resource,
+        alterations: Sequence[ConfigAlteration],
+        *,
+        validate_only: bool = False,
+        replace: bool = False,
     ) -> None:
         self._check(resource)
         for change in alterations:
             if change.name not in DEFAULT_CONFIGS:
                 raise InvalidConfig(f"unknown config {change.name}")
+        if replace and not validate_only:
+            self.configs_of.pop(resource.name, None)
         for change in [] if validate_only else alterations:
             own = self.configs_of.setdefault(resource.name, {})
             if change.op == AlterOp.SET and change.value is not None:

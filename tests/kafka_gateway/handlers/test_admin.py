@@ -264,7 +264,7 @@ async def test_configs_are_altered(asker: Asker, core: MemoryCore, version: int)
     [
         ([alteration("retention.ms", "1"), alteration("retention.ms", "2")], "Error due to duplicate config keys"),
         ([alteration("retention.ms", None)], "Null value not supported for : retention.ms"),
-        ([alteration("retention.ms", "1", 9)], "Unknown operation 9 on retention.ms"),
+        ([alteration("retention.ms", "1", 9)], "Unknown operations type 9"),
     ],
 )
 async def test_senseless_alterations_are_refused(

@@ -348,6 +348,53 @@ def test_refusals(resource: Resource, ops: Ops, error: type[LogError], message: 
     assert str(raised.value) == message
 
 
+def replaced(image: MetadataImage, resource: Resource, **values: str | None) -> MetadataImage:
+    given = [ConfigAlteration(name.replace("_", "."), SET, value) for name, value in values.items()]
+    return image.apply_batch(NODE.alter(image, resource, given, replace=True))
+
+
+def test_all_that_is_set_may_be_replaced() -> None:
+    image = replaced(EMPTY, Z, retention_ms="5", segment_ms="6")
+    image = replaced(image, Z, segment_ms="6", cleanup_policy="compact")
+    assert image.topic_config("z") == {"segment.ms": "6", "cleanup.policy": "compact"}
+    assert replaced(image, Z).topic_config("z") == {}
+    image = replaced(image, EVERY_BROKER, log_retention_ms="7", message_max_bytes="8000")
+    image = replaced(image, EVERY_BROKER, message_max_bytes="9000")
+    assert image.broker_config(None) == {"message.max.bytes": "9000"}
+    assert replaced(image, EVERY_BROKER).broker_config(None) == {}
+    given = [ConfigAlteration("segment.ms", SET, "6"), ConfigAlteration("cleanup.policy", SET, "compact")]
+    assert NODE.alter(image, Z, given, replace=True) == ()
+
+
+@pytest.mark.parametrize(
+    ("resource", "values", "error", "message"),
+    [
+        (Z, {"retention_ms": None}, InvalidRequest, "Null value not supported for : retention.ms"),
+        (Z, {"nope": "1"}, InvalidConfig, "Unknown topic config name: nope"),
+        (
+            Z,
+            {"retention_ms": "x"},
+            InvalidConfig,
+            "Invalid value x for configuration retention.ms: Not a number of type LONG",
+        ),
+        (
+            BROKER,
+            {"log_retention_hours": "5"},
+            InvalidRequest,
+            "Cannot update these configs dynamically: Set(log.retention.hours)",
+        ),
+        (Resource(ResourceKind.BROKER, "2"), {}, InvalidRequest, "Unexpected broker id, expected 1, but received 2"),
+        (Resource(ResourceKind.TOPIC, "none"), {}, UnknownTopicOrPartition, "The topic 'none' does not exist."),
+    ],
+)
+def test_replacing_is_refused_in_kafkas_words(
+    resource: Resource, values: Mapping[str, str | None], error: type[LogError], message: str
+) -> None:
+    with pytest.raises(error) as raised:
+        replaced(EMPTY, resource, **values)
+    assert str(raised.value) == message
+
+
 def test_an_unknown_broker_config_is_refused_with_the_nearest_name() -> None:
     # Kafka stores it silently, as if it were a secret.
     with pytest.raises(

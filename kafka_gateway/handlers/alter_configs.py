@@ -1,0 +1,36 @@
+"""AlterConfigs, key 33, versions 0 to 2: a resource's configs as a whole; what is not named goes back to its default.
+
+Superseded by IncrementalAlterConfigs (KIP-339), and still what older clients and tools send.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from grpc_api.contract.topics import AlterOp, ConfigAlteration
+from kafka_gateway.errors import code_of, message_of
+from kafka_gateway.handlers.describe_configs import resource_of
+from kafka_gateway.handlers.incremental_alter_configs import ONCE, refuse, row
+from kafka_gateway.message_handler import Call, Fields
+from storage_tiers.errors import InvalidRequest, LogError
+
+__all__ = ["refuse", "serve"]
+
+
+async def serve(request: Any, call: Call) -> Fields:
+    times = Counter((wanted.resource_type, wanted.resource_name) for wanted in request.resources)
+    rows = []
+    for wanted in request.resources:
+        try:
+            if times[wanted.resource_type, wanted.resource_name] > 1:
+                raise InvalidRequest(ONCE)
+            given = [ConfigAlteration(config.name, AlterOp.SET, config.value) for config in wanted.configs]
+            await call.core.configs.alter_configs(
+                resource_of(wanted), given, validate_only=bool(request.validate_only), replace=True
+            )
+        except LogError as error:
+            rows.append(row(call, wanted, code_of(error), message_of(error)))
+        else:
+            rows.append(row(call, wanted, 0, None))
+    return {"responses": tuple(rows)}

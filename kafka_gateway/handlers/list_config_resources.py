@@ -1,0 +1,48 @@
+"""ListConfigResources, key 74, versions 0 to 1 (KIP-1142): what DescribeConfigs may be asked about.
+
+v0, which was ListClientMetricsResources, asks for client metrics subscriptions only; v1 for the kinds named, or all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grpc_api.contract.topics import Resource, ResourceKind, TopicDescription
+from kafka_gateway.errors import ErrorCode
+from kafka_gateway.message_handler import Call, Fields
+
+#: In the order that Kafka answers.
+_KINDS = (
+    ResourceKind.GROUP,
+    ResourceKind.CLIENT_METRICS,
+    ResourceKind.BROKER_LOGGER,
+    ResourceKind.BROKER,
+    ResourceKind.TOPIC,
+)
+
+
+def serve(request: Any, call: Call) -> Fields:
+    asked = getattr(request, "resource_types", None)
+    kinds = (ResourceKind.CLIENT_METRICS,) if asked is None else asked or _KINDS
+    if any(kind not in _KINDS for kind in kinds):
+        return refuse(request, call, ErrorCode.UNSUPPORTED_VERSION, "")
+    rows = [
+        call.make("ConfigResource", resource_name=found.name, resource_type=int(found.kind))
+        for kind in _KINDS
+        if kind in kinds
+        for found in _resources(call, kind)
+    ]
+    return {"error_code": 0, "config_resources": tuple(rows)}
+
+
+def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
+    return {"error_code": code, "config_resources": ()}
+
+
+def _resources(call: Call, kind: ResourceKind) -> list[Resource]:
+    topics = call.core.topics
+    if kind is ResourceKind.TOPIC:
+        return [Resource(kind, topic.name) for topic in topics.describe() if isinstance(topic, TopicDescription)]
+    if kind in (ResourceKind.BROKER, ResourceKind.BROKER_LOGGER):
+        return [Resource(kind, str(broker.node_id)) for broker in topics.cluster().brokers]
+    return []  # nothing keeps configs of groups or of client metrics yet
