@@ -44,36 +44,37 @@ NameOf = Callable[[TopicId], str | None]
 class Place:
     """One partition of a request, or of a session: how it is read, and what was last told of it."""
 
-    __slots__ = ("high_watermark", "index", "key", "log_start", "wanted")
+    __slots__ = ("high_watermark", "index", "is_nameless", "key", "log_start", "wanted")
 
     def __init__(self, key: bytes, index: int, wanted: FetchPartition) -> None:
         self.key = key
         self.index = index
-        self.wanted = wanted
         self.high_watermark = -1
         self.log_start = -1
+        self.take(wanted)
 
-    @property
-    def is_nameless(self) -> bool:
-        """Whether no topic had its id when it was last looked at."""
-        return self.wanted.topic_id is not None and not self.wanted.partition.topic
+    def take(self, wanted: FetchPartition) -> None:
+        """Is read like this from now on."""
+        self.wanted = wanted
+        #: Whether no topic had its id when it was last looked at.
+        self.is_nameless = not wanted.partition.topic and wanted.topic_id is not None
 
     def find_name(self, name_of: NameOf) -> bool:
         topic_id = self.wanted.topic_id
         name = None if topic_id is None else name_of(topic_id)
         if name is None:
             return False
-        self.wanted = self.wanted._replace(partition=TopicPartition(name, self.index))
+        self.take(self.wanted._replace(partition=TopicPartition(name, self.index)))
         return True
 
     def tell(self, part: Fetched) -> bool:
         """Whether an incremental answer must hold this; notes that it does."""
-        failed = part.error is not None
-        if part.high_watermark == self.high_watermark and part.log_start_offset == self.log_start:
-            return failed or bool(part.slices) or part.diverging is not None
+        error, high_watermark, _, log_start, slices, _, diverging = part
+        if high_watermark == self.high_watermark and log_start == self.log_start:
+            return error is not None or bool(slices) or diverging is not None
         # After an error the watermark differs from every real one, so that its end is told too.
-        self.high_watermark = -1 if failed else part.high_watermark
-        self.log_start = part.log_start_offset
+        self.high_watermark = -1 if error is not None else high_watermark
+        self.log_start = log_start
         return True
 
 
@@ -253,15 +254,13 @@ def next_epoch(epoch: int) -> int:
 
 def rows_of(readable: Sequence[Place], fetched: Sequence[Fetched], nameless: Sequence[Place]) -> list[Row]:
     """The answer in Kafka's order: what was read, then the partitions of unknown ids, then the unknown partitions."""
-    rows: list[Row] = []
-    unknown: list[Row] = []
-    for place, part in zip(readable, fetched, strict=True):
-        if part.error is None or not isinstance(part.error, _UNKNOWN):
-            rows.append((place, part))
-        else:
-            unknown.append((place, part._replace(aborted=())))
-    rows += [(place, _unknown_id(place.key)) for place in nameless]
-    return rows + unknown if unknown else rows
+    rows = list(zip(readable, fetched, strict=True))
+    if not nameless and not any(part.error for part in fetched):
+        return rows
+    unknown = [(place, part._replace(aborted=())) for place, part in rows if isinstance(part.error, _UNKNOWN)]
+    if unknown:
+        rows = [row for row in rows if not isinstance(row[1].error, _UNKNOWN)]
+    return rows + [(place, _unknown_id(place.key)) for place in nameless] + unknown
 
 
 def without_name(places: Sequence[Place], name_of: NameOf) -> Sequence[Place]:
@@ -290,6 +289,6 @@ def _collect(request: FetchRequest, places: dict[Key, Place]) -> dict[Key, Place
             if known is None:
                 places[key, index] = Place(key, index, wanted)
             else:
-                known.wanted = wanted
+                known.take(wanted)
         at += count
     return places

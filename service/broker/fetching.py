@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from grpc_api.contract.log import Fetch, Fetched, FetchPartition
+from grpc_api.contract.log import Fetch, Fetched, FetchPartition, Isolation
 from grpc_api.contract.ready import Ready
 from service.broker.partition import Partition
 from storage_tiers.cold.cold_reader import ColdMiss
 from storage_tiers.errors import InconsistentTopicId, LogError, StorageError
+from storage_tiers.types import NO_EPOCH, TopicPartition
 
 #: Finds a partition, or raises the LogError to answer.
-Locate = Callable[[FetchPartition], Partition]
+Locate = Callable[[TopicPartition], Partition]
 
 _NONE: Mapping[int, LogError] = {}
 
@@ -62,12 +63,20 @@ def attempt(fetch: Fetch, locate: Locate, failed: Mapping[int, LogError] = _NONE
     the places in `failed` are not read but answered with the error."""
     taken = Attempt()
     left = fetch.max_bytes
+    isolation = fetch.isolation
     try:
         for place, wanted in enumerate(fetch.partitions):
             try:
                 if place in failed:
                     raise failed[place]
-                answer = _read_one(place, wanted, fetch, locate, taken, left)
+                partition = locate(wanted.partition)
+                if wanted.offset == partition.state.high_watermark:
+                    # Most of what a consumer of many partitions asks for.
+                    nothing = _nothing_new(partition, wanted, isolation)
+                    if nothing is not None:
+                        taken.answers.append(nothing)
+                        continue
+                answer = _read_one(place, partition, wanted, fetch, taken, left)
             except LogError as error:
                 taken.ready = True
                 answer = Fetched(error)
@@ -84,8 +93,26 @@ def attempt(fetch: Fetch, locate: Locate, failed: Mapping[int, LogError] = _NONE
     return taken
 
 
-def _read_one(place: int, wanted: FetchPartition, fetch: Fetch, locate: Locate, taken: Attempt, left: int) -> Fetched:
-    partition = locate(wanted)
+def _nothing_new(partition: Partition, wanted: FetchPartition, isolation: Isolation) -> Fetched | None:
+    """The answer to a reader at the end of what can be read; None where there is more to check or to say."""
+    state = partition.state
+    topic_id, epoch = wanted.topic_id, wanted.current_leader_epoch
+    if (
+        partition.reads_blocked is not None
+        or (topic_id is not None and topic_id != partition.topic_id)
+        or (epoch != NO_EPOCH and epoch != state.leader_epoch)
+        or wanted.last_fetched_epoch >= 0
+    ):
+        return None
+    start, end = partition.log.hot.log_start_offset, wanted.offset
+    if end < start:
+        return None
+    return Fetched(None, end, partition.readable_end(isolation), start, (), () if isolation else None)
+
+
+def _read_one(
+    place: int, partition: Partition, wanted: FetchPartition, fetch: Fetch, taken: Attempt, left: int
+) -> Fetched:
     if wanted.topic_id is not None and wanted.topic_id != partition.topic_id:
         raise InconsistentTopicId(f"{wanted.partition} is now topic id {partition.topic_id}; refresh metadata")
     partition.check_readable()
@@ -136,7 +163,7 @@ class DelayedFetch:
         self._timer = loop.call_later(fetch.max_wait_ms / 1000, self._time_up)
         for wanted in fetch.partitions:
             try:
-                partition = locate(wanted)
+                partition = locate(wanted.partition)
             except LogError:
                 continue
             partition.waiters.add(self._look_again)

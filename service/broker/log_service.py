@@ -10,7 +10,6 @@ from grpc_api.contract.log import (
     Appended,
     Fetch,
     Fetched,
-    FetchPartition,
     Isolation,
     OffsetQuery,
     OffsetSpec,
@@ -70,10 +69,7 @@ class LogService:
         if most < fetch.max_bytes or most < fetch.min_bytes:
             # As in Kafka: nobody waits for more than the answer may hold.
             fetch = fetch._replace(max_bytes=most, min_bytes=min(fetch.min_bytes, most))
-        return fetch_records(fetch, self._locate, self.bytes_read)
-
-    def _locate(self, wanted: FetchPartition) -> Partition:
-        return self._partitions.get(wanted.partition)
+        return fetch_records(fetch, self._partitions.get, self.bytes_read)
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> Sequence[TimestampOffset | LogError | None]:
         answers: list[TimestampOffset | LogError | None] = []
