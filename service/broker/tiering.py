@@ -305,12 +305,13 @@ class Tiering:
         write_root(self._files, partition.log.hot.directory, root)
 
     async def _evict(self, partition: Partition) -> None:
-        unlink = asyncio.get_running_loop().run_in_executor
-        # One at a time: each syncs the directory on this loop. The file system frees a large file's blocks before unlink
-        # returns, so that happens in a thread.
+        run = asyncio.get_running_loop().run_in_executor
         for end in self._evictions(partition, self._clock.unix_ms()):
-            for path in partition.log.hot.evict_below(end):
-                await unlink(None, self._files.unlink, path)
+            eviction = partition.log.hot.evict_oldest(end)
+            if eviction is not None:
+                await run(None, eviction.sync)
+                eviction.finish()
+                await run(None, eviction.free)
 
     def _writer(self) -> Writer:
         assert self._access is not None

@@ -21,6 +21,7 @@ from storage_tiers.files import Files, replace_file, stage_file
 from storage_tiers.hot import layout, leader_epochs, recovery
 from storage_tiers.hot.appending import AppendingLog
 from storage_tiers.hot.data_dir import read_topic_id, remove_tree, retire_directory
+from storage_tiers.hot.eviction import Eviction
 from storage_tiers.hot.log_state import base_of
 from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.hot.segment import Segment
@@ -366,39 +367,22 @@ class HotLog(AppendingLog):
             self.epochs, self.producer_state = leader_epochs.LeaderEpochs(), ProducerStateManager()
             self.end_offset = self.recovery_point = self._log_start
 
-    def evict_below(self, offset: int) -> list[str]:
-        """Drops the closed segments that end at or below `offset`; returns their renamed logs, to be unlinked.
-
-        Before: a durable manifest that holds them (I3), or a durable log start above them.
-
-        Readers' descriptors stay good. One segment after the other, oldest first and each durably: a power loss must
-        not bring an older one back without its successor, as a hole in the middle would go unnoticed.
-        """
-        count = 0
-        while count < len(self._segments) - 1 and self._segments[count].end <= offset:
-            count += 1
-        doomed: list[str] = []
-        if not count:
-            return doomed
-        if any(segment in self._pending for segment in self._segments[:count]):
+    def evict_oldest(self, offset: int) -> Eviction | None:
+        """Takes the oldest segment out of the log, if it is closed and ends at or below `offset`. Before: a durable manifest
+        that holds it (I3), or a durable log start above it. Before the next: all steps of what is returned."""
+        oldest = self._segments[0]
+        if len(self._segments) == 1 or oldest.end > offset:
+            return None
+        if oldest in self._pending:
             self.flush()
-        self._settle_flush()
+        doomed = oldest.path + layout.DELETED
         try:
-            doomed.extend(map(self._evict, self._segments[:count]))
+            self._files.rename(oldest.path, doomed)
+            del self._segments[0]
+            self._closed_bytes -= oldest.size
+            if oldest in self._recently_read:
+                self._recently_read.remove(oldest)
+            oldest.release_file()
         except OSError as error:
             raise StorageError(f"{self.partition}: cannot evict ({error}); mend the disk") from error
-        finally:
-            self._closed_bytes = sum(segment.size for segment in self._segments[:-1])
-        return doomed
-
-    def _evict(self, segment: Segment) -> str:
-        doomed = segment.path + layout.DELETED
-        self._files.rename(segment.path, doomed)
-        self._files.fsync_dir(self.directory)
-        self._segments.remove(segment)
-        if segment in self._recently_read:
-            self._recently_read.remove(segment)
-        segment.release_file()
-        recovery.remove_files(self._files, segment)
-        self._snapshots.retain(self._segments[0].base, self.end_offset)
-        return doomed
+        return Eviction(self._files, oldest, doomed, self._snapshots)

@@ -38,6 +38,10 @@ class Snapshots:
             self.stored.discard(offset)
             self._files.unlink(self.path(offset))
 
+    def drop_below(self, offset: int) -> None:
+        """The log begins at `offset` now."""
+        self.retain(offset, max(self.stored | self.pending.keys(), default=offset))
+
     def state_at(self, segments: Sequence[Segment], offset: int, *, now_ms: int) -> ProducerStateManager:
         """The state of the log's producers before `offset`, which lies within `segments` or at their end."""
         low = segments[0].base if segments else 0

@@ -38,6 +38,7 @@ from tests.storage_tiers.hot.support import (
     START_MS,
     append,
     batch_of,
+    evict_below,
     marker,
     open_log,
     placed,
@@ -213,8 +214,7 @@ class Run:
 
     def evict(self, offset: int) -> None:
         self._promise(evicted=offset)
-        for path in self.log.evict_below(offset):
-            self.files.unlink(path)
+        evict_below(self.log, offset)
 
     def stop(self, *, clean: bool) -> None:
         self.log.close(clean=clean)

@@ -15,7 +15,16 @@ from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import RECOVERY_POINTS, mark_clean, read_offsets, take_clean_mark, write_offsets
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
-from tests.storage_tiers.hot.support import PARTITION, START_MS, append, batch_of, open_log, placed, read_all
+from tests.storage_tiers.hot.support import (
+    PARTITION,
+    START_MS,
+    append,
+    batch_of,
+    evict_below,
+    open_log,
+    placed,
+    read_all,
+)
 
 #: Small enough for many segments, with indexes that take more than a page.
 SETTINGS = LogSettings(segment_bytes=1 << 20, index_interval_bytes=0)
@@ -164,8 +173,7 @@ def test_truncation_eviction_and_restart_need_no_space(small_disk: Path) -> None
         work.log.truncate_to(keep)
         del work.content[keep:]
         work.check()
-        for path in work.log.evict_below(work.log.segments()[1].base):
-            os.unlink(path)
+        evict_below(work.log, work.log.segments()[1].base)
         # Eviction made room.
         work.append()
         start = work.log.local_start_offset

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from storage_tiers.errors import (
     TierUnavailable,
     UnknownTopicOrPartition,
 )
+from storage_tiers.files import OsFiles
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, running, until
 from tests.support.faulty_store import FaultyStore
@@ -262,3 +265,36 @@ async def test_a_damaged_log_holds_no_other_partition_up(tmp_path: Path) -> None
         await until(lambda: other.log.tiered_end == 2)
         await node.node.maintenance.retain()
         assert node.node.fatal is None
+
+
+class SlowFiles(OsFiles):
+    """Stands still in the fsync of a directory whose name is `held`, in whatever thread that happens."""
+
+    def __init__(self) -> None:
+        self.held = ""
+        self.reached = threading.Event()
+        self.may_go = threading.Event()
+
+    def fsync_dir(self, path: str) -> None:
+        if os.path.basename(path) == self.held:
+            self.held = ""
+            self.reached.set()
+            assert self.may_go.wait(20)
+        super().fsync_dir(path)
+
+
+async def test_nobody_waits_for_the_disk_while_segments_go(tmp_path: Path) -> None:
+    files = SlowFiles()
+    async with running(tmp_path / "data", files=files) as node:
+        led = await filled(node, {**TIERED, "remote.storage.enable": "false"})
+        await until(lambda: led not in node.node.tiering._tidying)
+        files.held = "t-0"
+        assert await node.log.delete_records(T0, 30) == 30
+        await asyncio.to_thread(files.reached.wait, 20)
+        assert (await node.append("t", b"a")).base_offset == 40
+        assert [record.offset for record in await node.read("t", 39)] == [39, 40]
+        files.may_go.set()
+        await until(lambda: led not in node.node.tiering._tidying)
+        left = sorted(os.listdir(led.log.hot.directory))
+        assert left[0] == f"{led.log.hot.local_start_offset:020d}.index"
+        assert not [name for name in left if name.endswith(".deleted")]

@@ -77,6 +77,17 @@ def open_log(
     )
 
 
+def evict_below(log: HotLog, offset: int) -> int:
+    """As the broker does; returns how many segments went."""
+    count = 0
+    while (eviction := log.evict_oldest(offset)) is not None:
+        eviction.sync()
+        eviction.finish()
+        eviction.free()
+        count += 1
+    return count
+
+
 def append(log: HotLog, batch: bytes, *, epoch: int = 0, now_ms: int = START_MS) -> int:
     return log.append(memoryview(batch), read_header(batch), leader_epoch=epoch, now_ms=now_ms)
 
