@@ -1,0 +1,60 @@
+"""Which partition a record goes to: by its key as Java's producer does, without one to where the batch is being filled.
+
+Java: `BuiltInPartitioner.partitionForKey` and `Utils.murmur2` of Kafka 4.2, KIP-480 and KIP-794 for records without key.
+"""
+
+from __future__ import annotations
+
+from storage_tiers.clock import Rng
+
+_SEED = 0x9747B28C
+_MULTIPLIER = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """MurmurHash2 as Kafka's Java client computes it: a signed 32-bit number."""
+    length = len(data)
+    h = (_SEED ^ length) & _MASK
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * _MULTIPLIER & _MASK
+        k = (k ^ k >> 24) * _MULTIPLIER & _MASK
+        h = h * _MULTIPLIER & _MASK ^ k
+    if length != whole:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
+    h = (h ^ h >> 13) * _MULTIPLIER & _MASK
+    h ^= h >> 15
+    return h - (1 << 32) if h >> 31 else h
+
+
+def partition_of_key(key: bytes, partitions: int) -> int:
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+class StickyPartitioner:
+    """Records without a key of one topic: all to one partition until it has got a batch's worth, then to another."""
+
+    __slots__ = ("_batch_bytes", "_current", "_filled", "_rng")
+
+    def __init__(self, batch_bytes: int, rng: Rng) -> None:
+        self._batch_bytes = batch_bytes
+        self._rng = rng
+        self._current = -1
+        self._filled = 0
+
+    def partition(self, size: int, partitions: int) -> int:
+        """For a record of `size` bytes, in a topic that has so many partitions now."""
+        if not 0 <= self._current < partitions or self._filled >= self._batch_bytes:
+            self._current = self._another(partitions)
+            self._filled = 0
+        self._filled += size
+        return self._current
+
+    def _another(self, partitions: int) -> int:
+        """Any other one, each as likely."""
+        if partitions == 1:
+            return 0
+        others = partitions - 1 if 0 <= self._current < partitions else partitions
+        chosen = min(int(self._rng.uniform(0, others)), others - 1)
+        return chosen + 1 if 0 <= self._current <= chosen and others < partitions else chosen

@@ -1,0 +1,351 @@
+"""Sending records: batches in memory, one produce stream, every record acknowledged or failed with the reason.
+
+    send ──> partition ──> accumulator ──> stream ──> Sent, or the LogError
+
+Invariants: records of one partition keep the order of `send`; with an idempotent producer (the default) each is in the log
+once, whatever was lost on the way: a batch whose answer is missing is sent again as the same bytes under the same
+sequence. Only when it cannot be known whether a batch is there (its time ran out meanwhile, or the node forgot this
+producer) a new identity is taken, and that batch has failed with an error that says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import grpc.aio
+
+from grpc_api.contract.log import Appended
+from grpc_api.limits import MAX_MESSAGE_BYTES
+from grpc_api.messages.errors import error_of_call, retriable
+from grpc_api.messages.log import result_of
+from grpc_api.proto import log_pb2 as pb
+from grpc_api.proto.log_pb2_grpc import LogStub
+from grpc_api.remote_topics import RemoteTopics
+from grpc_api.sdk.accumulator import Accumulator, Batch, Lane, record_bytes
+from grpc_api.sdk.partitioner import StickyPartitioner, partition_of_key
+from grpc_api.sdk.values import Acks, Header, ProducerOptions, Sent
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.backoff import Backoff, BackoffSettings
+from storage_tiers.errors import (
+    DuplicateSequence,
+    InvalidPartitions,
+    InvalidProducerEpoch,
+    InvalidRequest,
+    LogError,
+    OutOfOrderSequence,
+    RecordTooLarge,
+    RequestTimedOut,
+    UnknownProducerId,
+)
+from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
+
+#: Batches gathered into one message.
+MAX_REQUEST_BYTES = 4 << 20
+#: A message has other fields beside its records.
+MAX_BATCH_BYTES = MAX_MESSAGE_BYTES - (64 << 10)
+RETRY = BackoffSettings(first=0.05, longest=2.0)
+
+#: The node no longer knows where this producer stands.
+_FORGOTTEN = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
+
+
+class Producer:
+    """Made by `Client.producer`. Used on the loop that it was made on."""
+
+    def __init__(
+        self, channel: Any, address: str, topics: RemoteTopics, options: ProducerOptions, clock: Clock, rng: Rng
+    ) -> None:
+        self._stub: Any = LogStub(channel)
+        self._address = address
+        self._topics = topics
+        self._options = options
+        self._clock = clock
+        self._rng = rng
+        self._accumulator = Accumulator(options)
+        self._sticky: dict[str, StickyPartitioner] = {}
+        self._identity = (NO_PRODUCER_ID, -1)
+        self._token = b""
+        self._forget = False
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._closed = False
+        self._asked: dict[int, Sequence[tuple[Lane, Batch]]] = {}
+        self._backoff = Backoff(RETRY, rng)
+        self._runner = asyncio.get_running_loop().create_task(self._run())
+
+    # --- for programs -------------------------------------------------------------------------------------------------
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> asyncio.Future[Sent]:
+        """Puts a record into its batch; waits only while the buffer is full. The future ends with where the record went, or
+        with the LogError that says why it did not. `timestamp` in ms since 1970, by default now.
+
+        Raises UnknownTopicOrPartition and the like for a record that can go nowhere."""
+        if self._closed:
+            raise InvalidRequest("the producer is closed; make another")
+        record = NewRecord(key, value, headers, self._clock.unix_ms() if timestamp is None else timestamp)
+        size = record_bytes(record)
+        while not self._accumulator.has_room(size):
+            self._wake.set()
+            await self._changed.wait()
+            if self._closed:
+                raise InvalidRequest("the producer was closed while this record waited for room")
+        where = TopicPartition(topic, self._choose(topic, key, partition, size))
+        waiter: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
+        waiter.add_done_callback(_seen)
+        if self._accumulator.add(where, record, size, waiter, self._clock.monotonic()):
+            self._wake.set()
+        return waiter
+
+    async def flush(self) -> None:
+        """Sends what waits, now; returns once every record sent so far is acknowledged or has failed."""
+        waiters = self._accumulator.waiters()
+        if not waiters:
+            return
+        self._accumulator.flushing += 1
+        self._wake.set()
+        try:
+            await asyncio.wait(waiters)
+        finally:
+            self._accumulator.flushing -= 1
+
+    async def close(self) -> None:
+        """`flush`, then the end."""
+        if not self._closed:
+            self._closed = True
+            await self.flush()
+        self._runner.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._runner
+
+    # --- where to -----------------------------------------------------------------------------------------------------
+    def _choose(self, topic: str, key: bytes | None, partition: int | None, size: int) -> int:
+        (found,) = self._topics.describe([topic])
+        if isinstance(found, LogError):
+            raise found
+        count = len(found.partitions)
+        if partition is not None:
+            if not 0 <= partition < count:
+                raise InvalidPartitions(f"{topic} has partitions 0 to {count - 1}, not {partition}")
+            return partition
+        if key is not None:
+            return partition_of_key(key, count)
+        sticky = self._sticky.get(topic)
+        if sticky is None:
+            sticky = self._sticky[topic] = StickyPartitioner(self._options.batch_bytes, self._rng)
+        return sticky.partition(size, count)
+
+    # --- the stream ---------------------------------------------------------------------------------------------------
+    async def _run(self) -> None:
+        try:
+            while True:
+                while self._accumulator.empty:
+                    self._wake.clear()
+                    await self._wake.wait()
+                try:
+                    await self._stream()
+                except grpc.aio.AioRpcError as failure:
+                    self._stream_failed(error_of_call(failure, self._address))
+                    await self._clock.sleep(self._backoff.next_delay())
+        except Exception as defect:
+            self._closed = True
+            self._fail_all(
+                LogError(f"the producer failed ({defect!r}); records that were under way may be there or not")
+            )
+            raise
+
+    def _fail_all(self, error: LogError) -> None:
+        for lane in self._accumulator.lanes.values():
+            if lane.flying is not None:
+                self._accumulator.landed(lane).fail(error)
+            while lane.queue:
+                lane.queue.popleft().fail(error)
+        self._tell()
+
+    def _stream_failed(self, error: LogError) -> None:
+        """What was in flight comes again on the next stream, unless its time is up or the node will never take it."""
+        now = self._clock.monotonic()
+        for lane, batch in self._accumulator.in_flight():
+            if retriable(error):
+                lane.resume_at, batch.reason = now, str(error)
+            else:
+                self._forget = True
+                self._accumulator.landed(lane).fail(error)
+        if not retriable(error):
+            self._token = b""
+        self._expire(now)
+        self._tell()
+
+    async def _stream(self) -> None:
+        """One stream, until it fails or the identity must change."""
+        # Waits for the node, however long it is away: records have a time of their own.
+        call = self._stub.ProduceStream(wait_for_ready=True)
+        opening = asyncio.ensure_future(self._open(call))
+        reader: asyncio.Future[None] | None = None
+        try:
+            while not opening.done():
+                self._wake.clear()
+                self._expire(self._clock.monotonic())
+                await self._woken(opening, self._accumulator.next_deadline())
+            self._begin(opening.result())
+            reader = asyncio.ensure_future(self._read(call))
+            await self._write(call, reader)
+        finally:
+            call.cancel()
+            for task in (opening, reader):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+            self._asked.clear()
+
+    async def _open(self, call: Any) -> pb.Opened:
+        opening = pb.Open(idempotent=self._options.idempotent, token=self._token)
+        await call.write(pb.ProduceStreamRequest(open=opening))
+        response: pb.ProduceStreamResponse = await call.read()
+        return response.opened
+
+    def _begin(self, opened: pb.Opened) -> None:
+        identity = (opened.producer_id, opened.producer_epoch)
+        if identity != self._identity:
+            self._forget = False
+            for lane in self._accumulator.lanes.values():
+                lane.sequence = 0
+        self._identity, self._token = identity, opened.token
+
+    async def _write(self, call: Any, reader: asyncio.Future[None]) -> None:
+        sequence = 0
+        while not reader.done():
+            self._wake.clear()
+            now = self._clock.monotonic()
+            self._expire(now)
+            if self._forget and not self._accumulator.in_flight():
+                self._token = b""
+                return
+            for group in self._due_groups(now):
+                self._asked[sequence] = group
+                numbered = pb.SequencedProduce(sequence=sequence, request=self._request(group))
+                sequence += 1
+                try:
+                    await call.write(pb.ProduceStreamRequest(produce=numbered))
+                except asyncio.InvalidStateError:  # the stream is over; the reader knows why
+                    break
+            await self._woken(reader, self._accumulator.next_due(only_again=self._forget))
+        await reader
+
+    async def _woken(self, other: asyncio.Future[Any], due: float | None) -> None:
+        """Returns when something is to be done, `other` is over, or the moment `due` has come."""
+        wake = asyncio.ensure_future(self._wake.wait())
+        pause = None if due is None else max(0.0, due - self._clock.monotonic())
+        try:
+            await asyncio.wait([wake, other], timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            wake.cancel()
+
+    def _due_groups(self, now: float) -> Iterator[Sequence[tuple[Lane, Batch]]]:
+        group: list[tuple[Lane, Batch]] = []
+        size = 0
+        for lane, batch in self._accumulator.take_due(now, only_again=self._forget):
+            if not batch.encoded:
+                batch.encoded = self._encode(lane, batch)
+            if len(batch.encoded) > MAX_BATCH_BYTES:
+                self._too_large(
+                    lane, batch, RecordTooLarge(f"a message holds at most {MAX_BATCH_BYTES} bytes of records")
+                )
+                continue
+            if group and size + len(batch.encoded) > MAX_REQUEST_BYTES:
+                yield group
+                group, size = [], 0
+            group.append((lane, batch))
+            size += len(batch.encoded)
+        if group:
+            yield group
+
+    def _encode(self, lane: Lane, batch: Batch) -> bytes:
+        producer_id, producer_epoch = self._identity
+        return build_batch(
+            batch.records,
+            codec=self._options.codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=lane.sequence if self._options.idempotent else -1,
+        )
+
+    def _request(self, group: Sequence[tuple[Lane, Batch]]) -> pb.ProduceRequest:
+        return pb.ProduceRequest(
+            appends=[
+                pb.Append(topic=batch.partition.topic, partition=batch.partition.partition, batch=batch.encoded)
+                for _, batch in group
+            ],
+            acks=pb.ACKS_ALL if self._options.acks is Acks.ALL else pb.ACKS_LEADER,
+        )
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+    async def _read(self, call: Any) -> None:
+        while (response := await call.read()) is not grpc.aio.EOF:
+            if not response.HasField("appended"):
+                continue
+            group = self._asked.pop(response.appended.sequence)
+            for (lane, batch), result in zip(group, response.appended.results, strict=True):
+                if lane.flying is batch:  # else its time ran out meanwhile
+                    self._answered(lane, batch, result_of(result))
+            self._tell()
+            self._wake.set()
+
+    def _answered(self, lane: Lane, batch: Batch, result: Appended | LogError) -> None:
+        if isinstance(result, (Appended, DuplicateSequence)):
+            lane.sequence = (lane.sequence + len(batch.records)) & 0x7FFFFFFF
+            self._accumulator.landed(lane).succeed(result.base_offset if isinstance(result, Appended) else -1)
+            self._backoff.succeeded()
+        elif retriable(result):
+            pause = Backoff(RETRY, self._rng)
+            pause.failures = batch.attempts
+            batch.attempts += 1
+            batch.reason = str(result)
+            lane.resume_at = self._clock.monotonic() + pause.next_delay()
+        elif isinstance(result, RecordTooLarge):
+            self._too_large(lane, batch, result)
+        else:
+            self._forget = self._forget or isinstance(result, _FORGOTTEN)
+            self._accumulator.landed(lane).fail(result)
+
+    def _too_large(self, lane: Lane, batch: Batch, error: RecordTooLarge) -> None:
+        """Several records may be sent apart; nothing of them is in the log."""
+        if len(batch.records) > 1:
+            self._accumulator.split(lane)
+            self._wake.set()
+        else:
+            self._accumulator.landed(lane).fail(error)
+            self._tell()
+
+    def _expire(self, now: float) -> None:
+        for batch, flew in self._accumulator.take_expired(now):
+            self._forget = self._forget or (flew and self._options.idempotent)
+            known = "the records may be there or not" if flew else "the records were not sent"
+            why = f"; {batch.reason}" if batch.reason else ""
+            batch.fail(
+                RequestTimedOut(
+                    f"{batch.partition}: not acknowledged within {self._options.delivery_timeout_s} s, {known}{why}"
+                )
+            )
+            self._tell()
+
+    def _tell(self) -> None:
+        """Whoever waits for room, or for everything to be acknowledged, looks again."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+def _seen(waiter: asyncio.Future[Sent]) -> None:
+    if not waiter.cancelled():
+        waiter.exception()  # nobody need wait for it

@@ -1,0 +1,299 @@
+"""Reading records: one fetch stream over all partitions, decoded as the program takes them.
+
+Invariants: the records of a partition come in order, none twice, none left out between the reader's beginning and its
+position (but for those that were deleted, and under `committed_only` aborted ones). The node is read no further than
+the program has come, but for one message and HTTP/2's window. A node that goes away is waited for; reading goes on where
+it stopped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import grpc.aio
+
+from grpc_api.contract.log import Isolation, OffsetQuery, OffsetSpec
+from grpc_api.messages.errors import error_of_call, retriable
+from grpc_api.messages.log import aborted_of
+from grpc_api.proto import log_pb2 as pb
+from grpc_api.proto.log_pb2_grpc import LogStub
+from grpc_api.remote_log import RemoteLog
+from grpc_api.remote_topics import RemoteTopics
+from grpc_api.sdk.values import Message, OutOfRange, ReaderOptions, Start, start_ms
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.backoff import Backoff, BackoffSettings
+from storage_tiers.errors import InvalidPartitions, InvalidRequest, LogError, OffsetOutOfRange
+from storage_tiers.records.batch import headers
+from storage_tiers.records.decoder import decode
+from storage_tiers.types import TopicPartition
+
+#: How long the node may be silent on a stream: between looks at whether the topic has grown.
+SILENCE_MS = 500
+RETRY = BackoffSettings(first=0.05, longest=2.0)
+
+
+class _Chunk(NamedTuple):
+    """Records of one partition not yet taken; behind them the partition stands at `end`."""
+
+    partition: int
+    messages: Iterator[Message]
+    end: int
+
+
+class Reader:
+    """Made by `Client.reader`: `async for message in reader`. `position` is the next offset of each partition."""
+
+    def __init__(
+        self,
+        channel: Any,
+        address: str,
+        log: RemoteLog,
+        topics: RemoteTopics,
+        clock: Clock,
+        rng: Rng,
+        *,
+        topic: str,
+        partitions: Sequence[int] | None,
+        start: Start,
+        options: ReaderOptions,
+    ) -> None:
+        self._stub: Any = LogStub(channel)
+        self._address = address
+        self._log = log
+        self._topics = topics
+        self._clock = clock
+        self._topic = topic
+        self._wanted = partitions
+        self._start = start
+        self._options = options
+        self._isolation = Isolation.READ_COMMITTED if options.committed_only else Isolation.READ_UNCOMMITTED
+        self._backoff = Backoff(RETRY, rng)
+        self._away_since: float | None = None
+        self._began = False
+        self.position: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+        self._order: list[int] = []
+        self._call: Any = None
+        self._chunks: deque[_Chunk] = deque()
+
+    # --- for programs -------------------------------------------------------------------------------------------------
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        while True:
+            message = self._next_held()
+            if message is not None:
+                return message
+            if not self._began:
+                await self._begin()
+            if self._options.until_end and self._at_end():
+                self._hang_up()
+                raise StopAsyncIteration
+            await self._fetch()
+
+    async def take(self, most: int = 1000) -> list[Message]:
+        """Up to `most` records, as soon as there is one. Empty only at the end, with `until_end`."""
+        first = await anext(self, None)
+        if first is None:
+            return []
+        taken = [first]
+        while len(taken) < most and (message := self._next_held()) is not None:
+            taken.append(message)
+        return taken
+
+    async def seek(self, start: Start, partition: int | None = None) -> None:
+        """Goes on from there, with this partition or with all of them."""
+        if not self._began:
+            await self._begin()
+        partitions = list(self.position) if partition is None else [partition]
+        unknown = set(partitions) - set(self.position)
+        if unknown:
+            raise InvalidPartitions(f"this reader does not read partition {min(unknown)} of {self._topic}")
+        self.position.update(await self._resolve(start, partitions))
+        self._hang_up()
+
+    async def close(self) -> None:
+        self._hang_up()
+
+    # --- beginning ----------------------------------------------------------------------------------------------------
+    async def _begin(self) -> None:
+        have = self._partitions()
+        wanted = have if self._wanted is None else list(self._wanted)
+        missing = set(wanted) - set(have)
+        if missing:
+            raise InvalidPartitions(f"{self._topic} has partitions 0 to {len(have) - 1}, not {min(missing)}")
+        self.position = dict(await self._resolve(self._start, wanted))
+        if self._options.until_end:
+            self._ends = await self._offsets(wanted, OffsetSpec.LATEST)
+        self._began = True
+
+    def _partitions(self) -> list[int]:
+        (found,) = self._topics.describe([self._topic])
+        if isinstance(found, LogError):
+            raise found
+        return [part.partition for part in found.partitions]
+
+    async def _resolve(self, start: Start, partitions: Sequence[int]) -> Mapping[int, int]:
+        if start == "earliest":
+            return await self._offsets(partitions, OffsetSpec.EARLIEST)
+        if start == "latest":
+            return await self._offsets(partitions, OffsetSpec.LATEST)
+        if isinstance(start, datetime):
+            return await self._offsets(partitions, start_ms(start))
+        if not isinstance(start, Mapping):
+            raise InvalidRequest(f"a reader starts at 'earliest', 'latest', a datetime or offsets, not at {start!r}")
+        missing = set(partitions) - set(start)
+        if missing:
+            raise InvalidPartitions(f"no offset is given for partition {min(missing)} of {self._topic}")
+        return {partition: start[partition] for partition in partitions}
+
+    async def _offsets(self, partitions: Sequence[int], timestamp: int) -> dict[int, int]:
+        """By time: where there is no such record (yet), the end."""
+        found: dict[int, int] = {}
+        while len(found) < len(partitions):
+            rest = [partition for partition in partitions if partition not in found]
+            failure = await self._look_up(rest, timestamp, found)
+            if failure is not None:
+                await self._pause(failure)
+        self._away_since = None
+        return found
+
+    async def _look_up(self, partitions: Sequence[int], timestamp: int, found: dict[int, int]) -> LogError | None:
+        """Adds what could be found; the first failure of the others."""
+        queries = [
+            OffsetQuery(TopicPartition(self._topic, each), timestamp, isolation=self._isolation) for each in partitions
+        ]
+        try:
+            answers = await self._log.list_offsets(queries)
+        except LogError as error:
+            return error
+        failure: LogError | None = None
+        late = []
+        for partition, answer in zip(partitions, answers, strict=True):
+            if isinstance(answer, LogError):
+                failure = failure or answer
+            elif answer is None:
+                late.append(partition)
+            else:
+                found[partition] = answer.offset
+        if late:
+            found.update(await self._offsets(late, OffsetSpec.LATEST))
+        return failure
+
+    # --- going on -----------------------------------------------------------------------------------------------------
+    def _next_held(self) -> Message | None:
+        while self._chunks:
+            chunk = self._chunks[0]
+            message = next(chunk.messages, None)
+            if message is not None:
+                if self._options.until_end and message.offset >= self._ends.get(chunk.partition, message.offset + 1):
+                    self.position[chunk.partition] = message.offset
+                    self._chunks.popleft()
+                    continue
+                self.position[chunk.partition] = message.offset + 1
+                return message
+            self.position[chunk.partition] = chunk.end
+            self._chunks.popleft()
+        return None
+
+    def _at_end(self) -> bool:
+        return all(self.position[partition] >= end for partition, end in self._ends.items())
+
+    async def _fetch(self) -> None:
+        """One message of the stream, which is opened if need be; failures that may pass are waited for."""
+        try:
+            if self._call is None:
+                self._call = self._open()
+            response = await self._call.read()
+        except grpc.aio.AioRpcError as failure:
+            self._hang_up()
+            await self._failed(error_of_call(failure, self._address))
+            return
+        if response is grpc.aio.EOF:
+            self._hang_up()
+            return
+        self._away_since = None
+        self._backoff.succeeded()
+        for part in response.partitions:
+            if part.records:
+                self._hold(self._order[part.index], part)
+        await self._follow_growth()
+
+    def _open(self) -> Any:
+        self._order = [
+            partition
+            for partition, offset in self.position.items()
+            if not self._options.until_end or offset < self._ends[partition]
+        ]
+        share = self._options.fetch_bytes
+        request = pb.FetchRequest(
+            partitions=[
+                pb.FetchPartition(
+                    topic=self._topic, partition=partition, offset=self.position[partition], max_bytes=share
+                )
+                for partition in self._order
+            ],
+            max_wait_ms=SILENCE_MS,
+            min_bytes=1,
+            max_bytes=share,
+            isolation=pb.Isolation.ValueType(self._isolation),
+        )
+        return self._stub.FetchStream(request)
+
+    def _hold(self, partition: int, part: pb.FetchedPartition) -> None:
+        end = max((header.next_offset for _, header in headers(part.records)), default=0)
+        self._chunks.append(_Chunk(partition, self._decoded(partition, part), end))
+
+    def _decoded(self, partition: int, part: pb.FetchedPartition) -> Iterator[Message]:
+        start = self.position[partition]
+        for record in decode(part.records, start_offset=start, aborted=aborted_of(part) or ()):
+            yield Message(
+                self._topic, partition, record.offset, record.timestamp, record.key, record.value, record.headers
+            )
+
+    async def _follow_growth(self) -> None:
+        """Partitions that the topic has got since are read from their beginning."""
+        if self._wanted is not None or self._options.until_end or self._chunks:
+            return
+        (found,) = self._topics.describe([self._topic])
+        if isinstance(found, LogError) or len(found.partitions) == len(self.position):
+            return
+        new = [part.partition for part in found.partitions if part.partition not in self.position]
+        self.position.update(await self._offsets(new, OffsetSpec.EARLIEST))
+        self._hang_up()
+
+    # --- failures -----------------------------------------------------------------------------------------------------
+    async def _failed(self, error: LogError) -> None:
+        if isinstance(error, OffsetOutOfRange) and self._options.out_of_range is not OutOfRange.FAIL:
+            await self._back_into_range()
+            return
+        await self._pause(error)
+
+    async def _back_into_range(self) -> None:
+        partitions = list(self.position)
+        begins = await self._offsets(partitions, OffsetSpec.EARLIEST)
+        ends = await self._offsets(partitions, OffsetSpec.LATEST)
+        chosen = begins if self._options.out_of_range is OutOfRange.EARLIEST else ends
+        for partition, offset in self.position.items():
+            if not begins[partition] <= offset <= ends[partition]:
+                self.position[partition] = chosen[partition]
+
+    async def _pause(self, error: LogError) -> None:
+        """Before the next attempt. Raises the error if it will not pass, or did not in time."""
+        now = self._clock.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+        if not retriable(error) or now - self._away_since >= self._options.retry_s:
+            self._away_since = None
+            raise error
+        await self._clock.sleep(self._backoff.next_delay())
+
+    def _hang_up(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+        self._chunks.clear()

@@ -1,0 +1,120 @@
+"""What programs give to and get from the SDK: messages, where they went, where to begin, and the knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Literal, NamedTuple
+
+from storage_tiers.errors import InvalidConfig
+from storage_tiers.records.codecs import Codec
+
+Header = tuple[str, bytes | None]
+
+
+class Message(NamedTuple):
+    """A record. `timestamp` in ms since 1970."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header] = ()
+
+    @property
+    def time(self) -> datetime:
+        """The timestamp, in UTC."""
+
+        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self.timestamp)
+
+
+class Sent(NamedTuple):
+    """Where a record went. `offset` is -1 where the node only knows that it has the record already."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+#: Where a reader begins: at the first record, behind the last one, at the first record at or after a moment (which must
+#: know its time zone), or at an offset for each partition.
+Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
+
+
+class Acks(Enum):
+    """When a record counts as sent: committed (all in-sync replicas, flushed as the topic asks), or appended by the leader."""
+
+    ALL = "all"
+    LEADER = "leader"
+
+
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+_CODECS: Mapping[str, Codec] = {codec.name.lower(): codec for codec in Codec}
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """`linger_s`: how long a record may wait for others. `batch_bytes`: records of a batch, uncompressed; a larger record
+    is a batch of its own. `buffer_bytes`: records not acknowledged yet, beyond which `send` waits. `delivery_timeout_s`:
+    from `send` to the acknowledgement, retries included. `idempotent`: what is sent again is in the log once."""
+
+    linger_s: float = 0.005
+    batch_bytes: int = 256 << 10
+    buffer_bytes: int = 32 << 20
+    compression: Compression = "none"
+    acks: Acks = Acks.ALL
+    idempotent: bool = True
+    delivery_timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.compression not in _CODECS:
+            raise InvalidConfig(f"compression {self.compression!r} does not exist: {', '.join(_CODECS)}")
+        if not 0 < self.batch_bytes <= self.buffer_bytes:
+            raise InvalidConfig("batch_bytes lies above 0 and not above buffer_bytes")
+        if self.linger_s < 0 or self.delivery_timeout_s <= self.linger_s:
+            raise InvalidConfig("linger_s is not negative, and delivery_timeout_s is longer")
+        if self.idempotent and self.acks is not Acks.ALL:
+            raise InvalidConfig("an idempotent producer waits for Acks.ALL: choose that, or idempotent=False")
+
+    @property
+    def codec(self) -> Codec:
+        return _CODECS[self.compression]
+
+
+class OutOfRange(Enum):
+    """What a reader does whose position the log does not have (any more)."""
+
+    FAIL = "fail"
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderOptions:
+    """`fetch_bytes`: records in one message from the node; a reader holds one or two of them. `until_end`: stop at the
+    end that the partitions had when the reader began. `committed_only`: leave aborted transactions out, and wait for open
+    ones. `retry_s`: how long a node may be away before reading fails."""
+
+    fetch_bytes: int = 1 << 20
+    until_end: bool = False
+    committed_only: bool = False
+    out_of_range: OutOfRange = OutOfRange.FAIL
+    retry_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fetch_bytes <= 32 << 20:
+            raise InvalidConfig("fetch_bytes lies above 0 and not above 32 MiB")
+        if self.retry_s < 0:
+            raise InvalidConfig("retry_s is not negative")
+
+
+def start_ms(moment: datetime) -> int:
+    """Milliseconds since 1970. InvalidConfig for a moment without a time zone: it would mean another one elsewhere."""
+    if moment.tzinfo is None:
+        raise InvalidConfig(f"{moment!r} has no time zone; say which, as datetime(..., tzinfo=timezone.utc)")
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,41 @@
+"""A node with its gRPC face, which can go away and come back on its port while the core goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from grpc_api.servicers.server import GrpcServer, serve_grpc
+from storage_tiers.hot.log import HotLog
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import Running, running
+
+
+class Served:
+    def __init__(self, node: Running, server: GrpcServer) -> None:
+        self.node = node
+        self.server = server
+        self.port = server.port
+        self.address = f"127.0.0.1:{server.port}"
+
+    def hot(self, topic: str, partition: int = 0) -> HotLog:
+        """What of a partition is on the local disk."""
+        return self.node.node.partitions.get(TopicPartition(topic, partition)).log.hot
+
+    async def hang_up(self) -> None:
+        """Every call ends at once; nothing listens any more."""
+        await self.server.stop(0)
+
+    async def come_back(self) -> None:
+        self.server = await serve_grpc(self.node.core, "127.0.0.1", self.port)
+
+
+@asynccontextmanager
+async def served(directory: Path) -> AsyncIterator[Served]:
+    async with running(directory) as node:
+        started = Served(node, await serve_grpc(node.core, "127.0.0.1", 0))
+        try:
+            yield started
+        finally:
+            await started.server.stop(0)
