@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpc_api.contract.node import NodeCore
+from kafka_gateway.admission import Admission, ConnectionLimits
 from kafka_gateway.connection import PRODUCE, Connection, InvalidFrame, Limits, Piece, Slot, release
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
 from kafka_gateway.hot_parse import Malformed
@@ -57,8 +58,7 @@ class GatewaySettings:
     port: int = 0
     limits: Limits = field(default_factory=Limits)
     options: Options = field(default_factory=Options)
-    #: `max.connections`
-    max_connections: int = 10_000
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     #: `connections.max.idle.ms`
     connections_max_idle_ms: int = 600_000
     #: Memory for requests that are not whole yet, of all connections; who would exceed it is closed.
@@ -93,6 +93,7 @@ class GatewayServer:
         self._scratch = bytearray(RECEIVE_BUFFER)
         self._epoll = select.epoll()
         self._sessions: dict[int, Session] = {}
+        self._admission = Admission(settings.connections)
         self._sender = Sender(self._loop)
         self._dirty: list[Session] = []
         self._flush_scheduled = False
@@ -142,6 +143,11 @@ class GatewayServer:
         self._epoll.close()
         self._sender.close()
 
+    def limit_connections(self, limits: ConnectionLimits) -> None:
+        """Binds whoever connects from now on."""
+        self._admission.limits = limits
+        self._resume_accepting()
+
     @property
     def connections(self) -> int:
         return len(self._sessions)
@@ -170,8 +176,9 @@ class GatewayServer:
         if self._listener is None:
             return
         for _ in range(ACCEPTS_A_TURN):
-            if len(self._sessions) >= self._settings.max_connections:
-                self._pause_accepting()
+            wait_s = self._admission.wait_s(self._now)
+            if self._admission.is_full or wait_s:
+                self._pause_accepting(wait_s)
                 return
             try:
                 sock, address = self._listener.accept()
@@ -181,6 +188,10 @@ class GatewayServer:
                 logger.error("cannot accept a connection: %s", error)
                 self._pause_accepting()
                 return
+            if not self._admission.enter(address[0]):
+                logger.info("a connection of %s is closed: it has as many as max.connections.per.ip allows", address)
+                sock.close()
+                continue
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -189,11 +200,13 @@ class GatewayServer:
             self._epoll.register(session.fd, session.events)
             self.counters.connections_accepted += 1
 
-    def _pause_accepting(self) -> None:
-        """Until a connection closes, or the next sweep."""
+    def _pause_accepting(self, wait_s: float = 0) -> None:
+        """For that long, or else until a connection closes, or the next sweep."""
         if self._accepting and self._listener is not None:
             self._accepting = False
             self._epoll.modify(self._listener.fileno(), 0)
+            if wait_s:
+                self._loop.call_later(wait_s, self._resume_accepting)
 
     def _resume_accepting(self) -> None:
         if not self._accepting and self._listener is not None:
@@ -456,6 +469,7 @@ class GatewayServer:
         session.connection.abandon()
         self._held_bytes -= session.held_bytes
         session.socket.close()
+        self._admission.leave(session.address[0])
         self.counters.connections_closed += 1
         self._resume_accepting()
 

@@ -31,7 +31,7 @@ class Session:
         "socket",
     )
 
-    def __init__(self, sock: socket.socket, address: object, connection: Connection, now: float) -> None:
+    def __init__(self, sock: socket.socket, address: tuple[str, int], connection: Connection, now: float) -> None:
         self.socket = sock
         self.address = address
         self.fd = sock.fileno()

@@ -76,6 +76,7 @@ async def _serve(settings: NodeSettings) -> int:
         core: BrokerCore = node.core
         gateway = await serve(core, node.gateway_settings(), listener)
         stack.push_async_callback(gateway.stop)
+        node.metadata.subscribe(lambda image: gateway.limit_connections(node.connection_limits(image)))
         grpc = await _serve_grpc(core, settings)
         stack.push_async_callback(grpc.stop)
         node.configs.announce("tidelog.grpc.listener", f"{settings.listen}:{grpc.port}")

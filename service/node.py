@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 
+from kafka_gateway.admission import ConnectionLimits
 from kafka_gateway.connection import Limits
 from kafka_gateway.options import Options
 from kafka_gateway.server import GatewaySettings
@@ -31,6 +32,7 @@ from service.broker.tiering import Tiering, TieringPolicy
 from service.broker.topic_files import TopicFiles
 from service.broker.topic_service import TopicService
 from service.configs.resolve import Resolver, check_static
+from service.configs.types import connection_counts
 from service.http import Readiness
 from service.metadata import planner
 from service.metadata.image import MetadataImage
@@ -58,13 +60,15 @@ NO_STORE = "none"
 CACHE_FOLDER = "cache"
 #: Seconds between rounds of background work.
 TIER_TICK_S = 1.0
-CHECKPOINT_S = 60.0
+SHORTEST_CHECKPOINT_PAUSE_S = 0.1
 DISK_TICK_S = 2.0
 FLUSH_TICK_S = 0.5
 TOPIC_FILES_TICK_S = 1.0
 OPEN_TICK_S = 5.0
 #: A sweep lists every partition's prefix, so it comes seldom, but often enough for a short grace.
 LONGEST_SWEEP_PAUSE_S = 3600.0
+#: One round saves all checkpoints, as often as the more frequent asks.
+CHECKPOINT_KEYS = ("log.flush.offset.checkpoint.interval.ms", "log.flush.start.offset.checkpoint.interval.ms")
 
 
 class Node:
@@ -353,8 +357,17 @@ class Node:
                 clock=self.clock,
                 rng=self.rng,
             ),
-            max_connections=number(image, "max.connections"),
+            connections=self.connection_limits(image),
             connections_max_idle_ms=number(image, "connections.max.idle.ms"),
+        )
+
+    def connection_limits(self, image: MetadataImage) -> ConnectionLimits:
+        number = self.configs.broker_int
+        return ConnectionLimits(
+            total=number(image, "max.connections"),
+            per_address=number(image, "max.connections.per.ip"),
+            overrides=connection_counts(self.configs.broker_text(image, "max.connections.per.ip.overrides") or ""),
+            a_second=number(image, "max.connection.creation.rate"),
         )
 
     def end(self, error: LogError) -> None:
@@ -368,17 +381,17 @@ class Node:
         if self.access is None:
             return
         await self.access.run()
-        for partition in self.partitions:
-            self.tiering.kick(partition)
+        await self.tiering.kick_all(self.partitions)
 
     def workers(self) -> Sequence[Worker]:
-        image, maintenance = self.metadata.image, self.maintenance
-        retention_s = self.configs.broker_int(image, "log.retention.check.interval.ms") / 1000
+        maintenance = self.maintenance
+        retention_s = self._seconds("log.retention.check.interval.ms")
+        checkpoint_s = max(SHORTEST_CHECKPOINT_PAUSE_S, min(self._seconds(key) for key in CHECKPOINT_KEYS))
         sweep_s = min(LONGEST_SWEEP_PAUSE_S, max(1.0, self._grace_ms() / 4000))
         rounds: list[tuple[str, float, Callable[[], object]]] = [
             ("tiering", TIER_TICK_S, maintenance.tier),
             ("flush by time", FLUSH_TICK_S, maintenance.flush_by_time),
-            ("checkpoints", CHECKPOINT_S, maintenance.checkpoint),
+            ("checkpoints", checkpoint_s, maintenance.checkpoint),
             ("retention", retention_s, maintenance.retain),
             ("sweeping", sweep_s, maintenance.sweep),
             ("topic files", TOPIC_FILES_TICK_S, self.topic_files.tick),
@@ -387,6 +400,10 @@ class Node:
             ("partitions to open", OPEN_TICK_S, self.assignment.retry),
         ]
         return [Worker(name, period, tick) for name, period, tick in rounds]  # type: ignore[arg-type]
+
+    def _seconds(self, key: str) -> float:
+        """Of a broker config in milliseconds."""
+        return self.configs.broker_int(self.metadata.image, key) / 1000
 
     async def _look_at_disk(self) -> None:
         self.disk.look()

@@ -151,7 +151,7 @@ _REQUESTS = (
         "max.connections.per.ip.overrides",
         _STRING,
         "",
-        "Other bounds of max.connections.per.ip for some addresses or host names: host:count, separated by commas.",
+        "Other bounds of max.connections.per.ip for some addresses: address:count, separated by commas (no host names).",
         connection_overrides,
         dynamic=Dynamic.CLUSTER_WIDE,
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from ipaddress import ip_address
 from typing import TypeAlias
 
 from grpc_api.contract.topics import ConfigKind
@@ -141,13 +142,14 @@ def unlimited_or_positive(name: str, value: Value) -> None:
 
 
 def connection_counts(text: str) -> dict[str, int]:
-    """`host:count` pairs, separated by commas. ValueError if it is none."""
+    """`address:count` pairs, separated by commas; IPv6 in brackets. ValueError if it is none, or if a host has a name:
+    names are not looked up, since that may take long."""
     found = {}
     for item in split_list(text):
         host, colon, count = item.rpartition(":")
-        if not (host and colon and count.isdecimal()):
-            raise ValueError(f"{item!r} is not host:count")
-        found[host] = int(count)
+        if not (colon and count.isdecimal()):
+            raise ValueError(f"{item!r} is not address:count")
+        found[str(ip_address(host.removeprefix("[").removesuffix("]")))] = int(count)
     return found
 
 
@@ -156,7 +158,7 @@ def connection_overrides(name: str, value: Value) -> None:
     try:
         connection_counts(value)
     except ValueError as error:
-        raise refusal(name, value, f"{error}, several separated by commas") from None
+        raise refusal(name, value, f"{error}; write address:count, several separated by commas") from None
 
 
 def throttled_replicas(name: str, value: Value) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.topics import NewTopic
+from kafka_gateway.admission import ConnectionLimits
 from kafka_gateway.connection import Limits
 from kafka_gateway.server import REQUESTS_A_TURN, GatewayServer, GatewaySettings, serve
 from storage_tiers.types import TopicPartition
@@ -311,7 +312,7 @@ async def test_the_buffer_of_a_quiet_client_is_taken_back(tmp_path: Path, monkey
 
 
 async def test_more_connections_than_allowed_wait_until_one_closes(tmp_path: Path) -> None:
-    async with serving(tmp_path, max_connections=2) as (_, server):
+    async with serving(tmp_path, connections=ConnectionLimits(total=2)) as (_, server):
         async with connected(server) as first, connected(server):
             await first.ask("metadata", 9, topics=None)
             await until(lambda: server.connections == 2)
@@ -322,6 +323,31 @@ async def test_more_connections_than_allowed_wait_until_one_closes(tmp_path: Pat
             assert await third.correlation() == 3
             writer.close()
         await until(lambda: server.connections == 0)
+
+
+async def test_one_connection_too_many_of_an_address_is_closed_until_the_bound_is_raised(tmp_path: Path) -> None:
+    async with serving(tmp_path, connections=ConnectionLimits(per_address=1)) as (_, server):
+        async with connected(server) as first:
+            await first.ask("metadata", 9, topics=None)
+            async with connected(server) as second:
+                assert await second.receive() is None
+            server.limit_connections(ConnectionLimits(per_address=1, overrides={"127.0.0.1": 2}))
+            async with connected(server) as third:
+                third.send(metadata(3))
+                assert await third.correlation() == 3
+                assert server.connections == 2
+        await until(lambda: server.connections == 0)
+
+
+async def test_connections_beyond_the_rate_wait_for_the_next_second(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, connections=ConnectionLimits(a_second=1)) as (_, server),
+        connected(server) as first,
+        connected(server) as second,
+    ):
+        for client in (first, second):
+            client.send(metadata(3))
+            assert await client.correlation() == 3
 
 
 async def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(tmp_path: Path) -> None:
