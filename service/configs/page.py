@@ -1,0 +1,114 @@
+"""Writes the reference page of configs from the registry: `python -m service.configs.page` remakes docs/configs.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from service.configs.broker_keys import BROKER_KEYS
+from service.configs.differences import DIFFERENCES
+from service.configs.keys import ConfigKey, Effect, Scope
+from service.configs.removed import REMOVED_FROM_BROKERS, REMOVED_FROM_TOPICS, removed
+from service.configs.topic_keys import TOPIC_KEYS
+from service.configs.types import Value, format_value
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "configs.md"
+
+_HEAD = """\
+# Configs
+
+Every config of topics and brokers: all of Apache Kafka 4.2.1's, with its types, defaults and bounds, and tidelog's own
+(`tidelog.…`). This page is made from the registry by `make docs`; DescribeConfigs says the same of a running node.
+
+- *honoured*: it does what it says.
+- *accepted*: it may be set and is shown, and changes nothing, for the reason given.
+- *refused*: it may not be set, since relying on it would mislead.
+- *shown*: it is one of the node's own settings (`tidelog serve --help`), under Kafka's name.
+
+## Setting them
+
+| of | at the start | while it runs |
+|---|---|---|
+| a topic | `tidelog topic create T --config KEY=VALUE` | `tidelog topic alter T --config KEY=VALUE --delete-config KEY` |
+| a broker | `tidelog serve --set KEY=VALUE`, `TIDELOG_BROKER__KEY`, `[broker]` of `--config FILE` | `tidelog configs alter --set KEY=VALUE --delete KEY`, with `--broker ID` for one only |
+
+Any Kafka client or tool does the same (`kafka-configs.sh`, CreateTopics, AlterConfigs, IncrementalAlterConfigs). A change is
+checked as a whole, then made as a whole, and holds from the next request on. A value that is not legal is answered with
+INVALID_CONFIG (of a broker, as in Kafka, INVALID_REQUEST) and why; a key that does not exist with the nearest ones.
+
+What is *read-only* can be said at the start only; *per-broker* for a single broker; *cluster-wide* for one or for all.
+A topic's config is looked up, and the first that is set holds: the topic's own; the broker's, set while it runs; that of all
+brokers, set while they run; what the broker was started with; the default. `tidelog configs describe` and
+`tidelog topic describe --all-configs` say which it was.
+"""
+
+
+def render() -> str:
+    parts = [
+        _HEAD,
+        "## Where defaults differ from Kafka's\n\nOn a node with an object store only; without one all are Kafka's.\n",
+        _table(("key", "Kafka", "tidelog", "why"), _differences()),
+        f"## Topics\n\n{_counted(TOPIC_KEYS)}\n",
+        _table(("key", "type", "default", "of a broker", "what it is", "here"), map(_topic_row, _shown(TOPIC_KEYS))),
+        f"## Brokers\n\n{_counted(BROKER_KEYS)}\n",
+        _table(("key", "type", "default", "dynamic", "what it is", "here"), map(_broker_row, _shown(BROKER_KEYS))),
+        "## Removed\n\nConfigs of earlier Kafkas that 4 has no more; setting one is refused with what there is instead.\n",
+        _table(("key", "of", "instead"), _removed()),
+    ]
+    return "\n".join(parts)
+
+
+def _shown(keys: Iterable[ConfigKey]) -> list[ConfigKey]:
+    return [key for key in keys if not key.hidden]
+
+
+def _counted(keys: Iterable[ConfigKey]) -> str:
+    shown = _shown(keys)
+    count = {effect: sum(key.effect is effect for key in shown) for effect in Effect}
+    return ", ".join(f"{number} {effect.value}" for effect, number in count.items() if number) + "."
+
+
+def _differences() -> Iterator[tuple[str, ...]]:
+    for row in DIFFERENCES:
+        yield _code(row.key), _value(row.kafka), _value(row.tidelog), row.reason
+
+
+def _topic_row(key: ConfigKey) -> tuple[str, ...]:
+    synonyms = ", ".join(_code(synonym.name) for synonym in key.synonyms)
+    return _code(key.name), key.kind.name.lower(), _value(key.default), synonyms, key.documentation, _here(key)
+
+
+def _broker_row(key: ConfigKey) -> tuple[str, ...]:
+    kind, dynamic = key.kind.name.lower(), key.dynamic.value
+    return _code(key.name), kind, _value(key.default), dynamic, key.documentation, _here(key)
+
+
+def _here(key: ConfigKey) -> str:
+    if key.given_by:
+        return f"shown: `{key.given_by.replace(' and ', '`, `')}`"
+    return f"{key.effect.value}: {key.reason}" if key.reason else key.effect.value
+
+
+def _removed() -> Iterator[tuple[str, ...]]:
+    for names, scope in ((REMOVED_FROM_TOPICS, Scope.TOPIC), (REMOVED_FROM_BROKERS, Scope.BROKER)):
+        for name in names:
+            yield _code(name), scope.value, names[name]
+    yield _code("zookeeper.…"), Scope.BROKER.value, str(removed(Scope.BROKER.value, "zookeeper.connect"))
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines) + "\n"
+
+
+def _code(name: str) -> str:
+    return f"`{name}`"
+
+
+def _value(value: Value | None) -> str:
+    text = format_value(value)
+    return "" if text is None else '`""`' if text == "" else _code(text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")
