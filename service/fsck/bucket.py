@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from service.fsck.findings import Kind, Report
-from service.fsck.ranges import check_bytes, check_listing
 from storage_tiers.cold import keys
 from storage_tiers.cold.cluster_file import decode_cluster
 from storage_tiers.cold.manifest import Entry, Ids, Page, PageKind, Root, State, broken
 from storage_tiers.cold.manifest_json import decode, decode_page
 from storage_tiers.cold.object_store import BlockingObjectStore, ObjectInfo
+from storage_tiers.cold.range_check import check_range, sidecar_bytes
 from storage_tiers.cold.topic_file import decode_topic
 from storage_tiers.errors import InvalidConfig, LogError, TierCorrupt, TierObjectMissing, TierUnavailable
 
@@ -68,8 +68,8 @@ class _Cluster:
         for done, entry in enumerate(entries):
             progress(done, len(entries))
             self._report.ranges += 1
-            if check_listing(entry, listed, self._report) and not self._scope.quick:
-                check_bytes(self._store, entry, self._report)
+            if self._is_listed(entry, listed) and not self._scope.quick:
+                self._check_range(entry)
         progress(len(entries), len(entries))
         self._check_unknown(listed, known)
         self._check_uploads()
@@ -87,6 +87,8 @@ class _Cluster:
         if isinstance(parsed, keys.ClusterFile | keys.TopicFile):
             known.add(key)
             self._check_file(key, parsed)
+        elif isinstance(parsed, keys.CursorKey | keys.VerdictKey | keys.MissedKey):
+            known.add(key)
         return []
 
     def _check_file(self, key: str, parsed: keys.ClusterFile | keys.TopicFile) -> None:
@@ -152,6 +154,27 @@ class _Cluster:
                 self._report.add(Kind.OVERLAP, key, f"[{before.base}, {before.end}) and [{entry.base}, {entry.end})")
             elif entry.base != before.end and entry.gap_from != before.end:
                 self._report.add(Kind.HOLE, key, f"offsets [{before.end}, {entry.base}) are in no live range")
+
+    # --- ranges -------------------------------------------------------------------------------------------------------
+    def _is_listed(self, entry: Entry, listed: dict[str, ObjectInfo]) -> bool:
+        """By the listing alone: are both objects there, and long enough? False if reading them makes no sense."""
+        sidecar_length = sidecar_bytes(entry)
+        for key, needed in ((entry.key, entry.position + entry.length), (entry.sidecar_key, sidecar_length)):
+            info = listed.get(key)
+            if info is None:
+                self._report.add(Kind.MISSING, key, f"the manifest names it for offsets [{entry.base}, {entry.end})")
+                return False
+            if info.size < needed or (key == entry.sidecar_key and info.size != needed):
+                detail = f"it has {info.size} bytes, {needed} belong to [{entry.base}, {entry.end})"
+                self._report.add(Kind.TRUNCATED, key, detail)
+                return False
+        return True
+
+    def _check_range(self, entry: Entry) -> None:
+        verdict = check_range(self._store, entry)
+        self._report.bytes_read += verdict.bytes_read
+        for finding in verdict.findings:
+            self._report.add(Kind[finding.fault.name], finding.key, finding.detail)
 
     # --- what no manifest names ---------------------------------------------------------------------------------------
     def _check_unknown(self, listed: dict[str, ObjectInfo], known: set[str]) -> None:

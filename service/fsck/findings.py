@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from storage_tiers.cold.range_check import Fault
+
 
 class Kind(Enum):
     """The value is what the report prints."""
 
-    FLIPPED = "bytes differ from their checksum"
-    TRUNCATED = "of another length than its manifest says"
-    MISSING = "missing"
-    FOREIGN_SIDECAR = "another segment's sidecar"
-    BAD_SIDECAR = "unreadable sidecar"
+    FLIPPED = Fault.FLIPPED.value
+    TRUNCATED = Fault.TRUNCATED.value
+    MISSING = Fault.MISSING.value
+    FOREIGN_SIDECAR = Fault.FOREIGN_SIDECAR.value
+    BAD_SIDECAR = Fault.BAD_SIDECAR.value
     BAD_MANIFEST = "unreadable manifest"
     BAD_FILE = "unreadable file"
     OVERLAP = "overlapping ranges"
     HOLE = "offsets in no range"
-    WRONG_RECORDS = "batches are not those of its range"
+    WRONG_RECORDS = Fault.WRONG_RECORDS.value
     LOCAL_DISAGREES = "local log disagrees with the tier"
     ORPHAN = "orphan"
     YOUNG_ORPHAN = "unreferenced, younger than the grace"

@@ -6,6 +6,12 @@
     <cluster>/topics/<topic>/<topic_id>/pages/<partition:05d>/<first>-<last>-<uuid>.json.gz
     <cluster>/topics/<topic>/<topic_id>/segments/<partition:05d>/<base_offset:020>-<leader_epoch>-<uuid>.log
     <cluster>/topics/<topic>/<topic_id>/segments/<partition:05d>/<base_offset:020>-<leader_epoch>-<uuid>.idx
+    <cluster>/readers/<reader>/cursors/<topic>/<topic_id>/<partition:05d>.json
+    <cluster>/readers/<reader>/verdicts/<topic>/<topic_id>/<partition:05d>/<commit:020>-<base_offset:020>.json
+    <cluster>/readers/<reader>/missed/<topic>/<topic_id>/<partition:05d>/<after:020>-<swept:020>.json
+
+What a reader of the bucket keeps for itself stands outside `topics/`, so that a notification on manifests is never caused
+by whom it wakes.
 
 Keys are relative to the store's prefix. Invariants: `parse(key(x)) == x` for every legal x, and whatever `parse` accepts
 is written back to the same characters. Cluster ids and topic names are Kafka-legal and hence safe in a key; topic ids
@@ -26,6 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 _UUID = re.compile(r"[0-9a-f]{32}\Z")
 _SEGMENT = re.compile(r"(\d{20})-(0|[1-9]\d*)-([0-9a-f]{32})\.(log|idx)\Z")
 _PAGE = re.compile(r"(0|[1-9]\d*)-(0|[1-9]\d*)-([0-9a-f]{32})\.json\.gz\Z")
+_NUMBERS = re.compile(r"(\d{20})-(\d{20})\.json\Z")
 _PARTITION = re.compile(r"\d{5}|[1-9]\d{5,9}\Z")
 
 
@@ -85,7 +92,44 @@ class SidecarKey:
     uuid: str
 
 
-Key = ClusterFile | TopicFile | ManifestKey | PageKey | SegmentKey | SidecarKey
+@dataclass(frozen=True, slots=True)
+class CursorKey:
+    """How far a reader of commits has come in a partition."""
+
+    cluster: str
+    reader: str
+    topic: str
+    topic_id: TopicId
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictKey:
+    """What a reader found of the range at `base` that `commit` added."""
+
+    cluster: str
+    reader: str
+    topic: str
+    topic_id: TopicId
+    partition: int
+    commit: int
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class MissedKey:
+    """A reader at commit `after` came too late for ranges that were removed and swept up to commit `swept`."""
+
+    cluster: str
+    reader: str
+    topic: str
+    topic_id: TopicId
+    partition: int
+    after: int
+    swept: int
+
+
+Key = ClusterFile | TopicFile | ManifestKey | PageKey | SegmentKey | SidecarKey | CursorKey | VerdictKey | MissedKey
 
 
 def cluster_prefix(cluster: str) -> str:
@@ -144,6 +188,20 @@ def sidecar_key(cluster: str, topic: str, topic_id: TopicId, partition: int, bas
     return f"{_segment_stem(cluster, topic, topic_id, partition, base, epoch, uuid)}.idx"
 
 
+def cursor_key(cluster: str, reader: str, topic: str, topic_id: TopicId, partition: int) -> str:
+    return f"{_reader_place(cluster, reader, 'cursors', topic, topic_id, partition)}.json"
+
+
+def verdict_key(
+    cluster: str, reader: str, topic: str, topic_id: TopicId, partition: int, commit: int, base: int
+) -> str:
+    return f"{_reader_place(cluster, reader, 'verdicts', topic, topic_id, partition)}/{_numbers(commit, base)}.json"
+
+
+def missed_key(cluster: str, reader: str, topic: str, topic_id: TopicId, partition: int, after: int, swept: int) -> str:
+    return f"{_reader_place(cluster, reader, 'missed', topic, topic_id, partition)}/{_numbers(after, swept)}.json"
+
+
 def key(parsed: Key) -> str:
     """The characters of a parsed key: the inverse of `parse`."""
     match parsed:
@@ -159,6 +217,12 @@ def key(parsed: Key) -> str:
             return segment_key(cluster, topic, topic_id, partition, base, epoch, uuid)
         case SidecarKey(cluster, topic, topic_id, partition, base, epoch, uuid):
             return sidecar_key(cluster, topic, topic_id, partition, base, epoch, uuid)
+        case CursorKey(cluster, reader, topic, topic_id, partition):
+            return cursor_key(cluster, reader, topic, topic_id, partition)
+        case VerdictKey(cluster, reader, topic, topic_id, partition, commit, base):
+            return verdict_key(cluster, reader, topic, topic_id, partition, commit, base)
+        case MissedKey(cluster, reader, topic, topic_id, partition, after, swept):
+            return missed_key(cluster, reader, topic, topic_id, partition, after, swept)
 
 
 def parse(text: str) -> Key:
@@ -184,8 +248,38 @@ def parse(text: str) -> Key:
             place = (_checked(cluster), _checked_topic(topic), _parse_topic_id(topic_id))
             kind = SegmentKey if found[4] == "log" else SidecarKey
             return kind(*place, _parse_partition(text, partition_name), int(found[1]), int(found[2]), found[3])
+        case [cluster, "readers", reader, "cursors", topic, topic_id, name] if name.endswith(".json"):
+            partition = _parse_partition(text, name.removesuffix(".json"))
+            return CursorKey(
+                _checked(cluster), _checked(reader), _checked_topic(topic), _parse_topic_id(topic_id), partition
+            )
+        case [cluster, "readers", reader, ("verdicts" | "missed") as what, topic, topic_id, partition_name, name]:
+            numbers = _NUMBERS.match(name)
+            if numbers is None:
+                raise ValueError(f"{text!r} is no key of what a reader found")
+            partition = _parse_partition(text, partition_name)
+            found_by = (
+                _checked(cluster),
+                _checked(reader),
+                _checked_topic(topic),
+                _parse_topic_id(topic_id),
+                partition,
+            )
+            found_kind = VerdictKey if what == "verdicts" else MissedKey
+            return found_kind(*found_by, int(numbers[1]), int(numbers[2]))
         case _:
             raise ValueError(f"{text!r} is no key of this layout")
+
+
+def _reader_place(cluster: str, reader: str, what: str, topic: str, topic_id: TopicId, partition: int) -> str:
+    place = f"{_checked_topic(topic)}/{topic_id}/{_partition(partition)}"
+    return f"{_checked(cluster)}/readers/{_checked(reader)}/{what}/{place}"
+
+
+def _numbers(first: int, second: int) -> str:
+    if not 0 <= first < 1 << 63 or not 0 <= second < 1 << 63:
+        raise ValueError(f"{first} and {second} are no numbers of 63 bits")
+    return f"{first:020}-{second:020}"
 
 
 def _segment_stem(cluster: str, topic: str, topic_id: TopicId, partition: int, base: int, epoch: int, uuid: str) -> str:

@@ -118,6 +118,18 @@ def events_after(root: Root, load_page: LoadPage, cursor: int) -> list[Event]:
     return sorted(events, key=lambda event: (event.commit, event.kind, event.entry.base))
 
 
+def added_after(root: Root, load_page: LoadPage, cursor: int) -> list[Entry]:
+    """Live entries that a commit after `cursor` added, in order of commit and offset. What was added and removed meanwhile
+    is not among them; it is lost to whoever is behind `root.swept`."""
+    added = (
+        entry
+        for entries in _entry_lists(root, load_page, lambda ref: ref.last_commit > cursor and ref.end > root.log_start)
+        for entry in entries
+        if entry.added.commit > cursor and entry.end > root.log_start
+    )
+    return sorted(added, key=lambda entry: (entry.added.commit, entry.base))
+
+
 def live_bytes(root: Root) -> int:
     """Bytes of all live entries, without loading a page."""
     return sum(ref.bytes for ref in root.live_pages) + sum(entry.bytes for entry in root.entries)

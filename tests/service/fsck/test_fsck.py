@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from lambdas.verify_commit import Verifier
 from service.cli.main import app
 from service.fsck.bucket import Scope, check_bucket
 from service.fsck.findings import Finding, Kind, Report
 from service.fsck.local import check_local
+from storage_tiers.clock import SeededRng
 from storage_tiers.cold import keys
 from storage_tiers.cold.cluster_file import ClusterState, Holder, encode_cluster
 from storage_tiers.cold.manifest import Root, State
@@ -135,6 +137,13 @@ def test_an_orphan_is_damage_once_it_is_older_than_the_grace(store: BlockingMemo
 
 def rewritten(store: BlockingMemoryStore, change: Callable[[Root], Root]) -> None:
     store.put(IDS.manifest_key, encode(change(root_of(store))))
+
+
+def test_what_a_reader_keeps_is_no_orphan(store: BlockingMemoryStore) -> None:
+    verifier = Verifier(store, "verify-commit", EagerClock(NOW_MS), SeededRng(1), lambda: 900_000)
+    verifier.catch_up(IDS)
+    assert len(list(store.list(f"{IDS.cluster_id}/readers/"))) == 4
+    assert checked(store).findings == []
 
 
 def test_overlapping_ranges(store: BlockingMemoryStore) -> None:

@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_tiers.cold import keys
-from storage_tiers.cold.keys import ClusterFile, ManifestKey, PageKey, SegmentKey, SidecarKey, TopicFile
+from storage_tiers.cold.keys import (
+    ClusterFile,
+    CursorKey,
+    ManifestKey,
+    MissedKey,
+    PageKey,
+    SegmentKey,
+    SidecarKey,
+    TopicFile,
+    VerdictKey,
+)
 from storage_tiers.types import TopicId
 
 NAMES = st.from_regex(r"\A[A-Za-z0-9._-]{1,249}\Z").filter(lambda name: name not in (".", ".."))
@@ -15,6 +25,7 @@ OFFSETS = st.integers(0, (1 << 63) - 1)
 UUIDS = st.binary(min_size=16, max_size=16).map(bytes.hex)
 EPOCHS = st.integers(0, (1 << 31) - 1)
 PLACES = (NAMES, NAMES, TOPIC_IDS, PARTITIONS)
+READER_PLACES = (NAMES, NAMES, NAMES, TOPIC_IDS, PARTITIONS)
 
 
 def page_key(cluster: str, topic: str, topic_id: TopicId, partition: int, one: int, other: int, uuid: str) -> PageKey:
@@ -28,6 +39,9 @@ ANY_KEY = st.one_of(
     st.builds(page_key, *PLACES, OFFSETS, OFFSETS, UUIDS),
     st.builds(SegmentKey, *PLACES, OFFSETS, EPOCHS, UUIDS),
     st.builds(SidecarKey, *PLACES, OFFSETS, EPOCHS, UUIDS),
+    st.builds(CursorKey, *READER_PLACES),
+    st.builds(VerdictKey, *READER_PLACES, OFFSETS, OFFSETS),
+    st.builds(MissedKey, *READER_PLACES, OFFSETS, OFFSETS),
 )
 
 

@@ -1,0 +1,83 @@
+"""From what a queue delivers to the manifests it hints at. Pure.
+
+A notification says only that a manifest was written; what changed is read from the manifest itself. So a duplicate costs a
+look, a lost one is made good by the next, and their order does not matter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote_plus
+
+from storage_tiers.cold import keys
+from storage_tiers.cold.manifest import Ids
+from storage_tiers.cold.stores.locate import StoreLocation
+
+
+class NotANotification(Exception):
+    """The message is none of an object store's, or of another bucket. To be repeated does not mend it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of the queue: its id, by which it is said to have failed, and the manifests it names."""
+
+    id: str
+    manifests: tuple[Ids, ...] = ()
+    fault: str = ""
+
+
+def messages(event: Mapping[str, Any], location: StoreLocation) -> list[Message]:
+    """An SQS batch whose bodies are S3 event notifications (event version 2.x). A message that cannot be understood has a
+    `fault` and no manifests. ValueError if `event` is no SQS batch."""
+    records = event.get("Records")
+    if not isinstance(records, list) or not all(isinstance(record, dict) and "body" in record for record in records):
+        raise ValueError("the event is no batch of SQS messages: connect the function to the queue, not to the bucket")
+    return [_message(record, location) for record in records]
+
+
+def _message(record: Mapping[str, Any], location: StoreLocation) -> Message:
+    message_id = str(record.get("messageId", ""))
+    try:
+        return Message(message_id, tuple(dict.fromkeys(_manifests(str(record["body"]), location))))
+    except NotANotification as error:
+        return Message(message_id, fault=str(error))
+
+
+def _manifests(body: str, location: StoreLocation) -> Sequence[Ids]:
+    try:
+        content = json.loads(body)
+    except ValueError as error:
+        raise NotANotification(f"a message's body is not JSON: {error}") from error
+    if isinstance(content, dict) and content.get("Event") == "s3:TestEvent":
+        return ()
+    try:
+        objects = [(item["s3"]["bucket"]["name"], item["s3"]["object"]["key"]) for item in content["Records"]]
+    except (KeyError, TypeError) as error:
+        raise NotANotification(f"a message is no notification of S3: {error!r} is missing") from error
+    found = []
+    for bucket, key in objects:
+        if bucket != location.bucket:
+            raise NotANotification(f"a message is of bucket {bucket}, this function reads {location.url}")
+        ids = _manifest(unquote_plus(str(key)), location.prefix)
+        if ids is not None:
+            found.append(ids)
+    return found
+
+
+def _manifest(key: str, prefix: str) -> Ids | None:
+    """None for whatever is no manifest below `prefix`: a filter that lets too much through costs nothing but its messages."""
+    if prefix:
+        if not key.startswith(f"{prefix}/"):
+            return None
+        key = key[len(prefix) + 1 :]
+    try:
+        parsed = keys.parse(key)
+    except ValueError:
+        return None
+    if not isinstance(parsed, keys.ManifestKey):
+        return None
+    return Ids(parsed.cluster, parsed.topic, parsed.topic_id, parsed.partition)

@@ -1,0 +1,168 @@
+"""Checks every batch of each range that a commit added, once, in the order of commits, and records a verdict.
+
+Woken by the queue that the bucket's notifications of manifests go to. For each partition hinted at: read its cursor and its
+manifest, check the live ranges added after the cursor, record a verdict for each, then advance the cursor by
+compare-and-swap. A handler that dies anywhere is made good by the next, which begins at the cursor; two at once do the work
+twice and record it once.
+
+Environment: TIDELOG_STORE (s3://BUCKET/PREFIX, as the brokers have it), TIDELOG_READER (whose cursors and verdicts these are;
+`verify-commit` if not set). The function's own time limit bounds an invocation: what is left when RESERVE_MS remain is asked
+for again by leaving the message in the queue.
+
+Not promised: that damage ends anything. A verdict `damaged` is logged as one line, which an alarm counts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lambdas.environment import Settings, read_settings
+from lambdas.notifications import messages
+from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
+from storage_tiers.cold.manifest import Entry, Ids, Page, PageRef, Root, State
+from storage_tiers.cold.manifest_json import decode, decode_page
+from storage_tiers.cold.object_store import BlockingObjectStore
+from storage_tiers.cold.range_check import Fault, RangeVerdict, check_range
+from storage_tiers.cold.reader_files import Cursor, advance_cursor, read_cursor, record_missed, record_verdict
+from storage_tiers.cold.stores.locate import open_blocking_store
+from storage_tiers.errors import LogError, PreconditionFailed, TierObjectMissing
+from storage_tiers.policy.new_ranges import CommitWork, NewRanges, plan_new_ranges
+
+log = logging.getLogger("tidelog.verify_commit")
+log.setLevel(logging.INFO)
+
+#: What must be left of an invocation's time before another range is begun: about 1 GiB is read and checked in it.
+RESERVE_MS = 60_000
+#: Times a partition is looked at again because others changed it meanwhile.
+ATTEMPTS = 20
+
+
+class Context(Protocol):
+    """Of what Lambda passes to a handler, what is used."""
+
+    aws_request_id: str
+
+    def get_remaining_time_in_millis(self) -> int: ...
+
+
+class OutOfTime(Exception):
+    """The rest must be asked for again."""
+
+
+def handler(event: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """For an SQS event source with `ReportBatchItemFailures`: names the messages to be delivered again."""
+    settings = read_settings()
+    store = open_blocking_store(settings.location)
+    try:
+        return handle(event, context, settings, store, SystemClock(), SystemRng())
+    finally:
+        store.close()
+
+
+def handle(
+    event: Mapping[str, Any], context: Context, settings: Settings, store: BlockingObjectStore, clock: Clock, rng: Rng
+) -> dict[str, Any]:
+    """As `handler`, with the world passed in."""
+    verifier = Verifier(store, settings.reader, clock, rng, context.get_remaining_time_in_millis)
+    failed = []
+    for message in messages(event, settings.location):
+        try:
+            if message.fault:
+                raise LogError(message.fault)
+            for ids in message.manifests:
+                verifier.catch_up(ids)
+        except (LogError, OutOfTime) as error:
+            _say("deferred", message=message.id, error=f"{type(error).__name__}: {error}")
+            failed.append({"itemIdentifier": message.id})
+    return {"batchItemFailures": failed}
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    store: BlockingObjectStore
+    reader: str
+    clock: Clock
+    rng: Rng
+    remaining_ms: Callable[[], int]
+
+    def catch_up(self, ids: Ids) -> None:
+        """Returns when the cursor has reached the newest commit. OutOfTime, or the store's errors, leave it at the last
+        commit whose verdicts are recorded."""
+        for _ in range(ATTEMPTS):
+            cursor = read_cursor(self.store, ids, self.reader)
+            try:
+                plan = self._plan(ids, cursor)
+                if plan.upto <= cursor.commit:
+                    return
+                self._follow(plan, cursor)
+            except PreconditionFailed:
+                continue  # another handler is ahead: go on from where it stands
+            except TierObjectMissing:
+                continue  # a page of a manifest that has moved on: read it again
+        raise LogError(f"{ids} changed {ATTEMPTS} times while it was looked at; it is asked for again")
+
+    def _plan(self, ids: Ids, cursor: Cursor) -> NewRanges:
+        root = self._root(ids)
+        if root is None:  # deleted by hand, or a hint at what never was
+            return NewRanges((), cursor.commit)
+        return plan_new_ranges(root, self._page_loader(ids), cursor.commit)
+
+    def _root(self, ids: Ids) -> Root | None:
+        try:
+            return decode(self.store.get(ids.manifest_key).data, ids)
+        except TierObjectMissing:
+            return None
+
+    def _page_loader(self, ids: Ids) -> Callable[[PageRef], Page]:
+        return lambda ref: decode_page(self.store.get(ref.key).data, ids, ref)
+
+    def _follow(self, plan: NewRanges, cursor: Cursor) -> None:
+        if plan.missed is not None:
+            record_missed(self.store, cursor, plan.missed, now_ms=self.clock.unix_ms())
+            _say("missed", partition=str(cursor.ids), after=cursor.commit, swept=plan.missed)
+        for work in plan.work:
+            self._check(cursor.ids, work)
+            cursor = self._advance(cursor, work.commit)
+        if plan.upto > cursor.commit:
+            self._advance(cursor, plan.upto)
+
+    def _advance(self, cursor: Cursor, commit: int) -> Cursor:
+        writer = self.rng.token(16).hex()
+        return advance_cursor(self.store, cursor, commit, writer=writer, now_ms=self.clock.unix_ms())
+
+    def _check(self, ids: Ids, work: CommitWork) -> None:
+        for entry in work.entries:
+            if self.remaining_ms() < RESERVE_MS:
+                raise OutOfTime(f"{ids} is checked up to commit {work.commit - 1}")
+            verdict = check_range(self.store, entry)
+            if self._is_gone(ids, entry, verdict):
+                continue
+            now_ms = self.clock.unix_ms()
+            if record_verdict(self.store, ids, self.reader, entry, verdict, now_ms=now_ms):
+                _say(
+                    "damaged" if verdict.findings else "sound",
+                    partition=str(ids),
+                    commit=work.commit,
+                    base=entry.base,
+                    end=entry.end,
+                    batches=verdict.batches,
+                    findings=[f"{found.key}: {found.fault.value}: {found.detail}" for found in verdict.findings],
+                )
+
+    def _is_gone(self, ids: Ids, entry: Entry, verdict: RangeVerdict) -> bool:
+        """Whether what was not found has been removed since the manifest was read: then it is no live range any more."""
+        if all(found.fault is not Fault.MISSING for found in verdict.findings):
+            return False
+        root = self._root(ids)
+        if root is None or root.state is State.DELETED:
+            return True
+        live = plan_new_ranges(root, self._page_loader(ids), entry.added.commit - 1).work
+        return all(entry.key != other.key for work in live for other in work.entries)
+
+
+def _say(verdict: str, **fields: object) -> None:
+    log.info(json.dumps({"verdict": verdict, **fields}))

@@ -1,0 +1,47 @@
+"""What a reader of commits has to do next: a pure plan over a manifest and the reader's cursor.
+
+The events are the live entries that commits after the cursor added, grouped by commit, so that the cursor can advance after
+each. A range that was added and removed between two looks is no event: nobody can read it in a later state either. If such a
+range was also swept, or may have been, the plan says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from storage_tiers.cold.lookup import LoadPage, added_after
+from storage_tiers.cold.manifest import Entry, Root, State
+
+
+@dataclass(frozen=True, slots=True)
+class CommitWork:
+    """The live ranges that `commit` added, in offset order."""
+
+    commit: int
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewRanges:
+    """`missed` is the newest swept removal, if it is past the cursor; `upto` is where the cursor stands when all is done."""
+
+    work: tuple[CommitWork, ...]
+    upto: int
+    missed: int | None = None
+
+
+def plan_new_ranges(root: Root, load_page: LoadPage, cursor: int) -> NewRanges:
+    """Nothing to do is an empty `work` with `upto` at or below the cursor."""
+    if root.commit <= cursor:
+        return NewRanges((), cursor)
+    if root.state is State.DELETED:
+        return NewRanges((), root.commit)
+    added = added_after(root, load_page, cursor)
+    work = tuple(
+        CommitWork(commit, tuple(entries))
+        for commit, entries in itertools.groupby(added, key=lambda entry: entry.added.commit)
+    )
+    # A cursor at 0 has seen nothing yet: what was swept before it first came is not missed, it was never promised.
+    missed = root.swept if 0 < cursor < root.swept else None
+    return NewRanges(work, root.commit, missed)

@@ -1,0 +1,103 @@
+"""A bucket with one tiered partition, the queue's messages about it, and a context with a clock of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote_plus
+
+from lambdas.environment import Settings
+from lambdas.verify_commit import handle
+from storage_tiers.clock import SeededRng
+from storage_tiers.cold import keys
+from storage_tiers.cold.manifest import Ids
+from storage_tiers.cold.partition_tier import PartitionTier
+from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.stores.memory import BlockingMemoryStore, MemoryStore
+from tests.storage_tiers.cold.support import IDS, EagerClock, Local, stored_root, tier_of
+
+READER = "verify-commit"
+LOCATION = StoreLocation.parse("s3://history/live")
+SETTINGS = Settings(LOCATION, READER)
+
+
+@dataclass
+class Context:
+    """`remaining` are the answers to how much time is left (ms), the last of them for ever."""
+
+    remaining: list[int] = field(default_factory=lambda: [900_000])
+    aws_request_id: str = "request-1"
+
+    def get_remaining_time_in_millis(self) -> int:
+        return self.remaining.pop(0) if len(self.remaining) > 1 else self.remaining[0]
+
+
+def notification(key: str, bucket: str = LOCATION.bucket) -> str:
+    """The body of S3's message, as the servers write it: the key is quoted as in a form."""
+    record = {
+        "eventVersion": "2.1",
+        "eventSource": "aws:s3",
+        "eventName": "ObjectCreated:Put",
+        "s3": {"bucket": {"name": bucket}, "object": {"key": quote_plus(key), "size": 1, "eTag": "e"}},
+    }
+    return json.dumps({"Records": [record]})
+
+
+def batch(*bodies: str) -> dict[str, object]:
+    """What the queue hands to the function."""
+    return {"Records": [{"messageId": f"m{at}", "body": body} for at, body in enumerate(bodies)]}
+
+
+def hint(ids: Ids = IDS) -> str:
+    return notification(f"{LOCATION.prefix}/{ids.manifest_key}")
+
+
+class World:
+    """The partition's writer, and the bucket as a handler sees it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = EagerClock()
+        self.memory = MemoryStore(self.clock)
+        self.local = Local(directory)
+        self.tier: PartitionTier = tier_of(self.memory, self.clock)
+        self.end = 0
+
+    @property
+    def store(self) -> BlockingMemoryStore:
+        return self.memory.blocking()
+
+    async def extend(self, count: int = 10) -> None:
+        await self.tier.extend(self.local.job(self.end, count))
+        self.end += count
+
+    def wake(
+        self, *bodies: str, context: Context | None = None, store: BlockingMemoryStore | None = None
+    ) -> Sequence[str]:
+        """Runs the handler over these messages (one hint at the partition if there are none); the ids of those that failed."""
+        answer = handle(
+            batch(*(bodies or (hint(),))),
+            context or Context(),
+            SETTINGS,
+            store or self.store,
+            self.clock,
+            SeededRng(1),
+        )
+        return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
+
+    def verdicts(self, reader: str = READER) -> list[tuple[int, int, str]]:
+        """(commit, base, verdict) of everything recorded, in order."""
+        prefix = f"{IDS.cluster_id}/readers/{reader}/verdicts/"
+        documents = [json.loads(self.store.get(info.key).data) for info in self.store.list(prefix)]
+        return [(found["commit"], found["base"], found["verdict"]) for found in documents]
+
+    def cursor(self) -> int | None:
+        found = [info.key for info in self.store.list(f"{IDS.cluster_id}/readers/{READER}/cursors/")]
+        if not found:
+            return None
+        assert found == [keys.cursor_key(IDS.cluster_id, READER, IDS.topic, IDS.topic_id, IDS.partition)]
+        return int(json.loads(self.store.get(found[0]).data)["commit"])
+
+    def commit(self) -> int:
+        return stored_root(self.store).commit
