@@ -83,3 +83,5 @@ class Flusher:
             return
         hot.finish_flush(targets)
         partition.flushed(hot.recovery_point)
+        if not targets.synced and hot.recovery_point < hot.end_offset:
+            self._again.add(partition)  # eviction made it void before its turn in a thread; somebody may wait for it

@@ -7,10 +7,12 @@ anew at the manifest's end, with the epochs and the producers that the newest si
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from service.broker.partition import Partition
 from storage_tiers.cold.manifest import Root
-from storage_tiers.errors import LeaderNotAvailable
+from storage_tiers.errors import LeaderNotAvailable, TierCorrupt
+from storage_tiers.types import NO_EPOCH, EpochEntry
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,10 @@ def wait_for_store(partition: Partition) -> None:
     )
 
 
+def _epoch_before(epochs: Sequence[EpochEntry], end: int) -> int:
+    return max((entry.epoch for entry in epochs if entry.start_offset < end), default=NO_EPOCH)
+
+
 async def adopt(partition: Partition) -> None:
     """Takes the manifest over where the local log disagrees with it, then lets the partition lead."""
     tiered = partition.log
@@ -57,6 +63,11 @@ async def adopt(partition: Partition) -> None:
         state = await tiered.cold.newest_state(root)
         if tiered.root is not root or agrees(partition, root):
             continue  # what was found wrong is so no more
+        if _epoch_before(state.epochs, root.end) != root.last_record_epoch:
+            raise TierCorrupt(
+                f"{partition.partition}: the manifest and the sidecar of its end do not agree on the leader epoch before "
+                f"offset {root.end}; nothing is discarded for them, run `tidelog fsck`"
+            )
         hot = tiered.hot
         log.warning(
             "%s: the local log [%d, %d) is discarded for the bucket's, which ends at %d",

@@ -1,0 +1,142 @@
+"""Who waits for something of a partition is answered, whatever becomes of the partition meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from grpc_api.contract.log import Append, FetchPartition
+from grpc_api.contract.ready import settled
+from service.broker.flusher import FLUSH_THREADS
+from service.broker.leading import adopt
+from service.broker.partition import Partition
+from storage_tiers.cold.manifest import Root
+from storage_tiers.cold.sidecar import Sidecar
+from storage_tiers.errors import LeaderNotAvailable, LogError, TierCorrupt, UnknownTopicOrPartition
+from storage_tiers.types import EpochEntry, TopicPartition
+from tests.service.broker.support import TIERED, Running, batch, running, until
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path / "data") as started:
+        yield started
+
+
+async def unacknowledged(node: Running) -> asyncio.Future[None]:
+    """The waiter of a record that is appended, but not flushed as its topic asks: no flush begins."""
+    node.node.partitions.get(T0)._on_flush_needed = lambda _: None
+    (answer,) = await settled(node.log.append([Append(T0, memoryview(batch(b"not flushed")))]))
+    assert not isinstance(answer, LogError)
+    assert answer.committed is not None and not answer.committed.done()
+    return answer.committed
+
+
+async def another_history(led: Partition, epochs: Sequence[EpochEntry]) -> None:
+    """The bucket's last record is of leader epoch 7; its newest sidecar tells of `epochs`."""
+    root, cold = led.log.root, led.log.cold
+    assert root is not None and cold is not None
+    state = replace(await cold.newest_state(root), epochs=tuple(epochs))
+
+    async def newest_state(_: Root) -> Sidecar:
+        return state
+
+    cold.newest_state = newest_state  # type: ignore[method-assign, assignment]
+    led.log.root = replace(root, leader_epoch=7, last_record_epoch=7)
+
+
+async def test_an_append_that_is_discarded_for_the_buckets_history_is_refused(node: Running) -> None:
+    """It is in no log any more: an acknowledgement would be a lie, and what is sent again gets its offset."""
+    await node.create("t", configs={**TIERED, "flush.messages": "1"})
+    for i in range(40):
+        await node.append("t", b"%03d" % i * 50)
+    await node.seal("t")
+    led = node.node.partitions.get(T0)
+    committed = await unacknowledged(node)
+    reading = asyncio.ensure_future(node.read("t", 40, wait_ms=20_000))
+    await another_history(led, [EpochEntry(7, 0)])
+    await asyncio.wait_for(adopt(led), 20)
+    with pytest.raises(LeaderNotAvailable):
+        await committed
+    led._on_flush_needed = node.node.flusher.request
+    assert (await node.append("t", b"sent again")).base_offset == 40
+    assert [record.value for record in await reading] == [b"sent again"]
+
+
+async def test_an_append_whose_flush_is_made_void_by_eviction_is_acknowledged(node: Running) -> None:
+    """Eviction lets no flush be under way; one that had no thread yet is begun anew."""
+    kept = {"remote.storage.enable": "false", "retention.ms": "-1"}
+    await node.create("t", configs={"internal.segment.bytes": "2000", "flush.messages": "1", **kept})
+    for i in range(40):
+        await node.append("t", b"%03d" % i * 50)
+    led = node.node.partitions.get(T0)
+    flusher, hot = node.node.flusher, led.log.hot
+    await until(lambda: not flusher._running and hot.recovery_point == hot.end_offset)
+    may_go = threading.Event()
+    for _ in range(FLUSH_THREADS):
+        flusher._threads.submit(may_go.wait, 20)
+    (answer,) = await settled(node.log.append([Append(T0, memoryview(batch(b"a")))]))
+    assert not isinstance(answer, LogError) and answer.committed is not None
+    await until(lambda: hot._flushing is not None)
+    hot.raise_log_start(30)
+    assert hot.evict_below(30)
+    may_go.set()
+    await asyncio.wait_for(answer.committed, 20)
+
+
+async def test_a_manifest_that_its_sidecar_contradicts_discards_nothing(node: Running) -> None:
+    await node.create("t", configs={**TIERED, "local.retention.bytes": "-2", "local.retention.ms": "-2"})
+    for i in range(40):
+        await node.append("t", b"%03d" % i * 50)
+    await node.seal("t")
+    led = node.node.partitions.get(T0)
+    await another_history(led, [EpochEntry(3, 0)])
+    with pytest.raises(TierCorrupt, match="fsck"):
+        await asyncio.wait_for(adopt(led), 20)
+    assert (led.log.hot.local_start_offset, led.log.hot.end_offset) == (0, 40)
+    with pytest.raises(LeaderNotAvailable):
+        await node.append("t", b"too early")
+
+
+async def test_an_append_whose_topic_is_deleted_is_refused(node: Running) -> None:
+    await node.create("t", configs={"flush.messages": "1"})
+    committed = await unacknowledged(node)
+    await node.core.topics.delete(["t"])
+    with pytest.raises(UnknownTopicOrPartition):
+        await asyncio.wait_for(committed, 20)
+
+
+@pytest.mark.parametrize("created_again", [False, True])
+async def test_a_cold_read_of_a_topic_that_goes_meanwhile_says_so(node: Running, created_again: bool) -> None:
+    """It hydrates by the old topic's manifest to its end, and takes nothing of the new topic's for its own."""
+    await node.create("t", configs=TIERED)
+    for i in range(40):
+        await node.append("t", b"%03d" % i * 50)
+    await node.seal("t")
+    await node.evicted("t")
+    gate = node.store.hold(1, "get", ".log")
+    wanted = FetchPartition(T0, 0, 1 << 20)
+    fetching = asyncio.ensure_future(node.fetch(wanted, wait_ms=20_000))
+    await gate.reached.wait()
+    await node.core.topics.delete(["t"])
+    if created_again:
+        await node.create("t", configs={**TIERED, "remote.storage.enable": "false"})
+        await node.append("t", b"new")
+    objects = [info.key async for info in node.store.store.list("") if info.key.endswith(".log")]
+    await node.store.store.delete(objects)  # as sweeping does, once the grace is over
+    gate.open()
+    (answer,) = await asyncio.wait_for(fetching, 20)
+    assert isinstance(answer.error, UnknownTopicOrPartition)
+    assert not answer.slices
+    assert node.node.fatal is None
+    if created_again:
+        led = node.node.partitions.get(T0)
+        assert led.log.root is None
+        assert [record.value for record in await node.read_all("t")] == [b"new"]
