@@ -16,6 +16,8 @@ ROOT = Path(__file__).parent
 #: Every native kernel of the project. A module named here must compile without warnings and do no I/O.
 KERNELS = (
     "storage_tiers/records/walker.py",
+    "storage_tiers/records/column_buffers.py",
+    "storage_tiers/records/column_walk.py",
     "kafka_gateway/hot_parse.py",
 )
 

@@ -1,85 +1,81 @@
-"""Runs of record batches as Arrow record batches: the plain way, record by record. A faster decoder takes this place.
+"""Runs of record batches as Arrow record batches: the column decoder's buffers under Arrow's types, without a copy.
 
-What a decoder is to Spark's reader: `add` takes whole, verified batches with the offsets wanted of them and the aborted
-transactions to leave out, and yields columns as soon as there are enough; `finish` yields the rest.
-
-Invariants: exactly the schema given, in its order; at most MAX_ROWS rows a batch, and a batch ends with the record that
-reaches MAX_BYTES, so that memory is bounded by one record more. Columns that are not in the schema are not built.
+Invariants: exactly the schema given, in its order; columns that are not in the schema are not built; sizes are bounded as
+`storage_tiers.records.columns` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from storage_tiers.records.decoder import Record, decode
+from storage_tiers.records.columns import MAX_BYTES, MAX_ROWS, WANTED, BytesBuffers, ColumnBatch, ColumnDecoder
 from storage_tiers.types import AbortedTransaction
 
-MAX_ROWS = 16_384
-MAX_BYTES = 8 << 20
-#: Milliseconds that a 64-bit number of microseconds holds; a record's own clock may say anything.
-_MOST_MS = ((1 << 63) - 1) // 1000
 
+class ArrowDecoder:
+    """`add` takes whole, verified batches and yields columns as soon as there are enough; `finish` yields the rest."""
 
-class ArrowDecoder(Protocol):
-    def add(
-        self, data: memoryview, start: int, stop: int, aborted: Sequence[AbortedTransaction]
-    ) -> Iterator[pa.RecordBatch]:
-        """Records of offsets [start, stop). CorruptRecord and its siblings of the plain decoder."""
-
-    def finish(self) -> Iterator[pa.RecordBatch]: ...
-
-
-class PlainArrowDecoder:
-    def __init__(self, schema: pa.Schema, topic: str, partition: int) -> None:
+    def __init__(
+        self, schema: pa.Schema, topic: str, partition: int, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES
+    ) -> None:
         self._schema = schema
-        cells = _cells(topic, partition)
-        self._cells: list[Callable[[Record], Any]] = [cells[name] for name in schema.names]
-        self._records: list[Record] = []
-        self._bytes = 0
+        self._decoder = ColumnDecoder(
+            sum(WANTED.get(name, 0) for name in schema.names), max_rows=max_rows, max_bytes=max_bytes
+        )
+        # The same in every row: made once, cut to length.
+        self._topic = pa.repeat(pa.scalar(topic, pa.string()), max_rows)
+        self._partition = pa.repeat(pa.scalar(partition, pa.int32()), max_rows)
 
     def add(
         self, data: memoryview, start: int, stop: int, aborted: Sequence[AbortedTransaction]
     ) -> Iterator[pa.RecordBatch]:
-        for record in decode(data, start_offset=start, end_offset=stop, aborted=aborted):
-            self._records.append(record)
-            self._bytes += _size(record)
-            if len(self._records) == MAX_ROWS or self._bytes >= MAX_BYTES:
-                yield self._taken()
+        """Records of offsets [start, stop) without those of `aborted` transactions. Errors of `ColumnDecoder.add`."""
+        return map(self._arrow, self._decoder.add(data, start, stop, aborted))
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        if self._records:
-            yield self._taken()
+        return map(self._arrow, self._decoder.finish())
 
-    def _taken(self) -> pa.RecordBatch:
-        records, self._records, self._bytes = self._records, [], 0
-        arrays = [
-            pa.array([cell(record) for record in records], type=field.type)
-            for cell, field in zip(self._cells, self._schema, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+    def _arrow(self, batch: ColumnBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([self._column(batch, field) for field in self._schema], schema=self._schema)
 
-
-def _cells(topic: str, partition: int) -> dict[str, Callable[[Record], Any]]:
-    return {
-        "key": lambda record: record.key,
-        "value": lambda record: record.value,
-        "topic": lambda record: topic,
-        "partition": lambda record: partition,
-        "offset": lambda record: record.offset,
-        "timestamp": _microseconds,
-        "timestampType": lambda record: record.timestamp_type,
-        "headers": lambda record: record.headers or None,
-    }
-
-
-def _microseconds(record: Record) -> int | None:
-    """Null beyond the years that Spark's timestamps reach (292,000 before and after 1970)."""
-    return record.timestamp * 1000 if -_MOST_MS <= record.timestamp <= _MOST_MS else None
+    def _column(self, batch: ColumnBatch, field: pa.Field) -> pa.Array:
+        rows = batch.rows
+        match field.name:
+            case "key":
+                return _bytes(batch.keys, field.type)
+            case "value":
+                return _bytes(batch.values, field.type)
+            case "topic":
+                return self._topic.slice(0, rows)
+            case "partition":
+                return self._partition.slice(0, rows)
+            case "offset":
+                return pa.Array.from_buffers(field.type, rows, [None, pa.py_buffer(batch.offsets)], 0)
+            case "timestamp":
+                validity = _validity(batch.timestamp_nulls, batch.timestamp_validity)
+                buffers = [validity, pa.py_buffer(batch.timestamps)]
+                return pa.Array.from_buffers(field.type, rows, buffers, batch.timestamp_nulls)
+            case "timestampType":
+                return pa.Array.from_buffers(field.type, rows, [None, pa.py_buffer(batch.timestamp_types)], 0)
+            case _:
+                return _headers(batch, field.type)
 
 
-def _size(record: Record) -> int:
-    size = len(record.key or b"") + len(record.value or b"")
-    return size + sum(len(name) + len(value or b"") for name, value in record.headers)
+def _validity(nulls: int, bits: bytearray) -> pa.Buffer | None:
+    return pa.py_buffer(bits) if nulls else None
+
+
+def _bytes(column: BytesBuffers, kind: pa.DataType) -> pa.Array:
+    buffers = [_validity(column.nulls, column.validity), pa.py_buffer(column.ends), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(kind, column.rows, buffers, column.nulls)
+
+
+def _headers(batch: ColumnBatch, kind: pa.DataType) -> pa.Array:
+    pair = kind.value_type
+    children = [_bytes(batch.names, pair.field(0).type), _bytes(batch.contents, pair.field(1).type)]
+    pairs = pa.Array.from_buffers(pair, batch.names.rows, [None], 0, 0, children)
+    lists = batch.headers
+    buffers = [_validity(lists.nulls, lists.validity), pa.py_buffer(lists.ends)]
+    return pa.Array.from_buffers(kind, lists.rows, buffers, lists.nulls, 0, [pairs])

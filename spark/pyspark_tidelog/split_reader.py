@@ -11,7 +11,7 @@ from contextlib import closing
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from pyspark_tidelog.arrow_batches import ArrowDecoder, PlainArrowDecoder
+from pyspark_tidelog.arrow_batches import ArrowDecoder
 from pyspark_tidelog.batches import runs
 from pyspark_tidelog.bucket import Bucket, open_store
 from pyspark_tidelog.columns import arrow_schema
@@ -35,7 +35,7 @@ def read(options: ReadOptions, schema: StructType, split: Split) -> Iterator[pa.
     """Opens the store for this split alone: a task may run anywhere."""
     store = open_store(options)
     try:
-        decoder = PlainArrowDecoder(arrow_schema(schema), split.ids.topic, split.ids.partition)
+        decoder = ArrowDecoder(arrow_schema(schema), split.ids.topic, split.ids.partition)
         yield from read_split(Bucket(store, options.store), split, decoder, options.read_committed)
     finally:
         store.close()

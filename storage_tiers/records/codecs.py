@@ -70,16 +70,19 @@ def compress(codec: Codec, payload: Buffer, *, level: int | None = None) -> byte
     return bytes(cramjam.zstd.compress(payload, level=3 if level is None else level))
 
 
-def decompress(codec: Codec, payload: Buffer, *, max_bytes: int) -> memoryview:
-    """The inflated payload. RecordTooLarge beyond `max_bytes`, without allocating more; CorruptRecord if it is damaged."""
+def decompress(codec: Codec, payload: Buffer, *, max_bytes: int, headroom: int = 0) -> memoryview:
+    """The inflated payload. RecordTooLarge beyond `max_bytes`, without allocating more; CorruptRecord if it is damaged.
+
+    With `headroom` so many zero bytes stand before it, for the caller to write into; not for Codec.NONE.
+    """
     if codec is Codec.NONE:
         if len(payload) > max_bytes:
             raise _too_large(codec, max_bytes)
         return memoryview(payload)
     try:
         if codec is Codec.SNAPPY:
-            return _decompress_snappy(payload, max_bytes)
-        return _decompress_stream(_STREAMS[codec], codec, payload, max_bytes)
+            return _decompress_snappy(payload, max_bytes, headroom)
+        return _decompress_stream(_STREAMS[codec], codec, payload, max_bytes, headroom)
     except cramjam.DecompressionError as error:
         raise CorruptRecord(f"the {codec.name.lower()} data of the batch cannot be inflated: {error}") from None
 
@@ -87,13 +90,13 @@ def decompress(codec: Codec, payload: Buffer, *, max_bytes: int) -> memoryview:
 _STREAMS: dict[Codec, Any] = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
 
 
-def _decompress_stream(library: Any, codec: Codec, payload: Buffer, max_bytes: int) -> memoryview:
+def _decompress_stream(library: Any, codec: Codec, payload: Buffer, max_bytes: int, headroom: int) -> memoryview:
     room = min(max_bytes, max(_SMALLEST_BUFFER, _FIRST_RATIO * len(payload)))
     while True:
-        output = bytearray(room)
+        output = memoryview(bytearray(headroom + room))
         try:
-            written = library.decompress_into(payload, output)
-            return memoryview(output)[:written]
+            written = library.decompress_into(payload, output[headroom:])
+            return output[: headroom + written]
         except cramjam.DecompressionError as error:
             if _FULL not in str(error):
                 raise
@@ -112,7 +115,7 @@ def _xerial(payload: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(payload: Buffer, max_bytes: int) -> memoryview:
+def _decompress_snappy(payload: Buffer, max_bytes: int, headroom: int) -> memoryview:
     view = memoryview(payload)
     blocks = _xerial_blocks(view) if view[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC else [view]
     total = 0
@@ -120,8 +123,8 @@ def _decompress_snappy(payload: Buffer, max_bytes: int) -> memoryview:
         total += cramjam.snappy.decompress_raw_len(block)
         if total > max_bytes:
             raise _too_large(Codec.SNAPPY, max_bytes)
-    output = memoryview(bytearray(total))
-    written = 0
+    output = memoryview(bytearray(headroom + total))
+    written = headroom
     for block in blocks:
         written += cramjam.snappy.decompress_raw_into(block, output[written:])
     return output[:written]

@@ -56,13 +56,13 @@ class ControlRecord(NamedTuple):
 def decode_batch(batch: Buffer, *, max_bytes: int | None = None, verify: bool = True) -> list[Record]:
     """The records of one batch, none for a control batch. CorruptRecord, RecordTooLarge beyond `max_bytes` inflated
     (default: `codecs.inflation_bound`), UnsupportedMessageFormat, UnsupportedCompression."""
-    header = _whole(batch, verify)
+    header = whole_header(batch, verify=verify)
     return [] if header.control else list(_records(batch, header, max_bytes))
 
 
 def decode_control(batch: Buffer, *, verify: bool = True) -> ControlRecord | None:
     """What a control batch says; None for kinds of control record that end no transaction (KRaft's own)."""
-    header = _whole(batch, verify)
+    header = whole_header(batch, verify=verify)
     if not header.control:
         raise CorruptRecord(f"the batch at offset {header.base_offset} is no control batch")
     record = next(_records(batch, header, None), None)
@@ -94,6 +94,7 @@ def decode(
     waiting = sorted(aborted, key=lambda transaction: transaction.first_offset)
     aborting: set[int] = set()
     for position, header in headers(view):
+        _check_offsets(header)
         while waiting and waiting[0].first_offset <= header.last_offset:
             aborting.add(waiting.pop(0).producer_id)
         batch = view[position : position + header.size]
@@ -115,20 +116,27 @@ def _aborts(batch: memoryview, verify: bool) -> bool:
     return control is not None and control.kind is ControlKind.ABORT
 
 
-def _whole(batch: Buffer, verify: bool) -> BatchHeader:
+def whole_header(batch: Buffer, *, verify: bool = True) -> BatchHeader:
+    """The header of exactly one batch. CorruptRecord, UnsupportedMessageFormat if it cannot be right."""
     header = read_header(batch)
+    _check_offsets(header)
     if header.magic != CURRENT_MAGIC:
         raise UnsupportedMessageFormat(f"message format {header.magic} is not read here, only {CURRENT_MAGIC}")
     if header.size != len(batch):
         raise CorruptRecord(f"the record batch says it has {header.size} bytes, not {len(batch)}")
+    if header.count < 0:
+        raise CorruptRecord(f"the batch at offset {header.base_offset} says it has {header.count} records")
     if verify:
         check_crc(batch, header)
     return header
 
 
+def _check_offsets(header: BatchHeader) -> None:
+    if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset >= _INT64_MAX:
+        raise CorruptRecord(f"a batch from offset {header.base_offset} to {header.last_offset} cannot be")
+
+
 def _records(batch: Buffer, header: BatchHeader, max_bytes: int | None) -> Iterator[Record]:
-    if header.count < 0:
-        raise CorruptRecord(f"the batch at offset {header.base_offset} says it has {header.count} records")
     payload = records_payload(batch, header, max_bytes)
     position = 0
     lowest = header.base_offset

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from pyspark_tidelog import DefaultSource, arrow_batches, describe
+from pyspark_tidelog import DefaultSource, describe
 from pyspark_tidelog.columns import arrow_schema, full_schema
 from storage_tiers.errors import LogError, TierCorrupt, TierObjectMissing
 from storage_tiers.records.batch import Codec
@@ -91,19 +91,19 @@ def test_pruned_columns_in_any_order(bucket: Bucket, store: Path) -> None:
     ]
 
 
-def test_batches_are_bounded_and_their_schema_exact(
-    bucket: Bucket, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(arrow_batches, "MAX_ROWS", 64)
-    monkeypatch.setattr(arrow_batches, "MAX_BYTES", 3000)
-    bucket.extend("a", numbered(0, 300) + numbered(300, 10, value_bytes=1000) + numbered(310, 5))
+def test_batches_are_valid_arrow_of_the_exact_schema(bucket: Bucket, store: Path) -> None:
+    with_headers = [NewRecord(None, b"v", (("h", None), ("h", b"1")), -(1 << 62)), NewRecord(b"k", None)]
+    bucket.extend(
+        "a", numbered(0, 20_000, per_batch=1000) + build_batch(with_headers, base_offset=20_000, leader_epoch=1)
+    )
     schema = full_schema(True)
     reader: Any = DefaultSource(options(store, "a")).reader(schema)
     found = [batch for partition in reader.partitions() for batch in reader.read(partition)]
-    assert all(batch.schema == arrow_schema(schema) for batch in found)
-    assert [row for batch in found for row in batch.column("offset").to_pylist()] == list(range(315))
-    assert max(batch.num_rows for batch in found) == 64
-    assert max(sum(map(len, batch.column("value").to_pylist())) for batch in found) < 3000 + 1000
+    for batch in found:
+        batch.validate(full=True)
+        assert batch.schema == arrow_schema(schema)
+    assert [batch.num_rows for batch in found] == [16_384, 3618]
+    assert [row for batch in found for row in batch.column("offset").to_pylist()] == list(range(20_002))
 
 
 def test_several_topics_and_partitions(bucket: Bucket, store: Path) -> None:

@@ -1,0 +1,198 @@
+"""Arrow columns under construction: the buffers that the decoder's kernel fills, and nothing of Arrow's libraries.
+
+Rows are planned first: numbers are written at once, of keys, values and headers only where they lie and how long they
+are. Once that is known their room is allocated, in one piece, and they are copied. Cython in pure-Python mode; what is C
+about it stands in `column_buffers.pxd`, and uncompiled it does the same.
+Layouts: https://arrow.apache.org/docs/format/Columnar.html.
+
+Invariants: whoever plans a row has checked that there is room (`Columns.is_full`, `Columns.headers_room`) and that its
+bytes lie in their buffer; nothing else is written or read. No byte of a taken row is left as the allocator gave it.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:  # installed without a compiler and without Cython: the same loops as plain Python
+    from storage_tiers.records import plain_cython as cython
+
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_FromStringAndSize
+    from cython.cimports.libc.string import memcpy
+
+#: What may be wanted of a record, to be added up.
+OFFSET, TIMESTAMP, TIMESTAMP_TYPE, KEY, VALUE, HEADERS = 1, 2, 4, 8, 16, 32
+
+#: Milliseconds that a 64-bit number of microseconds holds; a record's own clock may say anything.
+_MOST_MS = ((1 << 63) - 1) // 1000
+_FIRST_HEADERS = 1024
+
+
+def _unwritten(size: cython.Py_ssize_t) -> bytearray:
+    """Zeroing what is written next would cost as much as writing it."""
+    if cython.compiled:
+        return PyByteArray_FromStringAndSize(cython.NULL, size)
+    else:
+        return bytearray(size)
+
+
+class BytesColumn:
+    """A column of variable width: 32-bit ends, data, and a validity bit a row. A column of lists has no data of its own."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self.room = self.rows = self.copied = self.size = self.nulls = 0
+        self.end_buffer = self.valid_buffer = self.source_buffer = self.data_buffer = bytearray()
+
+    def reserve(self, rows: cython.Py_ssize_t) -> None:
+        """Room to plan so many rows in total; those planned stay."""
+        ends, valid, sources = _unwritten(4 * rows + 4), bytearray((rows + 7) >> 3), _unwritten(8 * rows)
+        ends[: 4 * self.rows + 4] = self.end_buffer[: 4 * self.rows + 4] or bytes(4)
+        valid[: len(self.valid_buffer)] = self.valid_buffer
+        sources[: 8 * self.rows] = self.source_buffer[: 8 * self.rows]
+        self.end_buffer, self.valid_buffer, self.source_buffer = ends, valid, sources
+        self.ends = memoryview(ends).cast("i")
+        self.sources = memoryview(sources).cast("q")
+        self.valid = memoryview(valid)
+        self.room = rows
+
+    def plan(self, at: cython.Py_ssize_t, length: cython.longlong) -> None:
+        """Adds a row of `length` bytes that lie at `at`, null if that is -1."""
+        row: cython.Py_ssize_t = self.rows
+        if length < 0:
+            self.nulls += 1
+            length = 0
+        else:
+            self.valid[row >> 3] |= 1 << (row & 7)
+        self.size += length
+        self.sources[row] = at
+        self.ends[row + 1] = self.size
+        self.rows = row + 1
+
+    def allocate(self) -> None:
+        """Room for the data of what is planned; what is copied stays."""
+        used: cython.Py_ssize_t = self.ends[self.copied] if self.copied else 0
+        if self.size > len(self.data_buffer):
+            larger = _unwritten(self.size if used == 0 else max(self.size, 2 * len(self.data_buffer)))
+            larger[:used] = memoryview(self.data_buffer)[:used]
+            self.data_buffer = larger
+            self.data = memoryview(larger)
+
+    def copy(self, raw: cython.p_const_uchar) -> None:
+        """Copies from `raw` what was planned of it since the last time."""
+        row: cython.Py_ssize_t
+        start: cython.Py_ssize_t
+        length: cython.Py_ssize_t
+        for row in range(self.copied, self.rows):
+            start = self.ends[row]
+            length = self.ends[row + 1] - start
+            if length == 0:
+                continue
+            if cython.compiled:
+                memcpy(cython.address(self.data[start]), raw + self.sources[row], length)
+            else:
+                self.data[start : start + length] = raw[self.sources[row] : self.sources[row] + length]
+        self.copied = self.rows
+
+    def take(self) -> tuple[int, int, bytearray, bytearray, bytearray]:
+        """(rows, nulls, ends with a zero before them, validity, data), and begins anew."""
+        taken = (self.rows, self.nulls, self.end_buffer, self.valid_buffer, self.data_buffer)
+        self.begin()
+        return taken
+
+
+class Columns:
+    """All columns of one Arrow batch of at most `most_rows` records of at most `most_bytes`, or of one alone.
+
+    `headers` are lists over `names` and `contents`; `foreign` counts names that are not ASCII.
+    """
+
+    def __init__(self, wanted: cython.int, most_rows: cython.Py_ssize_t, most_bytes: cython.longlong) -> None:
+        if most_rows < 1 or not 0 < most_bytes < 1 << 31:
+            raise ValueError(f"an Arrow batch of {most_rows} rows and {most_bytes} bytes cannot be built")
+        self.wanted = wanted
+        self.most_rows = most_rows
+        self.most_bytes = most_bytes
+        self.has_keys = wanted & KEY != 0
+        self.has_values = wanted & VALUE != 0
+        self.has_headers = wanted & HEADERS != 0
+        self.keys, self.values, self.headers = BytesColumn(), BytesColumn(), BytesColumn()
+        self.names, self.contents = BytesColumn(), BytesColumn()
+        self.begin()
+
+    def begin(self) -> None:
+        self.rows = self.source = self.foreign = self.time_nulls = 0
+        self.offset_buffer = self.time_buffer = self.time_valid_buffer = self.type_buffer = bytearray()
+        self.is_open = False
+
+    def open(self) -> None:
+        """Makes room for rows; memory is taken when there is something to hold."""
+        if self.is_open:
+            return
+        rows: cython.Py_ssize_t = self.most_rows
+        self.offset_buffer, self.time_buffer = _unwritten(8 * rows), _unwritten(8 * rows)
+        self.type_buffer, self.time_valid_buffer = _unwritten(4 * rows), bytearray((rows + 7) >> 3)
+        self.offsets = memoryview(self.offset_buffer).cast("q")
+        self.times = memoryview(self.time_buffer).cast("q")
+        self.types = memoryview(self.type_buffer).cast("i")
+        self.time_valid = memoryview(self.time_valid_buffer)
+        if self.has_keys:
+            self.keys.reserve(rows)
+        if self.has_values:
+            self.values.reserve(rows)
+        if self.has_headers:
+            self.headers.reserve(rows)
+            self.names.reserve(_FIRST_HEADERS)
+            self.contents.reserve(_FIRST_HEADERS)
+        self.is_open = True
+
+    def is_full(self, more: cython.longlong) -> cython.bint:
+        """Whether a record of `more` bytes belongs into the next Arrow batch."""
+        return self.rows > 0 and (self.rows >= self.most_rows or self.source + more > self.most_bytes)
+
+    def headers_room(self) -> cython.longlong:
+        """How many more headers can be planned."""
+        return self.names.room - self.names.rows
+
+    def more_headers(self, least: cython.longlong) -> None:
+        room = self.names.rows + max(least, self.names.room)
+        self.names.reserve(room)
+        self.contents.reserve(room)
+
+    def put(
+        self, size: cython.longlong, offset: cython.longlong, timestamp: cython.longlong, timestamp_type: cython.int
+    ) -> None:
+        """Adds a row's numbers, of a record of `size` bytes; `timestamp` in ms."""
+        row: cython.Py_ssize_t = self.rows
+        self.offsets[row] = offset
+        self.types[row] = timestamp_type
+        if -_MOST_MS <= timestamp <= _MOST_MS:
+            self.times[row] = timestamp * 1000
+            self.time_valid[row >> 3] |= 1 << (row & 7)
+        else:
+            self.times[row] = 0
+            self.time_nulls += 1
+        self.source += size
+        self.rows = row + 1
+
+    def copy(self, raw: cython.p_const_uchar) -> None:
+        """Allocates and copies what was planned of `raw` since the last time."""
+        columns = (self.keys, self.values, self.names, self.contents)
+        for column in columns:
+            column.allocate()
+        with cython.nogil:
+            self.keys.copy(raw)
+            self.values.copy(raw)
+            self.names.copy(raw)
+            self.contents.copy(raw)
+
+    def take(self) -> tuple[int, int, list[bytearray], list[tuple[int, int, bytearray, bytearray, bytearray]]]:
+        """(rows, null timestamps, [offsets, timestamps, their validity, types], [keys, values, headers, names, contents]),
+        and begins anew."""
+        numbers = [self.offset_buffer, self.time_buffer, self.time_valid_buffer, self.type_buffer]
+        columns = (self.keys, self.values, self.headers, self.names, self.contents)
+        taken = (self.rows, self.time_nulls, numbers, [column.take() for column in columns])
+        self.begin()
+        return taken

@@ -1,0 +1,176 @@
+"""Record batches into columns: the decoder of every reader that wants more than a few records.
+
+What it yields are Arrow's buffers, of which it knows the layout and no library; `pyspark_tidelog.arrow_batches` makes them
+Arrow's. Native kernels do the work (`column_walk`, `column_buffers`), here is what happens once a batch or less: inflating,
+errors, names of headers that are not UTF-8.
+
+Invariants: every record is what the plain decoder makes of it, or an error; at most `max_rows` rows a column batch, of
+records of at most `max_bytes` in total unless one alone is larger; so that at any time there are, beside the bytes given,
+one inflated record batch (`codecs.inflation_bound`) and columns of about `max_bytes` (of up to ten times as much where
+records consist of empty headers).
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from storage_tiers.errors import CorruptRecord
+from storage_tiers.records import walker
+from storage_tiers.records.batch import (
+    ATTRIBUTES,
+    BATCH_LENGTH,
+    CODEC_MASK,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    Buffer,
+    read_header,
+)
+from storage_tiers.records.codecs import decompress, inflation_bound
+from storage_tiers.records.column_buffers import HEADERS, KEY, OFFSET, TIMESTAMP, TIMESTAMP_TYPE, VALUE, Columns
+from storage_tiers.records.column_walk import BAD_BATCH, BAD_TIMESTAMP, COMPRESSED, END, FULL, Walk
+from storage_tiers.records.decoder import whole_header
+from storage_tiers.types import AbortedTransaction
+
+MAX_ROWS = 16_384
+MAX_BYTES = 8 << 20
+_INT32_MAX = (1 << 31) - 1
+_INT64_MAX = (1 << 63) - 1
+_INT32 = struct.Struct(">i")
+
+#: The columns by name, as they are wanted of a decoder.
+WANTED = {
+    "offset": OFFSET,
+    "timestamp": TIMESTAMP,
+    "timestampType": TIMESTAMP_TYPE,
+    "key": KEY,
+    "value": VALUE,
+    "headers": HEADERS,
+}
+
+
+class BytesBuffers(NamedTuple):
+    """A column of variable width: `rows` + 1 32-bit ends from zero on, a validity bit a row, data (none of a list's)."""
+
+    rows: int
+    nulls: int
+    ends: bytearray
+    validity: bytearray
+    data: bytearray
+
+
+class ColumnBatch(NamedTuple):
+    """Buffers may be longer than their rows need; those of columns that were not wanted are empty.
+
+    Offsets and timestamps (µs since 1970; null where 64 bits do not hold them) are 64-bit, timestamp types 32-bit.
+    `headers` are lists of (`names`, `contents`), null where a record has none.
+    """
+
+    rows: int
+    offsets: bytearray
+    timestamps: bytearray
+    timestamp_nulls: int
+    timestamp_validity: bytearray
+    timestamp_types: bytearray
+    keys: BytesBuffers
+    values: BytesBuffers
+    headers: BytesBuffers
+    names: BytesBuffers
+    contents: BytesBuffers
+
+
+class ColumnDecoder:
+    """Takes whole record batches, run by run, and yields columns as soon as there are enough; `finish` yields the rest."""
+
+    def __init__(self, wanted: int, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> None:
+        self._columns = Columns(wanted, max_rows, max_bytes)
+
+    def add(
+        self, data: Buffer, start: int = 0, stop: int = _INT64_MAX, aborted: Sequence[AbortedTransaction] = ()
+    ) -> Iterator[ColumnBatch]:
+        """The records of offsets [start, stop), without markers and those of `aborted` transactions; each batch's CRC-32C
+        is compared. CorruptRecord, RecordTooLarge beyond what a batch may inflate to, UnsupportedMessageFormat,
+        UnsupportedCompression; what was added before the error is lost with it. A partial batch at the end is left out.
+        """
+        known = sorted((each.producer_id, each.first_offset, each.last_offset) for each in aborted)
+        triples = array("q", [number for triple in known for number in triple])
+        return self._decoded(data, Walk(data, start, stop, triples, True), start, stop)
+
+    def finish(self) -> Iterator[ColumnBatch]:
+        if self._columns.rows:
+            yield self._taken()
+
+    def _decoded(self, data: Buffer, walk: Walk, start: int, stop: int) -> Iterator[ColumnBatch]:
+        while True:
+            reason = walk.decode(self._columns)
+            if reason == FULL:
+                yield self._taken()
+            elif reason == END:
+                return
+            elif reason == COMPRESSED:
+                image = _inflated(memoryview(data)[walk.batch : walk.batch_end])
+                # Whether its transaction was aborted has been decided already.
+                yield from self._decoded(image, Walk(image, start, stop, _NOTHING_ABORTED, False), start, stop)
+                walk.skip()
+            else:
+                raise _fault(data, walk, reason)
+
+    def _taken(self) -> ColumnBatch:
+        foreign = self._columns.foreign
+        rows, time_nulls, numbers, columns = self._columns.take()
+        offsets, times, time_validity, types = (
+            _cut(buffer, -(-bits * rows // 8)) for buffer, bits in zip(numbers, (64, 64, 1, 32), strict=True)
+        )
+        keys, values, headers, names, contents = (_buffers(*column) for column in columns)
+        if foreign:
+            names = _in_utf8(names)
+        return ColumnBatch(
+            rows, offsets, times, time_nulls, time_validity, types, keys, values, headers, names, contents
+        )
+
+
+def _buffers(rows: int, nulls: int, ends: bytearray, validity: bytearray, data: bytearray) -> BytesBuffers:
+    size = 4 * rows + 4
+    return BytesBuffers(rows, nulls, _cut(ends, size), _cut(validity, (rows + 7) // 8), data)
+
+
+def _cut(buffer: bytearray, size: int) -> bytearray:
+    """A few rows do not hold on to the memory of thousands."""
+    return buffer[:size] if 2 * size < len(buffer) else buffer
+
+
+_NOTHING_ABORTED = array("q")
+
+
+def _inflated(batch: memoryview) -> memoryview:
+    """The same batch as its producer would have sent it uncompressed, but for the CRC."""
+    header = read_header(batch)
+    # A batch's length has 32 bits, its image's too.
+    bound = min(inflation_bound(header.size), _INT32_MAX - HEADER_BYTES)
+    image = decompress(header.codec, batch[HEADER_BYTES:], max_bytes=bound, headroom=HEADER_BYTES)
+    image[:HEADER_BYTES] = batch[:HEADER_BYTES]
+    _INT32.pack_into(image, BATCH_LENGTH, len(image) - LENGTH_OVERHEAD)
+    image[ATTRIBUTES + 1] &= ~CODEC_MASK
+    return image
+
+
+def _fault(data: Buffer, walk: Walk, reason: int) -> Exception:
+    at = walk.batch
+    header = read_header(data, at)
+    if reason == BAD_BATCH:
+        whole_header(memoryview(data)[at : at + header.size])
+    fault = "its timestamp does not fit 64 bits" if reason == BAD_TIMESTAMP else walker.RECORD_FAULTS[reason]
+    return CorruptRecord(f"record {walk.index} of {header.count} in the batch at offset {header.base_offset}: {fault}")
+
+
+def _in_utf8(names: BytesBuffers) -> BytesBuffers:
+    """As the plain decoder reads them: what is no UTF-8 in a name becomes U+FFFD."""
+    ends = memoryview(names.ends).cast("i")[: names.rows + 1]
+    found = [names.data[start:end].decode(errors="replace").encode() for start, end in pairwise(ends)]
+    read = array("i", [0])
+    for name in found:
+        read.append(read[-1] + len(name))
+    return BytesBuffers(names.rows, 0, bytearray(read.tobytes()), names.validity, bytearray(b"".join(found)))
