@@ -87,7 +87,8 @@ cdef class HotParser:
     @cython.locals(cursor=Cursor, request=FetchRequest, by_id=bint, key=bytes, name=bytes, partitions=Py_ssize_t)
     cpdef FetchRequest fetch(self, bytearray data, Py_ssize_t start, Py_ssize_t end, int version)
     @cython.locals(current_epoch=int, last_epoch=int, offset=Py_ssize_t, max_bytes=int)
-    cdef void fetch_partition(self, Cursor cursor, int version, FetchRequest request, bytes name, bytes key) except *
+    cdef void fetch_partition(self, Cursor cursor, int version, FetchRequest request, bytes name,
+                              object topic_id) except *
     @cython.locals(tag=Py_ssize_t, size=Py_ssize_t, at=Py_ssize_t, key=bytes)
     cdef void fetch_rest(self, Cursor cursor, int version, FetchRequest request) except *
 

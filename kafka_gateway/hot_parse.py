@@ -269,13 +269,16 @@ class HotParser:
             name = self.name_of(key, by_id)
             partitions = cursor.count()
             request.topics.append((key, partitions))
+            topic_id = TopicId(key) if by_id else None
             for _ in range(partitions):
-                self.fetch_partition(cursor, version, request, b"" if name is None else name, key)
+                self.fetch_partition(cursor, version, request, b"" if name is None else name, topic_id)
             cursor.tags()
         self.fetch_rest(cursor, version, request)
         return request
 
-    def fetch_partition(self, cursor: Cursor, version: int, request: FetchRequest, name: bytes, key: bytes) -> None:
+    def fetch_partition(
+        self, cursor: Cursor, version: int, request: FetchRequest, name: bytes, topic_id: TopicId | None
+    ) -> None:
         index = cursor.int32()
         current_epoch = cursor.int32() if version >= 9 else -1
         offset = cursor.int64()
@@ -288,7 +291,6 @@ class HotParser:
             raise Malformed(f"a fetch names more than {PARTITIONS_A_FETCH} partitions")
         request.indexes.append(index)
         partition = self.names.find(name, index)
-        topic_id = TopicId(key) if version >= 13 else None
         request.partitions.append(
             _new_tuple(FetchPartition, (partition, offset, max_bytes, current_epoch, last_epoch, topic_id))
         )

@@ -35,6 +35,8 @@ _DIVERGING = struct.Struct(">iq")
 _ISOLATIONS = {int(isolation): isolation for isolation in Isolation}
 _NO_THROTTLE = b"\0\0\0\0"
 _NO_PREFERRED_REPLICA = b"\xff\xff\xff\xff"
+#: No list of aborted transactions, no preferred replica, no records.
+_NOTHING_V12 = b"\0" + _NO_PREFERRED_REPLICA + b"\1"
 
 
 class FetchHandler:
@@ -162,8 +164,13 @@ def _key_of(row: Row) -> bytes:
 
 def _partition(index: int, part: Fetched, version: int) -> bytes:
     """Up to and including the size of the records."""
-    code = code_of(part.error)
     flexible = version >= 12
+    if flexible and not part.slices and part.aborted is None:
+        # Most of the partitions of a consumer of many.
+        error, high_watermark, stable, log_start = part[:4]
+        code = 0 if error is None else code_of(error)
+        return _PARTITION_V5.pack(index, code, high_watermark, stable, log_start) + _NOTHING_V12
+    code = code_of(part.error)
     if version >= 5:
         row = _PARTITION_V5.pack(index, code, part.high_watermark, part.last_stable_offset, part.log_start_offset)
     else:
