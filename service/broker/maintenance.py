@@ -113,7 +113,7 @@ class Maintenance:
         await self._partitions.raise_log_starts(rising)
         for partition, offset in rising.items():
             log.info("%s: log start rises to %d by retention", partition.partition, offset)
-            self._tiering.kick(partition)
+        await self._tiering.kick_all(rising)
 
     async def _retire(self, partition: Partition) -> None:
         """Hides in the manifest what log start hides here, and drops from it what lies below as a whole."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from grpc_api.contract.log import SealedPartition
@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 #: Partitions that are worked on at once.
 CONCURRENT_PARTITIONS = 4
+#: Partitions that are tidied at once: it costs the event loop a moment each, and the disk much more.
+CONCURRENT_TIDYING = 16
 #: Bounds of the pause between two looks at a partition that has nothing to do, in ms.
 SHORTEST_PAUSE_MS = 100
 LONGEST_PAUSE_MS = 30_000
@@ -83,6 +85,7 @@ class Tiering:
         self._clock = clock
         self._on_fatal = on_fatal
         self._slots = asyncio.Semaphore(CONCURRENT_PARTITIONS)
+        self._tidying_slots = asyncio.Semaphore(CONCURRENT_TIDYING)
         self._offloading = PartitionWork("offloading", self._offload, clock=clock, rng=rng, on_fatal=on_fatal)
         self._tidying = PartitionWork("tidying", self._tidy, clock=clock, rng=rng, on_fatal=on_fatal)
         self._compared: set[Partition] = set()
@@ -97,6 +100,13 @@ class Tiering:
         self._tidying.request(partition)
         if self._is_open:
             self._offloading.request(partition)
+
+    async def kick_all(self, partitions: Iterable[Partition]) -> None:
+        """As `kick`, a few a turn of the event loop."""
+        for place, partition in enumerate(partitions, 1):
+            if place % LOOKS_A_TURN == 0:
+                await asyncio.sleep(0)
+            self.kick(partition)
 
     async def tick(self, partitions: Sequence[Partition]) -> None:
         """Called every second or so: what the clock closes, retries, and evicts."""
@@ -195,10 +205,11 @@ class Tiering:
     # --- how ----------------------------------------------------------------------------------------------------------
     async def _tidy(self, partition: Partition) -> None:
         hot = partition.log.hot
-        if hot.recovery_point < hot.active_start_offset:
-            # As Kafka does after each roll: what recovery must read after a crash stays about one segment.
-            await self._flusher.flush(partition)
-        await self._evict(partition)
+        async with self._tidying_slots:
+            if hot.recovery_point < hot.active_start_offset:
+                # As Kafka does after each roll: what recovery must read after a crash stays about one segment.
+                await self._flusher.flush(partition)
+            await self._evict(partition)
 
     async def _offload(self, partition: Partition) -> None:
         if not self._is_open or not (self._tiered(partition) or partition.log.root is not None or waits(partition)):
@@ -293,11 +304,16 @@ class Tiering:
                 return
             saving = asyncio.get_running_loop().run_in_executor(None, self._save, partition, root)
             self._saving.add(saving)
-            saving.add_done_callback(self._saving.discard)
+            saving.add_done_callback(self._saved)
             await asyncio.shield(saving)
             partition.log.root = root
         self._tidying.request(partition)
         self._notify()
+
+    def _saved(self, saving: asyncio.Future[None]) -> None:
+        self._saving.discard(saving)
+        if not saving.cancelled():
+            saving.exception()  # of a topic that was deleted meanwhile nobody asks any more
 
     def _save(self, partition: Partition, root: Root) -> None:
         # Looked at again in the thread: the directory's name may have become another topic's in the queue.
