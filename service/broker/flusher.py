@@ -84,4 +84,4 @@ class Flusher:
         hot.finish_flush(targets)
         partition.flushed(hot.recovery_point)
         if not targets.synced and hot.recovery_point < hot.end_offset:
-            self._again.add(partition)  # eviction made it void before its turn in a thread; somebody may wait for it
+            self._again.add(partition)  # a truncation made it void before its turn in a thread; who waits waits on

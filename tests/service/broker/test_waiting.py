@@ -70,25 +70,32 @@ async def test_an_append_that_is_discarded_for_the_buckets_history_is_refused(no
     assert [record.value for record in await reading] == [b"sent again"]
 
 
-async def test_an_append_whose_flush_is_made_void_by_eviction_is_acknowledged(node: Running) -> None:
-    """Eviction lets no flush be under way; one that had no thread yet is begun anew."""
+@pytest.mark.parametrize("meanwhile", ["a truncation", "an eviction"])
+async def test_an_append_is_acknowledged_whatever_becomes_of_the_flush_that_it_waits_for(
+    node: Running, meanwhile: str
+) -> None:
+    """A truncation lets no flush be under way: one that had no thread yet is begun anew."""
     kept = {"remote.storage.enable": "false", "retention.ms": "-1"}
     await node.create("t", configs={"internal.segment.bytes": "2000", "flush.messages": "1", **kept})
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
-    led = node.node.partitions.get(T0)
-    flusher, hot = node.node.flusher, led.log.hot
+    flusher, hot = node.node.flusher, node.node.partitions.get(T0).log.hot
     await until(lambda: not flusher._running and hot.recovery_point == hot.end_offset)
     may_go = threading.Event()
     for _ in range(FLUSH_THREADS):
         flusher._threads.submit(may_go.wait, 20)
-    (answer,) = await settled(node.log.append([Append(T0, memoryview(batch(b"a")))]))
-    assert not isinstance(answer, LogError) and answer.committed is not None
+    appends = [Append(T0, memoryview(batch(value))) for value in (b"waits", b"goes")]
+    first, _ = await settled(node.log.append(appends))
+    assert not isinstance(first, LogError) and first.committed is not None
     await until(lambda: hot._flushing is not None)
-    hot.raise_log_start(30)
-    assert hot.evict_below(30)
+    flusher._again.clear()  # the second append asked for another flush, which would hide the loss of this one
+    if meanwhile == "a truncation":
+        hot.truncate_to(41)
+    else:
+        hot.raise_log_start(30)
+        assert hot.evict_oldest(30) is not None
     may_go.set()
-    await asyncio.wait_for(answer.committed, 20)
+    await asyncio.wait_for(first.committed, 20)
 
 
 async def test_a_manifest_that_its_sidecar_contradicts_discards_nothing(node: Running) -> None:
