@@ -31,7 +31,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt hatch_build.py
 
 install: $(VENV)/.dev kernels  ## .venv with the tidelog command and all that development needs
 
-KERNEL_SOURCES := storage_tiers/records/walker.py $(wildcard storage_tiers/records/column_*.p[yx]*) kafka_gateway/hot_parse.py
+KERNEL_SOURCES := storage_tiers/records/walker.py $(wildcard storage_tiers/records/column_*.p[yx]*) $(wildcard kafka_gateway/connection.p[yx]* kafka_gateway/hot_parse.p[yx]*)
 KERNEL_OBJECTS := $(VENV)/.kernels
 
 $(KERNEL_OBJECTS): $(KERNEL_SOURCES) hatch_build.py $(VENV)/.dev

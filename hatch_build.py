@@ -18,6 +18,7 @@ KERNELS = (
     "storage_tiers/records/walker.py",
     "storage_tiers/records/column_buffers.py",
     "storage_tiers/records/column_walk.py",
+    "kafka_gateway/connection.py",
     "kafka_gateway/hot_parse.py",
 )
 

@@ -1,4 +1,7 @@
+# cython: annotation_typing=False
 """One client connection without its socket: bytes in, requests out; answers in, pieces to send out.
+
+Plain Python; `connection.pxd` beside it gives the types with which `hatch_build.py` compiles it.
 
 Requests are read where they were received. All connections share one receive buffer; only a frame that is cut off (or may
 not start yet) is copied to a buffer of its own. That buffer grows with what has arrived, never far beyond it because of
@@ -15,8 +18,9 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from storage_tiers.types import FileSlice
 
@@ -24,8 +28,6 @@ from storage_tiers.types import FileSlice
 Piece = bytes | memoryview | FileSlice
 
 PRODUCE = 0
-#: Size, api key, api version, correlation id: what tells whether the rest is wanted at all.
-_HEAD = struct.Struct(">ihhi")
 _BEGUN = struct.Struct(">ihh")
 _SIZE = struct.Struct(">i")
 #: Of a buffer that holds the begin of a frame before its size is known.
@@ -57,14 +59,16 @@ def _capacity(whole: int, left: int) -> int:
     return min(whole, max(2 * left, KEPT_BUFFER))
 
 
+#: By API key: lowest and highest version served, and what handles them (`reply.Handler.handle`).
+Apis = Mapping[int, tuple[int, int, Callable[[bytearray, memoryview, int, int, int, int], Any]]]
+
+
 class InvalidFrame(Exception):
     """What arrived is no frame that this node takes; the connection must be closed."""
 
 
 class Slot:
     """The place of an answer in the order of answers."""
-
-    __slots__ = ("pieces",)
 
     def __init__(self) -> None:
         self.pieces: Sequence[Piece] | None = None
@@ -73,25 +77,10 @@ class Slot:
 class Connection:
     """`scratch` is the shared receive buffer. Call `target`, `received`, `next_request` until None, then `settle`."""
 
-    __slots__ = (
-        "_barrier",
-        "_limits",
-        "_scratch",
-        "_scratch_view",
-        "data",
-        "end",
-        "files",
-        "is_read_in",
-        "out",
-        "owns_buffer",
-        "start",
-        "unsent",
-        "view",
-        "waiting",
-    )
-
     def __init__(self, limits: Limits, scratch: bytearray) -> None:
-        self._limits = limits
+        self._largest = limits.request_max_bytes
+        self._unsent_limit = limits.unsent_bytes
+        self._in_flight_limit = limits.requests_in_flight
         self._scratch = scratch
         self._scratch_view = memoryview(scratch)
         self.owns_buffer = False
@@ -103,6 +92,10 @@ class Connection:
         self.waiting: deque[Slot] = deque()
         self.out: deque[Piece] = deque()
         self.unsent = 0
+        #: Requests that `take` has started; the caller sets it back.
+        self.taken = 0
+        # Of the request taken last.
+        self._api_key = self._version = self._correlation = 0
         #: How many of the pieces to send are files.
         self.files = 0
         #: Whether the next share of a file was read into memory just now.
@@ -126,21 +119,64 @@ class Connection:
         `data[start:end]` is the request from after its correlation id on, and stays so until the next receive. Raises
         InvalidFrame.
         """
+        start = self._next()
+        if start < 0:
+            return None
+        return self._api_key, self._version, self._correlation, start, self.start
+
+    def take(self, apis: Apis, most: int, otherwise: Callable[[Any, int, int, int, Any], None], owner: object) -> int:
+        """Starts up to `most` requests and keeps their answers for sending; returns how many it started.
+
+        What is not served or not answered at once goes to `otherwise(owner, api key, version, correlation id, reply)`,
+        with no reply for the former. Raises InvalidFrame, and what handlers raise; `taken` counts all the same.
+        """
+        count = 0
+        while count < most:
+            start = self._next()
+            if start < 0:
+                break
+            count += 1
+            self.taken += 1
+            version = self._version
+            correlation = self._correlation
+            api = apis.get(self._api_key)
+            if api is None or version < api[0] or version > api[1]:
+                otherwise(owner, self._api_key, version, correlation, None)
+                continue
+            api_key = self._api_key
+            reply = api[2](self.data, self.view, start, self.start, version, correlation)
+            if type(reply) is tuple or type(reply) is list:
+                self.answer(reply)
+            else:
+                otherwise(owner, api_key, version, correlation, reply)
+            if self.start == self.end:
+                break
+        return count
+
+    def _next(self) -> int:
+        """Takes the next whole request that may start: where it begins after its correlation id, or -1."""
         start = self.start
         have = self.end - start
-        if have < 12:
-            if have >= 4:
-                self._check(_SIZE.unpack_from(self.data, start)[0])
-            return None
-        size, api_key, version, correlation = _HEAD.unpack_from(self.data, start)
-        if size < 8 or size > self._limits.request_max_bytes:
+        if have < 4:
+            return -1
+        size = self._int32(start)
+        if size < 8 or size > self._largest:
             self._check(size)
-        if size + 4 > have:
-            return None
-        if (self.waiting or self.unsent) and self.blocked_for(api_key):
-            return None
-        self.start = end = start + size + 4
-        return api_key, version, correlation, start + 12, end
+        if have < size + 4:
+            return -1
+        data = self.data
+        api_key = ((data[start + 4] ^ 0x80) << 8 | data[start + 5]) - 0x8000
+        if (self.unsent or self.waiting) and self.blocked_for(api_key):
+            return -1
+        self._api_key = api_key
+        self._version = ((data[start + 6] ^ 0x80) << 8 | data[start + 7]) - 0x8000
+        self._correlation = self._int32(start + 8)
+        self.start = start + size + 4
+        return start + 12
+
+    def _int32(self, at: int) -> int:
+        data = self.data
+        return ((data[at] ^ 0x80) - 0x80) * 0x1000000 + (data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3])
 
     @property
     def has_rest(self) -> bool:
@@ -155,16 +191,16 @@ class Connection:
         return api_key, version
 
     def _check(self, size: int) -> None:
-        if size < 8 or size > self._limits.request_max_bytes:
-            raise InvalidFrame(f"a frame of {size} bytes; between 8 and {self._limits.request_max_bytes} are taken")
+        if size < 8 or size > self._largest:
+            raise InvalidFrame(f"a frame of {size} bytes; between 8 and {self._largest} are taken")
 
     def blocked_for(self, api_key: int) -> bool:
         """Whether a request of this kind must wait for earlier answers, or for the client to read them."""
-        if self.unsent > self._limits.unsent_bytes:
+        if self.unsent > self._unsent_limit:
             return True
         if not self.waiting:
             return False
-        return self._barrier or api_key != PRODUCE or len(self.waiting) >= self._limits.requests_in_flight
+        return self._barrier or api_key != PRODUCE or len(self.waiting) >= self._in_flight_limit
 
     @property
     def barrier(self) -> bool:
@@ -174,7 +210,7 @@ class Connection:
     @property
     def congested(self) -> bool:
         """Whether so much is unsent that no request may start."""
-        return self.unsent > self._limits.unsent_bytes
+        return self.unsent > self._unsent_limit
 
     @property
     def stalled(self) -> bool:
@@ -183,11 +219,7 @@ class Connection:
             return True
         if not self.waiting and not self.unsent:
             return False
-        return (
-            self._barrier
-            or self.unsent > self._limits.unsent_bytes
-            or len(self.waiting) >= self._limits.requests_in_flight
-        )
+        return self._barrier or self.unsent > self._unsent_limit or len(self.waiting) >= self._in_flight_limit
 
     def settle(self) -> None:
         """Keeps what was not taken; afterwards the shared buffer may be received into again."""
@@ -211,9 +243,9 @@ class Connection:
                 return
         kept = bytearray(_capacity(whole, left))
         kept[:left] = self.view[self.start : self.end]
-        self._use(kept, memoryview(kept), left, own=True)
+        self._use(kept, memoryview(kept), left, True)
 
-    def _use(self, data: bytearray, view: memoryview, end: int, *, own: bool) -> None:
+    def _use(self, data: bytearray, view: memoryview, end: int, own: bool) -> None:
         self.data = data
         self.view = view
         self.start = 0
@@ -298,7 +330,7 @@ class Connection:
 
     def discard(self) -> None:
         """Forgets what was received and not taken, and gives the buffer up."""
-        self._use(self._scratch, self._scratch_view, 0, own=False)
+        self._use(self._scratch, self._scratch_view, 0, False)
 
     @property
     def held_bytes(self) -> int:

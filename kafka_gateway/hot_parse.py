@@ -162,13 +162,12 @@ class ProduceRequest:
         self.indexes: list[int] = []
         self.appends: list[Append] = []
         self.refused: dict[int, LogError] = {}
-        self.taken: set[TopicPartition] = set()
+        self.taken: set[TopicPartition] | None = None
 
     def is_taken(self, partition: TopicPartition) -> bool:
         """Whether the request has a batch of this partition already. Not asked for the first one."""
-        if not self.taken:
-            for append in self.appends:
-                self.taken.add(append.partition)
+        if self.taken is None:
+            self.taken = {append.partition for append in self.appends}
         known = len(self.taken)
         self.taken.add(partition)
         return len(self.taken) == known
@@ -380,12 +379,15 @@ def varint_size(value: int) -> int:
     return size
 
 
-def produce_answer(request: ProduceRequest, results: Sequence[Any], version: int, correlation: int) -> bytes | None:
-    """The framed answer to a request of which everything was appended; None where it is not so."""
+def produce_answer(
+    request: ProduceRequest, results: Sequence[Any], version: int, correlation: int, committed: bool
+) -> bytes | None:
+    """The framed answer to a request of which everything was appended, and `committed` if that is asked for; None where it
+    is not so."""
     if len(results) != len(request.indexes):
         return None
     for result in results:
-        if type(result) is not Appended:
+        if type(result) is not Appended or (committed and result.committed is not None):
             return None
     flexible = version >= 9
     width = 22 + 8 * (version >= 5) + (3 if flexible else 6 * (version >= 8))

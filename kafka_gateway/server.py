@@ -24,7 +24,7 @@ from typing import Any
 
 from grpc_api.contract.node import NodeCore
 from kafka_gateway.admission import Admission, ConnectionLimits
-from kafka_gateway.connection import PRODUCE, Connection, InvalidFrame, Limits, Piece, Slot, release
+from kafka_gateway.connection import PRODUCE, Apis, Connection, InvalidFrame, Limits, Piece, Slot, release
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
 from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.options import Options
@@ -87,8 +87,11 @@ class GatewayServer:
     def __init__(self, core: NodeCore, settings: GatewaySettings, apis: tuple[Api, ...] = APIS) -> None:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._apis: dict[int, tuple[int, int, Handler]] = {
-            api.key: (api.served_from, api.highest, api.build(core, settings.options)) for api in by_key(apis).values()
+        self._handlers: dict[int, Handler] = {
+            api.key: api.build(core, settings.options) for api in by_key(apis).values()
+        }
+        self._apis: Apis = {
+            api.key: (api.served_from, api.highest, self._handlers[api.key].handle) for api in by_key(apis).values()
         }
         self._scratch = bytearray(RECEIVE_BUFFER)
         self._epoll = select.epoll()
@@ -247,24 +250,9 @@ class GatewayServer:
 
     def _take_requests(self, session: Session) -> None:
         connection = session.connection
-        apis = self._apis
-        left = REQUESTS_A_TURN
         try:
-            while left and (request := connection.next_request()) is not None:
-                left -= 1
-                api_key, version, correlation, start, end = request
-                api = apis.get(api_key)
-                if api is None or not api[0] <= version <= api[1]:
-                    connection.answer(_unserved(api, api_key, version, correlation))
-                    continue
-                reply = api[2].handle(connection.data, connection.view, start, end, version, correlation)
-                if type(reply) is tuple or type(reply) is list:
-                    connection.answer(reply)
-                else:
-                    self._take_reply(session, api_key, reply)
-                if connection.start == connection.end:
-                    break
-            if left == 0:
+            started = connection.take(self._apis, REQUESTS_A_TURN, self._otherwise, session)
+            if started == REQUESTS_A_TURN:
                 self._loop.call_soon(self._go_on, session)
             elif connection.start != connection.end:
                 self._refuse_early(connection)
@@ -277,7 +265,8 @@ class GatewayServer:
             self._end(session, "failure")
             return
         finally:
-            self.counters.requests += REQUESTS_A_TURN - left
+            self.counters.requests += connection.taken
+            connection.taken = 0
         if connection.owns_buffer or connection.start != connection.end:
             connection.settle()
             if connection.held_bytes != session.held_bytes:
@@ -292,7 +281,21 @@ class GatewayServer:
             return
         api = self._apis.get(begun[0])
         if api is None or not api[0] <= begun[1] <= api[1]:
-            _unserved(api, begun[0], begun[1], 0)
+            self._unserved(begun[0], begun[1], 0)
+
+    def _otherwise(self, session: Session, api_key: int, version: int, correlation: int, reply: Reply | None) -> None:
+        """What `Connection.take` cannot answer by itself. Raises Hangup."""
+        if reply is None:
+            session.connection.answer(self._unserved(api_key, version, correlation))
+        else:
+            self._take_reply(session, api_key, reply)
+
+    def _unserved(self, api_key: int, version: int, correlation: int) -> Sequence[Piece]:
+        """Only ApiVersions has an answer to a version that does not exist (KIP-511)."""
+        handler = self._handlers.get(api_key)
+        if isinstance(handler, ApiVersionsHandler):
+            return handler.unsupported(correlation)
+        raise Hangup(f"api key {api_key} version {version} is not served")
 
     def _hold(self, session: Session) -> None:
         """Counts the memory of what has been received and not taken."""
@@ -487,10 +490,3 @@ class GatewayServer:
         self._reclaim(now - SWEEP_S)
         self._resume_accepting()
         self._schedule_sweep()
-
-
-def _unserved(api: tuple[int, int, Handler] | None, api_key: int, version: int, correlation: int) -> Sequence[Piece]:
-    """Only ApiVersions has an answer to a version that does not exist (KIP-511)."""
-    if api is not None and isinstance(api[2], ApiVersionsHandler):
-        return api[2].unsupported(correlation)
-    raise Hangup(f"api key {api_key} version {version} is not served")

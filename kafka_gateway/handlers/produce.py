@@ -60,6 +60,11 @@ class ProduceHandler:
             results = self._append(request.appends, transactional_id=request.transactional_id)
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             return self._refuse(request, version, correlation, error)
+        if acks != _NONE and type(results) is list:
+            # None if one of them is refused, or waits for its commit although that was asked for.
+            answer = produce_answer(request, results, version, correlation, acks == _ALL)
+            if answer is not None:
+                return (answer,)
         if isinstance(results, asyncio.Future):
             return self._throttled(results, request, version, correlation)
         if acks == _NONE:
@@ -167,7 +172,7 @@ def _outcome(result: Appended | LogError) -> Appended | LogError:
 
 def encode(request: ProduceRequest, results: Results, version: int, correlation: int) -> bytes:
     """The answer, framed. `results` are those of `request.appends`."""
-    return produce_answer(request, results, version, correlation) or encode_with(
+    return produce_answer(request, results, version, correlation, False) or encode_with(
         request, results, version, correlation, request.refused
     )
 

@@ -30,6 +30,7 @@ from storage_tiers.hot.settings import UNBOUNDED
 from storage_tiers.records.batch import (
     BatchHeader,
     check_timestamps,
+    plain_header,
     read_header,
     stamp_log_append_time,
     stamp_max_timestamp,
@@ -103,6 +104,30 @@ class Partition:
         hot = self.log.hot
         settings = hot.settings
         now_ms = self._clock.unix_ms()
+        stamped = -1
+        header = None
+        if settings.keeps_batches and len(batch) <= settings.max_message_bytes and self.deep_validation:
+            header = plain_header(
+                batch,
+                compacted=settings.cleanup_compact,
+                earliest=max(0, now_ms - settings.timestamp_before_max_ms),
+                latest=min(UNBOUNDED, now_ms + settings.timestamp_after_max_ms),
+            )
+        if header is None:
+            batch, header, stamped = self._examined(batch, now_ms)
+        if header.producer_id != NO_PRODUCER_ID:
+            duplicate = self._check_producer(header, now_ms)
+            if duplicate is not None:
+                return duplicate
+        base = hot.append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
+        return Appended(
+            base, self.state.leader_epoch, stamped, hot.log_start_offset, self._committed(base, hot.end_offset)
+        )
+
+    def _examined(self, batch: memoryview, now_ms: int) -> tuple[memoryview, BatchHeader, int]:
+        """The batch as it is to be stored, its header, and the log append time or -1; says precisely what is wrong."""
+        settings = self.log.hot.settings
+        stamped = -1
         try:
             header = validate(
                 batch,
@@ -110,7 +135,6 @@ class Partition:
                 compacted=settings.cleanup_compact,
                 deep=self.deep_validation,
             )
-            stamped = -1
             if settings.timestamp_type == "CreateTime":
                 check_timestamps(
                     header,
@@ -124,14 +148,7 @@ class Partition:
             raise self._explained(error, batch, now_ms) from None
         if stamped >= 0 or settings.stored_as is not None or header.misstated_max_timestamp:
             batch, header = self._rewritten(batch, header, stamped)
-        if header.producer_id != NO_PRODUCER_ID:
-            duplicate = self._check_producer(header, now_ms)
-            if duplicate is not None:
-                return duplicate
-        base = hot.append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
-        return Appended(
-            base, self.state.leader_epoch, stamped, hot.log_start_offset, self._committed(base, hot.end_offset)
-        )
+        return batch, header, stamped
 
     def _rewritten(self, batch: memoryview, header: BatchHeader, stamped: int) -> tuple[memoryview, BatchHeader]:
         """The batch as it is to be stored: under the topic's codec, with `stamped` (ms) as log append time unless -1, else
@@ -189,16 +206,16 @@ class Partition:
         )
 
     def _committed(self, base: int, end: int) -> asyncio.Future[None] | None:
-        hot = self.log.hot
-        must_flush = hot.unflushed_records >= hot.settings.flush_messages
-        if self.state.appended(base, end, hold_until_flushed=must_flush):
+        hot, state = self.log.hot, self.state
+        must_flush = end - hot.recovery_point >= hot.settings.flush_messages
+        if state.appended(base, end, hold_until_flushed=must_flush) and (self._committing or self.waiters):
             self._advanced()
         if must_flush:
             self._on_flush_needed(self)
         if hot.rolled:
             hot.rolled = False
             self._on_roll(self)
-        return self._waiter(end)
+        return None if end <= state.high_watermark else self._waiter(end)
 
     def _waiter(self, end: int) -> asyncio.Future[None] | None:
         if end <= self.state.high_watermark:

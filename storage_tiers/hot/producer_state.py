@@ -120,7 +120,12 @@ class ProducerStateManager:
             return None
         entry.seen_ms = now_ms
         if header.producer_epoch == entry.epoch:
-            first, last = header.base_sequence, header.last_sequence
+            first = header.base_sequence
+            # Nearly every batch. It repeats none: five batches are far fewer records than there are sequences.
+            is_next = entry.batches and first == (entry.batches[-1].last_sequence + 1) & _MAX_SEQUENCE
+            if is_next and entry.transaction_start < 0:
+                return None
+            last = header.last_sequence
             for batch in entry.batches:
                 if batch.last_sequence == last and batch.first_sequence == first:
                     return Duplicate(batch.last_offset - batch.offset_delta, batch.last_offset, batch.timestamp)

@@ -5,7 +5,7 @@ Immutable; a changed config is a new `LogSettings` given to `HotLog.reconfigure`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from storage_tiers.records.recompress import Target
@@ -49,6 +49,12 @@ class LogSettings:
     preallocate: bool = False
     stored_as: Target | None = None
     producer_id_expiration_ms: int = DAY_MS
+
+    #: Whether a sound batch is stored as it came: neither under another codec nor with a time of ours.
+    keeps_batches: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keeps_batches", self.timestamp_type == "CreateTime" and self.stored_as is None)
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]:

@@ -98,6 +98,17 @@ def _int32(raw: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
+def _int16(raw: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
+    a: cython.longlong = raw[at]
+    b: cython.longlong = raw[at + 1]
+    number: cython.longlong = a << 8 | b
+    return number if number < 0x8000 else number - 0x10000
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def _int64(raw: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
     high: cython.longlong = _int32(raw, at)
     low: cython.longlong = _int32(raw, at + 4)
@@ -327,6 +338,97 @@ def check_records(
         if fault == _SOUND and place.end != total:
             fault = _TOO_MANY_BYTES
     return fault, index, lowest, highest, highest_at
+
+
+def plain_batch(
+    whole: object,
+    batch: cython.const[cython.uchar][::1],
+    null_keys: cython.bint,
+    earliest: cython.longlong,
+    latest: cython.longlong,
+) -> tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int] | None:
+    """The header fields of a client's batch in which nothing is to be refused, inflated or corrected: its own 13, and the
+    records' lowest and highest timestamp. None for every other one: `batch.validate` then says what it is.
+
+    `whole` and `batch` are the same bytes, once to slice and once to look at. All of them must be one uncompressed batch
+    of format 2 without a transaction, with timestamps of [earliest, latest] (ms) and a maximum that is its records'.
+    """
+    raw: cython.p_const_uchar = _pointer(batch)
+    total: cython.Py_ssize_t = len(batch)
+    if total <= _HEADER or raw[16] != 2 or _int32(raw, 8) + _OVERHEAD != total:
+        return None
+    # Attributes other than none: a codec, a transaction, or what clients may not set.
+    if raw[21] or raw[22] or _int64(raw, 0):
+        return None
+    count: cython.longlong = _int32(raw, 57)
+    delta: cython.longlong = _int32(raw, 23)
+    base: cython.longlong = _int64(raw, 27)
+    highest: cython.longlong = _int64(raw, 35)
+    producer: cython.longlong = _int64(raw, 43)
+    epoch: cython.longlong = _int16(raw, 51)
+    sequence: cython.longlong = _int32(raw, 53)
+    if count <= 0 or delta != count - 1 or base < earliest or base > latest or earliest < 0 or highest < 0:
+        return None
+    if producer != -1 and (producer < 0 or epoch < 0 or sequence < 0):
+        return None
+    crc: cython.longlong = _int32(raw, 17) & 0xFFFFFFFF
+    if crc32c(whole[21:]) != crc:  # type: ignore[index]
+        return None
+    lowest: cython.longlong = _sound_timestamps(raw, total, count, null_keys, base, highest)
+    if lowest < earliest or highest > latest:
+        return None
+    return (
+        0,
+        total,
+        _int32(raw, 12),
+        2,
+        crc,
+        0,
+        delta,
+        base,
+        highest,
+        producer,
+        epoch,
+        sequence,
+        count,
+        lowest,
+        highest,
+    )
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _sound_timestamps(
+    raw: cython.p_const_uchar,
+    total: cython.Py_ssize_t,
+    count: cython.longlong,
+    null_keys: cython.bint,
+    base: cython.longlong,
+    highest: cython.longlong,
+) -> cython.longlong:
+    """The lowest timestamp of dense sound records behind a header whose highest is `highest`; -1 if they are not that."""
+    place: _Place = _Place()
+    place.end = _HEADER
+    lowest: cython.longlong = 0
+    most: cython.longlong = 0
+    index: cython.longlong = 0
+    with cython.nogil:
+        while index < count:
+            if _next_record(place, raw, total) != _SOUND or place.offset_delta != index:
+                break
+            if _fields_fault(raw, place.fields, place.end, null_keys) != _SOUND:
+                break
+            if index == 0 or place.timestamp_delta < lowest:
+                lowest = place.timestamp_delta
+            if index == 0 or place.timestamp_delta > most:
+                most = place.timestamp_delta
+            index += 1
+    if index != count or place.end != total:
+        return -1
+    # Compared without a sum that could leave 64 bits: base is not negative here.
+    if most != highest - base or lowest < -base:
+        return -1
+    return base + lowest
 
 
 def find_timestamp(

@@ -26,6 +26,9 @@ BAD_EPOCH: int
 def check_records(
     payload: Buffer, count: int, null_keys: bool = True, last_offset_delta: int = -1
 ) -> tuple[int, int, int, int, int]: ...
+def plain_batch(
+    whole: memoryview, batch: memoryview, null_keys: bool, earliest: int, latest: int
+) -> tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int] | None: ...
 def find_timestamp(
     payload: Buffer, count: int, base_timestamp: int, base_offset: int, target: int
 ) -> tuple[int, int] | None: ...

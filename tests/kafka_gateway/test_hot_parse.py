@@ -288,7 +288,7 @@ def test_the_fast_answer_is_the_general_one_and_kio_reads_it(module: Any, versio
     ]
     request = parse_produce(module, request_frame("produce", version, topic_data=topics), version)
     results = [Appended(2**40 + place, 3, -1 if place else 1_700_000_000_123, 2**33) for place in range(131)]
-    framed = module.produce_answer(request, results, version, 2**31 - 1)
+    framed = module.produce_answer(request, results, version, 2**31 - 1, False)
     assert framed == encode_with(request, results, version, 2**31 - 1, {})
     assert int.from_bytes(framed[:4], "big") == len(framed) - 4
     read = response("produce", version, framed[4:])
@@ -304,10 +304,10 @@ def test_the_fast_answer_is_the_general_one_and_kio_reads_it(module: Any, versio
 def test_the_fast_answer_is_none_where_anything_failed(module: Any) -> None:
     topics = [produce_topic(9, "known", KNOWN_ID, [(0, BATCH), (1, None)])]
     request = parse_produce(module, request_frame("produce", 9, topic_data=topics), 9)
-    assert module.produce_answer(request, [Appended(0, 0, -1, 0)], 9, 1) is None
+    assert module.produce_answer(request, [Appended(0, 0, -1, 0)], 9, 1, False) is None
     topics = [produce_topic(9, "known", KNOWN_ID, [(0, BATCH)])]
     request = parse_produce(module, request_frame("produce", 9, topic_data=topics), 9)
-    assert module.produce_answer(request, [InvalidRecord("no")], 9, 1) is None
+    assert module.produce_answer(request, [InvalidRecord("no")], 9, 1, False) is None
 
 
 def test_names_are_remembered_and_the_memory_is_bounded(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:

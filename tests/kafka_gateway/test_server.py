@@ -435,18 +435,13 @@ async def test_a_handler_that_breaks_ends_its_connection_and_no_other(
             raise ZeroDivisionError("a bug")
 
         lowest, highest, _ = server._apis[0]
-        monkeypatch.setattr(server, "_apis", {**server._apis, 0: (lowest, highest, _Broken(broken))})
+        monkeypatch.setattr(server, "_apis", {**server._apis, 0: (lowest, highest, broken)})
         client.send(produce(1))
         assert await client.receive() is None
         assert "a bug" in caplog.text
         assert server.counters.failures == 1
         other.send(metadata(2))
         assert await other.correlation() == 2
-
-
-class _Broken:
-    def __init__(self, handle: Callable[..., Any]) -> None:
-        self.handle = handle
 
 
 async def test_limits_are_kafkas_defaults() -> None:

@@ -1,0 +1,56 @@
+# C types of connection.py, which stays plain Python.
+cimport cython
+
+
+cdef class Slot:
+    cdef public object pieces
+
+
+cdef class Connection:
+    cdef Py_ssize_t _largest
+    cdef Py_ssize_t _unsent_limit
+    cdef Py_ssize_t _in_flight_limit
+    cdef bytearray _scratch
+    cdef object _scratch_view
+    cdef int _api_key
+    cdef int _version
+    cdef Py_ssize_t _correlation
+    cdef bint _barrier
+    cdef public bytearray data
+    cdef public object view
+    cdef public Py_ssize_t start
+    cdef public Py_ssize_t end
+    cdef public bint owns_buffer
+    cdef public object waiting
+    cdef public object out
+    cdef public Py_ssize_t unsent
+    cdef public Py_ssize_t files
+    cdef public bint is_read_in
+    cdef public Py_ssize_t taken
+
+    cpdef target(self)
+    cpdef received(self, Py_ssize_t count)
+    @cython.locals(start=Py_ssize_t)
+    cpdef next_request(self)
+    @cython.locals(start=Py_ssize_t, count=Py_ssize_t, version=int, correlation=Py_ssize_t, api_key=int, api=tuple)
+    cpdef Py_ssize_t take(self, dict apis, Py_ssize_t most, object otherwise, object owner) except -1
+    @cython.locals(start=Py_ssize_t, have=Py_ssize_t, size=Py_ssize_t, data=bytearray, api_key=int)
+    cdef Py_ssize_t _next(self) except -2
+    @cython.locals(data=bytearray)
+    cdef Py_ssize_t _int32(self, Py_ssize_t at)
+    cdef _check(self, Py_ssize_t size)
+    cpdef bint blocked_for(self, int api_key) except -1
+    @cython.locals(left=Py_ssize_t, whole=Py_ssize_t)
+    cpdef settle(self)
+    cdef _use(self, bytearray data, object view, Py_ssize_t end, bint own)
+    @cython.locals(slot=Slot)
+    cpdef answer(self, pieces)
+    @cython.locals(first=Slot)
+    cpdef fill(self, Slot slot, pieces)
+    cdef _send(self, pieces)
+    @cython.locals(size=Py_ssize_t)
+    cpdef to_send(self, Py_ssize_t limit)
+    cpdef sent(self, Py_ssize_t count)
+    cpdef sent_of_file(self, Py_ssize_t count)
+    cpdef discard(self)
+    cpdef abandon(self)
