@@ -1,7 +1,8 @@
 """Keeps the open partitions equal to what the metadata image gives this node: opens, closes, reconfigures.
 
 New partitions are made in threads, some at a time in the order assigned: each costs a few fsyncs, which the event loop must
-not wait for. Invariant: of one name at most one log is being opened; what was deleted meanwhile is removed again.
+not wait for. Invariants: of one name at most one log is being opened, after the directory of an earlier one has been moved
+away; what was deleted meanwhile is removed again.
 
 What the disk refuses for one partition holds no other one up: it is logged, and what could not be opened is tried again
 (`retry`), as a full disk has room again some day.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -22,10 +24,13 @@ from service.configs.resolve import Resolver
 from service.metadata.image import MetadataImage, TopicImage
 from storage_tiers.errors import LogError
 from storage_tiers.hot.data_dir import DataDirectory
+from storage_tiers.hot.log import HotLog
 from storage_tiers.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
+#: Directories of deleted partitions that are moved away before the event loop has its turn.
+DISCARDS_A_TURN = 32
 #: Partitions that are made at once.
 OPENING_THREADS = 8
 #: Seconds that who creates a topic waits for its partitions; clients ask again for those that are not there then.
@@ -52,6 +57,7 @@ class Assignment:
         self._seen = MetadataImage()
         self._wanted: dict[tuple[TopicId, int], None] = {}  # in the order assigned
         self._unopened: dict[tuple[TopicId, int], None] = {}
+        self._leaving: deque[HotLog] = deque()  # of deleted topics, their directories still in place
         self._opening: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="open")
 
@@ -138,12 +144,14 @@ class Assignment:
 
     # --- opening ------------------------------------------------------------------------------------------------------
     def _start_opening(self) -> None:
-        if self._wanted and self._opening is None:
+        if (self._wanted or self._leaving) and self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open_wanted(), name="open partitions")
 
     async def _open_wanted(self) -> None:
         try:
-            while self._wanted:
+            while self._wanted or self._leaving:
+                # First: a new topic may have the name of a deleted one.
+                await self._discard_leaving()
                 some = list(islice(self._wanted, OPENING_THREADS))
                 for each in some:
                     del self._wanted[each]
@@ -185,10 +193,18 @@ class Assignment:
             partition = self._partitions.find(TopicPartition(topic.name, number))
             if partition is not None:
                 self._on_close(partition)
+                self._leaving.append(self._partitions.close_deleted(partition))
+
+    async def _discard_leaving(self) -> None:
+        """Directories of deleted partitions, a few a turn of the event loop: a topic may have thousands."""
+        while self._leaving:
+            for _ in range(min(DISCARDS_A_TURN, len(self._leaving))):
+                hot = self._leaving.popleft()
                 try:
-                    self._partitions.remove(partition.partition)
+                    self._partitions.discard(hot)
                 except (LogError, OSError) as error:
-                    log.error("%s is deleted, its directory stays until the next start: %s", partition.partition, error)
+                    log.error("%s is deleted, its directory stays until the next start: %s", hot.partition, error)
+            await asyncio.sleep(0)
 
     def _configure(self, partition: Partition, image: MetadataImage) -> None:
         topic = partition.partition.topic

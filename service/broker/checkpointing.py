@@ -28,12 +28,17 @@ class OffsetCheckpoints:
         self._directory = directory
         self._files = files
         self._known: dict[str, Offsets] = {name: read_offsets(self._path(name)) for name in NAMES}
-        self._writing = asyncio.Lock()
+        self._turn = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
 
     def known(self, name: str) -> Offsets:
         """What the disk holds."""
         return self._known[name]
+
+    @property
+    def writing(self) -> bool:
+        """Whether something other than `known` may come to be on disk."""
+        return self._turn.locked()
 
     async def write(self, name: str, wanted: Callable[[Offsets], Offsets]) -> None:
         """Durably replaces what is known by what `wanted` makes of it, unless that is the same. `wanted` is asked when it
@@ -43,7 +48,7 @@ class OffsetCheckpoints:
         await asyncio.shield(writing)
 
     async def _write(self, name: str, wanted: Callable[[Offsets], Offsets]) -> None:
-        async with self._writing:
+        async with self._turn:
             offsets = wanted(self._known[name])
             if offsets != self._known[name]:
                 run = asyncio.get_running_loop().run_in_executor
@@ -58,7 +63,7 @@ class OffsetCheckpoints:
 
     async def close(self) -> None:
         """Once what is under way has ended. Nothing can be written afterwards."""
-        async with self._writing:
+        async with self._turn:
             self._thread.shutdown()
 
     def _path(self, name: str) -> str:

@@ -132,7 +132,8 @@ class Partitions:
         """What an earlier topic of this name had reached says nothing of this one. Whatever else is of no partition any
         more goes with it: of a wide topic one write forgets all."""
         for name in NAMES:
-            if partition in self._checkpoints.known(name):
+            # What is being written may name the earlier one, too.
+            if self._checkpoints.writing or partition in self._checkpoints.known(name):
                 await self._checkpoints.write(name, self._of_open)
 
     def _of_open(self, known: Offsets) -> Offsets:
@@ -150,13 +151,11 @@ class Partitions:
         """Whether the log has lost what an earlier start had flushed: a damaged disk, or an older copy of the directory."""
         return self._checkpoints.known(RECOVERY_POINTS).get(partition.partition, 0) > partition.log.end_offset
 
-    def remove(self, partition: TopicPartition) -> None:
-        """Forgets a deleted partition and removes its directory; whoever waits is told that it is gone."""
-        removed = self._open.pop(partition, None)
-        if removed is None:
-            return
-        removed.delete()
-        self.discard(removed.log.hot)
+    def close_deleted(self, partition: Partition) -> HotLog:
+        """Forgets a deleted partition; whoever waits is told that it is gone. Its log is `discard`'s."""
+        del self._open[partition.partition]
+        partition.delete()
+        return partition.log.hot
 
     def discard(self, hot: HotLog) -> None:
         """Removes the directory of a log that nobody uses."""

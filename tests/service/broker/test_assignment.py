@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from service.broker.assignment import DISCARDS_A_TURN
 from storage_tiers.errors import UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
@@ -173,3 +174,37 @@ async def test_a_wide_topic_that_is_created_again_costs_one_write_of_each_checkp
         assert files.named[RECOVERY_POINTS] == 1
         await until(lambda: node.node.readiness.waiting() == [])
         assert (await node.append("t", b"c", partition=19)).base_offset == 0
+
+
+class SlowlyMovedFiles(OsFiles):
+    """Notes, for each directory that is moved, how often the event loop had its turn before."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.moved: Counter[int] = Counter()
+
+    def rename(self, source: str, target: str) -> None:
+        if os.path.isdir(source):
+            self.moved[self.turns] += 1
+        super().rename(source, target)
+
+
+async def test_a_wide_topic_is_deleted_a_few_directories_a_turn(tmp_path: Path) -> None:
+    files = SlowlyMovedFiles()
+
+    async def count() -> None:
+        while True:
+            files.turns += 1
+            await asyncio.sleep(0)
+
+    async with running(tmp_path / "data", files=files) as node:
+        await node.create("t", 100)
+        counting = asyncio.ensure_future(count())
+        await node.core.topics.delete(["t"])
+        with pytest.raises(UnknownTopicOrPartition):
+            await node.append("t", b"a", partition=99)
+        await node.create("t", 100)
+        counting.cancel()
+        assert sum(files.moved.values()) == 100
+        assert max(files.moved.values()) <= DISCARDS_A_TURN
+        assert (await node.append("t", b"a", partition=99)).base_offset == 0
