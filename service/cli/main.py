@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from service.cli.cold import cold
+from service.cli.configs import configs
 from service.cli.consume import consume
 from service.cli.errors import ReportingGroup
 from service.cli.fsck import fsck
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.add_typer(topic, name="topic")
+app.add_typer(configs, name="configs")
 app.command()(produce)
 app.command()(consume)
 app.add_typer(log, name="log")

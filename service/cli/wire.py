@@ -1,4 +1,4 @@
-"""What librdkafka's admin client does not show, asked of a node directly: leader epochs and tiered ends.
+"""What librdkafka's admin client does not show, asked of a node directly: leader epochs, tiered ends, brokers' ids.
 
 One request and its answer over a connection of its own, without retries. Versions are chosen fixed: Metadata 12 (topic
 ids, leader epochs), ListOffsets 9 (KIP-1005, the latest tiered offset).
@@ -30,8 +30,18 @@ def leader_epochs(address: str, topic: str) -> Mapping[int, int]:
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=False,
     )
-    answer: MetadataResponse = _ask(address, request, MetadataResponse)
+    answer: MetadataResponse = ask(address, request, MetadataResponse)
     return {part.partition_index: part.leader_epoch for found in answer.topics for part in found.partitions}
+
+
+def brokers(address: str) -> Sequence[int]:
+    """Their ids, in order."""
+    from kio.schema.metadata.v12.request import MetadataRequest
+    from kio.schema.metadata.v12.response import MetadataResponse
+
+    request = MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+    answer: MetadataResponse = ask(address, request, MetadataResponse)
+    return sorted(broker.node_id for broker in answer.brokers)
 
 
 def tiered_ends(address: str, topic: str, partitions: Sequence[int]) -> Mapping[int, int]:
@@ -48,7 +58,7 @@ def tiered_ends(address: str, topic: str, partitions: Sequence[int]) -> Mapping[
         isolation_level=i8(0),
         topics=(ListOffsetsTopic(name=TopicName(topic), partitions=asked),),
     )
-    answer: ListOffsetsResponse = _ask(address, request, ListOffsetsResponse)
+    answer: ListOffsetsResponse = ask(address, request, ListOffsetsResponse)
     return {
         part.partition_index: part.offset + 1
         for found in answer.topics
@@ -57,7 +67,8 @@ def tiered_ends(address: str, topic: str, partitions: Sequence[int]) -> Mapping[
     }
 
 
-def _ask(address: str, request: Any, answer_type: Any) -> Any:
+def ask(address: str, request: Any, answer_type: Any) -> Any:
+    """One request of kio's, and its answer. CommandError if there is none."""
     from kio.serial import entity_reader, entity_writer
     from kio.static.primitive import i16, i32
 

@@ -27,19 +27,19 @@ Every config of topics and brokers: all of Apache Kafka 4.2.1's, with its types,
 
 ## Setting them
 
-| of | at the start | while it runs |
-|---|---|---|
-| a topic | `tidelog topic create T --config KEY=VALUE` | `tidelog topic alter T --config KEY=VALUE --delete-config KEY` |
-| a broker | `tidelog serve --set KEY=VALUE`, `TIDELOG_BROKER__KEY`, `[broker]` of `--config FILE` | `tidelog configs alter --set KEY=VALUE --delete KEY`, with `--broker ID` for one only |
+- A topic: `tidelog topic create T --config KEY=VALUE`, then `tidelog topic alter T --config KEY=VALUE --delete-config KEY`.
+- A broker at its start: `tidelog serve --set KEY=VALUE`, `TIDELOG_BROKER__KEY` (dots become underscores), or `[broker]` of
+  the file that `--config` names.
+- A broker while it runs: `tidelog configs alter --set KEY=VALUE --delete KEY`, for all brokers, or with `--broker ID` for one.
 
 Any Kafka client or tool does the same (`kafka-configs.sh`, CreateTopics, AlterConfigs, IncrementalAlterConfigs). A change is
 checked as a whole, then made as a whole, and holds from the next request on. A value that is not legal is answered with
 INVALID_CONFIG (of a broker, as in Kafka, INVALID_REQUEST) and why; a key that does not exist with the nearest ones.
 
 What is *read-only* can be said at the start only; *per-broker* for a single broker; *cluster-wide* for one or for all.
-A topic's config is looked up, and the first that is set holds: the topic's own; the broker's, set while it runs; that of all
-brokers, set while they run; what the broker was started with; the default. `tidelog configs describe` and
-`tidelog topic describe --all-configs` say which it was.
+The first of these that is set holds: the topic's own; the broker's, set while it runs; that of all brokers, set while they
+run; what the broker was started with; the default. `tidelog configs describe KEY`, with `--topic T` for a topic's, says
+which it was, and what the key means.
 """
 
 

@@ -78,7 +78,7 @@ class Resolver:
     """
 
     def __init__(self, static: Mapping[str, str], *, node_id: int, has_store: bool) -> None:
-        self._node_id = node_id
+        self.node_id = node_id
         self._static: Mapping[str, str] = {
             "node.id": str(node_id),
             "broker.id": str(node_id),
@@ -124,7 +124,7 @@ class Resolver:
 
     def log_settings(self, image: MetadataImage, topic: str) -> LogSettings:
         """Everything a partition's log is told, in plain values: local retention never exceeds the whole retention."""
-        inherited = (image.broker_config(self._node_id), image.broker_config(None))
+        inherited = (image.broker_config(self.node_id), image.broker_config(None))
         if inherited != self._cached_for:
             self._cached_for, self._cached = inherited, {}
         own = image.topic_config(topic)
@@ -193,7 +193,7 @@ class Resolver:
     def _candidates(self, image: MetadataImage, synonyms: Sequence[Synonym]) -> Iterator[_Candidate]:
         """All values that broker keys give, the one that holds first."""
         sources: tuple[tuple[Mapping[str, str], ConfigSource], ...] = (
-            (image.broker_config(self._node_id), ConfigSource.DYNAMIC_BROKER),
+            (image.broker_config(self.node_id), ConfigSource.DYNAMIC_BROKER),
             (image.broker_config(None), ConfigSource.DYNAMIC_DEFAULT_BROKER),
             (self._static, ConfigSource.STATIC_BROKER),
         )
@@ -339,9 +339,9 @@ class Resolver:
             raise InvalidRequest(f"Unknown resource type {int(resource.kind)}")
         elif resource.name and not resource.name.isdecimal():
             raise InvalidRequest(f"{not_a_number}: {resource.name}")
-        elif resource.name and int(resource.name) != self._node_id:
+        elif resource.name and int(resource.name) != self.node_id:
             raise InvalidRequest(
-                f"Unexpected broker id, expected {self._node_id}{or_empty}, but received {resource.name}"
+                f"Unexpected broker id, expected {self.node_id}{or_empty}, but received {resource.name}"
             )
 
     def _check_topic(self, image: MetadataImage, own: Mapping[str, str]) -> None:

@@ -1,0 +1,94 @@
+"""DescribeConfigs and IncrementalAlterConfigs asked of a node directly: librdkafka names neither the defaults of all
+brokers (a resource without a name) nor documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from service.cli.errors import CommandError
+from service.cli.wire import ask
+
+TOPIC, BROKER = 2, 4
+SET, DELETE, APPEND, SUBTRACT = range(4)
+#: DescribeConfigs' sources, in the words of this command.
+SOURCES = {1: "topic", 2: "broker", 3: "all brokers", 4: "start", 5: "default"}
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """`value` is None for a secret, and for what has none. `synonyms` are (key, value, source), the one that holds first."""
+
+    name: str
+    value: str | None
+    source: str
+    read_only: bool
+    sensitive: bool
+    documentation: str
+    synonyms: Sequence[tuple[str, str | None, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    name: str
+    operation: int
+    value: str | None
+
+
+def describe_configs(address: str, kind: int, name: str, keys: Sequence[str] = ()) -> list[Described]:
+    """Configs of one resource, by name; all of them, or those of `keys` that there are. CommandError if it is refused."""
+    from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+    from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
+    from kio.static.primitive import i8
+
+    asked = DescribeConfigsResource(
+        resource_type=i8(kind), resource_name=name, configuration_keys=tuple(keys) if keys else None
+    )
+    request = DescribeConfigsRequest(resources=(asked,), include_synonyms=True, include_documentation=True)
+    (found,) = ask(address, request, DescribeConfigsResponse).results
+    _check(found, f"cannot describe {_named(kind, name)}")
+    entries = [
+        Described(
+            entry.name,
+            entry.value,
+            SOURCES.get(entry.config_source, str(entry.config_source)),
+            entry.read_only,
+            entry.is_sensitive,
+            entry.documentation or "",
+            [(s.name, s.value, SOURCES.get(s.source, str(s.source))) for s in entry.synonyms],
+        )
+        for entry in found.configs
+    ]
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def alter_configs(address: str, kind: int, name: str, changes: Sequence[Change], *, validate_only: bool) -> None:
+    """All changes or none. CommandError, with the node's reason, if it refuses them."""
+    from kio.schema.incremental_alter_configs.v1.request import (
+        AlterableConfig,
+        AlterConfigsResource,
+        IncrementalAlterConfigsRequest,
+    )
+    from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
+    from kio.static.primitive import i8
+
+    configs = tuple(
+        AlterableConfig(name=change.name, config_operation=i8(change.operation), value=change.value)
+        for change in changes
+    )
+    asked = AlterConfigsResource(resource_type=i8(kind), resource_name=name, configs=configs)
+    request = IncrementalAlterConfigsRequest(resources=(asked,), validate_only=validate_only)
+    (answer,) = ask(address, request, IncrementalAlterConfigsResponse).responses
+    _check(answer, f"cannot change the configs of {_named(kind, name)}")
+
+
+def _check(answer: Any, what: str) -> None:
+    if answer.error_code:
+        raise CommandError(f"{what}: {answer.error_message or 'refused'} ({answer.error_code.name.upper()})")
+
+
+def _named(kind: int, name: str) -> str:
+    if kind == TOPIC:
+        return f"topic {name}"
+    return f"broker {name}" if name else "all brokers"

@@ -1,0 +1,119 @@
+"""`tidelog configs`: what brokers and topics are set to, where each value comes from, and changing brokers' while they run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from service.cli.config_wire import (
+    APPEND,
+    BROKER,
+    DELETE,
+    SET,
+    SUBTRACT,
+    TOPIC,
+    Change,
+    Described,
+    alter_configs,
+    describe_configs,
+)
+from service.cli.errors import CommandError
+from service.cli.kafka import DEFAULT_BOOTSTRAP, Bootstrap, pairs, require_reachable
+from service.cli.output import AsJson, print_json, print_table
+from service.cli.wire import brokers
+
+configs = typer.Typer(no_args_is_help=True, help="Inspect configs, and change brokers' while they run.")
+
+Broker = Annotated[int | None, typer.Option("--broker", metavar="ID", min=0, help="One broker, by its id.")]
+
+
+@configs.command()
+def describe(
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY]...", help="These only, with all about them.")
+    ] = None,
+    broker: Broker = None,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="A topic instead of a broker.")] = None,
+    all_brokers: Annotated[
+        bool, typer.Option("--all-brokers", help="What is set for all brokers while they run.")
+    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also what is at its default.")] = False,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show what differs from the defaults, of the first broker unless told otherwise."""
+    if sum((broker is not None, topic is not None, all_brokers)) > 1:
+        raise typer.BadParameter("give one of --broker, --topic and --all-brokers", param_hint="describe")
+    address = require_reachable(bootstrap)
+    name = "" if all_brokers else str(brokers(address)[0] if broker is None else broker)
+    kind, name = (BROKER, name) if topic is None else (TOPIC, topic)
+    found = describe_configs(address, kind, name, keys or ())
+    absent = sorted(set(keys or ()) - {entry.name for entry in found})
+    if absent:
+        raise CommandError(f"there is no config {', '.join(absent)} here; `tidelog configs describe --all` lists all")
+    if not (everything or keys):
+        found = [entry for entry in found if entry.source != "default"]
+    if as_json:
+        print_json([_as_json(entry) for entry in found])
+    elif keys:
+        for entry in found:
+            _print_entry(entry)
+    else:
+        print_table(("KEY", "VALUE", "SET BY"), [(entry.name, _value(entry), entry.source) for entry in found])
+
+
+@configs.command()
+def alter(
+    new: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Repeatable.")] = None,
+    deleted: Annotated[
+        list[str] | None, typer.Option("--delete", metavar="KEY", help="Back to what holds otherwise; repeatable.")
+    ] = None,
+    appended: Annotated[
+        list[str] | None, typer.Option("--append", metavar="KEY=ITEM", help="Of a list; repeatable.")
+    ] = None,
+    subtracted: Annotated[
+        list[str] | None, typer.Option("--subtract", metavar="KEY=ITEM", help="Of a list; repeatable.")
+    ] = None,
+    broker: Broker = None,
+    validate_only: Annotated[bool, typer.Option("--validate-only", help="Say if it could be done.")] = False,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change configs of all brokers, or of one, while they run. All changes or none."""
+    changes = [Change(key, SET, value) for key, value in pairs(new, "--set").items()]
+    changes += [Change(key, DELETE, None) for key in deleted or ()]
+    changes += [Change(key, APPEND, value) for key, value in pairs(appended, "--append").items()]
+    changes += [Change(key, SUBTRACT, value) for key, value in pairs(subtracted, "--subtract").items()]
+    if not changes:
+        raise typer.BadParameter("give --set, --delete, --append or --subtract", param_hint="alter")
+    name = "" if broker is None else str(broker)
+    alter_configs(require_reachable(bootstrap), BROKER, name, changes, validate_only=validate_only)
+    if as_json:
+        print_json({"broker": broker, "changed": [change.name for change in changes], "validated": validate_only})
+    else:
+        whom = f"broker {broker}" if name else "all brokers"
+        typer.echo(f"{'could change' if validate_only else 'changed'} {whom}")
+
+
+def _value(entry: Described) -> str | None:
+    return "[hidden]" if entry.sensitive else entry.value
+
+
+def _as_json(entry: Described) -> dict[str, object]:
+    return {
+        "key": entry.name,
+        "value": entry.value,
+        "set_by": entry.source,
+        "read_only": entry.read_only,
+        "sensitive": entry.sensitive,
+        "synonyms": [{"key": key, "value": value, "set_by": source} for key, value, source in entry.synonyms],
+        "documentation": entry.documentation,
+    }
+
+
+def _print_entry(entry: Described) -> None:
+    typer.echo(f"{entry.name}={_value(entry) or ''}  ({entry.source}{', read-only' if entry.read_only else ''})")
+    typer.echo(f"  {entry.documentation}")
+    for key, value, source in entry.synonyms:
+        typer.echo(f"  {source}: {key}={'[hidden]' if entry.sensitive else value}")
