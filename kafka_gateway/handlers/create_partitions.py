@@ -7,7 +7,7 @@ from typing import Any
 
 from kafka_gateway.errors import ErrorCode, code_of, message_of
 from kafka_gateway.message_handler import Call, Fields
-from storage_tiers.errors import LogError
+from storage_tiers.errors import LogError, UnknownTopicOrPartition
 
 
 async def serve(request: Any, call: Call) -> Fields:
@@ -32,6 +32,8 @@ async def _create(topic: Any, call: Call, *, validate_only: bool) -> Any:
     assignments = None if topic.assignments is None else [list(row.broker_ids) for row in topic.assignments]
     try:
         await call.core.topics.create_partitions(topic.name, topic.count, assignments, validate_only=validate_only)
+    except UnknownTopicOrPartition as error:
+        return _row(call, topic.name, code_of(error), None)
     except LogError as error:
         return _row(call, topic.name, code_of(error), message_of(error))
     return _row(call, topic.name, 0, None)

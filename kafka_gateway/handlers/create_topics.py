@@ -13,28 +13,29 @@ from grpc_api.contract.topics import ConfigEntry, CreatedTopic, NewTopic
 from kafka_gateway.errors import ErrorCode, code_of, message_of
 from kafka_gateway.message_handler import Call, Fields
 from kafka_gateway.messages import to_uuid
-from storage_tiers.errors import LogError
-
-_ASSIGNED_AND_COUNTED = (
-    "A manual partition assignment was specified, but numPartitions or replicationFactor was not set to -1."
-)
+from storage_tiers.errors import InvalidReplicaAssignment, LogError
 
 
 async def serve(request: Any, call: Call) -> Fields:
     times = Counter(topic.name for topic in request.topics)
     once = [topic for topic in request.topics if times[topic.name] == 1]
-    wanted = [_new_topic(topic) for topic in once if not _counts_and_assigns(topic)]
-    created = await call.core.topics.create(wanted, validate_only=bool(request.validate_only)) if wanted else []
-    rows = [_result(call, new.name, result) for new, result in zip(wanted, created, strict=True)]
+    repeats = {topic.name: index for topic in once if (index := _assigned_twice(topic)) is not None}
+    validate_only = bool(request.validate_only)
+    good = [_new_topic(topic) for topic in once if topic.name not in repeats]
+    created = await call.core.topics.create(good, validate_only=validate_only) if good else []
+    rows = [_result(call, new.name, result) for new, result in zip(good, created, strict=True)]
+    # Everything else that is wrong with them comes first.
+    bad = [_new_topic(topic) for topic in once if topic.name in repeats]
+    checked = await call.core.topics.create(bad, validate_only=True) if bad else []
+    for new, result in zip(bad, checked, strict=True):
+        problem = f"Found multiple manual partition assignments for partition {repeats[new.name]}"
+        rows.append(
+            _result(call, new.name, result if isinstance(result, LogError) else InvalidReplicaAssignment(problem))
+        )
     rows += [
         _refused(call, name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         for name, count in times.items()
         if count > 1
-    ]
-    rows += [
-        _refused(call, topic.name, ErrorCode.INVALID_REQUEST, _ASSIGNED_AND_COUNTED)
-        for topic in once
-        if _counts_and_assigns(topic)
     ]
     return {"topics": tuple(rows)}
 
@@ -43,8 +44,14 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {"topics": tuple(_refused(call, topic.name, code, message) for topic in request.topics)}
 
 
-def _counts_and_assigns(topic: Any) -> bool:
-    return bool(topic.assignments) and (topic.num_partitions != -1 or topic.replication_factor != -1)
+def _assigned_twice(topic: Any) -> int | None:
+    """The first partition that the assignment names again."""
+    seen: set[int] = set()
+    for row in topic.assignments:
+        if row.partition_index in seen:
+            return int(row.partition_index)
+        seen.add(row.partition_index)
+    return None
 
 
 def _new_topic(topic: Any) -> NewTopic:
@@ -53,7 +60,7 @@ def _new_topic(topic: Any) -> NewTopic:
         partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
         configs={config.name: config.value for config in topic.configs},
-        assignments={row.partition_index: row.broker_ids for row in topic.assignments},
+        assignments={row.partition_index: row.broker_ids for row in reversed(topic.assignments)},
     )
 
 

@@ -24,7 +24,7 @@ async def serve(request: Any, call: Call) -> Fields:
     }
     starts = await asyncio.gather(*(_delete(call, partition, offset) for partition, offset in wanted.items()))
     results = dict(zip(wanted, starts, strict=True))
-    names = dict.fromkeys(topic.name for topic in request.topics)
+    names = dict.fromkeys(partition.topic for partition in wanted)
     return {
         "topics": tuple(
             call.make(

@@ -10,19 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from grpc_api.contract.core import Core
 from grpc_api.contract.log import Fetch, Fetched, Isolation
+from grpc_api.contract.topics import BrokerAddress
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of
 from kafka_gateway.fetch_sessions import FetchContext, FetchSessionCache, Place, Row, rows_of, without_name
 from kafka_gateway.hot_parse import FetchRequest, HotParser
 from kafka_gateway.options import Options
 from kafka_gateway.reply import Later, Reply
-from kafka_gateway.wire import array_size, bytes_size, text, varint
-from storage_tiers.errors import InvalidRequest, LogError, NotLeader
+from kafka_gateway.wire import array_size, bytes_size, nullable_text, text, varint
+from storage_tiers.errors import FencedLeaderEpoch, InvalidRequest, LogError, NotLeader
+from storage_tiers.types import AbortedTransaction, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -32,16 +35,27 @@ _PARTITION_V4 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
 _DIVERGING = struct.Struct(">iq")
+_LEADER = struct.Struct(">ii")
+_NODE = struct.Struct(">i")
 _ISOLATIONS = {int(isolation): isolation for isolation in Isolation}
+_MOVED = (NotLeader, FencedLeaderEpoch)
 _NO_THROTTLE = b"\0\0\0\0"
 _NO_PREFERRED_REPLICA = b"\xff\xff\xff\xff"
 #: No list of aborted transactions, no preferred replica, no records.
 _NOTHING_V12 = b"\0" + _NO_PREFERRED_REPLICA + b"\1"
 
 
+class Leaders(NamedTuple):
+    """(leader, leader epoch) of some partitions of an answer, and where those leaders are."""
+
+    of: Mapping[Place, tuple[int, int]]
+    nodes: Sequence[BrokerAddress]
+
+
 class FetchHandler:
     def __init__(self, core: Core, options: Options) -> None:
         self._fetch = core.log.fetch
+        self._topics = core.topics
         self._name_of = core.log.topic_name
         self._parser = HotParser(core.log.topic_name)
         self._clock = options.clock
@@ -51,10 +65,6 @@ class FetchHandler:
         request = self._parser.fetch(data, start, end, version)
         if request.replica_id >= 0:
             return _not_a_follower(request, version, correlation)
-        isolation = _ISOLATIONS.get(request.isolation)
-        if isolation is None:
-            error = InvalidRequest(f"isolation level {request.isolation}; it is 0 (uncommitted) or 1 (committed)")
-            return refuse(request, version, correlation, error)
         context = self.sessions.begin(request, version, self._now_ms())
         if not isinstance(context, FetchContext):
             return encode((), version, correlation, error=context)
@@ -67,10 +77,15 @@ class FetchHandler:
             code, session_id, told = context.answer(rows, self._now_ms())
             if code:
                 _release(fetched)
-            return encode(told, version, correlation, error=code, session_id=session_id)
+            leaders = self._leaders(fetched, told) if version >= 16 else None
+            return encode(told, version, correlation, error=code, session_id=session_id, leaders=leaders)
 
         if not readable:
             return finish(())
+        isolation = _ISOLATIONS.get(request.isolation)
+        if isolation is None:
+            wrong = InvalidRequest(f"isolation level {request.isolation}; it is 0 (uncommitted) or 1 (committed)")
+            return refuse(request, version, correlation, wrong)
         wanted = [place.wanted for place in readable]
         try:
             ready = self._fetch(Fetch(wanted, request.max_wait_ms, request.min_bytes, request.max_bytes, isolation))
@@ -82,6 +97,22 @@ class FetchHandler:
 
     def _now_ms(self) -> float:
         return self._clock.monotonic() * 1000
+
+    def _leaders(self, fetched: Sequence[Fetched], told: Sequence[Row]) -> Leaders | None:
+        """Who leads what was asked with an old epoch, or of a follower (KIP-951)."""
+        if not any(part.error for part in fetched):
+            return None
+        moved = [place for place, part in told if isinstance(part.error, _MOVED)]
+        names = sorted({place.wanted.partition.topic for place in moved})
+        known = {
+            TopicPartition(topic.name, row.partition): (row.leader, row.leader_epoch)
+            for topic in (self._topics.describe(names) if names else ())
+            if not isinstance(topic, LogError)
+            for row in topic.partitions
+        }
+        leaders = {place: known[place.wanted.partition] for place in moved if place.wanted.partition in known}
+        nodes = {leader for leader, _ in leaders.values()}
+        return Leaders(leaders, [broker for broker in self._topics.cluster().brokers if broker.node_id in nodes])
 
 
 def _release(fetched: Sequence[Fetched]) -> None:
@@ -95,25 +126,34 @@ def _not_a_follower(request: FetchRequest, version: int, correlation: int) -> Se
     return encode(_failed(request, error), version, correlation)
 
 
-def _failed(request: FetchRequest, error: LogError) -> Sequence[Row]:
+def _failed(
+    request: FetchRequest, error: LogError, aborted: Sequence[AbortedTransaction] | None = None
+) -> Sequence[Row]:
     places = iter(zip(request.indexes, request.partitions, strict=True))
     return [
-        (Place(key, *next(places)), Fetched(error)) for key, partitions in request.topics for _ in range(partitions)
+        (Place(key, *next(places)), Fetched(error, aborted=aborted))
+        for key, partitions in request.topics
+        for _ in range(partitions)
     ]
 
 
 def refuse(request: FetchRequest, version: int, correlation: int, error: BaseException) -> Sequence[Piece]:
-    """One error for the whole request; below version 7, which has no place for it, for every partition."""
+    """One error for the whole request; below version 13, as in Kafka, also for every partition that it names."""
     if not isinstance(error, LogError):
         logger.error("Fetch v%d failed", version, exc_info=error)
-    if version >= 7:
-        return encode((), version, correlation, error=code_of(error))
     failed = error if isinstance(error, LogError) else LogError("unexpected")
-    return encode(_failed(request, failed), version, correlation)
+    rows = _failed(request, failed, aborted=()) if version < 13 else ()
+    return encode(rows, version, correlation, error=code_of(error), session_id=request.session_id)
 
 
 def encode(
-    rows: Sequence[Row], version: int, correlation: int, *, error: int = 0, session_id: int = 0
+    rows: Sequence[Row],
+    version: int,
+    correlation: int,
+    *,
+    error: int = 0,
+    session_id: int = 0,
+    leaders: Leaders | None = None,
 ) -> Sequence[Piece]:
     """The answer, framed; neighbours of one topic share its head. Takes over the count of every slice."""
     flexible = version >= 12
@@ -134,12 +174,12 @@ def encode(
                 pieces.extend(part.slices)
                 size += len(gathered) + part.size
             if flexible:
-                head.append(_partition_tags(part))
+                head.append(_partition_tags(part, None if leaders is None else leaders.of.get(place)))
         at += partitions
         if flexible:
             head.append(b"\0")
     if flexible:
-        head.append(b"\0")
+        head.append(_answer_tags(leaders))
     if head:
         gathered = b"".join(head)
         pieces.append(gathered)
@@ -186,9 +226,32 @@ def _partition(index: int, part: Fetched, version: int) -> bytes:
     return row + aborted + preferred + bytes_size(part.size, flexible)
 
 
-def _partition_tags(part: Fetched) -> bytes:
-    """After the records: the diverging epoch (KIP-595) as tag 0, where there is one."""
-    if part.diverging is None:
+def _partition_tags(part: Fetched, leader: tuple[int, int] | None) -> bytes:
+    """After the records: the diverging epoch (KIP-595) as tag 0, the leader and its epoch (KIP-951) as tag 1."""
+    if part.diverging is None and leader is None:
         return b"\0"
-    value = _DIVERGING.pack(*part.diverging) + b"\0"
-    return b"\1\0" + varint(len(value)) + value
+    tags = []
+    if part.diverging is not None:
+        tags.append(_tag(0, _DIVERGING.pack(*part.diverging) + b"\0"))
+    if leader is not None:
+        tags.append(_tag(1, _LEADER.pack(*leader) + b"\0"))
+    return varint(len(tags)) + b"".join(tags)
+
+
+def _answer_tags(leaders: Leaders | None) -> bytes:
+    """At the end of an answer: the leaders' addresses (KIP-951) as tag 0."""
+    if leaders is None or not leaders.nodes:
+        return b"\0"
+    rows = [
+        _NODE.pack(node.node_id)
+        + text(node.host.encode(), flexible=True)
+        + _NODE.pack(node.port)
+        + nullable_text(None if node.rack is None else node.rack.encode(), flexible=True)
+        + b"\0"
+        for node in leaders.nodes
+    ]
+    return b"\1" + _tag(0, array_size(len(rows), flexible=True) + b"".join(rows))
+
+
+def _tag(number: int, value: bytes) -> bytes:
+    return varint(number) + varint(len(value)) + value

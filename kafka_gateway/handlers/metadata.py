@@ -50,11 +50,12 @@ async def serve(request: Any, call: Call) -> Fields:
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     rows = [_unknown(request, call, topic.name or "", None, code) for topic in request.topics or ()]
-    return _fields(request, call, rows, code)
+    nothing = {"brokers": (), "cluster_id": None, "controller_id": -1, "cluster_authorized_operations": NOT_ASKED}
+    return {"error_code": code, "topics": tuple(rows), **nothing}
 
 
 def _wanted(request: Any, version: int) -> tuple[list[str], list[TopicId]]:
-    """Names and ids, each once, in order. Raises InvalidRequest where a topic has neither."""
+    """Names, or ids, each once, in order; names do not count beside an id. Raises InvalidRequest where one has neither."""
     names: dict[str, None] = {}
     ids: dict[TopicId, None] = {}
     for topic in request.topics:
@@ -67,10 +68,10 @@ def _wanted(request: Any, version: int) -> tuple[list[str], list[TopicId]]:
             names[topic.name] = None
         else:
             raise InvalidRequest("a topic needs a name or an id")
-    return list(names), list(ids)
+    return ([], list(ids)) if ids else (list(names), [])
 
 
-def _fields(request: Any, call: Call, rows: Sequence[Any], code: int = 0) -> Fields:
+def _fields(request: Any, call: Call, rows: Sequence[Any]) -> Fields:
     cluster = call.core.topics.cluster()
     brokers = tuple(
         call.make("MetadataResponseBroker", node_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
@@ -78,7 +79,7 @@ def _fields(request: Any, call: Call, rows: Sequence[Any], code: int = 0) -> Fie
     )
     asked = getattr(request, "include_cluster_authorized_operations", False)
     return {
-        "error_code": code,
+        "error_code": 0,
         "brokers": brokers,
         "cluster_id": cluster.cluster_id,
         "controller_id": cluster.controller_id,

@@ -15,7 +15,7 @@ from grpc_api.contract.log import Fetch, Fetched, FetchPartition, Isolation
 from grpc_api.contract.ready import Ready
 from service.broker.partition import Partition
 from storage_tiers.cold.cold_reader import ColdMiss
-from storage_tiers.errors import InconsistentTopicId, LogError, StorageError
+from storage_tiers.errors import InconsistentTopicId, LogError, OffsetOutOfRange, StorageError
 from storage_tiers.types import NO_EPOCH, TopicPartition
 
 #: Finds a partition, or raises the LogError to answer.
@@ -122,11 +122,14 @@ def _read_one(
     stable = partition.readable_end(fetch.isolation)
     if wanted.last_fetched_epoch >= 0:
         epoch, end = log.hot.epoch_end_offset(wanted.last_fetched_epoch)
-        if epoch >= 0 and (epoch < wanted.last_fetched_epoch or end < wanted.offset):
-            taken.ready = True
-            return Fetched(
-                None, state.high_watermark, stable, log.log_start_offset, (), aborted, diverging=(epoch, end)
+        if epoch < 0 or wanted.offset < log.log_start_offset:
+            raise OffsetOutOfRange(
+                f"{wanted.partition}: where the last fetched epoch {wanted.last_fetched_epoch} ended is not known, or "
+                f"offset {wanted.offset} is below the log start; ask ListOffsets where the log begins"
             )
+        if epoch < wanted.last_fetched_epoch or end < wanted.offset:
+            taken.ready = True
+            return Fetched(None, state.high_watermark, stable, log.log_start_offset, diverging=(epoch, end))
     nothing_yet = taken.size == 0
     if left <= 0 and not nothing_yet:
         return Fetched(None, state.high_watermark, stable, log.log_start_offset, (), aborted)

@@ -46,15 +46,19 @@ async def test_a_name_that_stands_twice_creates_nothing(asker: Asker, core: Memo
     assert "new" not in core.ids
 
 
-async def test_assignments_exclude_counts(asker: Asker, core: MemoryCore) -> None:
+async def test_a_partition_is_assigned_once(asker: Asker, core: MemoryCore) -> None:
     rows = [{"partition_index": place, "broker_ids": [1]} for place in range(2)]
     assigned = {"name": "assigned", "num_partitions": -1, "replication_factor": -1, "assignments": rows}
-    both = {**assigned, "name": "both", "num_partitions": 2}
-    answer = await asker.ask("create_topics", 7, topics=[assigned, both])
+    twice = {**assigned, "name": "twice", "assignments": [*rows, rows[1]]}
+    worse = {**twice, "name": "not a name"}
+    answer = await asker.ask("create_topics", 7, topics=[assigned, twice, worse])
     assert {row.name: (int(row.error_code), row.num_partitions) for row in answer.topics} == {
         "assigned": (0, 2),
-        "both": (42, -1),
+        "twice": (39, -1),
+        "not a name": (17, -1),
     }
+    assert answer.topics[1].error_message == "Found multiple manual partition assignments for partition 1"
+    assert "twice" not in core.ids
 
 
 async def test_validation_creates_nothing(asker: Asker, core: MemoryCore) -> None:

@@ -12,7 +12,7 @@ from grpc_api.contract.log import Append, Fetched, FetchPartition
 from kafka_gateway.fetch_sessions import Place
 from kafka_gateway.handlers.fetch import encode
 from kafka_gateway.reply import Later
-from storage_tiers.errors import TierUnavailable
+from storage_tiers.errors import FencedLeaderEpoch, TierUnavailable, UnknownLeaderEpoch
 from storage_tiers.types import AbortedTransaction, TopicId, TopicPartition
 from tests.kafka_gateway.asking import Asker, joined
 from tests.kafka_gateway.kio_wire import milliseconds, record_batch, response
@@ -202,6 +202,35 @@ async def test_a_full_request_ends_the_session_it_names(asker: Asker, core: Memo
 async def test_isolation_levels(asker: Asker, core: MemoryCore, level: int, code: int) -> None:
     answer = await asker.ask("fetch", 12, **request(core, [(0, 0)], isolation_level=level))
     assert int(answer.error_code) == code
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_below_version_13_a_failed_request_fails_for_every_partition_too(
+    asker: Asker, core: MemoryCore, version: int
+) -> None:
+    answer = await asker.ask("fetch", version, **request(core, [(0, 0), (9, 0)], isolation_level=3, session_id=17))
+    rows = [(0, 42, -1, 0), (9, 42, -1, 0)]
+    assert rows_of(answer) == (rows if version < 13 else [])
+    if version >= 7:
+        assert (int(answer.error_code), answer.session_id) == (42, 17)
+    if version < 13:
+        assert answer.responses[0].partitions[0].aborted_transactions == ()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_who_has_an_old_epoch_is_told_who_leads(
+    asker: Asker, core: MemoryCore, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core.port = 9092
+    fenced = [Fetched(None, 0, 0, 0), Fetched(FencedLeaderEpoch("old")), Fetched(UnknownLeaderEpoch("new"))]
+    monkeypatch.setattr(core, "fetch", lambda fetch: fenced)
+    answer = await Asker(core).ask("fetch", version, **request(core, [(0, 0), (1, 0), (2, 0)]))
+    assert [row[1] for row in rows_of(answer)] == [0, 74, 75]
+    if version >= 12:
+        leaders = [(p.current_leader.leader_id, p.current_leader.leader_epoch) for p in answer.responses[0].partitions]
+        assert leaders == [(-1, -1), (1, 0) if version >= 16 else (-1, -1), (-1, -1)]
+    if version >= 16:
+        assert [(n.node_id, n.host, n.port, n.rack) for n in answer.node_endpoints] == [(1, "127.0.0.1", 9092, None)]
 
 
 @pytest.mark.parametrize("version", [4, 12, 18])

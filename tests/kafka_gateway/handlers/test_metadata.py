@@ -70,6 +70,8 @@ async def test_topics_by_id(asker: Asker, core: MemoryCore, version: int) -> Non
     answer = await asker.ask("metadata", version, topics=wanted)
     assert rows_of(answer) == [(None, 100, 0), ("first", 0, 3)]
     assert answer.topics[0].topic_id == unknown
+    named = await asker.ask("metadata", version, topics=[{"name": "second"}, *wanted])
+    assert rows_of(named) == rows_of(answer), "beside an id names do not count"
 
 
 @pytest.mark.parametrize(
@@ -81,6 +83,7 @@ async def test_a_topic_without_a_name_or_with_an_id_too_early_is_refused(
 ) -> None:
     answer = await asker.ask("metadata", version, topics=[topic])
     assert [code for _, code, _ in rows_of(answer)] == [42]
+    assert (answer.brokers, answer.cluster_id, answer.controller_id) == ((), None, -1)
 
 
 @pytest.mark.parametrize("version", [8, 10, 13])

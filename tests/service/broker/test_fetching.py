@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from grpc_api.contract.log import Fetch, FetchPartition
+from grpc_api.contract.log import Fetch, Fetched, FetchPartition
 from grpc_api.contract.ready import settled
-from storage_tiers.errors import StorageError, TierCorrupt
+from storage_tiers.errors import OffsetOutOfRange, StorageError, TierCorrupt
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, records, running
 
@@ -96,6 +96,27 @@ async def test_a_cold_range_is_answered_without_waiting_for_min_bytes(node: Runn
         (answer,) = await settled(node.log.fetch(Fetch([whole(T0)], 60_000, 1 << 20, 1 << 20)))
     assert answer.size > 0
     answer.release_all()
+
+
+async def test_a_last_fetched_epoch_tells_where_histories_part(tmp_path: Path) -> None:
+    """KIP-595. As in Kafka, an epoch of which nothing is known is an offset out of range."""
+    async with running(tmp_path / "data") as node:
+        await node.create("t")
+        await node.append("t", b"a")
+        epoch, store = node.node.partitions.get(T0).state.leader_epoch, node.store
+    async with running(tmp_path / "data", store) as node:
+        await node.append("t", b"b")
+
+        async def ask(offset: int, last: int) -> Fetched:
+            (answer,) = await node.fetch(FetchPartition(T0, offset, 1 << 20, last_fetched_epoch=last))
+            answer.release_all()
+            return answer
+
+        assert (await ask(1, epoch)).size > 0
+        assert (await ask(2, epoch)).diverging == (epoch, 1)
+        assert (await ask(2, epoch + 1)).diverging is None
+        for offset, last in ((2, epoch + 7), (-1, epoch)):
+            assert isinstance((await ask(offset, last)).error, OffsetOutOfRange)
 
 
 async def test_nobody_waits_for_more_than_an_answer_may_hold(tmp_path: Path) -> None:
