@@ -8,6 +8,7 @@ it stopped.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -26,8 +27,8 @@ from grpc_api.sdk.values import Message, OutOfRange, ReaderOptions, Start, start
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.backoff import Backoff, BackoffSettings
 from storage_tiers.errors import InvalidPartitions, InvalidRequest, LogError, OffsetOutOfRange
-from storage_tiers.records.batch import headers
 from storage_tiers.records.decoder import decode
+from storage_tiers.records.walker import scan_batches
 from storage_tiers.types import TopicPartition
 
 #: How long the node may be silent on a stream: between looks at whether the topic has grown.
@@ -196,7 +197,7 @@ class Reader:
                     continue
                 self.position[chunk.partition] = message.offset + 1
                 return message
-            self.position[chunk.partition] = chunk.end
+            self.position[chunk.partition] = max(self.position[chunk.partition], chunk.end)
             self._chunks.popleft()
         return None
 
@@ -209,6 +210,9 @@ class Reader:
             if self._call is None:
                 self._call = self._open()
             response = await self._call.read()
+        except asyncio.CancelledError:
+            self._hang_up()  # a read that is given up ends its stream
+            raise
         except grpc.aio.AioRpcError as failure:
             self._hang_up()
             await self._failed(error_of_call(failure, self._address))
@@ -245,8 +249,8 @@ class Reader:
         return self._stub.FetchStream(request)
 
     def _hold(self, partition: int, part: pb.FetchedPartition) -> None:
-        end = max((header.next_offset for _, header in headers(part.records)), default=0)
-        self._chunks.append(_Chunk(partition, self._decoded(partition, part), end))
+        batches, _, _ = scan_batches(part.records, 0, len(part.records))
+        self._chunks.append(_Chunk(partition, self._decoded(partition, part), batches[-1][3] if batches else 0))
 
     def _decoded(self, partition: int, part: pb.FetchedPartition) -> Iterator[Message]:
         start = self.position[partition]

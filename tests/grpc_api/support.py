@@ -10,6 +10,7 @@ from grpc_api.servicers.server import GrpcServer, serve_grpc
 from storage_tiers.hot.log import HotLog
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, running
+from tests.support.faulty_store import FaultyStore
 
 
 class Served:
@@ -23,6 +24,10 @@ class Served:
         """What of a partition is on the local disk."""
         return self.node.node.partitions.get(TopicPartition(topic, partition)).log.hot
 
+    def published(self, topic: str) -> bool:
+        """The bucket names the topic."""
+        return any(key.endswith(f"/{topic}/topic.json") for verb, key in self.node.store.calls if verb == "put")
+
     async def hang_up(self) -> None:
         """Every call ends at once; nothing listens any more."""
         await self.server.stop(0)
@@ -32,8 +37,8 @@ class Served:
 
 
 @asynccontextmanager
-async def served(directory: Path) -> AsyncIterator[Served]:
-    async with running(directory) as node:
+async def served(directory: Path, store: FaultyStore | None = None) -> AsyncIterator[Served]:
+    async with running(directory, store) as node:
         started = Served(node, await serve_grpc(node.core, "127.0.0.1", 0))
         try:
             yield started

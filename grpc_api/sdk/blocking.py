@@ -1,0 +1,308 @@
+"""The client for programs without an event loop: the same calls, each of which returns when it is done.
+
+One thread of its own runs the asyncio client; any number of threads may use one BlockingClient and its producers. A
+reader belongs to one thread at a time. What is not named here is the asyncio client's: options, errors, promises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from grpc_api.contract.cold import ColdManifest, ColdRange
+from grpc_api.contract.log import SealedPartition
+from grpc_api.contract.topics import ConfigEntry, TopicDescription
+from grpc_api.sdk.accumulator import record_bytes
+from grpc_api.sdk.client import DEFAULT_PRODUCER, DEFAULT_READER, SEAL_TIMEOUT_S, Client
+from grpc_api.sdk.producer import Producer
+from grpc_api.sdk.reader import Reader
+from grpc_api.sdk.values import Header, Message, ProducerOptions, ReaderOptions, Sent, Start
+from storage_tiers.errors import LogError
+from storage_tiers.records.builder import NewRecord
+
+Answer = TypeVar("Answer")
+
+#: Records on their way from the program's threads to the loop.
+HANDED_OVER_BYTES = 4 << 20
+#: Records that a reader takes over from the loop at a time.
+MESSAGES_A_TURN = 500
+
+
+class _Loop:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="tidelog-client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Answer], timeout_s: float | None = None) -> Answer:
+        """TimeoutError after `timeout_s`; the work is given up then."""
+        future = asyncio.run_coroutine_threadsafe(_within(work, timeout_s), self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+async def _within(work: Coroutine[Any, Any, Answer], timeout_s: float | None) -> Answer:
+    async with asyncio.timeout(timeout_s):
+        return await work
+
+
+class _Handed(NamedTuple):
+    handle: Future[Sent]
+    topic: str
+    record: NewRecord
+    partition: int | None
+    timestamp: int | None
+    size: int
+
+
+class BlockingProducer:
+    """Made by `BlockingClient.producer`."""
+
+    def __init__(self, loop: _Loop, producer: Producer) -> None:
+        self._loop = loop
+        self._producer = producer
+        self._handed: deque[_Handed] = deque()
+        self._handed_bytes = 0
+        self._room = threading.Condition()
+        self._pump: asyncio.Task[None] | None = None
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Future[Sent]:
+        """Hands a record over; waits only while too much is under way. The future ends with where the record went, or with
+        the LogError that says why it did not."""
+        record = NewRecord(key, value, headers)
+        handed = _Handed(Future(), topic, record, partition, timestamp, record_bytes(record))
+        with self._room:
+            while self._handed and self._handed_bytes + handed.size > HANDED_OVER_BYTES:
+                self._room.wait()
+            self._handed_bytes += handed.size
+            self._handed.append(handed)
+            first = len(self._handed) == 1
+        if first:
+            self._loop.loop.call_soon_threadsafe(self._start)
+        return handed.handle
+
+    def _start(self) -> None:
+        if self._pump is None or self._pump.done():
+            self._pump = self._loop.loop.create_task(self._hand_on())
+
+    async def _hand_on(self) -> None:
+        while self._handed:
+            # Left in the queue while it waits for room, so that `send` starts no second pump.
+            await self._send(self._handed[0])
+            with self._room:
+                self._handed_bytes -= self._handed.popleft().size
+                self._room.notify_all()
+
+    async def _send(self, handed: _Handed) -> None:
+        record = handed.record
+        try:
+            sent = await self._producer.send(
+                handed.topic,
+                record.value,
+                key=record.key,
+                headers=record.headers,
+                partition=handed.partition,
+                timestamp=handed.timestamp,
+            )
+        except LogError as error:
+            handed.handle.set_exception(error)
+        else:
+            sent.add_done_callback(lambda done: _copy(done, handed.handle))
+
+    def flush(self) -> None:
+        """Returns once every record sent so far is acknowledged or has failed."""
+        self._loop.run(self._flush())
+
+    async def _flush(self) -> None:
+        while self._handed:
+            self._start()
+            assert self._pump is not None
+            await asyncio.wait([self._pump])
+        await self._producer.flush()
+
+    async def _close(self) -> None:
+        await self._flush()
+        await self._producer.close()
+
+
+def _copy(done: asyncio.Future[Sent], handle: Future[Sent]) -> None:
+    failure = done.exception()
+    if failure is not None:
+        handle.set_exception(failure)
+    else:
+        handle.set_result(done.result())
+
+
+class BlockingReader:
+    """Made by `BlockingClient.reader`: `for message in reader`. `position` is the next offset of each partition that has
+    been read from."""
+
+    def __init__(self, loop: _Loop, reader: Reader) -> None:
+        self._loop = loop
+        self._reader = reader
+        self._held: deque[Message] = deque()
+        self.position: dict[int, int] = {}
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        message = self.poll(None)
+        if message is None:
+            raise StopIteration
+        return message
+
+    def poll(self, timeout_s: float | None) -> Message | None:
+        """The next record; None if there is none within `timeout_s`, or at the end with `until_end`."""
+        if not self._held:
+            try:
+                self._held.extend(self._loop.run(self._reader.take(MESSAGES_A_TURN), timeout_s))
+            except TimeoutError:
+                return None
+        if not self._held:
+            return None
+        message = self._held.popleft()
+        self.position[message.partition] = message.offset + 1
+        return message
+
+    def seek(self, start: Start, partition: int | None = None) -> None:
+        """Goes on from there, with this partition or with all of them."""
+        self._loop.run(self._reader.seek(start, partition))
+        kept = [message for message in self._held if partition not in (None, message.partition)]
+        self._held = deque(kept)
+
+    def close(self) -> None:
+        self._loop.run(self._reader.close())
+
+
+class BlockingClient:
+    """Made by `connect`."""
+
+    def __init__(self, loop: _Loop, client: Client) -> None:
+        self._loop = loop
+        self._client = client
+
+    @classmethod
+    @contextmanager
+    def connect(cls, address: str, *, timeout_s: float = 30.0) -> Iterator[BlockingClient]:
+        """A client of the node whose gRPC face is at `address` (HOST:PORT), until the block ends."""
+        loop = _Loop()
+        try:
+            connection = Client.connect(address, timeout_s=timeout_s)
+            client = loop.run(connection.__aenter__())
+            try:
+                yield cls(loop, client)
+            finally:
+                loop.run(connection.__aexit__(None, None, None))
+        finally:
+            loop.close()
+
+    # --- records ------------------------------------------------------------------------------------------------------
+    @contextmanager
+    def producer(self, options: ProducerOptions = DEFAULT_PRODUCER) -> Iterator[BlockingProducer]:
+        """A producer until the block ends, and everything it was given with it."""
+        opening = self._client.producer(options)
+        producer = BlockingProducer(self._loop, self._loop.run(opening.__aenter__()))
+        try:
+            yield producer
+        finally:
+            self._loop.run(producer._close())
+
+    @contextmanager
+    def reader(
+        self,
+        topic: str,
+        *,
+        partitions: Sequence[int] | None = None,
+        start: Start = "earliest",
+        options: ReaderOptions = DEFAULT_READER,
+    ) -> Iterator[BlockingReader]:
+        made = self._client.reader(topic, partitions=partitions, start=start, options=options)
+        reader = BlockingReader(self._loop, made)
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+    def offsets(self, topic: str, at: Literal["earliest", "latest"] | datetime) -> dict[int, int | None]:
+        return self._loop.run(self._client.offsets(topic, at))
+
+    def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
+        return self._loop.run(self._client.delete_records(topic, partition, before_offset))
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+    def topics(self) -> list[TopicDescription]:
+        return self._loop.run(_now(self._client.topics))
+
+    def topic(self, name: str) -> TopicDescription:
+        return self._loop.run(_now(self._client.topic, name))
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+    ) -> TopicDescription:
+        return self._loop.run(
+            self._client.create_topic(
+                name, partitions=partitions, replication_factor=replication_factor, configs=configs
+            )
+        )
+
+    def delete_topic(self, name: str) -> None:
+        self._loop.run(self._client.delete_topic(name))
+
+    def add_partitions(self, name: str, count: int) -> TopicDescription:
+        return self._loop.run(self._client.add_partitions(name, count))
+
+    def configs(self, topic: str) -> dict[str, ConfigEntry]:
+        return self._loop.run(self._client.configs(topic))
+
+    def alter_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
+        self._loop.run(self._client.alter_configs(topic, changes))
+
+    # --- the bucket ---------------------------------------------------------------------------------------------------
+    def seal(self, topic: str, *, timeout_s: float = SEAL_TIMEOUT_S) -> Sequence[SealedPartition]:
+        return self._loop.run(self._client.seal(topic, timeout_s=timeout_s))
+
+    def cold_manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
+        return self._loop.run(self._client.cold_manifests(topic))
+
+    def cold_ranges(self, topic: str, partition: int) -> list[ColdRange]:
+        return self._loop.run(_all_ranges(self._client, topic, partition))
+
+
+async def _now(call: Callable[..., Answer], *arguments: Any) -> Answer:
+    """What needs no waiting still belongs to the loop's thread."""
+    return call(*arguments)
+
+
+async def _all_ranges(client: Client, topic: str, partition: int) -> list[ColdRange]:
+    return [each async for each in client.cold_ranges(topic, partition)]

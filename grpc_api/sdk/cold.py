@@ -1,0 +1,146 @@
+"""A topic's history straight from the bucket: no node runs, none is asked.
+
+    with ColdBucket.open("s3://bucket/prefix") as bucket:
+        for message in bucket.read("orders"):
+            ...
+
+What is there is what was uploaded: a node uploads closed segments, `tidelog topic seal` all that there is. Partitions come
+one after the other, each in offset order. Blocking; `AsyncColdBucket` is the same for asyncio, its work in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from itertools import islice
+
+from grpc_api.sdk.values import Message, Start, start_ms
+from storage_tiers.cold.bucket_reads import (
+    FoundTopic,
+    PartitionReads,
+    find_cluster,
+    find_topic,
+    load_root,
+    topic_names,
+)
+from storage_tiers.cold.object_store import BlockingObjectStore
+from storage_tiers.cold.stores.locate import StoreLocation, open_blocking_store
+from storage_tiers.errors import InvalidPartitions, InvalidRequest, OffsetOutOfRange
+from storage_tiers.records.decoder import decode
+from storage_tiers.types import OffsetRange
+
+#: Records that a thread hands over at a time.
+MESSAGES_A_TURN = 1000
+
+
+class ColdBucket:
+    """Made by `open`."""
+
+    def __init__(self, store: BlockingObjectStore, cluster_id: str) -> None:
+        self._store = store
+        self.cluster_id = cluster_id
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, store: str, *, cluster_id: str | None = None, s3_endpoint: str | None = None, s3_region: str | None = None
+    ) -> Iterator[ColdBucket]:
+        """`store` is the URL that the node was given. InvalidRequest if it holds several clusters and none is named."""
+        opened = open_blocking_store(StoreLocation.parse(store, endpoint=s3_endpoint, region=s3_region))
+        try:
+            yield cls(opened, find_cluster(opened, cluster_id))
+        finally:
+            opened.close()
+
+    def topics(self) -> list[str]:
+        return topic_names(self._store, self.cluster_id)
+
+    def ranges(self, topic: str) -> dict[int, OffsetRange]:
+        """The offsets [base, end) that the bucket holds of each partition."""
+        found = find_topic(self._store, self.cluster_id, topic)
+        roots = {each: load_root(self._store, found.ids(each)) for each in range(found.partitions)}
+        return {each: OffsetRange(root.log_start, root.end) for each, root in roots.items()}
+
+    def read(
+        self, topic: str, *, partitions: Sequence[int] | None = None, start: Start = "earliest"
+    ) -> Iterator[Message]:
+        """The records from `start` on to the end of what the bucket held when their partition's turn came."""
+        found = find_topic(self._store, self.cluster_id, topic)
+        wanted = range(found.partitions) if partitions is None else partitions
+        missing = set(wanted) - set(range(found.partitions))
+        if missing:
+            raise InvalidPartitions(f"{topic} has partitions 0 to {found.partitions - 1}, not {min(missing)}")
+        _check_start(start, wanted, topic)
+        for partition in wanted:
+            yield from self._partition(found, partition, start)
+
+    def _partition(self, topic: FoundTopic, partition: int, start: Start) -> Iterator[Message]:
+        reads = PartitionReads(self._store, load_root(self._store, topic.ids(partition)))
+        offset = _first_offset(reads, partition, start)
+        for piece in reads.pieces(offset):
+            for each in decode(piece.records, start_offset=offset, aborted=piece.aborted):
+                yield Message(topic.name, partition, each.offset, each.timestamp, each.key, each.value, each.headers)
+
+
+class AsyncColdBucket:
+    """Made by `open`."""
+
+    def __init__(self, bucket: ColdBucket) -> None:
+        self._bucket = bucket
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, store: str, *, cluster_id: str | None = None, s3_endpoint: str | None = None, s3_region: str | None = None
+    ) -> AsyncIterator[AsyncColdBucket]:
+        """As `ColdBucket.open`."""
+        opening = ColdBucket.open(store, cluster_id=cluster_id, s3_endpoint=s3_endpoint, s3_region=s3_region)
+        bucket = await asyncio.to_thread(opening.__enter__)
+        try:
+            yield cls(bucket)
+        finally:
+            await asyncio.to_thread(opening.__exit__, None, None, None)
+
+    async def topics(self) -> list[str]:
+        return await asyncio.to_thread(self._bucket.topics)
+
+    async def ranges(self, topic: str) -> dict[int, OffsetRange]:
+        return await asyncio.to_thread(self._bucket.ranges, topic)
+
+    async def read(
+        self, topic: str, *, partitions: Sequence[int] | None = None, start: Start = "earliest"
+    ) -> AsyncIterator[Message]:
+        messages = self._bucket.read(topic, partitions=partitions, start=start)
+        while turn := await asyncio.to_thread(lambda: list(islice(messages, MESSAGES_A_TURN))):
+            for message in turn:
+                yield message
+
+
+def _check_start(start: Start, partitions: Sequence[int], topic: str) -> None:
+    if isinstance(start, datetime):
+        start_ms(start)
+    elif isinstance(start, Mapping):
+        missing = set(partitions) - set(start)
+        if missing:
+            raise InvalidPartitions(f"no offset is given for partition {min(missing)} of {topic}")
+    elif start not in ("earliest", "latest"):
+        raise InvalidRequest(f"reading starts at 'earliest', 'latest', a datetime or offsets, not at {start!r}")
+
+
+def _first_offset(reads: PartitionReads, partition: int, start: Start) -> int:
+    root = reads.root
+    if start == "earliest":
+        return root.log_start
+    if isinstance(start, datetime):
+        found = reads.first_offset_at(start_ms(start))
+        return root.end if found is None else found
+    if not isinstance(start, Mapping):
+        return root.end
+    offset = start[partition]
+    if not root.log_start <= offset <= root.end:
+        raise OffsetOutOfRange(
+            f"{root.ids}: the bucket holds offsets [{root.log_start}, {root.end}), not {offset}; start there, or seal first"
+        )
+    return offset

@@ -1,0 +1,124 @@
+"""The client for programs without a loop, on a node in a thread of its own, from several threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from grpc_api.sdk.blocking import BlockingClient
+from grpc_api.sdk.values import ProducerOptions, ReaderOptions
+from storage_tiers.errors import LeaderNotAvailable, LogError, UnknownTopicOrPartition
+from tests.grpc_api.support import served
+
+UNTIL_END = ReaderOptions(until_end=True)
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """Of a node that runs in another thread's loop."""
+    known: list[str] = []
+    ready, over = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with served(tmp_path / "data") as node:
+            known.append(node.address)
+            ready.set()
+            await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(60)
+    yield known[0]
+    over.set()
+    thread.join()
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[BlockingClient]:
+    with BlockingClient.connect(address) as connected:
+        yield connected
+
+
+def test_what_is_sent_is_read(client: BlockingClient) -> None:
+    client.create_topic("t", partitions=2)
+    with client.producer(ProducerOptions(compression="lz4")) as producer:
+        sent = [producer.send("t", b"%d" % number, key=b"%d" % (number % 5)) for number in range(2000)]
+        producer.flush()
+        assert all(future.done() for future in sent)
+    with client.reader("t", options=UNTIL_END) as reader:
+        found = list(reader)
+    assert sorted(int(message.value or b"") for message in found) == list(range(2000))
+    assert client.offsets("t", "latest") == reader.position
+
+
+def test_threads_share_a_producer(client: BlockingClient) -> None:
+    client.create_topic("t")
+    with client.producer() as producer, ThreadPoolExecutor(4) as pool:
+
+        def send(thread: int) -> list[int]:
+            futures = [producer.send("t", b"%d %d" % (thread, number)) for number in range(300)]
+            return [future.result(30).offset for future in futures]
+
+        offsets = list(pool.map(send, range(4)))
+    assert sorted(offset for each in offsets for offset in each) == list(range(1200))
+    assert all(each == sorted(each) for each in offsets)
+
+
+def test_a_reader_polls_seeks_and_goes_on(client: BlockingClient) -> None:
+    client.create_topic("t")
+    with client.reader("t") as reader:
+        assert reader.poll(0.2) is None
+        with client.producer() as producer:
+            for number in range(10):
+                producer.send("t", b"%d" % number, timestamp=1_700_000_000_000 + number)
+        first = reader.poll(20)
+        assert first is not None
+        assert first.value == b"0"
+        reader.seek({0: 8})
+        assert [next(reader).value, next(reader).value] == [b"8", b"9"]
+        reader.seek(datetime.fromtimestamp(1_700_000_000.003, UTC), partition=0)
+        assert next(reader).value == b"3"
+        assert reader.position == {0: 4}
+
+
+def test_topics_are_managed(client: BlockingClient) -> None:
+    client.create_topic("t", configs={"retention.ms": "1000"})
+    client.add_partitions("t", 3)
+    assert [(topic.name, len(topic.partitions)) for topic in client.topics()] == [("t", 3)]
+    client.alter_configs("t", {"retention.ms": None, "segment.bytes": "2000000"})
+    assert client.configs("t")["segment.bytes"].value == "2000000"
+    with client.producer() as producer:
+        producer.send("t", b"x", partition=1)
+    sealed = client.seal("t")
+    assert [part.tiered_end for part in sealed] == [0, 1, 0]
+    manifests = client.cold_manifests("t")
+    assert [manifest.end for manifest in manifests if not isinstance(manifest, LogError)] == [0, 1, 0]
+    assert [each.end for each in client.cold_ranges("t", 1)] == [1]
+    assert client.delete_records("t", 1, -1) == 1
+    client.delete_topic("t")
+    with pytest.raises(UnknownTopicOrPartition):
+        client.topic("t")
+
+
+def test_errors_come_through_futures_and_calls(client: BlockingClient) -> None:
+    with client.producer() as producer:
+        failed = producer.send("nothing", b"x")
+        with pytest.raises(UnknownTopicOrPartition):
+            failed.result(20)
+    with pytest.raises(UnknownTopicOrPartition), client.reader("nothing") as reader:
+        next(reader)
+
+
+def test_no_node_is_said_in_time_and_leaves_no_thread() -> None:
+    with (
+        pytest.raises(LeaderNotAvailable, match=r"127\.0\.0\.1:1"),
+        BlockingClient.connect("127.0.0.1:1", timeout_s=0.2),
+    ):
+        raise AssertionError("nobody listens there")
+    assert "tidelog-client" not in {thread.name for thread in threading.enumerate()}
