@@ -20,10 +20,11 @@ def create(node: Node, topic: str, partitions: int, configs: dict[str, str]) -> 
     admin.create_topics([NewTopic(topic, partitions, 1, config=configs)])[topic].result(30)
 
 
-def produce(node: Node, topic: str, count: int, **settings: object) -> None:
+def produce(node: Node, topic: str, count: int, *, first: int = 0, **settings: object) -> None:
+    """`count` records, numbered from `first` on."""
     failed: list[object] = []
     producer = Producer({"bootstrap.servers": node.kafka, "linger.ms": 5, "batch.size": 20_000, **settings})
-    for i in range(count):
+    for i in range(first, first + count):
         producer.produce(
             topic,
             key=b"key-%d" % i,
