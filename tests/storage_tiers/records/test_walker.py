@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_tiers.errors import CorruptRecord
+from storage_tiers.errors import CorruptRecord, LogError
 from storage_tiers.records import batch as layout
 from storage_tiers.records import walker
 from storage_tiers.records.batch import read_header, records_payload
 from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.records.checksum import crc32c
 from storage_tiers.records.decoder import decode_batch
 from tests.storage_tiers.records import vectors
 from tests.storage_tiers.records.strategies import NOW_MS, batches, record_lists
@@ -109,6 +110,36 @@ def test_the_walker_accepts_what_the_plain_decoder_reads(batch: bytes, writes: l
     except CorruptRecord:
         read = False
     assert read == (fault == walker.SOUND)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    record_lists,
+    st.lists(st.tuples(st.integers(0, 2**20), st.sampled_from((0, 1, 2, 0x7F, 0x80, 0xFF))), max_size=3),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from((0, NOW_MS - 1000, NOW_MS)),
+)
+def test_a_plain_batch_is_what_all_checks_pass_unchanged(
+    records: list[NewRecord], writes: list[tuple[int, int]], fitting_crc: bool, compacted: bool, earliest: int
+) -> None:
+    batch = bytearray(build_batch(records))
+    for position, value in writes:
+        batch[position % len(batch)] = value
+    if fitting_crc:
+        struct.pack_into(">I", batch, layout.CRC, crc32c(memoryview(batch)[layout.ATTRIBUTES :]))
+    latest = NOW_MS + 3_600_000
+    view = memoryview(batch)
+    found = all_agree("plain_batch", view, view, not compacted, earliest, latest)
+    try:
+        checked = layout.validate(batch, max_bytes=len(batch), compacted=compacted)
+        layout.check_timestamps(checked, now_ms=earliest, before_max_ms=0, after_max_ms=latest - earliest)
+    except LogError:
+        assert found is None
+        return
+    plain = not (checked.attributes or checked.misstated_max_timestamp or checked.base_timestamp < earliest)
+    assert (found is not None) == (plain and checked.lowest_timestamp != -1)
+    assert found is None or found == tuple(checked)
 
 
 @settings(deadline=None, max_examples=300)

@@ -14,6 +14,7 @@ WALK_BETWEEN_GUARDS = """
 import ctypes, mmap, random, struct
 from storage_tiers.errors import CorruptRecord
 from storage_tiers.records import walker
+from storage_tiers.records.checksum import crc32c
 from tests.storage_tiers.records import vectors
 from tests.storage_tiers.records.test_fuzz import mutated
 
@@ -39,6 +40,7 @@ def walk(raw, count):
         for offset in (0, 1, 1 << 62):
             walker.find_batch(room, 0, len(room), offset)
             walker.find_batch(room, 0, len(room), offset, False)
+        walker.plain_batch(room, room, True, 0, 1 << 62)
         walker.scan_batches(room, 0, len(room))
         walker.recover_scan(room, 0, 0, -1)
 
@@ -51,6 +53,9 @@ for _ in range(6000):
     raw = mutated(chance.choice(batches), chance)
     raw = raw[: chance.randrange(1, len(raw) + 1)]
     walk(raw, 3)
+    if len(raw) > 61:
+        struct.pack_into('>ixxxxbI', raw := bytearray(raw), 8, len(raw) - 12, 2, crc32c(raw[21:]))
+        walk(raw, 3)
     walk(raw[61:] or b"x", chance.choice((1, 3, 2**31 - 1)))
 print("inside")
 """
