@@ -175,6 +175,8 @@ class Tiering:
         if not self._is_open or not self._tiered(partition) or partition.reads_blocked is not None:
             return TieringPlan(False, ())
         settings = hot.settings
+        if settings.remote_copy_disable:
+            return TieringPlan(False, ())
         return plan_tiering(
             hot.segments(),
             tier_end=tiered.root.end if tiered.root is not None else 0,
@@ -342,6 +344,8 @@ class Tiering:
             raise InvalidRequest(
                 f"{untiered[0].partition} is not tiered: the node has no store, or remote.storage.enable is false"
             )
+        if any(p.log.hot.settings.remote_copy_disable for p in partitions):
+            raise InvalidRequest(f"{partitions[0].partition.topic} has remote.log.copy.disable=true: nothing is uploaded")
         ends = {p: p.log.end_offset for p in partitions}
         for partition, end in ends.items():
             partition.seal_below = max(partition.seal_below, end)

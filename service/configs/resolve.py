@@ -164,6 +164,7 @@ class Resolver:
             cleanup_compact="compact" in policy,
             cleanup_delete="delete" in policy,
             remote_storage_enable=self._has_store and bool(value("remote.storage.enable")),
+            remote_copy_disable=bool(value("remote.log.copy.disable")),
             min_insync_replicas=number("min.insync.replicas"),
             preallocate=bool(value("preallocate")),
             stored_as=target(

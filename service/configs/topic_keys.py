@@ -177,15 +177,14 @@ _RETENTION = (
         "remote.log.copy.disable",
         _BOOLEAN,
         False,
-        "Stop moving further ranges to the object store; what is there stays readable.",
-        unused="pausing a topic's tiering is not served yet",
+        "Stop moving further ranges to the object store. What is there stays readable, what is not stays on the local disk.",
     ),
     _key(
         "remote.log.delete.on.disable",
         _BOOLEAN,
         False,
         "Delete a topic's ranges in the object store when remote.storage.enable is taken back.",
-        unused="leaving the object store again is not served yet",
+        unused="what is in the object store stays there and readable until retention removes it",
     ),
     _key(
         "tidelog.tier.max.lag.ms",

@@ -45,6 +45,7 @@ class LogSettings:
     cleanup_compact: bool = False
     cleanup_delete: bool = True
     remote_storage_enable: bool = False
+    remote_copy_disable: bool = False
     min_insync_replicas: int = 1
     preallocate: bool = False
     stored_as: Target | None = None
