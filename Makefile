@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Tests that share one Spark session run in one worker; the rest are spread over the cores.
 WORKERS ?= $(shell nproc)
 
-.PHONY: help install run test faults check demo bench bench-kafka proto lock kernels test-tools clean
+.PHONY: help install run test differential faults check demo bench bench-kafka proto lock kernels test-tools clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -67,7 +67,10 @@ check: install  ## ruff, mypy --strict, import-linter
 	@$(BIN)/lint-imports --no-cache
 
 test: test-tools  ## every test, in under 15 minutes on two cores
-	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not faults"
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not faults and not differential"
+
+differential: test-tools  ## every served API beside Apache Kafka 4.2.1, field by field (ARGS=--write-counts)
+	@$(BIN)/pytest -q tests/differential -m differential $(ARGS)
 
 faults: test-tools  ## all kill, power-loss and request-death runs
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m faults

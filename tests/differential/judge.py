@@ -1,0 +1,108 @@
+"""Runs sessions on both brokers, once each, and compares what they answered.
+
+A session is a function of a peer and a version, registered by `session`. It runs for every version of its API that we
+serve, or for those it names. Sessions of APIs that we do not serve do not run; `rules.LATER` has to name those APIs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+
+from kafka_gateway.registry import APIS
+from tests.differential import sessions as session_modules
+from tests.differential.compare import Outcome, Side, compare
+from tests.differential.peer import Exchange, Peer
+from tests.differential.rules import EXPECTED, NORMALISED
+
+Script = Callable[[Peer, int], None]
+
+#: The APIs that we serve, by kio's name: the lowest and the highest version that we answer.
+SERVED = {
+    re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api.name).lower(): (api.key, api.served_from, api.highest) for api in APIS
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    name: str
+    api: str
+    version: int
+    script: Script
+
+    def __str__(self) -> str:
+        return f"{self.name}-v{self.version}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Heard:
+    """What both answered in one session."""
+
+    kafka: Sequence[Exchange]
+    tidelog: Sequence[Exchange]
+    sides: tuple[Side, Side]
+
+
+_REGISTERED: list[Session] = []
+
+
+def session(api: str, *, versions: Sequence[int] | None = None) -> Callable[[Script], Script]:
+    def register(script: Script) -> Script:
+        name = f"{api}-{script.__name__}".replace("_", "-")
+        if api in SERVED:
+            _, low, high = SERVED[api]
+            chosen = range(low, high + 1) if versions is None else versions
+            _REGISTERED.extend(Session(name, api, version, script) for version in chosen)
+        return script
+
+    return register
+
+
+@cache
+def all_sessions() -> tuple[Session, ...]:
+    for module in pkgutil.iter_modules(session_modules.__path__):
+        importlib.import_module(f"{session_modules.__name__}.{module.name}")
+    return tuple(_REGISTERED)
+
+
+class Judge:
+    """`kafka` and `tidelog` are addresses of empty brokers."""
+
+    def __init__(self, kafka: str, tidelog: str) -> None:
+        self._addresses = {"kafka": kafka, "tidelog": tidelog}
+        self._heard: dict[Session, Heard] = {}
+        self._outcomes: dict[Session, Outcome] = {}
+
+    def heard(self, of: Session) -> Heard:
+        if of not in self._heard:
+            (kafka, left), (tidelog, right) = self._play(of, "kafka"), self._play(of, "tidelog")
+            self._heard[of] = Heard(kafka, tidelog, (left, right))
+        return self._heard[of]
+
+    def outcome(self, of: Session) -> Outcome:
+        if of not in self._outcomes:
+            self._outcomes[of] = judged(of, self.heard(of))
+        return self._outcomes[of]
+
+    def _play(self, of: Session, name: str) -> tuple[list[Exchange], Side]:
+        peer = Peer(name, self._addresses[name], str(of))
+        try:
+            of.script(peer, of.version)
+        finally:
+            peer.hang_up()
+        labels = Counter((exchange.api, exchange.version, exchange.label) for exchange in peer.transcript)
+        twice = [label for label, times in labels.items() if times > 1]
+        if twice or not labels:
+            raise ValueError(f"{of}: steps that stand twice, or none at all: {twice}")
+        side = Side(peer.host, peer.port, peer.started_ms, time.time_ns() // 1_000_000, peer.topics)
+        return peer.transcript, side
+
+
+def judged(of: Session, heard: Heard) -> Outcome:
+    return compare(of.name, heard.kafka, heard.tidelog, heard.sides, NORMALISED, EXPECTED)

@@ -1,0 +1,259 @@
+"""One broker as a session sees it: a socket, what was asked, and what was answered.
+
+A session speaks to one peer at a time and may go on with what that peer answered (a topic's id, a producer's epoch), so the
+two transcripts of a session have the same steps and different names. Everything that is asked with `ask`, `tell`, `raw` or
+`pipeline` is in the transcript; what only prepares is not (`create`, `quietly`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tests.differential import wire
+from tests.differential.wire import Tree
+
+ANSWER_SECONDS = 6.0
+#: How long a peer may take to close a connection that it should close.
+CLOSE_SECONDS = 10.0
+SETTLE_SECONDS = 0.15
+_PAUSE_S = 0.01
+#: What stands in the transcript where the peer closed the connection, or where no answer belongs.
+CLOSED: Tree = {"connection": "closed"}
+SILENT: Tree = {"connection": "no answer"}
+
+
+class PeerFailed(AssertionError):
+    """A peer answered what cannot be read, or never came to where it should be."""
+
+
+class PeerSilent(PeerFailed):
+    """A peer neither answered in time nor closed the connection."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """One question and its answer. `label` says what is special about the question, and is unique in its session."""
+
+    api: str
+    version: int
+    label: str
+    answer: Tree
+
+
+class Peer:
+    """`name` says whose answers these are; `prefix` begins every topic that the session makes."""
+
+    def __init__(self, name: str, address: str, prefix: str) -> None:
+        self.name = name
+        self.host, _, port = address.rpartition(":")
+        self.port = int(port)
+        self.prefix = prefix
+        self.started_ms = time.time_ns() // 1_000_000
+        self.transcript: list[Exchange] = []
+        #: Ids of topics made here, and whose they are.
+        self.topics: dict[str, str] = {}
+        self._socket: socket.socket | None = None
+        self._correlation = 0
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+    def ask(self, api: str, version: int, label: str, /, **values: Any) -> Tree:
+        answer = self.quietly(api, version, **values)
+        return self._note(api, version, label, answer)
+
+    def ask_for(self, api: str, version: int, label: str, keep: Callable[[Tree], Tree], /, **values: Any) -> Tree:
+        """Of an answer that tells more than this session's own, what `keep` keeps."""
+        return self._note(api, version, label, keep(self.quietly(api, version, **values)))
+
+    def settle_same(self, api: str, version: int, label: str, /, **values: Any) -> Tree:
+        """Asks until the answer has not changed for a while: what was changed arrives at Kafka's brokers later."""
+        answer = self.quietly(api, version, **values)
+        steady = time.monotonic()
+        while time.monotonic() < steady + SETTLE_SECONDS:
+            time.sleep(_PAUSE_S)
+            again = self.quietly(api, version, **values)
+            if again != answer:
+                answer, steady = again, time.monotonic()
+        return self._note(api, version, label, answer)
+
+    def ask_patiently(self, api: str, version: int, label: str, seconds: float, /, **values: Any) -> Tree:
+        """For what a peer may leave unanswered: that too is an answer, after that time."""
+        self._send(wire.request(api, version, number := self._next(), values))
+        try:
+            answer = self._answer(api, version, number, seconds)
+        except PeerSilent:
+            answer = SILENT
+        return self._note(api, version, label, answer)
+
+    def tell(self, api: str, version: int, label: str, /, **values: Any) -> None:
+        """For what must not be answered: the next request's answer has to be the next answer."""
+        self._send(wire.request(api, version, self._next(), values))
+        follow = self._next()
+        self._send(wire.request("api_versions", 0, follow, {}))
+        frame = self._receive()
+        if frame is None:
+            self._note(api, version, label, CLOSED)
+        elif struct.unpack_from(">i", frame)[0] == follow:
+            self._note(api, version, label, SILENT)
+        else:
+            self._note(api, version, label, {"connection": "an answer"})
+
+    def pipeline(self, api: str, version: int, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Tree]:
+        """All at once; the answers have to come in the same order."""
+        numbers = [self._next() for _ in requests]
+        encoded = [wire.request(api, version, n, dict(v)) for n, (_, v) in zip(numbers, requests, strict=True)]
+        self._send_bytes(b"".join(map(wire.framed, encoded)))
+        return [
+            self._note(api, version, label, self._answer(api, version, number))
+            for number, (label, _) in zip(numbers, requests, strict=True)
+        ]
+
+    def raw(self, label: str, data: bytes, /, api: str = "frames", version: int = 0) -> Tree:
+        """Bytes as they are, size included. Answers are read as `api` v`version`; "frames" expects to be hung up on."""
+        self.hang_up()
+        self._send_bytes(data)
+        frame = self._receive(CLOSE_SECONDS if api == "frames" else ANSWER_SECONDS)
+        if frame is None:
+            return self._note(api, version, label, CLOSED)
+        if api == "frames":
+            self.hang_up()
+            return self._note(api, version, label, {"connection": "an answer", "bytes": len(frame)})
+        return self._note(api, version, label, wire.answer(api, version, frame)[1])
+
+    def quietly(self, api: str, version: int, /, **values: Any) -> Tree:
+        """Asks without a note."""
+        number = self._next()
+        self._send(wire.request(api, version, number, values))
+        return self._answer(api, version, number)
+
+    def hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    # --- what sessions begin with -------------------------------------------------------------------------------------
+    def named(self, name: str) -> str:
+        return f"{self.prefix}-{name}"
+
+    def create(self, name: str = "t", /, partitions: int = 1, **configs: str) -> tuple[str, str]:
+        """A topic that is ready: its name and id. A config's dots are written as underscores."""
+        topic = self.named(name)
+        wanted = {
+            "name": topic,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "configs": [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()],
+        }
+        (created,) = self.quietly("create_topics", 7, topics=[wanted])["topics"]
+        if created["error_code"] != "NONE":
+            raise PeerFailed(f"{self.name}: {topic} was not created: {created}")
+        self.await_partitions(topic, partitions)
+        times = sum(known.startswith(f"{topic} ") for known in self.topics.values()) + 1
+        self.topics[created["topic_id"]] = f"{topic} {times}"
+        return topic, created["topic_id"]
+
+    def delete(self, topic: str) -> None:
+        """Until metadata does not show it any more."""
+        self.quietly("delete_topics", 5, topic_names=[topic])
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while True:
+            (found,) = self.quietly("metadata", 12, topics=[{"name": topic}], allow_auto_topic_creation=False)["topics"]
+            if found["error_code"] == "UNKNOWN_TOPIC_OR_PARTITION":
+                return
+            if time.monotonic() > deadline:
+                raise PeerFailed(f"{self.name}: {topic} was not deleted: {found}")
+            time.sleep(_PAUSE_S)
+
+    def await_partitions(self, topic: str, partitions: int) -> None:
+        """Until every partition's leader says where its log ends: Kafka shows partitions before it leads them."""
+        deadline = time.monotonic() + ANSWER_SECONDS
+        rows = [{"partition_index": index, "timestamp": -1} for index in range(partitions)]
+        while True:
+            (found,) = self.quietly("list_offsets", 6, replica_id=-1, topics=[{"name": topic, "partitions": rows}])[
+                "topics"
+            ]
+            if all(partition["error_code"] == "NONE" for partition in found["partitions"]):
+                return
+            if time.monotonic() > deadline:
+                raise PeerFailed(f"{self.name}: {topic} has no {partitions} partitions: {found}")
+            time.sleep(_PAUSE_S)
+
+    def fill(self, topic_id: str, *batches: bytes, partition: int = 0) -> None:
+        """Appends, each batch with a request of its own."""
+        for batch in batches:
+            answer = self.quietly(
+                "produce",
+                13,
+                acks=-1,
+                topic_data=[{"topic_id": topic_id, "partition_data": [{"index": partition, "records": batch}]}],
+            )
+            code = answer["responses"][0]["partition_responses"][0]["error_code"]
+            if code != "NONE":
+                raise PeerFailed(f"{self.name}: a batch was refused with {code}")
+
+    # --- the socket ---------------------------------------------------------------------------------------------------
+    def _note(self, api: str, version: int, label: str, answer: Tree) -> Tree:
+        self.transcript.append(Exchange(api, version, label, answer))
+        return answer
+
+    def _next(self) -> int:
+        self._correlation += 1
+        return self._correlation
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = socket.create_connection((self.host, self.port), ANSWER_SECONDS)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._socket
+
+    def _send(self, body: bytes) -> None:
+        self._send_bytes(wire.framed(body))
+
+    def _send_bytes(self, data: bytes) -> None:
+        try:
+            self._connected().sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the peer closed before it had read everything; receiving says so
+
+    def _receive(self, seconds: float = ANSWER_SECONDS) -> bytes | None:
+        """An answer without its size, None where the peer closed. The connection is then gone."""
+        connection = self._connected()
+        connection.settimeout(seconds)
+        try:
+            head = self._exactly(connection, 4)
+            frame = None if head is None else self._exactly(connection, struct.unpack(">i", head)[0])
+        except TimeoutError:
+            self.hang_up()
+            raise PeerSilent(f"{self.name} neither answers nor closes the connection in {seconds} s") from None
+        if frame is None:
+            self.hang_up()
+        return frame
+
+    @staticmethod
+    def _exactly(connection: socket.socket, count: int) -> bytes | None:
+        data = bytearray()
+        while len(data) < count:
+            try:
+                part = connection.recv(min(count - len(data), 1 << 20))
+            except ConnectionResetError:
+                return None
+            if not part:
+                return None
+            data += part
+        return bytes(data)
+
+    def _answer(self, api: str, version: int, number: int, seconds: float = ANSWER_SECONDS) -> Tree:
+        frame = self._receive(seconds)
+        if frame is None:
+            return CLOSED
+        try:
+            correlation, answer = wire.answer(api, version, frame)
+        except Exception as error:
+            raise PeerFailed(f"{self.name}: {api} v{version}: {error!r} in {frame[:200].hex()}") from error
+        if correlation != number:
+            raise PeerFailed(f"{self.name}: answer {correlation} came where {number} was due")
+        return answer

@@ -1,0 +1,345 @@
+"""What may differ between the two brokers' answers: three tables, and nothing else.
+
+`NORMALISED`: fields whose value each broker chooses by itself, and what of them is compared all the same.
+`ON_PURPOSE`: answers of ours that are meant to differ, with the reason that docs/compatibility.md gives users.
+`LATER`: what Kafka serves and we do not yet.
+Paths have no indexes; rows of a list in any order are named by their key in angle brackets. Patterns are fnmatch's.
+Every row has to be met in a complete run: a row that meets nothing fails it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+
+class _Marker(enum.Enum):
+    ABSENT = "(absent)"
+    ANY = "(anything)"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+#: Stands for a field or a row that one side does not have.
+ABSENT = _Marker.ABSENT
+#: In a row of `ON_PURPOSE`: whatever it is.
+ANY = _Marker.ANY
+
+
+class Kind(enum.Enum):
+    IDENTITY = "the same name for the same thing, another for another, throughout a session"
+    WALL_CLOCK = "a time within the run, where the other has one"
+    TEXT = "words, where the other has words; null and empty are told apart"
+    OWN_ADDRESS = "its own host or port"
+    POSITIVE = "above zero, where the other's is"
+    ANY_ORDER = "the same rows in any order"
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalised:
+    """`key`: of IDENTITY the kind of thing, of ANY_ORDER the field (or `a+b`) that names a row."""
+
+    api: str
+    path: str
+    kind: Kind
+    key: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class OnPurpose:
+    """`where` is a pattern of "session: label"."""
+
+    api: str
+    path: str
+    kafka: Any
+    tidelog: Any
+    reason: str
+    where: str = "*"
+
+
+@dataclasses.dataclass(frozen=True)
+class Later:
+    key: int
+    name: str
+    what: str
+
+
+NORMALISED = (
+    Normalised("*", "*error_message", Kind.TEXT),
+    Normalised("*", "*topic_id", Kind.IDENTITY, "topic id"),
+    Normalised("*", "cluster_id", Kind.IDENTITY, "cluster id"),
+    Normalised("*", "brokers.host", Kind.OWN_ADDRESS),
+    Normalised("*", "brokers.port", Kind.OWN_ADDRESS),
+    Normalised("*", "*producer_id", Kind.IDENTITY, "producer id"),
+    Normalised("produce", "responses", Kind.ANY_ORDER, "name+topic_id"),
+    Normalised("produce", "responses.*partition_responses", Kind.ANY_ORDER, "index"),
+    Normalised("produce", "responses.*.log_append_time", Kind.WALL_CLOCK),
+    Normalised("fetch", "session_id", Kind.IDENTITY, "fetch session"),
+    Normalised("fetch", "responses.partitions.records.max_timestamp", Kind.WALL_CLOCK),
+    Normalised("list_offsets", "topics", Kind.ANY_ORDER, "name"),
+    Normalised("list_offsets", "topics.*partitions", Kind.ANY_ORDER, "partition_index"),
+    Normalised("metadata", "topics", Kind.ANY_ORDER, "name"),
+    Normalised("metadata", "topics.*partitions", Kind.ANY_ORDER, "partition_index"),
+    Normalised("api_versions", "supported_features", Kind.ANY_ORDER, "name"),
+    Normalised("api_versions", "finalized_features", Kind.ANY_ORDER, "name"),
+    Normalised("api_versions", "finalized_features_epoch", Kind.POSITIVE),
+    Normalised("api_versions", "api_keys", Kind.ANY_ORDER, "api_key"),
+    Normalised("create_topics", "topics.configs", Kind.ANY_ORDER, "name"),
+    Normalised("delete_records", "topics.partitions", Kind.ANY_ORDER, "partition_index"),
+    Normalised("describe_configs", "results.configs", Kind.ANY_ORDER, "name"),
+    Normalised("describe_configs", "results.configs.*.documentation", Kind.TEXT),
+    Normalised("delete_topics", "responses", Kind.ANY_ORDER, "name+topic_id"),
+    Normalised("create_partitions", "results", Kind.ANY_ORDER, "name"),
+    Normalised("describe_log_dirs", "results.log_dir", Kind.IDENTITY, "log directory"),
+    Normalised("describe_log_dirs", "results.topics.partitions", Kind.ANY_ORDER, "partition_index"),
+    Normalised("describe_log_dirs", "results.usable_bytes", Kind.POSITIVE),
+    Normalised("describe_log_dirs", "results.total_bytes", Kind.POSITIVE),
+    Normalised("alter_replica_log_dirs", "results.partitions", Kind.ANY_ORDER, "partition_index"),
+    Normalised("describe_quorum", "topics.partitions.leader_epoch", Kind.POSITIVE),
+    Normalised("describe_quorum", "topics.partitions.high_watermark", Kind.POSITIVE),
+    Normalised("describe_quorum", "topics.partitions.current_voters.log_end_offset", Kind.POSITIVE),
+    Normalised("describe_quorum", "topics.partitions.current_voters.*timestamp", Kind.WALL_CLOCK),
+    Normalised("describe_quorum", "nodes.listeners.host", Kind.OWN_ADDRESS),
+)
+
+_WORDS = "every refusal says in words what is wrong; Kafka leaves the words out of many"
+_PRECISE = "Kafka fails unexpectedly and says UNKNOWN_SERVER_ERROR; tidelog says what is wrong with the request"
+_EMPTY = "a topic that is asked for with no partitions is answered with none; Kafka leaves it out of the answer"
+_TIERED = (
+    "the bucket keeps history, so topics are tiered and the local disk holds their tail only (README, Configuration)"
+)
+_OURS = "a config of tidelog's own"
+_ELR = "Kafka 4.2 sets this default by itself for eligible leader replicas (KIP-966), which one replica does not need"
+_CUT = "what lies about its length was damaged on its way: with CORRUPT_MESSAGE the producer sends it again"
+_LIMIT = "a negative limit counts as 0, which means at least one batch; Kafka fails unexpectedly"
+_ENCODER = "another library compresses: the bytes differ, the records do not"
+_ISOLATION = "an isolation level that does not exist is INVALID_REQUEST for the whole answer; Kafka fails unexpectedly"
+_COLLIDE = "names that collide as metrics are refused also when they are created by one request"
+_FEATURES = "a feature of Kafka's own controllers and clients, or of work to come; nothing here acts on it"
+_TYPO = (
+    "a config that nothing knows is refused, so that a misspelt one is not taken for set; Kafka keeps it for plugins"
+)
+_AT_ONCE = "a topic that is created by asking for it is there when the answer is; Kafka's clients have to ask again"
+
+ON_PURPOSE: tuple[OnPurpose, ...] = (
+    # --- records
+    OnPurpose("produce", "responses.*.error_message", None, "<text>", _WORDS),
+    OnPurpose("produce", "responses.<*>", ABSENT, ANY, _EMPTY, "*: no partition"),
+    OnPurpose("produce", "responses.*.error_code", "UNKNOWN_SERVER_ERROR", ANY, _PRECISE),
+    OnPurpose("produce", "responses.*.error_code", "INVALID_RECORD", "CORRUPT_MESSAGE", _CUT, "*cut off"),
+    OnPurpose(
+        "produce",
+        "connection",
+        "no answer",
+        "answered",
+        "null records are refused; Kafka leaves the request without any answer",
+        "produce-null-records: null",
+    ),
+    OnPurpose(
+        "produce",
+        "responses.*",
+        ANY,
+        ANY,
+        "bytes behind the last whole batch are refused; Kafka drops them and says that all is well",
+        "produce-odd: bytes behind",
+    ),
+    OnPurpose(
+        "produce",
+        "responses.*",
+        ANY,
+        ANY,
+        "attribute bits without a meaning are refused, so that they can be given one; Kafka stores them",
+        "produce-odd: unknown attributes",
+    ),
+    OnPurpose(
+        "produce",
+        "responses.*.log_append_time",
+        ANY,
+        None,
+        "a repeated batch is answered as it was at first; Kafka names its largest timestamp as the time of appending",
+        "produce-sequences*",
+    ),
+    OnPurpose(
+        "produce",
+        "responses.*.error_code",
+        "INVALID_PRODUCER_EPOCH",
+        "INVALID_RECORD",
+        "a producer id without an epoch is no stale epoch but a malformed batch",
+        "produce-sequences: epoch of -1",
+    ),
+    OnPurpose(
+        "produce",
+        "responses.*.error_code",
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        "INVALID_RECORD",
+        "a transactional batch is malformed while there are no transactions",
+        "produce-damaged: transactional without producer",
+    ),
+    OnPurpose(
+        "fetch", "responses.partitions.records.length", ANY, ANY, _ENCODER, "produce-compression-of-the-topic: *"
+    ),
+    OnPurpose(
+        "fetch", "responses.partitions.records.payload", ANY, ANY, _ENCODER, "produce-compression-of-the-topic: *"
+    ),
+    OnPurpose("fetch", "responses.partitions*", ANY, ANY, _LIMIT, "fetch-limits: -1 *"),
+    OnPurpose("fetch", "error_code", "UNKNOWN_SERVER_ERROR", "INVALID_REQUEST", _ISOLATION, "fetch-isolation: *"),
+    OnPurpose("fetch", "responses*", ANY, ANY, _ISOLATION, "fetch-isolation: level [-2]*"),
+    # --- offsets
+    OnPurpose(
+        "list_offsets",
+        "topics.<*>.partitions.<*>.*",
+        -1,
+        0,
+        "topics are tiered, so the earliest record that waits for its upload has an offset",
+        "list-offsets-special-timestamps: -6*",
+    ),
+    OnPurpose(
+        "list_offsets",
+        "topics.<*>",
+        ABSENT,
+        ANY,
+        "a topic that is asked for twice is answered twice; Kafka merges its rows",
+        "list-offsets-wrong: twice",
+    ),
+    OnPurpose("list_offsets", "topics.<*>", ABSENT, ANY, _EMPTY, "list-offsets-wrong: no partition"),
+    OnPurpose("list_offsets", "topics.*.error_code", "UNKNOWN_SERVER_ERROR", "INVALID_REQUEST", _PRECISE),
+    OnPurpose(
+        "list_offsets",
+        "topics.*",
+        ANY,
+        ANY,
+        "the record of the largest timestamp is one that can still be read; Kafka names deleted ones too",
+        "list-offsets-after-deleting-records: -3",
+    ),
+    # --- topics
+    OnPurpose("create_topics", "topics.configs.<remote.storage.enable>.value", "false", "true", _TIERED),
+    OnPurpose("create_topics", "topics.configs.<local.retention.*>.value", "-2", ANY, _TIERED),
+    OnPurpose("create_topics", "topics.configs.<tidelog.*>", ABSENT, ANY, _OURS),
+    OnPurpose("create_topics", "topics.configs.<min.insync.replicas>.config_source", 3, 5, _ELR),
+    OnPurpose("create_topics", "topics.*", ANY, ANY, _COLLIDE, "create-topics-names-that-collide: both at once"),
+    OnPurpose(
+        "delete_topics",
+        "responses*",
+        ANY,
+        ANY,
+        "one topic under its name and its id is deleted once, and both rows are answered; Kafka refuses the request",
+        "delete-topics-deleted-by-id: by name and by id",
+    ),
+    OnPurpose("metadata", "topics.<*>.*", ANY, ANY, _AT_ONCE, "metadata-made-by-asking: the first time"),
+    OnPurpose("metadata", "*error_code", "UNKNOWN_SERVER_ERROR", "INVALID_REQUEST", _PRECISE),
+    # --- configs
+    OnPurpose("describe_configs", "results.configs.<remote.storage.enable>.value", "false", "true", _TIERED),
+    OnPurpose("describe_configs", "results.configs.<local.retention.*>.value", "-2", ANY, _TIERED),
+    OnPurpose("describe_configs", "results.configs.<local.retention.*>.synonyms.value", "-2", ANY, _TIERED),
+    OnPurpose("describe_configs", "results.configs.<tidelog.*>", ABSENT, ANY, _OURS),
+    OnPurpose("describe_configs", "results.configs.<min.insync.replicas>.*source", 3, 5, _ELR),
+    OnPurpose("describe_configs", "results.configs.<min.insync.replicas>.synonyms.length", 2, 1, _ELR),
+    OnPurpose("describe_configs", "results.configs.<min.insync.replicas>.synonyms", ANY, ABSENT, _ELR),
+    OnPurpose(
+        "describe_configs", "results.configs.<min.insync.replicas>", ANY, ABSENT, _ELR, "*: the cluster's default"
+    ),
+    OnPurpose("describe_configs", "results.error_message", "", "<text>", _WORDS),
+    OnPurpose("describe_configs", "results.configs.<no.such.key>", ANY, ABSENT, _TYPO),
+    OnPurpose("incremental_alter_configs", "responses.error_code", "UNKNOWN_SERVER_ERROR", ANY, _PRECISE),
+    OnPurpose("incremental_alter_configs", "responses.error_message", None, "<text>", _WORDS),
+    OnPurpose(
+        "incremental_alter_configs",
+        "responses.error_code",
+        "NONE",
+        "INVALID_CONFIG",
+        _TYPO,
+        "incremental-alter-configs-broker-configs: *",
+    ),
+    OnPurpose(
+        "alter_configs",
+        "connection",
+        "no answer",
+        "answered",
+        "a resource that stands twice is refused; Kafka leaves the request without any answer",
+        "alter-configs-a-topic-twice: twice",
+    ),
+    # --- the node
+    OnPurpose("alter_replica_log_dirs", "results*", ANY, ANY, _EMPTY, "*: no partition"),
+    OnPurpose("api_versions", "finalized_features.<*>", ANY, ABSENT, _FEATURES),
+    OnPurpose("api_versions", "supported_features.<*>.max_version", ANY, 0, _FEATURES),
+    OnPurpose(
+        "api_versions",
+        "supported_features.<metadata.version>.min_version",
+        7,
+        29,
+        "there are no older forms of the metadata to go back to",
+    ),
+    OnPurpose(
+        "describe_quorum",
+        "nodes.listeners.*",
+        ANY,
+        ANY,
+        "one listener serves clients and controller alike",
+    ),
+)
+
+_GROUPS = "consumer groups"
+_TRANSACTIONS = "transactions"
+_SECURITY = "security: SASL, ACLs, SCRAM, delegation tokens"
+_SHARE = "share groups (queues)"
+_CLUSTER = "a cluster: replicas, moving partitions, voters"
+
+LATER = (
+    Later(8, "OffsetCommit", _GROUPS),
+    Later(9, "OffsetFetch", _GROUPS),
+    Later(10, "FindCoordinator", _GROUPS),
+    Later(11, "JoinGroup", _GROUPS),
+    Later(12, "Heartbeat", _GROUPS),
+    Later(13, "LeaveGroup", _GROUPS),
+    Later(14, "SyncGroup", _GROUPS),
+    Later(15, "DescribeGroups", _GROUPS),
+    Later(16, "ListGroups", _GROUPS),
+    Later(17, "SaslHandshake", _SECURITY),
+    Later(24, "AddPartitionsToTxn", _TRANSACTIONS),
+    Later(25, "AddOffsetsToTxn", _TRANSACTIONS),
+    Later(26, "EndTxn", _TRANSACTIONS),
+    Later(27, "WriteTxnMarkers", _TRANSACTIONS),
+    Later(28, "TxnOffsetCommit", _TRANSACTIONS),
+    Later(29, "DescribeAcls", _SECURITY),
+    Later(30, "CreateAcls", _SECURITY),
+    Later(31, "DeleteAcls", _SECURITY),
+    Later(36, "SaslAuthenticate", _SECURITY),
+    Later(38, "CreateDelegationToken", _SECURITY),
+    Later(39, "RenewDelegationToken", _SECURITY),
+    Later(40, "ExpireDelegationToken", _SECURITY),
+    Later(41, "DescribeDelegationToken", _SECURITY),
+    Later(42, "DeleteGroups", _GROUPS),
+    Later(47, "OffsetDelete", _GROUPS),
+    Later(48, "DescribeClientQuotas", "quotas"),
+    Later(49, "AlterClientQuotas", "quotas"),
+    Later(50, "DescribeUserScramCredentials", _SECURITY),
+    Later(51, "AlterUserScramCredentials", _SECURITY),
+    Later(65, "DescribeTransactions", _TRANSACTIONS),
+    Later(66, "ListTransactions", _TRANSACTIONS),
+    Later(68, "ConsumerGroupHeartbeat", _GROUPS),
+    Later(69, "ConsumerGroupDescribe", _GROUPS),
+    Later(76, "ShareGroupHeartbeat", _SHARE),
+    Later(77, "ShareGroupDescribe", _SHARE),
+    Later(78, "ShareFetch", _SHARE),
+    Later(79, "ShareAcknowledge", _SHARE),
+    Later(80, "AddRaftVoter", _CLUSTER),
+    Later(81, "RemoveRaftVoter", _CLUSTER),
+    Later(83, "InitializeShareGroupState", _SHARE),
+    Later(84, "ReadShareGroupState", _SHARE),
+    Later(85, "WriteShareGroupState", _SHARE),
+    Later(86, "DeleteShareGroupState", _SHARE),
+    Later(87, "ReadShareGroupStateSummary", _SHARE),
+    Later(88, "StreamsGroupHeartbeat", "streams groups"),
+    Later(89, "StreamsGroupDescribe", "streams groups"),
+    Later(90, "DescribeShareGroupOffsets", _SHARE),
+    Later(91, "AlterShareGroupOffsets", _SHARE),
+    Later(92, "DeleteShareGroupOffsets", _SHARE),
+)
+
+#: The tables as the comparison takes them: an API of later work is one that we do not advertise.
+EXPECTED = (
+    *ON_PURPOSE,
+    *(OnPurpose("api_versions", f"api_keys.<{api.key}>", ANY, ABSENT, api.what) for api in LATER),
+)
