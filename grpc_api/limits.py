@@ -9,6 +9,9 @@ KEEPALIVE_MS = 30_000
 #: Clients may ask as often as this, also between calls.
 MIN_CLIENT_PING_MS = 10_000
 MAX_STREAMS_PER_CONNECTION = 1024
+#: What a stream's sender may be ahead of its receiver, in bytes. gRPC would let it grow with the speed of the link: on
+#: loopback to tens of megabytes for each stream that nobody reads.
+STREAM_WINDOW_BYTES = 4 << 20
 
 Options = tuple[tuple[str, int], ...]
 
@@ -18,6 +21,8 @@ _BOTH_ENDS: Options = (
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
     ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.lookahead_bytes", STREAM_WINDOW_BYTES),
+    ("grpc.http2.bdp_probe", 0),
 )
 SERVER_OPTIONS: Options = (
     *_BOTH_ENDS,

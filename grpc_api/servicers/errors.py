@@ -13,9 +13,11 @@ from functools import wraps
 from typing import Any, TypeVar
 
 import grpc
+import grpc.aio
 
 from grpc_api.messages.errors import meaning, trailing_metadata
-from storage_tiers.errors import LogError
+from grpc_api.servicers.malformed import Malformed
+from storage_tiers.errors import InvalidRequest, LogError
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +33,8 @@ def answers_errors(method: Method[Servicer, Request, Response]) -> Method[Servic
     @wraps(method)
     async def answered(self: Servicer, request: Request, context: Any) -> Response:
         async with _ending(method.__qualname__, context):
-            return await method(self, request, context)
-        raise AssertionError("abort always raises")
+            return await method(self, well_formed(request), context)
+        raise AssertionError("not reached")
 
     return answered
 
@@ -43,9 +45,16 @@ def ends_with_errors(method: Callable[[Servicer, Request, Any], Awaitable[None]]
     @wraps(method)
     async def written(self: Servicer, request: Request, context: Any) -> None:
         async with _ending(method.__qualname__, context):
-            await method(self, request, context)
+            await method(self, well_formed(request), context)
 
     return written
+
+
+def well_formed(request: Request) -> Request:
+    """The request; InvalidRequest for bytes that were none."""
+    if isinstance(request, Malformed):
+        raise InvalidRequest(request.reason)
+    return request
 
 
 @asynccontextmanager
@@ -56,6 +65,8 @@ async def _ending(name: str, context: Any) -> AsyncIterator[None]:
         await context.abort(meaning(error).status, str(error), trailing_metadata(error))
     except (asyncio.CancelledError, grpc.aio.AbortError):
         raise
+    except grpc.aio.InternalError as error:
+        log.debug("%s: the caller left while it was answered (%s)", name, error)
     except Exception:
         log.exception("%s failed", name)
         await context.abort(grpc.StatusCode.INTERNAL, "the node met a defect of its own; its log has the details")

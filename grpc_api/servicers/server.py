@@ -32,7 +32,9 @@ async def serve_grpc(core: Core, host: str, port: int) -> GrpcServer:
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
 
-    server = grpc.aio.server(options=SERVER_OPTIONS)
+    from grpc_api.servicers.malformed import MalformedRequests
+
+    server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=(MalformedRequests(),))
     services = _add_servicers(core, server)
     status = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)

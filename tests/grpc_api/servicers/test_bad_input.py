@@ -1,0 +1,263 @@
+"""Wrong calls over a real channel: a precise status with its detail, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from grpc_api.channel import open_channel
+from grpc_api.limits import MAX_MESSAGE_BYTES
+from grpc_api.messages.errors import detail_in
+from grpc_api.messages.log import MAX_PARTITIONS
+from grpc_api.proto import cold_pb2, configs_pb2, log_pb2, offsets_pb2, topics_pb2
+from grpc_api.proto.cold_pb2_grpc import ColdStub
+from grpc_api.proto.configs_pb2_grpc import ConfigsStub
+from grpc_api.proto.log_pb2_grpc import LogStub
+from grpc_api.proto.offsets_pb2_grpc import OffsetsStub
+from grpc_api.proto.topics_pb2_grpc import TopicsStub
+from tests.grpc_api.support import Served
+from tests.service.broker.support import batch, until
+
+CODES = grpc.StatusCode
+
+
+@pytest.fixture
+async def channel(node: Served) -> AsyncIterator[Any]:
+    await node.node.create("t")
+    async with open_channel(node.address) as opened:
+        yield opened
+
+
+def many(count: int) -> list[log_pb2.Append]:
+    return [log_pb2.Append(topic="t", partition=0)] * count
+
+
+WRONG: list[tuple[str, Any, Any, grpc.StatusCode, str]] = [
+    (
+        "Topics.Describe",
+        TopicsStub,
+        topics_pb2.DescribeTopicsRequest(topic_ids=[b"x"]),
+        CODES.INVALID_ARGUMENT,
+        "16 bytes",
+    ),
+    (
+        "Topics.Describe",
+        TopicsStub,
+        topics_pb2.DescribeTopicsRequest(all=True, names=["t"]),
+        CODES.INVALID_ARGUMENT,
+        "not for both",
+    ),
+    (
+        "Topics.CreatePartitions",
+        TopicsStub,
+        topics_pb2.CreatePartitionsRequest(topic="t", count=-5),
+        CODES.INVALID_ARGUMENT,
+        "",
+    ),
+    (
+        "Topics.CreatePartitions",
+        TopicsStub,
+        topics_pb2.CreatePartitionsRequest(topic="nothing", count=5),
+        CODES.NOT_FOUND,
+        "",
+    ),
+    (
+        "Topics.Create",
+        TopicsStub,
+        topics_pb2.CreateTopicsRequest(
+            topics=[topics_pb2.NewTopic(name="u", configs=[topics_pb2.NewTopicConfig(name="a")] * 2)]
+        ),
+        CODES.INVALID_ARGUMENT,
+        "twice",
+    ),
+    (
+        "Configs.Describe",
+        ConfigsStub,
+        configs_pb2.DescribeConfigsRequest(resource=configs_pb2.Resource(kind=77)),
+        CODES.INVALID_ARGUMENT,
+        "kind 77",
+    ),
+    (
+        "Configs.Alter",
+        ConfigsStub,
+        configs_pb2.AlterConfigsRequest(
+            resource=configs_pb2.Resource(kind=2, name="t"),
+            alterations=[configs_pb2.ConfigAlteration(name="retention.ms", operation=9, value="1")],
+        ),
+        CODES.INVALID_ARGUMENT,
+        "operation 9",
+    ),
+    (
+        "Configs.Alter",
+        ConfigsStub,
+        configs_pb2.AlterConfigsRequest(
+            resource=configs_pb2.Resource(kind=2, name="t"),
+            alterations=[configs_pb2.ConfigAlteration(name="retention.ms", value="soon")],
+        ),
+        CODES.INVALID_ARGUMENT,
+        "retention.ms",
+    ),
+    (
+        "Offsets.List",
+        OffsetsStub,
+        offsets_pb2.ListOffsetsRequest(
+            queries=[
+                offsets_pb2.OffsetQuery(topic="t", isolation=4)  # type: ignore[arg-type]
+            ]
+        ),
+        CODES.INVALID_ARGUMENT,
+        "isolation 4",
+    ),
+    (
+        "Offsets.DeleteRecords",
+        OffsetsStub,
+        offsets_pb2.DeleteRecordsRequest(topic="t", before_offset=99),
+        CODES.OUT_OF_RANGE,
+        "99",
+    ),
+    (
+        "Offsets.ForLeaderEpoch",
+        OffsetsStub,
+        offsets_pb2.EpochEndRequest(topic="t", partition=5),
+        CODES.NOT_FOUND,
+        "t-5",
+    ),
+    ("Cold.Manifests", ColdStub, cold_pb2.ManifestsRequest(topic="nothing"), CODES.NOT_FOUND, "nothing"),
+    (
+        "Log.Produce",
+        LogStub,
+        log_pb2.ProduceRequest(appends=many(MAX_PARTITIONS + 1)),
+        CODES.INVALID_ARGUMENT,
+        f"at most {MAX_PARTITIONS}",
+    ),
+    (
+        "Log.InitProducerId",
+        LogStub,
+        log_pb2.InitProducerIdRequest(transactional_id="mine"),
+        CODES.INVALID_ARGUMENT,
+        "transaction",
+    ),
+    ("Log.Fetch", LogStub, log_pb2.FetchRequest(max_wait_ms=-1), CODES.INVALID_ARGUMENT, "max_wait_ms"),
+]
+
+
+@pytest.mark.parametrize(("method", "stub", "request_", "code", "words"), WRONG)
+async def test_a_wrong_call_ends_with_status_and_detail(
+    node: Served, channel: Any, method: str, stub: Any, request_: Any, code: grpc.StatusCode, words: str
+) -> None:
+    version = node.node.node.metadata.last_index
+
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await getattr(stub(channel), method.partition(".")[2])(request_)
+
+    detail = detail_in(refused.value.trailing_metadata())
+    assert refused.value.code() is code
+    assert detail is not None
+    assert words in detail.message
+    assert detail.kafka_error
+    assert node.node.node.metadata.last_index == version
+    assert node.hot("t").end_offset == 0
+
+
+async def test_a_message_beyond_the_bound_is_refused_with_both_sizes(node: Served, channel: Any) -> None:
+    huge = log_pb2.ProduceRequest(appends=[log_pb2.Append(topic="t", partition=0, batch=bytes(MAX_MESSAGE_BYTES + 1))])
+    async with grpc.aio.insecure_channel(node.address, options=[("grpc.max_send_message_length", -1)]) as unbounded:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await LogStub(unbounded).Produce(huge)
+    assert refused.value.code() is CODES.RESOURCE_EXHAUSTED
+    assert str(MAX_MESSAGE_BYTES) in (refused.value.details() or "")
+    answer = await LogStub(channel).Produce(
+        log_pb2.ProduceRequest(appends=[log_pb2.Append(topic="t", partition=0, batch=batch(b"x"))])
+    )
+    assert answer.results[0].base_offset == 0
+
+
+async def test_bytes_that_are_no_message_are_refused(node: Served, channel: Any) -> None:
+    for method in ("Log/Produce", "Topics/Create", "Cold/Manifests"):
+        call = channel.unary_unary(f"/tidelog.v1.{method}", request_serializer=None, response_deserializer=None)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call(b"\xff\xff\xff\xff\x07 no message at all")
+        detail = detail_in(refused.value.trailing_metadata())
+        assert refused.value.code() is CODES.INVALID_ARGUMENT
+        assert detail is not None
+        assert "cannot be parsed" in detail.message
+    stream = channel.stream_stream("/tidelog.v1.Log/ProduceStream")()
+    await stream.write(b"\xff\xff\xff\xff\x07")
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stream.read()
+    assert refused.value.code() is CODES.INVALID_ARGUMENT
+    assert node.hot("t").end_offset == 0
+
+
+async def test_an_unknown_method_is_unimplemented(channel: Any) -> None:
+    call = channel.unary_unary("/tidelog.v1.Log/Erase", request_serializer=None, response_deserializer=None)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await call(b"")
+    assert refused.value.code() is CODES.UNIMPLEMENTED
+
+
+def waiting(node: Served) -> int:
+    from storage_tiers.types import TopicPartition
+
+    return len(node.node.node.partitions.get(TopicPartition("t", 0)).waiters)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_deadline_ends_the_read_on_the_node_too(node: Served, channel: Any, stream: bool) -> None:
+    wanted = log_pb2.FetchPartition(topic="t", partition=0, max_bytes=1000)
+    request = log_pb2.FetchRequest(partitions=[wanted], max_wait_ms=60_000, min_bytes=1, max_bytes=1000)
+    log = LogStub(channel)
+    call: Any = log.FetchStream(request, timeout=2) if stream else log.Fetch(request, timeout=2)
+    outcome = asyncio.ensure_future(_drain(call) if stream else _answer(call))
+    await until(lambda: waiting(node) == 1)
+    with pytest.raises(grpc.aio.AioRpcError) as late:
+        await outcome
+    assert late.value.code() is CODES.DEADLINE_EXCEEDED
+    await until(lambda: waiting(node) == 0)
+
+
+async def _drain(call: Any) -> None:
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
+async def _answer(call: Any) -> None:
+    await call
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, 1e-9])
+async def test_a_deadline_that_has_passed_does_nothing(node: Served, channel: Any, timeout: float) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as late:
+        await TopicsStub(channel).Create(
+            topics_pb2.CreateTopicsRequest(topics=[topics_pb2.NewTopic(name="late")]), timeout=timeout
+        )
+    assert late.value.code() is CODES.DEADLINE_EXCEEDED
+    assert [topic.name for topic in node.node.core.topics.describe()] == ["t"]  # type: ignore[union-attr]
+
+
+async def test_watchers_that_leave_are_forgotten(channel: Any, node: Served) -> None:
+    tasks = len(asyncio.all_tasks())
+    calls = [TopicsStub(channel).Watch(topics_pb2.WatchRequest()) for _ in range(10)]
+    for call in calls:
+        update = await call.read()
+        assert [topic.name for topic in update.topics] == ["t"]
+    await node.node.create("u")
+    for call in calls:
+        update = await call.read()
+        assert ([topic.name for topic in update.topics], update.complete) == (["u"], False)
+        call.cancel()
+    await until(lambda: len(asyncio.all_tasks()) <= tasks)
+
+
+async def test_a_deleted_topic_is_a_change_like_any(channel: Any, node: Served) -> None:
+    call = TopicsStub(channel).Watch(topics_pb2.WatchRequest())
+    (topic,) = (await call.read()).topics
+    await node.node.core.topics.delete(["t"])
+    update = await call.read()
+    assert list(update.deleted_topic_ids) == [topic.topic_id]
+    call.cancel()
