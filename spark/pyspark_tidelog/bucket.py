@@ -8,17 +8,18 @@ one moment; each manifest is of its own commit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark_tidelog.options import OptionError, ReadOptions
 from storage_tiers.cold import keys, sidecar
-from storage_tiers.cold.manifest import Entry, Ids, Page, PageRef, Root, State, first_root
+from storage_tiers.cold.lookup import state_at
+from storage_tiers.cold.manifest import NEVER, Entry, Ids, Page, PageRef, Root, State, first_root
 from storage_tiers.cold.manifest_json import decode, decode_page
 from storage_tiers.cold.object_store import BlockingObjectStore
 from storage_tiers.cold.sidecar import Sidecar
 from storage_tiers.cold.stores.locate import StoreLocation, open_blocking_store
 from storage_tiers.cold.topic_file import TopicState, decode_topic
-from storage_tiers.errors import TierCorrupt, TierObjectMissing
+from storage_tiers.errors import InvalidRequest, TierCorrupt, TierObjectMissing
 from storage_tiers.types import TopicId
 
 #: Names that an error lists at most.
@@ -131,6 +132,44 @@ class Bucket:
         if root.state is State.DELETED:
             raise OptionError(f"{ids} of topic id {ids.topic_id} was deleted")
         return root
+
+    def root_at(self, ids: Ids, commit: int) -> Root:
+        """The manifest as of one of its commits. OptionError if that has not happened, or is not whole any more.
+
+        Log start of a past commit is known where it is pinned; else it is where its first range begins, or what log start is
+        now if that cuts this very range.
+        """
+        root = self.root(ids)
+        if commit == root.commit:
+            return root
+        pages: dict[str, Page] = {}
+
+        def load_page(ref: PageRef) -> Page:
+            if ref.key not in pages:
+                pages[ref.key] = self.page(ids, ref)
+            return pages[ref.key]
+
+        try:
+            entries = state_at(root, load_page, commit)
+        except InvalidRequest as error:
+            raise OptionError(f"snapshotCommit {commit} cannot be read: {error}") from None
+        pin = next((pin for pin in root.pins if pin.commit == commit), None)
+        first = entries[0] if entries else None
+        start = 0 if first is None else first.base
+        if pin is not None:
+            start = pin.log_start
+        elif first is not None and first.base < root.log_start < first.end:
+            start = root.log_start
+        newest = max((entry.added for entry in entries), default=NEVER)
+        return replace(
+            root,
+            commit=commit,
+            committed_at=newest.time_ms,
+            log_start=start,
+            end=entries[-1].end if entries else start,
+            entries=tuple(entries),
+            pages=(),
+        )
 
     def page(self, ids: Ids, ref: PageRef) -> Page:
         return decode_page(self.store.get(ref.key).data, ids, ref)

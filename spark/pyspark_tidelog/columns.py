@@ -1,24 +1,9 @@
-"""The columns of a topic: those of Spark's Kafka source, in its order.
-
-`.schema(...)` prunes: any of them, in any order, with their own types. What is left out is neither built nor sent to
-Spark, which prunes nothing itself in a Python data source.
-"""
+"""The columns of a topic, those of Spark's Kafka source in its order, as Arrow has them. No Spark, and Arrow only on demand."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from pyspark_tidelog.options import OptionError
 
@@ -26,40 +11,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HEADERS = "headers"
-_TYPES: dict[str, DataType] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
-    HEADERS: ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
-}
+NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", HEADERS)
 
 
-def full_schema(include_headers: bool) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in _TYPES.items() if include_headers or name != HEADERS])
+def arrow_schema(names: Sequence[str] | None, include_headers: bool) -> pa.Schema:
+    """The schema of these columns, or of all of them (headers if they are included). The same as Spark's own."""
+    import pyarrow as pa
 
-
-def checked(schema: StructType) -> StructType:
-    """`schema` itself. OptionError if it asks for a column that does not exist, or under another type."""
-    known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in _TYPES.items())
-    for field in schema.fields:
-        kind = _TYPES.get(field.name)
-        if kind is None:
-            raise OptionError(f"there is no column {field.name!r}; columns are {known}")
-        if field.dataType.simpleString() != kind.simpleString():
-            raise OptionError(f"column {field.name!r} is {kind.simpleString()}, not {field.dataType.simpleString()}")
-    if len(set(schema.names)) != len(schema.names):
-        raise OptionError(f"a column stands twice in the schema: {', '.join(schema.names)}")
-    if not schema.names:
-        raise OptionError(f"the schema has no column; columns are {known}")
-    return schema
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark compares batches with, to the last flag: made by the function that its worker uses."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
+    types = {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "timestampType": pa.int32(),
+        HEADERS: pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    }
+    if names is None:
+        names = [name for name in NAMES if include_headers or name != HEADERS]
+    unknown = [name for name in names if name not in types]
+    if unknown or not names or len(set(names)) < len(names):
+        fault = f"there is no column {unknown[0]!r}" if unknown else "a column is missing, or named twice"
+        raise OptionError(f"{fault}; columns are {', '.join(NAMES)}")
+    return pa.schema([(name, types[name]) for name in names])

@@ -34,6 +34,8 @@ KNOWN = (
     "endingOffsets",
     "startingTimestamp",
     "endingTimestamp",
+    "snapshotCommit",
+    "pushdown",
     "includeHeaders",
     "isolationLevel",
     "maxBytesPerPartition",
@@ -48,6 +50,8 @@ class OptionError(ValueError):
 
 #: By topic, by partition: an offset, EARLIEST or LATEST.
 Offsets = Mapping[str, Mapping[int, int]]
+#: Commits of manifests by topic, by partition; one number where one partition is read.
+Commits = Mapping[str, Mapping[int, int]] | int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class ReadOptions:
     topic_id: str | None = None
     starting: Bound = Bound()
     ending: Bound = Bound()
+    snapshot: Commits | None = None
+    pushdown: bool = False
     include_headers: bool = False
     read_committed: bool = True
     max_bytes: int = DEFAULT_MAX_BYTES
@@ -97,6 +103,8 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         topic_id=topic_id,
         starting=_bound(given, "starting", topics),
         ending=_bound(given, "ending", topics),
+        snapshot=_snapshot(given, topics),
+        pushdown=_flag(given, "pushdown"),
         include_headers=_flag(given, "includeHeaders"),
         read_committed=_committed(given),
         max_bytes=_size(given, "maxBytesPerPartition"),
@@ -153,16 +161,31 @@ def _milliseconds(name: str, text: str) -> int:
 
 def _offsets(name: str, text: str, topics: tuple[str, ...], senseless: int) -> Offsets:
     form = '{"topic": {"0": 23, "1": -2}} (-2: earliest, -1: latest)'
+    document = _by_topic(name, text, topics, "earliest, latest", form)
+    return {topic: _partition_offsets(name, topic, document[topic], senseless) for topic in topics}
+
+
+def _snapshot(given: Mapping[str, str], topics: tuple[str, ...]) -> Commits | None:
+    text = given.get("snapshotcommit")
+    if text is None:
+        return None
+    if re.fullmatch(r"\d{1,18}", text) is not None:
+        return int(text)
+    document = _by_topic("snapshotCommit", text, topics, "a commit's number", '{"topic": {"0": 12, "1": 9}}')
+    return {topic: _partition_offsets("snapshotCommit", topic, document[topic], -1, least=0) for topic in topics}
+
+
+def _by_topic(name: str, text: str, topics: tuple[str, ...], words: str, form: str) -> dict[str, dict[str, Any]]:
     try:
         document = json.loads(text, object_pairs_hook=_once)
     except ValueError as error:
-        raise OptionError(f"{name} is neither earliest, latest nor JSON as in {form}: {error}") from None
+        raise OptionError(f"{name} is neither {words} nor JSON as in {form}: {error}") from None
     if not isinstance(document, dict) or not all(isinstance(per_topic, dict) for per_topic in document.values()):
         raise OptionError(f"{name} has another form than {form}")
     if set(document) != set(topics):
         named = ", ".join(sorted(document)) or "no topic"
         raise OptionError(f"{name} must name exactly the topics that are read ({', '.join(topics)}), not {named}")
-    return {topic: _partition_offsets(name, topic, document[topic], senseless) for topic in topics}
+    return document
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -172,13 +195,16 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _partition_offsets(name: str, topic: str, document: dict[str, Any], senseless: int) -> dict[int, int]:
+def _partition_offsets(
+    name: str, topic: str, document: dict[str, Any], senseless: int, *, least: int = EARLIEST
+) -> dict[int, int]:
     found: dict[int, int] = {}
     for partition, offset in document.items():
         if re.fullmatch(r"0|[1-9]\d{0,9}", partition) is None:
             raise OptionError(f"{name}: {partition!r} is no partition of {topic}")
-        if type(offset) is not int or not EARLIEST <= offset < 1 << 63 or offset == senseless:
-            raise OptionError(f"{name}: {offset!r} is no offset for {topic}-{partition}")
+        if type(offset) is not int or not least <= offset < 1 << 63 or offset == senseless:
+            what = "commit" if least == 0 else "offset"
+            raise OptionError(f"{name}: {offset!r} is no {what} for {topic}-{partition}")
         found[int(partition)] = offset
     return found
 

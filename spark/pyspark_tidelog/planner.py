@@ -4,8 +4,8 @@ An entry that is read whole and fits a split needs nothing but the manifest; one
 where its sidecar's index has a batch (one each 64 KiB). Neighbours share a split while they fit, so that many small ranges
 do not become as many tasks.
 
-Invariant: the splits' pieces tile [start, end), whatever the index and the sizes are. Not promised: that a split keeps to
-`max_bytes`; a batch, or the 64 KiB of an interval, may go beyond.
+Invariant: the splits' pieces tile [start, end) but for pruned entries, whatever the index and the sizes are. Not promised:
+that a split keeps to `max_bytes`; a batch, or the 64 KiB of an interval, may go beyond.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from storage_tiers.cold.sidecar import Sidecar
 LoadIndex = Callable[[Entry], Sidecar]
 #: The offset of the first record at or after a time (ms), None if there is none.
 FindTime = Callable[[int], int | None]
+#: Whether an entry with this largest timestamp (ms) is to be read.
+WantsNewest = Callable[[int], bool]
 
 
 def range_to_read(root: Root, starting: Bound, ending: Bound, find_time: FindTime) -> tuple[int, int]:
@@ -61,17 +63,23 @@ def _named(root: Root, bound: Bound) -> int | None:
 
 
 def splits_of(
-    root: Root, load_page: LoadPage, load_index: LoadIndex, start: int, end: int, max_bytes: int
+    root: Root,
+    load_page: LoadPage,
+    load_index: LoadIndex,
+    start: int,
+    end: int,
+    max_bytes: int,
+    wants_newest: WantsNewest = lambda timestamp: True,
 ) -> tuple[Split, ...]:
-    """The splits that read [start, end), which lies within [log start, end] of the root."""
-    pieces = _pieces(root, load_page, load_index, start, end, max_bytes)
+    """The splits that read [start, end), which lies within [log start, end] of the root, of the entries that are wanted."""
+    entries = live_entries(root, load_page, start) if start < end else iter(())
+    wanted = (entry for entry in entries if entry.base >= end or wants_newest(entry.max_timestamp))
+    pieces = _pieces(wanted, load_index, start, end, max_bytes)
     return tuple(Split(root.ids, root.commit, group) for group in _grouped(pieces, max_bytes))
 
 
-def _pieces(
-    root: Root, load_page: LoadPage, load_index: LoadIndex, start: int, end: int, max_bytes: int
-) -> Iterator[Piece]:
-    for entry in live_entries(root, load_page, start) if start < end else ():
+def _pieces(entries: Iterable[Entry], load_index: LoadIndex, start: int, end: int, max_bytes: int) -> Iterator[Piece]:
+    for entry in entries:
         if entry.base >= end:
             return
         first, stop = max(start, entry.base), min(end, entry.end)

@@ -5,16 +5,17 @@ Not promised: one moment for all partitions; each plan says of which commit it i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from pyspark_tidelog.bucket import Bucket, Topic, open_store
-from pyspark_tidelog.options import Bound, OptionError, ReadOptions
+from pyspark_tidelog.options import Commits, Offsets, OptionError, ReadOptions
 from pyspark_tidelog.plan import PartitionPlan
 from pyspark_tidelog.planner import range_to_read, splits_of
+from pyspark_tidelog.pruning import NOTHING, Pruning
 from pyspark_tidelog.ranged_reads import in_order
 from pyspark_tidelog.times import first_offset_at
-from storage_tiers.cold.manifest import Entry, Ids, Page, PageRef
+from storage_tiers.cold.manifest import Entry, Ids, Page, PageRef, Root
 from storage_tiers.cold.sidecar import INDEX, Sidecar
 from storage_tiers.errors import TierObjectMissing
 
@@ -24,26 +25,34 @@ THREADS = 16
 ATTEMPTS = 5
 
 
-def plan_read(options: ReadOptions) -> tuple[PartitionPlan, ...]:
+def plan_read(options: ReadOptions, pruning: Pruning = NOTHING) -> tuple[PartitionPlan, ...]:
     """One plan a partition, by topic as given and by partition. OptionError, LogError."""
     store = open_store(options)
     try:
-        return plan_bucket(Bucket(store, options.store), options)
+        return plan_bucket(Bucket(store, options.store), options, pruning)
     finally:
         store.close()
 
 
-def plan_bucket(bucket: Bucket, options: ReadOptions) -> tuple[PartitionPlan, ...]:
+def plan_bucket(bucket: Bucket, options: ReadOptions, pruning: Pruning = NOTHING) -> tuple[PartitionPlan, ...]:
     cluster = bucket.cluster(options.cluster_id)
     topics = [bucket.topic(cluster, name, options.topic_id) for name in options.topics]
     for topic in topics:
-        _check_partitions("startingOffsets", options.starting, topic)
-        _check_partitions("endingOffsets", options.ending, topic)
+        _check_partitions("startingOffsets", options.starting.offsets, topic)
+        _check_partitions("endingOffsets", options.ending.offsets, topic)
+        if not isinstance(options.snapshot, int):
+            _check_partitions("snapshotCommit", options.snapshot, topic)
+    _check_one_partition(options, topics)
 
     def planning(ids: Ids) -> Callable[[], PartitionPlan]:
-        return lambda: _plan_patiently(bucket, ids, options)
+        return lambda: _plan_patiently(bucket, ids, options, pruning)
 
-    tasks = (planning(topic.ids(partition)) for topic in topics for partition in topic.partitions)
+    tasks = (
+        planning(topic.ids(partition))
+        for topic in topics
+        for partition in topic.partitions
+        if pruning.wants_partition(partition)
+    )
     return tuple(in_order(tasks, THREADS))
 
 
@@ -60,29 +69,45 @@ def described(plan: PartitionPlan) -> str:
     )
 
 
-def _check_partitions(name: str, bound: Bound, topic: Topic) -> None:
+def _check_partitions(name: str, given: Offsets | None, topic: Topic) -> None:
     """As in Spark's Kafka source, offsets by partition are given for all partitions or for none."""
-    if bound.offsets is None:
+    if given is None:
         return
-    named = set(bound.offsets[topic.name])
+    named = set(given[topic.name])
     unknown, missing = named - set(topic.partitions), set(topic.partitions) - named
     if unknown:
         raise OptionError(f"{name} names partitions of {topic.name} that do not exist: {sorted(unknown)}")
     if missing:
-        raise OptionError(f"{name} lacks partitions {sorted(missing)} of {topic.name}; -2 is earliest, -1 latest")
+        advice = "" if name == "snapshotCommit" else "; -2 is earliest, -1 latest"
+        raise OptionError(f"{name} lacks partitions {sorted(missing)} of {topic.name}{advice}")
 
 
-def _plan_patiently(bucket: Bucket, ids: Ids, options: ReadOptions) -> PartitionPlan:
+def _check_one_partition(options: ReadOptions, topics: Sequence[Topic]) -> None:
+    count = sum(len(topic.partitions) for topic in topics)
+    if isinstance(options.snapshot, int) and count != 1:
+        raise OptionError(
+            f"snapshotCommit {options.snapshot} means one partition's manifest, but {count} partitions are read: give each "
+            'its commit, {"topic": {"0": 12, "1": 9}}; pyspark_tidelog.describe tells those of now'
+        )
+
+
+def _plan_patiently(bucket: Bucket, ids: Ids, options: ReadOptions, pruning: Pruning) -> PartitionPlan:
     for _ in range(ATTEMPTS - 1):
         try:
-            return _plan(bucket, ids, options)
+            return _plan(bucket, ids, options, pruning)
         except TierObjectMissing:
             continue  # a page or a range that the root named was replaced and swept: a newer root names others
-    return _plan(bucket, ids, options)
+    return _plan(bucket, ids, options, pruning)
 
 
-def _plan(bucket: Bucket, ids: Ids, options: ReadOptions) -> PartitionPlan:
-    root = bucket.root(ids)
+def _root(bucket: Bucket, ids: Ids, snapshot: Commits | None) -> Root:
+    if snapshot is None:
+        return bucket.root(ids)
+    return bucket.root_at(ids, snapshot if isinstance(snapshot, int) else snapshot[ids.topic][ids.partition])
+
+
+def _plan(bucket: Bucket, ids: Ids, options: ReadOptions, pruning: Pruning) -> PartitionPlan:
+    root = _root(bucket, ids, options.snapshot)
     pages: dict[str, Page] = {}
 
     def load_page(ref: PageRef) -> Page:
@@ -96,6 +121,6 @@ def _plan(bucket: Bucket, ids: Ids, options: ReadOptions) -> PartitionPlan:
     def load_index(entry: Entry) -> Sidecar:
         return bucket.sidecar(entry, (INDEX,))
 
-    start, end = range_to_read(root, options.starting, options.ending, find_time)
-    splits = splits_of(root, load_page, load_index, start, end, options.max_bytes)
+    start, end = pruning.offsets(*range_to_read(root, options.starting, options.ending, find_time))
+    splits = splits_of(root, load_page, load_index, start, end, options.max_bytes, pruning.wants_newest)
     return PartitionPlan(ids, root.commit, root.committed_at, root.log_start, root.end, start, end, splits)

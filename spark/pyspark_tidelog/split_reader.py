@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from pyspark_tidelog.arrow_batches import ArrowDecoder
 from pyspark_tidelog.batches import runs
 from pyspark_tidelog.bucket import Bucket, open_store
-from pyspark_tidelog.columns import arrow_schema
 from pyspark_tidelog.options import ReadOptions
 from pyspark_tidelog.plan import Piece, Split
 from pyspark_tidelog.ranged_reads import Verified, verified_pieces
@@ -31,11 +29,11 @@ from storage_tiers.errors import (
 )
 
 
-def read(options: ReadOptions, schema: StructType, split: Split) -> Iterator[pa.RecordBatch]:
+def read(options: ReadOptions, schema: pa.Schema, split: Split) -> Iterator[pa.RecordBatch]:
     """Opens the store for this split alone: a task may run anywhere."""
     store = open_store(options)
     try:
-        decoder = ArrowDecoder(arrow_schema(schema), split.ids.topic, split.ids.partition)
+        decoder = ArrowDecoder(schema, split.ids.topic, split.ids.partition)
         yield from read_split(Bucket(store, options.store), split, decoder, options.read_committed)
     finally:
         store.close()

@@ -104,6 +104,11 @@ def test_a_path_is_told_where_it_belongs() -> None:
         ({"includeHeaders": "yes"}, "neither true nor false"),
         ({"isolationLevel": "serializable"}, "neither read_committed nor read_uncommitted"),
         ({"maxBytesPerPartition": "0"}, "not a size in bytes"),
+        ({"snapshotCommit": "-1"}, "snapshotCommit has another form than"),
+        ({"snapshotCommit": "last"}, "snapshotCommit is neither a commit's number nor JSON as in"),
+        ({"snapshotCommit": '{"a": {"0": -2}, "b": {}}'}, "-2 is no commit for a-0"),
+        ({"snapshotCommit": '{"a": {"0": 2}}'}, "must name exactly the topics that are read (a, b), not a"),
+        ({"pushdown": "on"}, "pushdown is 'on', neither true nor false"),
         ({"maxBytesPerPartition": "64 parsecs"}, "not a size in bytes"),
     ],
 )

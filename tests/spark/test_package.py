@@ -12,6 +12,7 @@ import pytest
 
 import pyspark_tidelog
 from pyspark_tidelog import DefaultSource, describe, extras
+from pyspark_tidelog.options import OptionError
 from tests.spark.buckets import JAVA_OPTIONS, Bucket, numbered, options
 
 USERS_OWN = 'raise AssertionError(f"{__name__}.py of the user was imported")\n'
@@ -84,7 +85,7 @@ def test_an_executor_that_lacks_one_says_so(monkeypatch: pytest.MonkeyPatch, tmp
     (partition,) = reader.partitions()
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match="needs pyarrow, crc32c, cramjam on the driver and every executor"):
-        reader.read(partition)
+        next(reader.read(partition))
 
 
 def test_a_directory_needs_no_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,10 +93,37 @@ def test_a_directory_needs_no_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
     DefaultSource({"store": "/directory", "topics": "a"})
 
 
+def test_tables_need_no_pyspark(tmp_path: Path, bucket: Bucket) -> None:
+    bucket.publish("a", 1)
+    bucket.extend("a", numbered(0, 1000))
+    user = tmp_path / "user"
+    user.mkdir()
+    done = run_as_user(
+        user,
+        f"""
+import sys
+sys.modules["pyspark"] = None  # makes its import fail
+import pyspark_tidelog
+print(sorted({{name.partition(".")[0] for name in sys.modules}} & {{"pyarrow", "boto3", "storage_tiers"}}))
+found = pyspark_tidelog.tables(store={str(tmp_path / "store")!r}, topics="a")
+print(found.table().num_rows, [batch.num_rows for batch in found.reader()])
+try:
+    pyspark_tidelog.DefaultSource
+except ImportError as error:
+    print(error)
+""",
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[:2] == ["[]", "1000 [1000]"]
+    assert "pyspark" in done.stdout.splitlines()[2]
+
+
 def test_describe_tells_the_plan(tmp_path: Path, bucket: Bucket) -> None:
     bucket.publish("a", 1)
     bucket.extend("a", numbered(0, 10))
     (plan,) = describe(**options(tmp_path / "store", "a"))
+    with pytest.raises(OptionError, match="pushdown is Spark's"):
+        describe(**options(tmp_path / "store", "a", pushdown="true"))
     assert (str(plan.ids), plan.start, plan.end, plan.commit, len(plan.splits)) == ("a-0", 0, 10, 1, 1)
 
 

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from pyspark_tidelog import DefaultSource, describe
-from pyspark_tidelog.columns import arrow_schema, full_schema
+from pyspark_tidelog.spark_columns import full_schema, spark_arrow_schema
 from storage_tiers.errors import LogError, TierCorrupt, TierObjectMissing
 from storage_tiers.records.batch import Codec
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch
@@ -101,7 +101,7 @@ def test_batches_are_valid_arrow_of_the_exact_schema(bucket: Bucket, store: Path
     found = [batch for partition in reader.partitions() for batch in reader.read(partition)]
     for batch in found:
         batch.validate(full=True)
-        assert batch.schema == arrow_schema(schema)
+        assert batch.schema == spark_arrow_schema(schema)
     assert [batch.num_rows for batch in found] == [16_384, 3618]
     assert [row for batch in found for row in batch.column("offset").to_pylist()] == list(range(20_002))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +43,17 @@ def failure(df: DataFrame) -> str:
     with pytest.raises(PySparkException) as failed:
         df.collect()
     return str(failed.value)
+
+
+def planning_refused(df: DataFrame) -> str:
+    """The sentence of a refusal, which is all that Spark shows: its own prefix before it, no stack of any kind."""
+    shown = failure(df).strip()
+    assert "Traceback" not in shown
+    assert "\tat " not in shown
+    first, *others = shown.splitlines()
+    assert first.startswith("[PYTHON_DATA_SOURCE_ERROR] Failed to generate Python data source read partitions: ")
+    assert others in ([], [" SQLSTATE: 38000"])
+    return first
 
 
 def test_rows_arrive_as_sparks_kafka_source_gives_them(spark: SparkSession, bucket: Bucket, store: Path) -> None:
@@ -110,11 +122,73 @@ def test_sql_reaches_it_too(spark: SparkSession, bucket: Bucket, store: Path) ->
 def test_refusals_come_with_load(spark: SparkSession, store: Path) -> None:
     from pyspark.errors import PySparkException
 
-    with pytest.raises(PySparkException, match="there is no option 'startingoffset', did you mean 'startingOffsets'"):
+    with pytest.raises(PySparkException) as refused:
         load(spark, store, startingOffset="earliest")
+    assert (
+        str(refused.value)
+        .splitlines()[0]
+        .startswith(
+            "[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: pyspark_tidelog.options.OptionError: "
+            "there is no option 'startingoffset', did you mean 'startingOffsets'?"
+        )
+    )
     with pytest.raises(PySparkException, match="load\\(\\) takes no path"):
         spark.read.format("tidelog").option("topics", "a").load(str(store))
-    assert "there is no topic 'b'" in failure(load(spark, store, "b"))
+
+
+def test_what_is_not_there_is_one_sentence(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    assert "there is no topic 'b' in cluster" in planning_refused(load(spark, store, "b"))
+    assert "there is no directory" in planning_refused(load(spark, tmp_path / "absent"))
+    assert "snapshotCommit 7 means one partition's manifest" in planning_refused(load(spark, store, snapshotCommit="7"))
+
+
+@contextmanager
+def filter_pushdown(spark: SparkSession, enabled: bool) -> Iterator[None]:
+    spark.conf.set(PUSHDOWN_CONF, str(enabled).lower())
+    try:
+        yield
+    finally:
+        spark.conf.unset(PUSHDOWN_CONF)
+
+
+PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+@pytest.mark.parametrize("option", [False, True])
+def test_pushdown_by_option_and_conf(
+    spark: SparkSession, bucket: Bucket, store: Path, enabled: bool, option: bool
+) -> None:
+    for base in range(0, 300, 100):
+        bucket.extend("a", numbered(base, 100))
+    bucket.extend("a", numbered(0, 100), partition=1)
+    with filter_pushdown(spark, enabled):
+        df = load(spark, store, pushdown=str(option).lower(), maxBytesPerPartition="3k")
+        asked = df.where("partition = 0 and offset >= 150 and offset < 250 and key <> cast('key 160' as binary)")
+        if option and not enabled:
+            shown = failure(asked)
+            assert f"filter pushdown is disabled because configuration '{PUSHDOWN_CONF}' is false" in shown
+            assert "Set it to true" in shown
+            return
+        found = asked.select("offset").collect()
+        assert sorted(row.offset for row in found) == [at for at in range(150, 250) if at != 160]
+        assert asked.rdd.getNumPartitions() == (2 if option else 4)
+        late = df.where(f"timestamp > timestamp_millis({START_MS + 250_000})")
+        assert late.count() == 49
+        assert late.rdd.getNumPartitions() == (1 if option else 4)
+
+
+def test_time_travel(spark: SparkSession, bucket: Bucket, store: Path) -> None:
+    bucket.extend("a", numbered(0, 100))
+    bucket.extend("a", numbered(100, 100))
+    asked = '{"a": {"0": 1, "1": 0}}'
+    assert load(spark, store, snapshotCommit=asked).count() == 100
+    bucket.retire("a", 100)
+    assert load(spark, store, snapshotCommit=asked).count() == 100
+    bucket.sweep("a")
+    assert "snapshotCommit 1 cannot be read: a-0: ranges removed up to commit 3 have been swept" in planning_refused(
+        load(spark, store, snapshotCommit=asked)
+    )
 
 
 def test_what_was_swept_since_the_plan_is_an_error_never_fewer_rows(
@@ -175,6 +249,6 @@ def test_s3_by_endpoint_and_the_standard_chain(
     assert sorted((row.offset, len(row.value)) for row in found) == [
         (offset, 3000 if offset < 2000 else len(f"value {offset}")) for offset in range(2100)
     ]
-    assert "there is no bucket absent-bucket" in failure(
+    assert "there is no bucket absent-bucket" in planning_refused(
         load(spark, "s3://absent-bucket/x", s3__endpoint=s3_server.endpoint, s3__region=s3_servers.REGION)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,7 +26,8 @@ def test_spark_counts_the_same_with_the_node_stopped(spark: SparkSession, versit
     store = f"s3://{bucket}/live"
     with Node(tmp_path, store=store, flags=["--s3-endpoint", versitygw.endpoint]) as node:
         create(node, "spine", PARTITIONS, TIERED)
-        produce(node, "spine", RECORDS, **{"compression.type": "zstd"})
+        compressed: dict[str, Any] = {"compression.type": "zstd"}
+        produce(node, "spine", RECORDS, **compressed)
         seal(node, "spine")
         until(lambda: local_bytes(node, "spine", PARTITIONS) == 0, "local segments are evicted")
         by_client = consume(node, "spine", PARTITIONS, RECORDS)

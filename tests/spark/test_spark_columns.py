@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from pyspark_tidelog.columns import arrow_schema, checked, full_schema
 from pyspark_tidelog.options import OptionError
+from pyspark_tidelog.spark_columns import checked, full_schema, spark_arrow_schema
 
 
 def test_the_columns_are_those_of_sparks_kafka_source() -> None:
@@ -18,7 +18,7 @@ def test_the_columns_are_those_of_sparks_kafka_source() -> None:
 
 
 def test_the_arrow_schema_is_exact() -> None:
-    assert arrow_schema(full_schema(True)) == pa.schema(
+    assert spark_arrow_schema(full_schema(True)) == pa.schema(
         [
             ("key", pa.binary()),
             ("value", pa.binary()),
@@ -35,7 +35,9 @@ def test_the_arrow_schema_is_exact() -> None:
 def test_any_columns_in_any_order_and_nullability() -> None:
     wanted = StructType([StructField("offset", LongType(), nullable=False), StructField("key", BinaryType())])
     assert checked(wanted) is wanted
-    assert arrow_schema(wanted) == pa.schema([pa.field("offset", pa.int64(), nullable=False), ("key", pa.binary())])
+    assert spark_arrow_schema(wanted) == pa.schema(
+        [pa.field("offset", pa.int64(), nullable=False), ("key", pa.binary())]
+    )
 
 
 def refusal(*fields: StructField) -> str:

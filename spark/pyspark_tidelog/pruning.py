@@ -1,0 +1,97 @@
+"""Which ranges a query's filters cannot want, told by manifests alone.
+
+Pure, and careful: what is pruned holds no row that a filter would keep, and Spark filters again whatever is read. Partitions
+and offsets are exact. A timestamp's lower bound prunes ranges whose newest record is older; an upper bound prunes nothing,
+since a manifest does not know a range's oldest record. Keys prune nothing yet: no range says which keys it holds.
+
+Not promised: sense in clients' clocks; that a range's newest timestamp is right is the broker's doing (`CreateTime` with
+`tidelog.record.validation=header` believes its clients).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+COLUMNS = ("partition", "offset", "timestamp")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_INT64_MAX = (1 << 63) - 1
+
+_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "in": lambda value, values: value in values,
+}
+
+
+class Comparison(NamedTuple):
+    """`column` `operator` `value`; the operator is one of =, >, >=, <, <= and in, whose value is a tuple."""
+
+    column: str
+    operator: str
+    value: Any
+
+    def __str__(self) -> str:
+        return f"{self.column} {self.operator} {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """Comparisons that all must hold for a row to be wanted."""
+
+    comparisons: tuple[Comparison, ...] = ()
+
+    def wants_partition(self, partition: int) -> bool:
+        return all(_COMPARE[each.operator](partition, each.value) for each in self._of("partition"))
+
+    def offsets(self, start: int, end: int) -> tuple[int, int]:
+        """What is left of [start, end)."""
+        for each in self._of("offset"):
+            low, stop = _bounds(each)
+            start, end = max(start, low), min(end, stop)
+        return start, max(start, end)
+
+    def wants_newest(self, timestamp: int) -> bool:
+        """Whether a range with this largest timestamp (ms) may hold a wanted row."""
+        newest = timestamp * 1000
+        for each in self._of("timestamp"):
+            if each.operator in ("<", "<="):
+                continue
+            value = _microseconds(min(each.value) if each.operator == "in" else each.value)
+            if newest < value or (each.operator == ">" and newest == value):
+                return False
+        return True
+
+    def _of(self, column: str) -> list[Comparison]:
+        return [each for each in self.comparisons if each.column == column]
+
+
+NOTHING = Pruning()
+
+
+def _bounds(comparison: Comparison) -> tuple[int, int]:
+    """The least offset that holds, and the one after the largest."""
+    value = comparison.value
+    match comparison.operator:
+        case "=":
+            return value, value + 1
+        case ">":
+            return value + 1, _INT64_MAX
+        case ">=":
+            return value, _INT64_MAX
+        case "<":
+            return 0, value
+        case "<=":
+            return 0, value + 1
+        case _:
+            return min(value), max(value) + 1
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,121 @@
+"""What Spark holds: the format, and readers that plan once a query in Spark's planning process and read once a split in a
+worker.
+
+What travels between them is a `Split` inside an `InputPartition`, and the reader: options and a schema, no connection. The
+extras are imported inside, so that an executor which lacks one says so in one sentence.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import datasource as spark_filters
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_tidelog.extras import check_extras
+from pyspark_tidelog.failures import one_sentence
+from pyspark_tidelog.options import ReadOptions, parse_options
+from pyspark_tidelog.pruning import COLUMNS, NOTHING, Comparison, Pruning
+from pyspark_tidelog.spark_columns import checked, full_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("pyspark_tidelog")
+
+_OPERATORS: Mapping[type[Filter], str] = {
+    spark_filters.EqualTo: "=",
+    spark_filters.EqualNullSafe: "=",
+    spark_filters.GreaterThan: ">",
+    spark_filters.GreaterThanOrEqual: ">=",
+    spark_filters.LessThan: "<",
+    spark_filters.LessThanOrEqual: "<=",
+    spark_filters.In: "in",
+}
+
+
+class DefaultSource(DataSource):
+    """The format "tidelog". Options: `pyspark_tidelog.options`; columns: `pyspark_tidelog.columns`."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        with one_sentence():
+            self._parsed = parse_options(options)
+            check_extras(self._parsed.store)
+
+    @classmethod
+    def name(cls) -> str:
+        return "tidelog"
+
+    def schema(self) -> StructType:
+        return full_schema(self._parsed.include_headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        with one_sentence():
+            kind = FilteringReader if self._parsed.pushdown else TopicReader
+            return kind(self._parsed, checked(schema))
+
+
+class TopicReader(DataSourceReader):
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._pruning = NOTHING
+
+    def partitions(self) -> list[InputPartition]:
+        with one_sentence():
+            check_extras(self._options.store)
+            from pyspark_tidelog.planning import described, plan_read
+
+            plans = plan_read(self._options, self._pruning)
+        _log([described(plan) for plan in plans])
+        return [InputPartition(split) for plan in plans for split in plan.splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is None:  # what Spark makes of a plan without splits
+            return
+        with one_sentence():
+            check_extras(self._options.store)
+            from pyspark_tidelog.spark_columns import spark_arrow_schema
+            from pyspark_tidelog.split_reader import read
+
+            yield from read(self._options, spark_arrow_schema(self._schema), partition.value)
+
+
+class FilteringReader(TopicReader):
+    """Takes Spark's filters to prune ranges. A class of its own, since Spark refuses whoever has `pushFilters` unless
+    `spark.sql.python.filterPushdown.enabled` is set."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+        """All of them come back: Spark filters the rows of what is not pruned."""
+        known = [found for found in map(_comparison, filters) if found is not None]
+        self._pruning = Pruning(tuple(each for each in known if each.column in COLUMNS))
+        taken = ", ".join(map(str, self._pruning.comparisons)) or "nothing"
+        idle = [str(each) for each in known if each.column == "key"]
+        _log([f"pruning by {taken}" + (f"; {', '.join(idle)} prunes nothing yet" if idle else "")])
+        return filters
+
+
+def _comparison(pushed: Filter) -> Comparison | None:
+    found = _OPERATORS.get(type(pushed))
+    if found is None or len(pushed.attribute) != 1:  # type: ignore[attr-defined]
+        return None
+    value = tuple(pushed.value) if found == "in" else pushed.value  # type: ignore[attr-defined]
+    if value is None or (found == "in" and (not value or None in value)):
+        return None
+    return Comparison(pushed.attribute[0], found, value)  # type: ignore[attr-defined]
+
+
+def _log(lines: Sequence[str]) -> None:
+    if not logger.hasHandlers():
+        # Spark plans in a process of its own, which no user can configure: its stderr is the driver's.
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    for line in lines:
+        logger.info("%s", line)

@@ -1,0 +1,65 @@
+"""The columns of a topic as Spark has them.
+
+`.schema(...)` prunes: any of them, in any order, with their own types. What is left out is neither built nor sent to
+Spark, which prunes nothing itself in a Python data source.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pyspark_tidelog.columns import HEADERS
+from pyspark_tidelog.options import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    HEADERS: ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+}
+
+
+def full_schema(include_headers: bool) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in _TYPES.items() if include_headers or name != HEADERS])
+
+
+def checked(schema: StructType) -> StructType:
+    """`schema` itself. OptionError if it asks for a column that does not exist, or under another type."""
+    known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in _TYPES.items())
+    for field in schema.fields:
+        kind = _TYPES.get(field.name)
+        if kind is None:
+            raise OptionError(f"there is no column {field.name!r}; columns are {known}")
+        if field.dataType.simpleString() != kind.simpleString():
+            raise OptionError(f"column {field.name!r} is {kind.simpleString()}, not {field.dataType.simpleString()}")
+    if len(set(schema.names)) != len(schema.names):
+        raise OptionError(f"a column stands twice in the schema: {', '.join(schema.names)}")
+    if not schema.names:
+        raise OptionError(f"the schema has no column; columns are {known}")
+    return schema
+
+
+def spark_arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark compares batches with, to the last flag: made by the function that its worker uses."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")

@@ -1,0 +1,82 @@
+"""The same rows as in Spark, as Arrow tables and batches in this process. pyarrow is imported when something is asked of it.
+
+Options are Spark's, as keyword arguments; those with a dot in their name go as `**{"s3.endpoint": endpoint}`. The errors
+too: OptionError for what the caller can correct, LogError otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from pyspark_tidelog.extras import check_extras
+from pyspark_tidelog.options import OptionError, ReadOptions, parse_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_tidelog.plan import PartitionPlan
+
+
+class Tables:
+    """Topics as of one plan: however often it is read, the same rows, or an error once retention swept some of them."""
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema, plans: tuple[PartitionPlan, ...]) -> None:
+        self._options = options
+        self.schema = schema
+        #: What is read, partition by partition: offsets, commit and its time, splits.
+        self.plans = plans
+
+    def reader(self, split: int | None = None) -> pa.RecordBatchReader:
+        """Batches of all splits, or of one of them (numbered as `splits` counts), in the order of partitions and offsets.
+        Memory stays that of one of Spark's tasks."""
+        import pyarrow as pa
+
+        from pyspark_tidelog.split_reader import read
+
+        splits = [each for plan in self.plans for each in plan.splits]
+        chosen = splits if split is None else [splits[split]]
+        batches: Iterator[pa.RecordBatch] = chain.from_iterable(
+            read(self._options, self.schema, each) for each in chosen
+        )
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+    @property
+    def splits(self) -> int:
+        """How many parts there are for readers side by side."""
+        return sum(len(plan.splits) for plan in self.plans)
+
+    def table(self) -> pa.Table:
+        """Everything, in memory."""
+        return self.reader().read_all()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Arrow's stream for whoever takes one (PyCapsule protocol): polars, DuckDB, pandas."""
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+
+def tables(columns: Sequence[str] | None = None, **options: str) -> Tables:
+    """Plans a read now. `columns` in any order; all of them by default, headers with `includeHeaders="true"`."""
+    parsed = _parsed(options)
+    from pyspark_tidelog.columns import arrow_schema
+    from pyspark_tidelog.planning import plan_read
+
+    schema = arrow_schema(columns, parsed.include_headers)
+    return Tables(parsed, schema, plan_read(parsed))
+
+
+def describe(**options: str) -> tuple[PartitionPlan, ...]:
+    """What a read with these options would read now, partition by partition: offsets, commit and its time, splits."""
+    parsed = _parsed(options)
+    from pyspark_tidelog.planning import plan_read
+
+    return plan_read(parsed)
+
+
+def _parsed(options: dict[str, str]) -> ReadOptions:
+    parsed = parse_options(options)
+    if parsed.pushdown:
+        raise OptionError("pushdown is Spark's: without it there are no filters; choose offsets, times and columns")
+    check_extras(parsed.store)
+    return parsed
