@@ -50,7 +50,12 @@ class Sweeper:
         self._store = store
         self._loop = loop
         self._clock = clock
-        self._prefixes = (loop.ids.segments_prefix, loop.ids.pages_prefix)
+        ids = loop.ids
+        self._prefixes = (ids.segments_prefix, ids.pages_prefix)
+        # Where a write that its writer did not live to finish may be left: one partition looks at its topic's file, too.
+        self._written = (*self._prefixes, ids.manifest_key)
+        topic_file = (keys.topic_file_key(ids.cluster_id, ids.topic),) if ids.partition == 0 else ()
+        self._written_while_live = self._written + topic_file
 
     async def sweep(self, grace_ms: int) -> SweepReport:
         loaded = await self._loop.load()
@@ -81,6 +86,7 @@ class Sweeper:
             async for batch in _batches(self._store.list(prefix), _DELETED_KEYS):
                 await self._store.delete([info.key for info in batch])
                 removed += len(batch)
+        for prefix in self._written:
             async for upload in self._store.unfinished_uploads(prefix):
                 await self._store.abort_upload(upload)
                 aborted += 1
@@ -167,7 +173,7 @@ class Sweeper:
     async def _abort_uploads(self, grace_ms: int) -> tuple[int, int]:
         """(aborted, too young)."""
         found: list[UnfinishedUpload] = []
-        for prefix in self._prefixes:
+        for prefix in self._written_while_live:
             async for upload in self._store.unfinished_uploads(prefix):
                 found.append(upload)
                 if len(found) == _LISTED_KEYS:

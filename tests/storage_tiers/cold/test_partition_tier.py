@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage_tiers.cold import sidecar
+from storage_tiers.cold.keys import topic_file_key
 from storage_tiers.cold.manifest import State
 from storage_tiers.cold.object_store import MULTIPART_THRESHOLD
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -330,3 +331,27 @@ async def test_abandoned_uploads_are_aborted(store: FaultyStore, memory: MemoryS
     clock.advance(DAY / 1000)
     assert (await tier.sweep(DAY)).uploads_aborted == 1
     assert list(memory.blocking().unfinished_uploads("")) == []
+
+
+async def test_commits_that_were_cut_off_leave_nothing(
+    store: FaultyStore, memory: MemoryStore, clock: EagerClock
+) -> None:
+    """A directory that serves as a store shows every write that its writer did not live to finish."""
+    ids = replace(IDS, partition=0)
+    tier = tier_of(store, clock, ids=ids)
+    topic_file = topic_file_key(ids.cluster_id, ids.topic)
+    for key in (ids.manifest_key, topic_file):
+        memory.blocking().begin_upload(key)
+    await tier.claim(1)
+    assert (await tier.sweep(DAY)).uploads_aborted == 0
+    clock.advance(DAY / 1000)
+    assert (await tier.sweep(DAY)).uploads_aborted == 2
+    for key in (ids.manifest_key, topic_file):
+        memory.blocking().begin_upload(key)
+    await tier.delete_partition()
+    clock.advance(DAY / 1000)
+    report = await tier.sweep(DAY)
+    assert (report.uploads_aborted, report.done) == (1, True)
+    assert [upload.key for upload in memory.blocking().unfinished_uploads("")] == [
+        topic_file
+    ]  # the name's next topic's
