@@ -39,7 +39,7 @@ SEED = int(os.environ.get("TIDELOG_FAULT_SEED", "20240601"))
 CALM = {"tidelog.tier.delete.grace.ms": HOUR_MS, "log.retention.check.interval.ms": HOUR_MS}
 BEFORE, AFTER = "before", "after"
 #: Requests of each scenario, no fewer than a clean run makes (which is a test).
-REQUESTS = {"offload": 25, "multipart": 14, "retention": 32}
+REQUESTS = {"offload": 25, "multipart": 14, "retention": 38}
 
 
 class Killer:
