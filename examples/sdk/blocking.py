@@ -1,0 +1,25 @@
+"""Sends and reads without an event loop. `blocking.py ADDRESS TOPIC`"""
+
+from __future__ import annotations
+
+import sys
+
+from grpc_api.sdk.blocking import BlockingClient
+
+
+def main(address: str, topic: str) -> None:
+    with BlockingClient.connect(address) as client:
+        if topic not in {known.name for known in client.topics()}:
+            client.create_topic(topic)
+        with client.producer() as producer:
+            place = producer.send(topic, b"a lamp", key=b"bob", headers=[("shop", b"12")]).result()
+            print(f"sent to partition {place.partition}, offset {place.offset}")
+        with client.reader(topic, partitions=[place.partition], start={place.partition: place.offset}) as reader:
+            message = reader.poll(10.0)
+            if message is None:
+                raise SystemExit("nothing came within ten seconds")
+            print(f"read {message.value!r} of {message.key!r}, sent at {message.time:%H:%M:%S} UTC")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

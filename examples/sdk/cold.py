@@ -1,0 +1,20 @@
+"""Reads a topic straight from the bucket; no node runs. `cold.py STORE TOPIC`, STORE as `serve --store` has it."""
+
+from __future__ import annotations
+
+import sys
+
+from grpc_api.sdk.cold import ColdBucket
+
+
+def main(store: str, topic: str) -> None:
+    with ColdBucket.open(store) as bucket:
+        print(f"cluster {bucket.cluster_id} has the topics {', '.join(bucket.topics())}")
+        for partition, (base, end) in bucket.ranges(topic).items():
+            print(f"partition {partition}: offsets [{base}, {end})")
+        values = [message.value or b"" for message in bucket.read(topic)]
+        print(f"{len(values)} records, {sum(map(len, values))} bytes of values")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

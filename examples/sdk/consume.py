@@ -1,0 +1,28 @@
+"""Counts a topic's records by key, from a moment on. `consume.py ADDRESS TOPIC [2024-01-31T12:00+00:00]`"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from datetime import datetime
+
+from grpc_api.sdk.client import Client
+from grpc_api.sdk.values import ReaderOptions, Start
+
+
+async def main(address: str, topic: str, moment: str = "") -> None:
+    start: Start = datetime.fromisoformat(moment) if moment else "earliest"
+    counts: Counter[bytes | None] = Counter()
+    async with Client.connect(address) as client:
+        # Without `until_end` the reader waits for what comes, and goes on for ever.
+        reader = client.reader(topic, start=start, options=ReaderOptions(until_end=True))
+        async for message in reader:
+            counts[message.key] += 1
+    for key, count in sorted(counts.items(), key=lambda item: item[0] or b""):
+        print(f"{key.decode() if key else '(no key)'}: {count}")
+    print(f"read to {reader.position}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:4]))

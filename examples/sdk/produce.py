@@ -1,0 +1,34 @@
+"""Sends a thousand orders: keyed, compressed, each acknowledged. `produce.py ADDRESS TOPIC`"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from grpc_api.sdk.client import Client
+from grpc_api.sdk.values import ProducerOptions
+from storage_tiers.errors import TopicExists
+
+CUSTOMERS = ("alice", "bob", "carol")
+
+
+async def main(address: str, topic: str) -> None:
+    async with Client.connect(address) as client:
+        try:
+            await client.create_topic(topic, partitions=3)
+        except TopicExists:
+            print(f"{topic} is there already")
+        async with client.producer(ProducerOptions(compression="zstd")) as producer:
+            sent = [
+                await producer.send(topic, json.dumps({"order": number}).encode(), key=CUSTOMERS[number % 3].encode())
+                for number in range(1000)
+            ]
+            await producer.flush()
+        # Each future says where its record went, or raises why it did not.
+        places = [future.result() for future in sent]
+        print(f"{len(places)} orders, the last one at offset {places[-1].offset} of partition {places[-1].partition}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:3]))
