@@ -21,6 +21,7 @@ from dataclasses import fields
 from typing import Any
 
 from kafka_gateway.hot_parse import Malformed
+from kafka_gateway.message_shape import check
 from storage_tiers.types import TopicId
 
 
@@ -40,6 +41,10 @@ _import_lean()
 
 from kio.schema.errors import ErrorCode as KioErrorCode  # noqa: E402
 from kio.serial import entity_reader, entity_writer  # noqa: E402
+
+#: Of a request that is read into objects: each byte of it may become one, and the event loop waits meanwhile. 10,000
+#: topics with the longest names take more than half of it.
+MESSAGE_BYTES = 4 << 20
 
 _NO_THROTTLE = datetime.timedelta(0)
 _PREFIX = struct.Struct(">ii")
@@ -61,6 +66,9 @@ class Messages:
 
     def read(self, body: bytes) -> Any:
         """The request. Trailing bytes are ignored, as Kafka does. Raises Malformed."""
+        if len(body) > MESSAGE_BYTES:
+            raise Malformed(f"{self._request_kind.__name__} of {len(body)} bytes; at most {MESSAGE_BYTES} are taken")
+        check(self._request_kind, body)
         try:
             return self._read(body, 0)[0]
         except Exception as error:
