@@ -20,9 +20,13 @@ class Advice(Enum):
 
 
 class LogError(Exception):
-    """Base of all. `str(error)` is a sentence for the user: what is wrong and what to do."""
+    """Base of all. `str(error)` is a sentence for the user: what is wrong and what to do.
+
+    `log_start_offset` is the partition's where a log refused a batch after looking at it, else -1: producers are told it.
+    """
 
     advice: ClassVar[Advice] = Advice.PAGE
+    log_start_offset: int = -1
 
 
 # --- what is asked does not exist, or not yet, or no more -------------------------------------------------------------
@@ -83,12 +87,9 @@ class RecordFault(NamedTuple):
 
 
 class _NamesRecords(Exception):
-    """`log_start_offset` is the partition's, -1 where it is not known: Kafka tells it along with the faults."""
-
     def __init__(self, message: str, faults: Sequence[RecordFault] = ()) -> None:
         super().__init__(message)
         self.faults = faults
-        self.log_start_offset = -1
 
 
 class InvalidRecord(_NamesRecords, LogError):

@@ -215,7 +215,7 @@ def _partition(index: int, result: Appended | BaseException, version: int) -> by
         row = (index, 0, result.base_offset, result.log_append_time_ms, result.log_start_offset)
         message = None
     else:
-        row = (index, code_of(result), -1, -1, result.log_start_offset if isinstance(result, _NAMING) else -1)
+        row = (index, code_of(result), -1, -1, result.log_start_offset if isinstance(result, LogError) else -1)
         message = message_of(result).encode()
     if version < 5:
         return _PARTITION_V3.pack(*row[:4])

@@ -23,12 +23,21 @@ from service.broker.partitions import Partitions
 from service.broker.producer_ids import ProducerIds
 from service.broker.tiering import Tiering
 from storage_tiers.errors import (
-    InvalidRequest,
+    CorruptRecord,
+    LeaderNotAvailable,
     LogError,
+    NotLeader,
     OffsetOutOfRange,
+    PolicyViolation,
+    RecordBatchTooLarge,
+    RecordTooLarge,
+    StorageError,
     UnsupportedVersion,
 )
 from storage_tiers.types import NO_EPOCH, NO_TIMESTAMP, TimestampOffset, TopicId, TopicPartition
+
+#: Refusals that do not tell the log start (Kafka: ReplicaManager.appendRecordsToLeader).
+_WITHOUT_LOG_START = (CorruptRecord, LeaderNotAvailable, NotLeader, RecordBatchTooLarge, RecordTooLarge, StorageError)
 
 
 class LogService:
@@ -55,10 +64,14 @@ class LogService:
     ) -> Ready[Sequence[Appended | LogError]]:
         answers: list[Appended | LogError] = []
         for wanted in appends:
+            partition = None
             try:
                 self._disk.admit()
-                answers.append(self._partitions.get(wanted.partition).append(wanted.batch))
+                partition = self._partitions.get(wanted.partition)
+                answers.append(partition.append(wanted.batch))
             except LogError as error:
+                if partition is not None and not isinstance(error, _WITHOUT_LOG_START):
+                    error.log_start_offset = partition.log.log_start_offset
                 answers.append(error)
         if self._disk.throttle_s:
             return _later(answers, self._disk.throttle_s)
@@ -116,7 +129,7 @@ class LogService:
                 f"{partition}: cannot delete below {before_offset}; the high watermark is {watermark} (or ask with -1)"
             )
         if "delete" not in led.log.hot.settings.cleanup_policy:
-            raise InvalidRequest(f"{partition}: cleanup.policy has no `delete`, so records leave by compaction only")
+            raise PolicyViolation(f"{partition}: cleanup.policy has no `delete`, so records leave by compaction only")
         await self._partitions.raise_log_starts({led: target})
         led.check_readable()
         await self._tiering.log_start_raised(led)

@@ -182,10 +182,7 @@ class Partition:
             earliest, latest = -UNBOUNDED - 1, UNBOUNDED
         null_keys = not settings.cleanup_compact
         named = rejection(batch, self.partition, null_keys=null_keys, earliest=earliest, latest=latest)
-        if named is None:
-            return error
-        named.log_start_offset = self.log.hot.log_start_offset
-        return named
+        return error if named is None else named
 
     def _check_producer(self, header: BatchHeader, now_ms: int) -> Appended | None:
         """The answer to a batch that is already in the log; None for a new one."""

@@ -214,7 +214,7 @@ class Resolver:
     ) -> list[ConfigEntry]:
         """All configs of a topic or of this broker, or those of `names` that exist; of the broker "" what is set for
         all brokers. By name. UnknownTopicOrPartition, InvalidTopic or InvalidRequest for a resource that is not there."""
-        self._check_resource(image, resource, "Broker id must be an integer, but it is")
+        self._check_resource(image, resource, "Broker id must be an integer, but it is", to_change=False)
         wanted = None if names is None else set(names)
         if resource.kind is ResourceKind.TOPIC:
             own = image.topic_config(resource.name)
@@ -328,10 +328,16 @@ class Resolver:
         return ",".join((*items, *(item for item in given if item not in items)))
 
     def _check_resource(
-        self, image: MetadataImage, resource: Resource, not_a_number: str, or_empty: str = " or empty string"
+        self,
+        image: MetadataImage,
+        resource: Resource,
+        not_a_number: str,
+        or_empty: str = " or empty string",
+        *,
+        to_change: bool = True,
     ) -> None:
         if resource.kind is ResourceKind.TOPIC:
-            if not resource.name:
+            if not resource.name and to_change:
                 raise InvalidRequest("Default topic resources are not allowed.")
             check_topic_name(resource.name)
             if image.topic(resource.name) is None:

@@ -19,7 +19,6 @@ from storage_tiers.errors import (
     InvalidTimestamp,
     RecordTooLarge,
     UnsupportedCompression,
-    UnsupportedMessageFormat,
 )
 from storage_tiers.records import codecs as compression
 from storage_tiers.records import walker
@@ -232,7 +231,7 @@ def _one_batch(batch: Buffer) -> BatchHeader:
     size = len(batch)
     if size > MAGIC and batch[MAGIC] != CURRENT_MAGIC:
         if batch[MAGIC] < CURRENT_MAGIC:
-            raise UnsupportedMessageFormat(
+            raise InvalidRecord(
                 f"message format {batch[MAGIC]} is no longer accepted: use a client of Kafka 0.11 or later"
             )
         raise CorruptRecord(f"message format {batch[MAGIC]} does not exist")

@@ -13,7 +13,6 @@ from storage_tiers.errors import (
     LogError,
     RecordTooLarge,
     UnsupportedCompression,
-    UnsupportedMessageFormat,
 )
 from storage_tiers.records import batch as layout
 from storage_tiers.records.batch import (
@@ -125,12 +124,12 @@ REFUSED: list[tuple[str, Callable[[], bytes], type[LogError]]] = [
     ("a cut batch", lambda: TWO[:-1], CorruptRecord),
     ("two batches", lambda: TWO + TWO, InvalidRecord),
     ("a wrong CRC", lambda: TWO[:-1] + bytes([TWO[-1] ^ 1]), CorruptRecord),
-    ("magic 0", lambda: changed(TWO, layout.MAGIC, ">b", 0), UnsupportedMessageFormat),
-    ("magic 1", lambda: changed(TWO, layout.MAGIC, ">b", 1), UnsupportedMessageFormat),
+    ("magic 0", lambda: changed(TWO, layout.MAGIC, ">b", 0), InvalidRecord),
+    ("magic 1", lambda: changed(TWO, layout.MAGIC, ">b", 1), InvalidRecord),
     (
         "a short message of magic 1",
         lambda: bytes(8) + b"\0\0\0\x10" + bytes(4) + b"\x01" + bytes(11),
-        UnsupportedMessageFormat,
+        InvalidRecord,
     ),
     ("magic 3", lambda: changed(TWO, layout.MAGIC, ">b", 3), CorruptRecord),
     ("magic 254", lambda: changed(TWO, layout.MAGIC, ">b", -2), CorruptRecord),
