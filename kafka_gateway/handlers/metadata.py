@@ -12,7 +12,7 @@ from typing import Any
 from grpc_api.contract.topics import PartitionDescription, TopicDescription
 from kafka_gateway.errors import code_of
 from kafka_gateway.message_handler import Call, Fields
-from kafka_gateway.messages import to_uuid
+from kafka_gateway.messages import from_uuid, to_uuid
 from storage_tiers.errors import InvalidRequest, LogError, UnknownTopicOrPartition
 from storage_tiers.types import TopicId
 
@@ -49,7 +49,10 @@ async def serve(request: Any, call: Call) -> Fields:
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
-    rows = [_unknown(request, call, topic.name or "", None, code) for topic in request.topics or ()]
+    rows = [
+        _unknown(request, call, topic.name or "", from_uuid(getattr(topic, "topic_id", None)), code)
+        for topic in request.topics or ()
+    ]
     nothing = {"brokers": (), "cluster_id": None, "controller_id": -1, "cluster_authorized_operations": NOT_ASKED}
     return {"error_code": code, "topics": tuple(rows), **nothing}
 

@@ -16,7 +16,7 @@ from grpc_api.contract.ready import Ready
 from service.broker.partition import Partition
 from storage_tiers.cold.cold_reader import ColdMiss
 from storage_tiers.errors import InconsistentTopicId, LogError, OffsetOutOfRange, StorageError
-from storage_tiers.types import NO_EPOCH, TopicPartition
+from storage_tiers.types import TopicPartition
 
 #: Finds a partition, or raises the LogError to answer.
 Locate = Callable[[TopicPartition], Partition]
@@ -100,7 +100,7 @@ def _nothing_new(partition: Partition, wanted: FetchPartition, isolation: Isolat
     if (
         partition.reads_blocked is not None
         or (topic_id is not None and topic_id != partition.topic_id)
-        or (epoch != NO_EPOCH and epoch != state.leader_epoch)
+        or (epoch >= 0 and epoch != state.leader_epoch)
         or wanted.last_fetched_epoch >= 0
     ):
         return None
@@ -116,7 +116,8 @@ def _read_one(
     if wanted.topic_id is not None and wanted.topic_id != partition.topic_id:
         raise InconsistentTopicId(f"{wanted.partition} is now topic id {partition.topic_id}; refresh metadata")
     partition.check_readable()
-    partition.check_epoch(wanted.current_leader_epoch)
+    if wanted.current_leader_epoch >= 0:  # as in Kafka, of a fetch: any other number is none
+        partition.check_epoch(wanted.current_leader_epoch)
     state, log = partition.state, partition.log
     aborted = () if fetch.isolation else None
     stable = partition.readable_end(fetch.isolation)

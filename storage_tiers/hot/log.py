@@ -151,8 +151,9 @@ class HotLog(AppendingLog):
     def read(self, offset: int, *, max_bytes: int, upto_offset: int, min_one: bool = True) -> list[FileSlice]:
         """Bytes of one segment from the batch that holds `offset` on, ending before the batch that reaches `upto_offset`.
 
-        At most `max_bytes`, so the last batch may be cut short; with `min_one` at least the first batch is whole. None
-        at the end. The caller releases the slice's file. OffsetOutOfRange outside [local start, log end].
+        At most `max_bytes`, so the last batch may be cut short, but never the first: with `min_one` that one may exceed
+        the limit, without it there is none. None at the end. The caller releases the slice's file. OffsetOutOfRange
+        outside [local start, log end].
         """
         segments = self._segments
         if not segments[0].base <= offset <= self.end_offset:
@@ -174,8 +175,8 @@ class HotLog(AppendingLog):
             bound = segment.find(upto_offset)
             end = bound.position if bound is not None else end
         length = min(end - span.position, max_bytes)
-        if min_one and length < span.size:
-            length = min(span.size, end - span.position)
+        if length < span.size:
+            length = min(span.size, end - span.position) if min_one else 0  # the mere beginning of a batch is of no use
         if length <= 0:
             return []
         if segment is not segments[-1]:
