@@ -68,7 +68,7 @@ def load_settings(
     for source, values in layers:
         for key, value in values.items():
             if key == "broker":
-                broker.update({str(k): _text(v) for k, v in value.items()})
+                broker.update(_flat(value))
             elif key not in NodeSettings.model_fields:
                 known = ", ".join(sorted(NodeSettings.model_fields))
                 raise InvalidConfig(f"{source}: unknown setting {key!r}; known are {known}")
@@ -110,5 +110,19 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     return {**found, "broker": broker} if broker else found
 
 
+def _flat(values: Mapping[str, Any], under: str = "") -> dict[str, str]:
+    """Kafka's names, also where TOML took the dots of an unquoted one for tables within tables."""
+    found: dict[str, str] = {}
+    for key, value in values.items():
+        name = f"{under}{key}"
+        if isinstance(value, Mapping):
+            found.update(_flat(value, f"{name}."))
+        else:
+            found[name] = _text(value)
+    return found
+
+
 def _text(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -207,9 +207,7 @@ class Assignment:
             await asyncio.sleep(0)
 
     def _configure(self, partition: Partition, image: MetadataImage) -> None:
-        topic = partition.partition.topic
-        settings = self._configs.log_settings(image, topic)
+        settings = self._configs.log_settings(image, partition.partition.topic)
         if partition.log.hot.settings != settings:
             partition.log.hot.reconfigure(settings)
             partition.tier_due_ms = 0
-        partition.deep_validation = self._configs.topic_value(image, topic, "tidelog.record.validation") == "full"

@@ -54,7 +54,6 @@ class Partition:
         "_on_flush_needed",
         "_on_roll",
         "_wake_planned",
-        "deep_validation",
         "flushed_ms",
         "log",
         "partition",
@@ -75,7 +74,6 @@ class Partition:
         clock: Clock,
         on_flush_needed: Notify,
         on_roll: Notify,
-        deep_validation: bool = True,
     ) -> None:
         self.log = log
         self.partition: TopicPartition = log.hot.partition
@@ -87,7 +85,6 @@ class Partition:
         self.seal_below = 0
         self.tier_due_ms = 0
         self.flushed_ms = clock.unix_ms()
-        self.deep_validation = deep_validation
         self._clock = clock
         self._on_flush_needed = on_flush_needed
         self._on_roll = on_roll
@@ -106,7 +103,7 @@ class Partition:
         now_ms = self._clock.unix_ms()
         stamped = -1
         header = None
-        if settings.keeps_batches and len(batch) <= settings.max_message_bytes and self.deep_validation:
+        if settings.keeps_batches and len(batch) <= settings.max_message_bytes:
             header = plain_header(
                 batch,
                 compacted=settings.cleanup_compact,
@@ -133,7 +130,7 @@ class Partition:
                 batch,
                 max_bytes=settings.max_message_bytes,
                 compacted=settings.cleanup_compact,
-                deep=self.deep_validation,
+                deep=settings.validate_records,
             )
             if settings.timestamp_type == "CreateTime":
                 check_timestamps(

@@ -171,6 +171,7 @@ class Resolver:
                 cast(str, value("compression.type")),
                 {codec: number(f"compression.{codec}.level") for codec in ("gzip", "lz4", "zstd")},
             ),
+            validate_records=value("tidelog.record.validation") == "full",
             producer_id_expiration_ms=self.broker_int(image, "producer.id.expiration.ms"),
         )
 

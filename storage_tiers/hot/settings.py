@@ -22,7 +22,8 @@ UNBOUNDED = (1 << 63) - 1
 class LogSettings:
     """Sizes in bytes, times in milliseconds; -1 means no bound for the retention limits.
 
-    `stored_as` is what `compression.type` and its levels ask for, None for `producer`.
+    `stored_as` is what `compression.type` and its levels ask for, None for `producer`; `validate_records`
+    is `tidelog.record.validation=full`.
     `local_retention_*` are tidelog's own defaults (Kafka: -2, as much as `retention_*`).
     """
 
@@ -49,13 +50,16 @@ class LogSettings:
     min_insync_replicas: int = 1
     preallocate: bool = False
     stored_as: Target | None = None
+    validate_records: bool = True
     producer_id_expiration_ms: int = DAY_MS
 
-    #: Whether a sound batch is stored as it came: neither under another codec nor with a time of ours.
+    #: Whether a batch of which every record is sound is stored as it came: neither under another codec nor with a time of
+    #: ours, and not one looked at less closely.
     keeps_batches: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keeps_batches", self.timestamp_type == "CreateTime" and self.stored_as is None)
+        kept = self.timestamp_type == "CreateTime" and self.stored_as is None and self.validate_records
+        object.__setattr__(self, "keeps_batches", kept)
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]:

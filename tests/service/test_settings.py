@@ -37,6 +37,21 @@ def test_broker_configs_merge_by_key(config_file: Path) -> None:
     }
 
 
+def test_names_of_configs_need_no_quotes_and_lists_may_be_lists(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(
+        '[broker]\nlog.retention.hours = 72\nlog.cleanup.policy = ["compact", "delete"]\n'
+        'compression.type = "gzip"\nauto.create.topics.enable = true\n[broker.log.roll]\nms = 5\n'
+    )
+    assert load_settings({}, config_file=path, environ={}).broker == {
+        "log.retention.hours": "72",
+        "log.cleanup.policy": "compact,delete",
+        "compression.type": "gzip",
+        "auto.create.topics.enable": "true",
+        "log.roll.ms": "5",
+    }
+
+
 @pytest.mark.parametrize(
     ("flags", "environ", "complaint"),
     [

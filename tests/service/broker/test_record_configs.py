@@ -121,6 +121,30 @@ async def test_the_size_that_counts_is_also_the_stored_one(node: Running) -> Non
     await node.append_batch("t", batch)
 
 
+async def test_brokers_give_topics_what_they_do_not_say_themselves(node: Running) -> None:
+    await node.create("own", configs={"compression.type": "snappy", "message.timestamp.type": "CreateTime"})
+    await node.create("t")
+    values = {
+        "compression.type": "gzip",
+        "log.message.timestamp.type": "LogAppendTime",
+        "message.max.bytes": "70000",
+    }
+    changes = [ConfigAlteration(name, AlterOp.SET, value) for name, value in values.items()]
+    await node.core.configs.alter_configs(Resource(ResourceKind.BROKER, ""), changes)
+    batch = sent(NewRecord(b"k", TEXT, (), 5))
+    for topic, codec, stamped in (("t", Codec.GZIP, True), ("own", Codec.SNAPPY, False)):
+        answer = await node.append_batch(topic, batch)
+        ((header, _),) = stored(node, topic)
+        assert (header.codec, header.log_append_time, answer.log_append_time_ms > 0) == (codec, stamped, stamped)
+        with pytest.raises(RecordTooLarge):
+            await node.append_batch(topic, sent(NewRecord(b"k", TEXT * 2, (), 5)))
+    bounds = [ConfigAlteration("log.message.timestamp.before.max.ms", AlterOp.SET, "1000")]
+    await node.core.configs.alter_configs(Resource(ResourceKind.BROKER, "1"), bounds)
+    with pytest.raises(InvalidTimestamp):
+        await node.append_batch("own", batch)
+    await node.append_batch("t", batch)
+
+
 # --- timestamps -------------------------------------------------------------------------------------------------------
 
 
