@@ -20,8 +20,8 @@ from storage_tiers.types import TopicId, TopicPartition
 
 #: Partition names remembered before the memory is dropped and begun anew: clients may name what does not exist.
 REMEMBERED_PARTITIONS = 100_000
-#: Partitions that one Fetch may name, and as many that it may forget: a frame of 100 MB could name millions.
-PARTITIONS_A_FETCH = 250_000
+#: Topics, and partitions, that one request may name, and that it may forget: a frame of 100 MB could name millions.
+PARTITIONS_A_REQUEST = 100_000
 
 _new_tuple = tuple.__new__
 
@@ -216,6 +216,8 @@ class HotParser:
         request.acks = cursor.int16()
         request.timeout_ms = cursor.int32()
         for _ in range(cursor.count()):
+            if len(request.topics) >= PARTITIONS_A_REQUEST:
+                raise too_many()
             key = cursor.topic(by_id)
             name = self.name_of(key, by_id)
             partitions = cursor.count()
@@ -229,6 +231,8 @@ class HotParser:
     def produce_partition(
         self, cursor: Cursor, view: memoryview, version: int, request: ProduceRequest, name: bytes | None, key: bytes
     ) -> None:
+        if len(request.indexes) >= PARTITIONS_A_REQUEST:
+            raise too_many()
         index = cursor.int32()
         size = cursor.bytes_size()
         at = cursor.skip(size if size > 0 else 0)
@@ -264,6 +268,8 @@ class HotParser:
             request.session_id = cursor.int32()
             request.session_epoch = cursor.int32()
         for _ in range(cursor.count()):
+            if len(request.topics) >= PARTITIONS_A_REQUEST:
+                raise too_many()
             key = cursor.topic(by_id)
             name = self.name_of(key, by_id)
             partitions = cursor.count()
@@ -286,8 +292,8 @@ class HotParser:
             cursor.skip(8)
         max_bytes = cursor.int32()
         cursor.tags()
-        if len(request.indexes) >= PARTITIONS_A_FETCH:
-            raise Malformed(f"a fetch names more than {PARTITIONS_A_FETCH} partitions")
+        if len(request.indexes) >= PARTITIONS_A_REQUEST:
+            raise too_many()
         request.indexes.append(index)
         partition = self.names.find(name, index)
         request.partitions.append(
@@ -300,8 +306,8 @@ class HotParser:
             for _ in range(cursor.count()):
                 key = cursor.topic(version >= 13)
                 for _ in range(cursor.count()):
-                    if len(request.forgotten) >= PARTITIONS_A_FETCH:
-                        raise Malformed(f"a fetch forgets more than {PARTITIONS_A_FETCH} partitions")
+                    if len(request.forgotten) >= PARTITIONS_A_REQUEST:
+                        raise too_many()
                     request.forgotten.append((key, cursor.int32()))
                 cursor.tags()
         if version >= 11:
@@ -457,6 +463,10 @@ def body_start(data: bytearray, start: int, end: int, flexible: bool) -> int:
 
 def unknown_id(topic_id: bytes) -> LogError:
     return UnknownTopicId(f"no topic has the id {TopicId(topic_id)}; refresh the metadata")
+
+
+def too_many() -> Malformed:
+    return Malformed(f"a request names more than {PARTITIONS_A_REQUEST} topics or partitions")
 
 
 def no_batch() -> LogError:

@@ -42,7 +42,7 @@ _LENGTHS = {"string": 2, "bytes": 4, "records": 4}
 Skip = Callable[[bytes, int], int]
 
 
-def check(kind: type[Any], body: bytes) -> None:
+def check(kind: Any, body: bytes) -> None:
     """Raises Malformed where `body` cannot be a `kind` of kio's; what follows the message is ignored."""
     _entity(kind)(body, 0)
 

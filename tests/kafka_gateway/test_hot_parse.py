@@ -203,8 +203,10 @@ def test_forgotten_partitions_are_read(module: Any, version: int) -> None:
     assert forgotten == ([(key, 1), (key, 2)] if version >= 7 else [])
 
 
-def test_a_fetch_names_and_forgets_a_bounded_number_of_partitions(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PARTITIONS_A_FETCH", 4)
+def test_a_request_names_and_forgets_a_bounded_number_of_partitions(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PARTITIONS_A_REQUEST", 4)
     named = [{"topic": "known", "partitions": [{"partition": 1}] * 2}] * 2
     gone = [{"topic": "gone", "partitions": [1] * 2}] * 2
     assert len(parse_fetch(module, request_frame("fetch", 7, topics=named), 7).partitions) == 4
@@ -212,10 +214,19 @@ def test_a_fetch_names_and_forgets_a_bounded_number_of_partitions(module: Any, m
     too_many: list[dict[str, Any]] = [
         {"topics": [*named, {"partitions": [{}]}]},
         {"forgotten_topics_data": [*gone, {"partitions": [1]}]},
+        {"topics": [{}] * 5},
     ]
     for more in too_many:
-        with pytest.raises(module.Malformed):
+        with pytest.raises(module.Malformed, match="names more than 4"):
             parse_fetch(module, request_frame("fetch", 7, **more), 7)
+    topics = [produce_topic(9, "known", KNOWN_ID, [(place, None) for place in range(2)])] * 2
+    assert len(parse_produce(module, request_frame("produce", 9, topic_data=topics), 9).indexes) == 4
+    for worse in (
+        [*topics, produce_topic(9, "known", KNOWN_ID, [(1, None)])],
+        [produce_topic(9, "y", KNOWN_ID, [])] * 5,
+    ):
+        with pytest.raises(module.Malformed, match="names more than 4"):
+            parse_produce(module, request_frame("produce", 9, topic_data=worse), 9)
 
 
 PRODUCE_FRAMES = {
