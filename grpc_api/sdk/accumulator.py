@@ -72,6 +72,7 @@ class Batch:
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(error)
+                waiter.exception()  # nobody need ask for it: no complaint in the log
 
 
 class Lane:

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from itertools import islice
 
+from grpc_api.sdk.decoding import messages
 from grpc_api.sdk.values import Message, Start, start_ms
 from storage_tiers.cold.bucket_reads import (
     FoundTopic,
@@ -28,7 +29,6 @@ from storage_tiers.cold.bucket_reads import (
 from storage_tiers.cold.object_store import BlockingObjectStore
 from storage_tiers.cold.stores.locate import StoreLocation, open_blocking_store
 from storage_tiers.errors import InvalidPartitions, InvalidRequest, OffsetOutOfRange
-from storage_tiers.records.decoder import decode
 from storage_tiers.types import OffsetRange
 
 #: Records that a thread hands over at a time.
@@ -80,8 +80,7 @@ class ColdBucket:
         reads = PartitionReads(self._store, load_root(self._store, topic.ids(partition)))
         offset = _first_offset(reads, partition, start)
         for piece in reads.pieces(offset):
-            for each in decode(piece.records, start_offset=offset, aborted=piece.aborted):
-                yield Message(topic.name, partition, each.offset, each.timestamp, each.key, each.value, each.headers)
+            yield from messages(topic.name, partition, piece.records, offset, piece.aborted)
 
 
 class AsyncColdBucket:

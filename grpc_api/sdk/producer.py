@@ -103,7 +103,6 @@ class Producer:
                 raise InvalidRequest("the producer was closed while this record waited for room")
         where = TopicPartition(topic, self._choose(topic, key, partition, size))
         waiter: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
-        waiter.add_done_callback(_seen)
         if self._accumulator.add(where, record, size, waiter, self._clock.monotonic()):
             self._wake.set()
         return waiter
@@ -345,7 +344,3 @@ class Producer:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-
-def _seen(waiter: asyncio.Future[Sent]) -> None:
-    if not waiter.cancelled():
-        waiter.exception()  # nobody need wait for it

@@ -23,11 +23,11 @@ from grpc_api.proto import log_pb2 as pb
 from grpc_api.proto.log_pb2_grpc import LogStub
 from grpc_api.remote_log import RemoteLog
 from grpc_api.remote_topics import RemoteTopics
+from grpc_api.sdk.decoding import messages
 from grpc_api.sdk.values import Message, OutOfRange, ReaderOptions, Start, start_ms
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.backoff import Backoff, BackoffSettings
 from storage_tiers.errors import InvalidPartitions, InvalidRequest, LogError, OffsetOutOfRange
-from storage_tiers.records.decoder import decode
 from storage_tiers.records.walker import scan_batches
 from storage_tiers.types import TopicPartition
 
@@ -253,11 +253,8 @@ class Reader:
         self._chunks.append(_Chunk(partition, self._decoded(partition, part), batches[-1][3] if batches else 0))
 
     def _decoded(self, partition: int, part: pb.FetchedPartition) -> Iterator[Message]:
-        start = self.position[partition]
-        for record in decode(part.records, start_offset=start, aborted=aborted_of(part) or ()):
-            yield Message(
-                self._topic, partition, record.offset, record.timestamp, record.key, record.value, record.headers
-            )
+        # As a generator: the position is that of the moment when the first of them is taken.
+        yield from messages(self._topic, partition, part.records, self.position[partition], aborted_of(part) or ())
 
     async def _follow_growth(self) -> None:
         """Partitions that the topic has got since are read from their beginning."""
