@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Tests that share one Spark session run in one worker; the rest are spread over the cores.
 WORKERS ?= $(shell nproc)
 
-.PHONY: help install run test differential faults check demo bench bench-kafka proto lock kernels test-tools clean
+.PHONY: help install run test differential faults check demo bench bench-kafka lambda-package terraform proto lock kernels test-tools clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,6 +58,12 @@ bench: test-tools  ## speed beside the floor (RIVAL=host:port: and that broker),
 bench-kafka: test-tools  ## every row beside Apache Kafka 4.2.1, which it fetches, starts and stops; about 30 minutes
 	@scripts/system-packages bench
 	@$(BIN)/python -m benchmarks.run --kafka --parts raw,starts,partitions,java,cold $(ARGS)
+
+lambda-package: install  ## build/lambda/verify_commit.zip, for terraform/modules/lambdas
+	@$(BIN)/python scripts/lambda_package.py
+
+terraform: test-tools lambda-package  ## the modules, applied to a server in place of AWS and destroyed; needs terraform
+	@$(BIN)/pytest -q -m terraform tests/terraform
 
 # --- proving ----------------------------------------------------------------------------------------------------------
 check: install  ## ruff, mypy --strict, import-linter

@@ -6,12 +6,12 @@
     <cluster>/topics/<topic>/<topic_id>/pages/<partition:05d>/<first>-<last>-<uuid>.json.gz
     <cluster>/topics/<topic>/<topic_id>/segments/<partition:05d>/<base_offset:020>-<leader_epoch>-<uuid>.log
     <cluster>/topics/<topic>/<topic_id>/segments/<partition:05d>/<base_offset:020>-<leader_epoch>-<uuid>.idx
-    <cluster>/readers/<reader>/cursors/<topic>/<topic_id>/<partition:05d>.json
-    <cluster>/readers/<reader>/verdicts/<topic>/<topic_id>/<partition:05d>/<commit:020>-<base_offset:020>.json
-    <cluster>/readers/<reader>/missed/<topic>/<topic_id>/<partition:05d>/<after:020>-<swept:020>.json
+    <cluster>/readers/<reader>/cursors/<topic>/<topic_id>/<partition:05d>.cursor
+    <cluster>/readers/<reader>/verdicts/<topic>/<topic_id>/<partition:05d>/<commit:020>-<base_offset:020>.verdict
+    <cluster>/readers/<reader>/missed/<topic>/<topic_id>/<partition:05d>/<after:020>-<swept:020>.missed
 
-What a reader of the bucket keeps for itself stands outside `topics/`, so that a notification on manifests is never caused
-by whom it wakes.
+What a reader of the bucket keeps for itself (JSON too) ends otherwise, so that a notification on what ends in `.json` below
+any prefix is never caused by whom it wakes.
 
 Keys are relative to the store's prefix. Invariants: `parse(key(x)) == x` for every legal x, and whatever `parse` accepts
 is written back to the same characters. Cluster ids and topic names are Kafka-legal and hence safe in a key; topic ids
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 _UUID = re.compile(r"[0-9a-f]{32}\Z")
 _SEGMENT = re.compile(r"(\d{20})-(0|[1-9]\d*)-([0-9a-f]{32})\.(log|idx)\Z")
 _PAGE = re.compile(r"(0|[1-9]\d*)-(0|[1-9]\d*)-([0-9a-f]{32})\.json\.gz\Z")
-_NUMBERS = re.compile(r"(\d{20})-(\d{20})\.json\Z")
+_NUMBERS = re.compile(r"(\d{20})-(\d{20})\.(verdict|missed)\Z")
 _PARTITION = re.compile(r"\d{5}|[1-9]\d{5,9}\Z")
 
 
@@ -189,17 +189,17 @@ def sidecar_key(cluster: str, topic: str, topic_id: TopicId, partition: int, bas
 
 
 def cursor_key(cluster: str, reader: str, topic: str, topic_id: TopicId, partition: int) -> str:
-    return f"{_reader_place(cluster, reader, 'cursors', topic, topic_id, partition)}.json"
+    return f"{_reader_place(cluster, reader, 'cursors', topic, topic_id, partition)}.cursor"
 
 
 def verdict_key(
     cluster: str, reader: str, topic: str, topic_id: TopicId, partition: int, commit: int, base: int
 ) -> str:
-    return f"{_reader_place(cluster, reader, 'verdicts', topic, topic_id, partition)}/{_numbers(commit, base)}.json"
+    return f"{_reader_place(cluster, reader, 'verdicts', topic, topic_id, partition)}/{_numbers(commit, base)}.verdict"
 
 
 def missed_key(cluster: str, reader: str, topic: str, topic_id: TopicId, partition: int, after: int, swept: int) -> str:
-    return f"{_reader_place(cluster, reader, 'missed', topic, topic_id, partition)}/{_numbers(after, swept)}.json"
+    return f"{_reader_place(cluster, reader, 'missed', topic, topic_id, partition)}/{_numbers(after, swept)}.missed"
 
 
 def key(parsed: Key) -> str:
@@ -248,14 +248,14 @@ def parse(text: str) -> Key:
             place = (_checked(cluster), _checked_topic(topic), _parse_topic_id(topic_id))
             kind = SegmentKey if found[4] == "log" else SidecarKey
             return kind(*place, _parse_partition(text, partition_name), int(found[1]), int(found[2]), found[3])
-        case [cluster, "readers", reader, "cursors", topic, topic_id, name] if name.endswith(".json"):
-            partition = _parse_partition(text, name.removesuffix(".json"))
+        case [cluster, "readers", reader, "cursors", topic, topic_id, name] if name.endswith(".cursor"):
+            partition = _parse_partition(text, name.removesuffix(".cursor"))
             return CursorKey(
                 _checked(cluster), _checked(reader), _checked_topic(topic), _parse_topic_id(topic_id), partition
             )
-        case [cluster, "readers", reader, ("verdicts" | "missed") as what, topic, topic_id, partition_name, name]:
+        case [cluster, "readers", reader, ("verdicts" | "missed") as folder, topic, topic_id, partition_name, name]:
             numbers = _NUMBERS.match(name)
-            if numbers is None:
+            if numbers is None or not folder.startswith(numbers[3]):
                 raise ValueError(f"{text!r} is no key of what a reader found")
             partition = _parse_partition(text, partition_name)
             found_by = (
@@ -265,7 +265,7 @@ def parse(text: str) -> Key:
                 _parse_topic_id(topic_id),
                 partition,
             )
-            found_kind = VerdictKey if what == "verdicts" else MissedKey
+            found_kind = VerdictKey if folder == "verdicts" else MissedKey
             return found_kind(*found_by, int(numbers[1]), int(numbers[2]))
         case _:
             raise ValueError(f"{text!r} is no key of this layout")

@@ -1,0 +1,122 @@
+"""Builds build/lambda/verify_commit.zip: the handlers, what of the log they use, and their dependencies, for AWS Lambda.
+
+    python scripts/lambda_package.py [--output FILE]
+
+The runtime is `python3.11` on the machine's own architecture (x86_64 or arm64): the kernels are compiled here, the other
+native modules come as wheels. Two builds of one tree are equal bytes. Fails if the content is over Lambda's bound, or if a
+native module needs a newer C library than that runtime has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+OUTPUT = ROOT / "build" / "lambda" / "verify_commit.zip"
+#: Of this project, what a handler imports; `grpc_api` would be here for the SDK, and no handler uses it.
+PACKAGES = ("storage_tiers", "lambdas")
+#: AWS's bound for a function's zipped package once unzipped, layers included.
+MAX_UNZIPPED = 250 << 20
+#: The C library of the `python3.11` runtime (Amazon Linux 2).
+RUNTIME_GLIBC = (2, 26)
+#: Versions other than constraints.txt's. cramjam is built for glibc 2.28 since 2.13; what 2.12 lacks (a tight bound on the
+#: memory of gzip bombs) no handler uses: none decompresses anything.
+OLDER = {"cramjam": "2.12.0"}
+#: The SDK brings descriptions of every AWS service; the handlers talk to S3, and credentials may come by way of STS.
+SERVICES = frozenset({"s3", "sts"})
+#: No later zip member can be older, and every build has the same.
+_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    output: Path = parser.parse_args().output
+    content = output.with_suffix("")
+    shutil.rmtree(content, ignore_errors=True)
+    content.mkdir(parents=True)
+    install_dependencies(content)
+    copy_packages(content)
+    check(content)
+    write_zip(content, output)
+    unzipped = sum(path.stat().st_size for path in files(content))
+    print(f"{output.relative_to(Path.cwd()) if output.is_relative_to(Path.cwd()) else output}: ", end="")
+    print(
+        f"{output.stat().st_size / (1 << 20):.1f} MiB, unzipped {unzipped / (1 << 20):.1f} of {MAX_UNZIPPED >> 20} MiB"
+    )
+
+
+def install_dependencies(content: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["lambda"]]
+    pinned = (line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
+    versions = {name: OLDER.get(name, version) for name, version in pinned}
+    constraints = content.with_name("constraints.txt")
+    constraints.write_text("".join(f"{name}=={version}\n" for name, version in versions.items()))
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--only-binary", ":all:"]
+    runtime = ["--python-version", "3.11", "--platform", f"manylinux2014_{platform.machine()}"]
+    environment = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
+    command = [*pip, *runtime, "-c", str(constraints), "--target", str(content), *wanted]
+    subprocess.run(command, check=True, env=environment)
+    shutil.rmtree(content / "bin", ignore_errors=True)
+    for service in (content / "botocore" / "data").iterdir():
+        if service.is_dir() and service.name not in SERVICES:
+            shutil.rmtree(service)
+
+
+def copy_packages(content: Path) -> None:
+    for package in PACKAGES:
+        for source in files(ROOT / package):
+            if source.suffix in (".py", ".so"):
+                target = content / source.relative_to(ROOT)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+
+
+def check(content: Path) -> None:
+    kernels = [path for path in files(content / "storage_tiers") if path.suffix == ".so"]
+    if not kernels:
+        sys.exit("the kernels are not compiled: run `make kernels`")
+    for path in files(content):
+        if path.suffix == ".so" or ".so." in path.name:
+            needed = glibc_needed(path)
+            if needed > RUNTIME_GLIBC:
+                sys.exit(f"{path.relative_to(content)} needs glibc {needed[0]}.{needed[1]}, the runtime has 2.26")
+    size = sum(path.stat().st_size for path in files(content))
+    if size > MAX_UNZIPPED:
+        sys.exit(f"the package has {size >> 20} MiB unzipped; Lambda takes {MAX_UNZIPPED >> 20}")
+
+
+def glibc_needed(path: Path) -> tuple[int, int]:
+    """The newest symbol version of the C library that a native module names."""
+    versions = re.findall(rb"GLIBC_(\d+)\.(\d+)", path.read_bytes())
+    return max(((int(major), int(minor)) for major, minor in versions), default=(0, 0))
+
+
+def write_zip(content: Path, output: Path) -> None:
+    with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for path in files(content):
+            member = zipfile.ZipInfo(path.relative_to(content).as_posix(), _ZIP_TIME)
+            member.compress_type = zipfile.ZIP_DEFLATED
+            member.external_attr = (0o755 if path.suffix == ".so" else 0o644) << 16
+            archive.writestr(member, path.read_bytes())
+
+
+def files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+variable "bucket" {
+  description = "Name of the bucket, unique in all of AWS."
+  type        = string
+}
+
+variable "prefix" {
+  description = "The brokers' prefix in the bucket."
+  type        = string
+  default     = "live"
+}
+
+variable "region" {
+  description = "AWS region."
+  type        = string
+  default     = "us-east-1"
+}
+
+variable "package" {
+  description = "Path of the function's package."
+  type        = string
+  default     = "../../../build/lambda/verify_commit.zip"
+}
+
+variable "endpoint" {
+  description = "URL of a server that answers in place of AWS; null for AWS itself."
+  type        = string
+  default     = null
+}
