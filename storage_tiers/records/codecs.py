@@ -70,10 +70,13 @@ def compress(codec: Codec, payload: Buffer, *, level: int | None = None) -> byte
     return bytes(cramjam.zstd.compress(payload, level=3 if level is None else level))
 
 
-def decompress(codec: Codec, payload: Buffer, *, max_bytes: int, headroom: int = 0) -> memoryview:
+def decompress(
+    codec: Codec, payload: Buffer, *, max_bytes: int, headroom: int = 0, room: bytearray | None = None
+) -> memoryview:
     """The inflated payload. RecordTooLarge beyond `max_bytes`, without allocating more; CorruptRecord if it is damaged.
 
-    With `headroom` so many zero bytes stand before it, for the caller to write into; not for Codec.NONE.
+    With `headroom` so many bytes stand before it, for the caller to write into; not for Codec.NONE. `room` is written to
+    instead of new memory where it suffices.
     """
     if codec is Codec.NONE:
         if len(payload) > max_bytes:
@@ -81,8 +84,8 @@ def decompress(codec: Codec, payload: Buffer, *, max_bytes: int, headroom: int =
         return memoryview(payload)
     try:
         if codec is Codec.SNAPPY:
-            return _decompress_snappy(payload, max_bytes, headroom)
-        return _decompress_stream(_STREAMS[codec], codec, payload, max_bytes, headroom)
+            return _decompress_snappy(payload, max_bytes, headroom, room or bytearray())
+        return _decompress_stream(codec, payload, max_bytes, headroom, room or bytearray())
     except cramjam.DecompressionError as error:
         raise CorruptRecord(f"the {codec.name.lower()} data of the batch cannot be inflated: {error}") from None
 
@@ -90,20 +93,25 @@ def decompress(codec: Codec, payload: Buffer, *, max_bytes: int, headroom: int =
 _STREAMS: dict[Codec, Any] = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
 
 
-def _decompress_stream(library: Any, codec: Codec, payload: Buffer, max_bytes: int, headroom: int) -> memoryview:
-    room = min(max_bytes, max(_SMALLEST_BUFFER, _FIRST_RATIO * len(payload)))
+def _decompress_stream(codec: Codec, payload: Buffer, max_bytes: int, headroom: int, room: bytearray) -> memoryview:
+    library = _STREAMS[codec]
+    size = min(max_bytes, max(_SMALLEST_BUFFER, _FIRST_RATIO * len(payload), len(room) - headroom))
     while True:
-        output = memoryview(bytearray(headroom + room))
+        output = memoryview(_at_least(room, headroom + size))[: headroom + size]
         try:
             written = library.decompress_into(payload, output[headroom:])
             return output[: headroom + written]
         except cramjam.DecompressionError as error:
             if _FULL not in str(error):
                 raise
-        if room >= max_bytes:
+        if size >= max_bytes:
             raise _too_large(codec, max_bytes)
         del output
-        room = min(max_bytes, room * _GROWTH)
+        size = min(max_bytes, size * _GROWTH)
+
+
+def _at_least(room: bytearray, size: int) -> bytearray:
+    return room if len(room) >= size else bytearray(size)
 
 
 def _xerial(payload: Buffer) -> bytes:
@@ -115,7 +123,7 @@ def _xerial(payload: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(payload: Buffer, max_bytes: int, headroom: int) -> memoryview:
+def _decompress_snappy(payload: Buffer, max_bytes: int, headroom: int, room: bytearray) -> memoryview:
     view = memoryview(payload)
     blocks = _xerial_blocks(view) if view[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC else [view]
     total = 0
@@ -123,7 +131,7 @@ def _decompress_snappy(payload: Buffer, max_bytes: int, headroom: int) -> memory
         total += cramjam.snappy.decompress_raw_len(block)
         if total > max_bytes:
             raise _too_large(Codec.SNAPPY, max_bytes)
-    output = memoryview(bytearray(headroom + total))
+    output = memoryview(_at_least(room, headroom + total))
     written = headroom
     for block in blocks:
         written += cramjam.snappy.decompress_raw_into(block, output[written:])

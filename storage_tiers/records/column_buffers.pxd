@@ -1,8 +1,6 @@
 # C types of column_buffers.py.
 cimport cython
 
-cdef long long _MOST_MS
-
 cdef bytearray _unwritten(Py_ssize_t size)
 
 
@@ -11,12 +9,11 @@ cdef class BytesColumn:
     cdef int[::1] ends
     cdef long long[::1] sources
     cdef unsigned char[::1] valid, data
-    cdef Py_ssize_t room, rows, copied, size, nulls
+    cdef Py_ssize_t room, rows, copied, size, nulls, expected
     cdef bytearray end_buffer, valid_buffer, source_buffer, data_buffer
 
     cdef void begin(self) except *
     cdef void reserve(self, Py_ssize_t rows) except *
-    cdef void plan(self, Py_ssize_t at, long long length) noexcept nogil
     cdef void allocate(self) except *
     cdef void copy(self, const unsigned char* raw) noexcept nogil
     cpdef take(self)
@@ -41,10 +38,7 @@ cdef class Columns:
 
     cdef void begin(self) except *
     cdef void open(self) except *
-    cdef bint is_full(self, long long more) noexcept nogil
-    cdef long long headers_room(self) noexcept nogil
     cdef void more_headers(self, long long least) except *
-    cdef void put(self, long long size, long long offset, long long timestamp, int timestamp_type) noexcept nogil
     @cython.locals(column=BytesColumn)
     cdef void copy(self, const unsigned char* raw) except *
     cpdef take(self)

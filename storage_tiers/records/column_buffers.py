@@ -2,11 +2,12 @@
 
 Rows are planned first: numbers are written at once, of keys, values and headers only where they lie and how long they
 are. Once that is known their room is allocated, in one piece, and they are copied. Cython in pure-Python mode; what is C
-about it stands in `column_buffers.pxd`, and uncompiled it does the same.
+about it stands in `column_buffers.pxd`, and uncompiled it does the same. Rows are planned by `column_walk`, in whose loop it
+has to stand.
 Layouts: https://arrow.apache.org/docs/format/Columnar.html.
 
-Invariants: whoever plans a row has checked that there is room (`Columns.is_full`, `Columns.headers_room`) and that its
-bytes lie in their buffer; nothing else is written or read. No byte of a taken row is left as the allocator gave it.
+Invariants: whoever plans a row has checked that there is room and that its bytes lie in their buffer; nothing else is
+written or read. No byte of a taken row is left as the allocator gave it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ if cython.compiled:
 #: What may be wanted of a record, to be added up.
 OFFSET, TIMESTAMP, TIMESTAMP_TYPE, KEY, VALUE, HEADERS = 1, 2, 4, 8, 16, 32
 
-#: Milliseconds that a 64-bit number of microseconds holds; a record's own clock may say anything.
-_MOST_MS = ((1 << 63) - 1) // 1000
 _FIRST_HEADERS = 1024
 
 
@@ -40,6 +39,7 @@ class BytesColumn:
     """A column of variable width: 32-bit ends, data, and a validity bit a row. A column of lists has no data of its own."""
 
     def __init__(self) -> None:
+        self.expected = 0
         self.begin()
 
     def begin(self) -> None:
@@ -58,24 +58,12 @@ class BytesColumn:
         self.valid = memoryview(valid)
         self.room = rows
 
-    def plan(self, at: cython.Py_ssize_t, length: cython.longlong) -> None:
-        """Adds a row of `length` bytes that lie at `at`, null if that is -1."""
-        row: cython.Py_ssize_t = self.rows
-        if length < 0:
-            self.nulls += 1
-            length = 0
-        else:
-            self.valid[row >> 3] |= 1 << (row & 7)
-        self.size += length
-        self.sources[row] = at
-        self.ends[row + 1] = self.size
-        self.rows = row + 1
-
     def allocate(self) -> None:
         """Room for the data of what is planned; what is copied stays."""
         used: cython.Py_ssize_t = self.ends[self.copied] if self.copied else 0
         if self.size > len(self.data_buffer):
-            larger = _unwritten(self.size if used == 0 else max(self.size, 2 * len(self.data_buffer)))
+            # Arrow batches of one stream are alike: the first room is that of the last one.
+            larger = _unwritten(max(self.size, self.expected if used == 0 else 2 * len(self.data_buffer)))
             larger[:used] = memoryview(self.data_buffer)[:used]
             self.data_buffer = larger
             self.data = memoryview(larger)
@@ -99,6 +87,7 @@ class BytesColumn:
     def take(self) -> tuple[int, int, bytearray, bytearray, bytearray]:
         """(rows, nulls, ends with a zero before them, validity, data), and begins anew."""
         taken = (self.rows, self.nulls, self.end_buffer, self.valid_buffer, self.data_buffer)
+        self.expected = self.size
         self.begin()
         return taken
 
@@ -148,34 +137,10 @@ class Columns:
             self.contents.reserve(_FIRST_HEADERS)
         self.is_open = True
 
-    def is_full(self, more: cython.longlong) -> cython.bint:
-        """Whether a record of `more` bytes belongs into the next Arrow batch."""
-        return self.rows > 0 and (self.rows >= self.most_rows or self.source + more > self.most_bytes)
-
-    def headers_room(self) -> cython.longlong:
-        """How many more headers can be planned."""
-        return self.names.room - self.names.rows
-
     def more_headers(self, least: cython.longlong) -> None:
         room = self.names.rows + max(least, self.names.room)
         self.names.reserve(room)
         self.contents.reserve(room)
-
-    def put(
-        self, size: cython.longlong, offset: cython.longlong, timestamp: cython.longlong, timestamp_type: cython.int
-    ) -> None:
-        """Adds a row's numbers, of a record of `size` bytes; `timestamp` in ms."""
-        row: cython.Py_ssize_t = self.rows
-        self.offsets[row] = offset
-        self.types[row] = timestamp_type
-        if -_MOST_MS <= timestamp <= _MOST_MS:
-            self.times[row] = timestamp * 1000
-            self.time_valid[row >> 3] |= 1 << (row & 7)
-        else:
-            self.times[row] = 0
-            self.time_nulls += 1
-        self.source += size
-        self.rows = row + 1
 
     def copy(self, raw: cython.p_const_uchar) -> None:
         """Allocates and copies what was planned of `raw` since the last time."""

@@ -1,12 +1,12 @@
 # C types of column_walk.py, but for its small functions, which say theirs themselves.
 cimport cython
-from storage_tiers.records.column_buffers cimport Columns
+from storage_tiers.records.column_buffers cimport BytesColumn, Columns
 
 cdef int _SOUND, _BAD_LENGTH, _BAD_TIMESTAMP_DELTA, _BAD_OFFSET_DELTA, _BAD_KEY, _BAD_VALUE, _BAD_HEADERS
 cdef int _LENGTH_MISMATCH, _TOO_FEW_BYTES, _TOO_MANY_BYTES, _BAD_TIMESTAMP
 cdef int _END, _FULL, _COMPRESSED, _BAD_BATCH, _SKIPPED, _ROOM
 cdef Py_ssize_t _HEADER, _OVERHEAD
-cdef long long _TWO_TO_31, _TWO_TO_32, _INT64_MAX
+cdef long long _TWO_TO_31, _TWO_TO_32, _INT64_MAX, _MOST_MS
 
 
 @cython.final
@@ -44,3 +44,8 @@ cdef Py_ssize_t _plan_headers(
     const unsigned char* raw, Py_ssize_t at, Py_ssize_t end, long long left, Columns columns, bint wanted
 ) noexcept nogil
 cdef int _beyond_ascii(const unsigned char* raw, Py_ssize_t at, Py_ssize_t length) noexcept nogil
+cdef bint _is_full(Columns columns, long long size) noexcept nogil
+cdef void _put_numbers(
+    Columns columns, long long size, long long offset, long long timestamp, int timestamp_type
+) noexcept nogil
+cdef void _plan(BytesColumn column, Py_ssize_t at, long long length) noexcept nogil

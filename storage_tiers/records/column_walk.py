@@ -24,7 +24,7 @@ except ImportError:  # installed without a compiler and without Cython: the same
 from storage_tiers.records.checksum import crc32c
 
 if TYPE_CHECKING:
-    from storage_tiers.records.column_buffers import Columns
+    from storage_tiers.records.column_buffers import BytesColumn, Columns
 
 # What C code sees of the codes below, the first of which are the walker's; a name in the .pxd is invisible to importers.
 _SOUND = 0
@@ -55,6 +55,8 @@ _OVERHEAD = 12
 _TWO_TO_31 = 1 << 31
 _TWO_TO_32 = 1 << 32
 _INT64_MAX = (1 << 63) - 1
+# Milliseconds that a 64-bit number of microseconds holds; a record's own clock may say anything.
+_MOST_MS = ((1 << 63) - 1) // 1000
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -311,7 +313,7 @@ def _plan_record(walk: Walk, raw: cython.p_const_uchar, columns: Columns) -> cyt
     at += packed & 7
     if size < 1 or size > walk.batch_end - at:
         return _BAD_LENGTH
-    if columns.is_full(size):
+    if _is_full(columns, size):
         return _FULL
     end: cython.Py_ssize_t = at + size
     at += 1  # the record's attributes: no bit of them has a meaning
@@ -341,7 +343,7 @@ def _plan_record(walk: Walk, raw: cython.p_const_uchar, columns: Columns) -> cyt
     if fault != _SOUND:
         return fault
     if walk.start <= offset < walk.stop:
-        columns.put(size, offset, timestamp, walk.timestamp_type)
+        _put_numbers(columns, size, offset, timestamp, walk.timestamp_type)
     walk.previous = offset_delta
     walk.at = end
     return _SOUND
@@ -372,7 +374,7 @@ def _plan_fields(
         return _BAD_HEADERS
     plan_headers: cython.bint = wanted and columns.has_headers
     if headers > 0:
-        if plan_headers and headers > columns.headers_room():
+        if plan_headers and headers > columns.names.room - columns.names.rows:
             return _ROOM
         at = _plan_headers(raw, at, end, headers, columns, plan_headers)
         if at < 0:
@@ -380,11 +382,11 @@ def _plan_fields(
     if at != end:
         return _LENGTH_MISMATCH
     if wanted and columns.has_keys:
-        columns.keys.plan(key_at, key)
+        _plan(columns.keys, key_at, key)
     if wanted and columns.has_values:
-        columns.values.plan(value_at, value)
+        _plan(columns.values, value_at, value)
     if plan_headers:
-        columns.headers.plan(0, headers if headers > 0 else -1)
+        _plan(columns.headers, 0, headers if headers > 0 else -1)
     return _SOUND
 
 
@@ -406,7 +408,7 @@ def _plan_headers(
         if packed < 0 or length < 0 or length > end - at:
             return -1
         if wanted:
-            columns.names.plan(at, length)
+            _plan(columns.names, at, length)
             columns.foreign += _beyond_ascii(raw, at, length)
         at += length
         packed = _varint(raw, at, end)
@@ -415,7 +417,7 @@ def _plan_headers(
         if packed < 0 or length < -1 or length > end - at:
             return -1
         if wanted:
-            columns.contents.plan(at, length)
+            _plan(columns.contents, at, length)
         at += length if length > 0 else 0
         left -= 1
     return at
@@ -427,3 +429,43 @@ def _beyond_ascii(raw: cython.p_const_uchar, at: cython.Py_ssize_t, length: cyth
     for index in range(at, at + length):
         bits |= raw[index]
     return bits >> 7
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+def _is_full(columns: Columns, size: cython.longlong) -> cython.bint:
+    """Whether a record of `size` bytes belongs into the next Arrow batch."""
+    return columns.rows > 0 and (columns.rows >= columns.most_rows or columns.source + size > columns.most_bytes)
+
+
+def _put_numbers(
+    columns: Columns,
+    size: cython.longlong,
+    offset: cython.longlong,
+    timestamp: cython.longlong,
+    timestamp_type: cython.int,
+) -> None:
+    """Adds a row of a record of `size` bytes; `timestamp` in ms."""
+    row: cython.Py_ssize_t = columns.rows
+    columns.offsets[row] = offset
+    columns.types[row] = timestamp_type
+    if -_MOST_MS <= timestamp <= _MOST_MS:
+        columns.times[row] = timestamp * 1000
+        columns.time_valid[row >> 3] |= 1 << (row & 7)
+    else:
+        columns.times[row] = 0
+        columns.time_nulls += 1
+    columns.source += size
+    columns.rows = row + 1
+
+
+def _plan(column: BytesColumn, at: cython.Py_ssize_t, length: cython.longlong) -> None:
+    """Adds a row of `length` bytes that lie at `at`, null if that is -1."""
+    row: cython.Py_ssize_t = column.rows
+    if length < 0:
+        column.nulls += 1
+    else:
+        column.valid[row >> 3] |= 1 << (row & 7)
+        column.size += length
+    column.sources[row] = at
+    column.ends[row + 1] = column.size
+    column.rows = row + 1

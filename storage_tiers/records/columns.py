@@ -87,6 +87,7 @@ class ColumnDecoder:
 
     def __init__(self, wanted: int, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> None:
         self._columns = Columns(wanted, max_rows, max_bytes)
+        self._room = bytearray()
 
     def add(
         self, data: Buffer, start: int = 0, stop: int = _INT64_MAX, aborted: Sequence[AbortedTransaction] = ()
@@ -111,12 +112,26 @@ class ColumnDecoder:
             elif reason == END:
                 return
             elif reason == COMPRESSED:
-                image = _inflated(memoryview(data)[walk.batch : walk.batch_end])
+                image = self._inflated(memoryview(data)[walk.batch : walk.batch_end])
                 # Whether its transaction was aborted has been decided already.
                 yield from self._decoded(image, Walk(image, start, stop, _NOTHING_ABORTED, False), start, stop)
                 walk.skip()
             else:
                 raise _fault(data, walk, reason)
+
+    def _inflated(self, batch: memoryview) -> memoryview:
+        """The same batch as its producer would have sent it uncompressed, but for the CRC. Valid until the next one."""
+        header = read_header(batch)
+        # A batch's length has 32 bits, its image's too.
+        bound = min(inflation_bound(header.size), _INT32_MAX - HEADER_BYTES)
+        image = decompress(header.codec, batch[HEADER_BYTES:], max_bytes=bound, headroom=HEADER_BYTES, room=self._room)
+        image[:HEADER_BYTES] = batch[:HEADER_BYTES]
+        _INT32.pack_into(image, BATCH_LENGTH, len(image) - LENGTH_OVERHEAD)
+        image[ATTRIBUTES + 1] &= ~CODEC_MASK
+        room = image.obj
+        if isinstance(room, bytearray) and len(self._room) < len(room) <= MAX_BYTES:
+            self._room = room
+        return image
 
     def _taken(self) -> ColumnBatch:
         foreign = self._columns.foreign
@@ -133,8 +148,8 @@ class ColumnDecoder:
 
 
 def _buffers(rows: int, nulls: int, ends: bytearray, validity: bytearray, data: bytearray) -> BytesBuffers:
-    size = 4 * rows + 4
-    return BytesBuffers(rows, nulls, _cut(ends, size), _cut(validity, (rows + 7) // 8), data)
+    data = _cut(data, memoryview(ends).cast("i")[rows] if rows else 0)
+    return BytesBuffers(rows, nulls, _cut(ends, 4 * rows + 4), _cut(validity, (rows + 7) // 8), data)
 
 
 def _cut(buffer: bytearray, size: int) -> bytearray:
@@ -143,18 +158,6 @@ def _cut(buffer: bytearray, size: int) -> bytearray:
 
 
 _NOTHING_ABORTED = array("q")
-
-
-def _inflated(batch: memoryview) -> memoryview:
-    """The same batch as its producer would have sent it uncompressed, but for the CRC."""
-    header = read_header(batch)
-    # A batch's length has 32 bits, its image's too.
-    bound = min(inflation_bound(header.size), _INT32_MAX - HEADER_BYTES)
-    image = decompress(header.codec, batch[HEADER_BYTES:], max_bytes=bound, headroom=HEADER_BYTES)
-    image[:HEADER_BYTES] = batch[:HEADER_BYTES]
-    _INT32.pack_into(image, BATCH_LENGTH, len(image) - LENGTH_OVERHEAD)
-    image[ATTRIBUTES + 1] &= ~CODEC_MASK
-    return image
 
 
 def _fault(data: Buffer, walk: Walk, reason: int) -> Exception:

@@ -1,0 +1,81 @@
+"""What one core decodes into columns: 100-byte records in batches of 16 KiB, as a producer with default settings sends them.
+
+Rows are by codec; `plain` is the plain decoder of the same bytes, `copy` a mere copy of them. Processor time counts, not the
+clock, so that a busy machine disturbs little; all run in turns.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from benchmarks.table import Table
+from storage_tiers.records.batch import Codec, assign
+from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.records.columns import WANTED, ColumnDecoder
+from storage_tiers.records.decoder import decode
+
+VALUE_BYTES = 100
+BATCH_RECORDS = 150
+#: One fetch of a reader.
+RUN_BYTES = 4 << 20
+LEAST_SECONDS = 0.2
+#: What tidelog promises itself: millions of uncompressed records a second and core.
+BOUND = 15.0
+_EVERYTHING = sum(WANTED.values())
+
+
+def run_of(codec: Codec) -> tuple[bytes, int]:
+    """About 4 MiB of batches and how many records they hold. Values are half random, half repeating."""
+    half = VALUE_BYTES // 2
+    batches = [
+        build_batch(
+            [
+                NewRecord(None, os.urandom(half) + b"a" * half, timestamp=1_700_000_000_000 + at)
+                for at in range(BATCH_RECORDS)
+            ],
+            codec=codec,
+        )
+        for _ in range(8)
+    ]
+    log, count = bytearray(), 0
+    while len(log) < RUN_BYTES:
+        start, batch = len(log), batches[count % len(batches)]
+        log += batch
+        assign(log, start, base_offset=count * BATCH_RECORDS, leader_epoch=0)
+        count += 1
+    return bytes(log), count * BATCH_RECORDS
+
+
+def _columns(log: bytes) -> int:
+    decoder = ColumnDecoder(_EVERYTHING)
+    return sum(batch.rows for batch in decoder.add(log)) + sum(batch.rows for batch in decoder.finish())
+
+
+def _plain(log: bytes) -> int:
+    return sum(1 for _ in decode(log))
+
+
+def _rate(work: Callable[[], object], records: int) -> float:
+    """Millions of records a second of this thread's processor time."""
+    work()
+    calls, began = 0, time.thread_time()
+    while (taken := time.thread_time() - began) < LEAST_SECONDS:
+        work()
+        calls += 1
+    return records * calls / taken / 1e6
+
+
+def measured(*, rounds: int) -> Table:
+    table = Table()
+    runs = {codec: run_of(codec) for codec in Codec}
+    for _ in range(rounds):
+        for codec, (log, records) in runs.items():
+            row = f"decode 100 B records, {codec.name.lower()}"
+            table.add("tidelog", row, "M/s a core", _rate(lambda log=log: _columns(log), records))  # type: ignore[misc]
+            table.add("plain", row, "M/s a core", _rate(lambda log=log: _plain(log), records))  # type: ignore[misc]
+            table.add("copy", row, "M/s a core", _rate(lambda log=log: bytearray(log), records))  # type: ignore[misc]
+            if codec is Codec.NONE:
+                table.add("bound", row, "M/s a core", BOUND)
+    return table
