@@ -7,11 +7,12 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from benchmarks.load import LoadFailed
-from tests.support.apache_kafka import ApacheKafka
+from tests.support.apache_kafka import ApacheKafka, KafkaFailed
 from tests.support.node import Node
 
 
@@ -73,7 +74,8 @@ class Kafka:
 
     def stop(self) -> None:
         if self._node.running:
-            self._node.stop()
+            with suppress(KafkaFailed):  # it was killed then
+                self._node.stop()
 
     def resident_megabytes(self) -> float | None:
         return resident_megabytes(self._node.pid)

@@ -27,14 +27,14 @@ from tests.support.node import ROOT, Node
 from tests.support.s3_servers import BUCKET, ENVIRONMENT, S3Server, versitygw_missing, versitygw_server
 
 TOPIC = "cold"
+#: Records of a batch, and bytes of each.
+BATCH = (64, 1000)
 GETS_A_GIB = 260
 RATE = 1000
 IDLE_S = 5.0
 CONSUMERS = 100
 CONSUMER_BYTES = 50 << 20
 LIMIT_S = 600.0
-#: A segment is uploaded when it is closed; small enough for uploads beside produce, large enough for long objects.
-SEGMENT_BYTES = 256 << 20
 #: An answer beyond this holds records.
 LEAST_ANSWER = 1000
 #: Of them each consumer takes so many.
@@ -47,7 +47,9 @@ def measured(directory: Path, *, rounds: int, gibibytes: float) -> Table:
     if problem is not None:
         raise load.LoadFailed(problem)
     table, wanted = Table(), int(gibibytes * (1 << 30))
-    settings = {"log.segment.bytes": SEGMENT_BYTES, "log.local.retention.bytes": 1, "log.local.retention.ms": 1000}
+    settings = {"log.local.retention.bytes": 1, "log.local.retention.ms": 1000}
+    # Whole batches, as `_fill` makes them.
+    wanted += -wanted % len(load.record_batch(*BATCH))
     with versitygw_server(directory / "s3") as server:
         url = f"s3://{BUCKET}/bench"
         flags = ("--s3-endpoint", server.endpoint)
@@ -89,7 +91,7 @@ def _one_round(table: Table, node: Node, server: S3Server, url: str, directory: 
 def _fill(node: Node, wanted: int) -> None:
     """Produces, moves everything to the bucket, and waits until the disk has none of it."""
     load.create_topic(node.kafka, TOPIC)
-    load.produce_bytes(node.kafka, TOPIC, 64, 1000, wanted)
+    load.produce_bytes(node.kafka, TOPIC, *BATCH, wanted)
     command = [sys.executable, "-m", "service.cli.main", "topic", "seal", TOPIC, "--wait", "--timeout", str(LIMIT_S)]
     subprocess.run([*command, "--bootstrap-server", node.kafka], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + LIMIT_S

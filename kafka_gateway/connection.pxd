@@ -48,6 +48,7 @@ cdef class Connection:
     @cython.locals(first=Slot)
     cpdef fill(self, Slot slot, pieces)
     cdef _send(self, pieces)
+    cpdef small(self, Py_ssize_t limit)
     @cython.locals(size=Py_ssize_t)
     cpdef to_send(self, Py_ssize_t limit)
     cpdef sent(self, Py_ssize_t count)

@@ -34,6 +34,8 @@ _SIZE = struct.Struct(">i")
 _SMALLEST_BUFFER = 4096
 #: A client that sends frames from this size on keeps a buffer of its own, for several of them, while it is active.
 LARGE_FRAME = 16 << 10
+#: The least size of that buffer: fewer frames in one receive cost more receives, a larger buffer leaves the processor's cache.
+SEVERAL_FRAMES = 256 << 10
 #: But none beyond this; a larger one ends with its frame. A growing one doubles, and is not smaller than this.
 KEPT_BUFFER = 1 << 20
 
@@ -55,7 +57,7 @@ def _capacity(whole: int, left: int) -> int:
     if whole <= left or whole < LARGE_FRAME:
         return max(left, whole, _SMALLEST_BUFFER)
     if whole <= KEPT_BUFFER:
-        return min(4 * whole, KEPT_BUFFER)
+        return min(max(4 * whole, SEVERAL_FRAMES), KEPT_BUFFER)
     return min(whole, max(2 * left, KEPT_BUFFER))
 
 
@@ -288,6 +290,14 @@ class Connection:
             else:
                 self.unsent += len(piece)
         self.out.extend(pieces)
+
+    def small(self, limit: int) -> bytes | memoryview | None:
+        """All that is to be sent, joined; None if that is nothing, more than `limit` bytes, or has files in it."""
+        if self.files or self.unsent > limit or not self.unsent:
+            return None
+        out = self.out
+        # Of a piece of which a part was sent only the rest is left, as a view.
+        return out[0] if len(out) == 1 else b"".join(out)  # type: ignore[arg-type, return-value]
 
     def to_send(self, limit: int) -> tuple[list[bytes | memoryview], int]:
         """The byte pieces before the next file, and their size; at most `limit` pieces."""

@@ -58,6 +58,7 @@ class Sender:
         self._loop = loop
         self._budget = ALL_FILE_BYTES_A_TURN
         self._share = LARGEST_SHARE
+        self._connections = 1
         self._probe = bytearray(1)
         self._readers: ThreadPoolExecutor | None = None
         self.sent_bytes = 0
@@ -66,7 +67,9 @@ class Sender:
     def new_turn(self, connections: int) -> None:
         """A turn that sends to so many connections begins."""
         self._budget = ALL_FILE_BYTES_A_TURN
-        self._share = min(LARGEST_SHARE, max(LEAST_SHARE, ALL_FILE_BYTES_A_TURN // max(1, connections)))
+        if connections != self._connections:
+            self._connections = connections
+            self._share = min(LARGEST_SHARE, max(LEAST_SHARE, ALL_FILE_BYTES_A_TURN // max(1, connections)))
 
     def close(self) -> None:
         if self._readers is not None:
@@ -98,23 +101,16 @@ class Sender:
 
     def send_small(self, sock: socket.socket, connection: Connection) -> bool:
         """The usual turn, without ceremony: small answers and no file. False if anything is left for `send`."""
-        if connection.files or connection.unsent > JOINED_BYTES:
-            return False
-        out = connection.out
-        if not out:
-            return True
-        size = connection.unsent
+        data = connection.small(JOINED_BYTES)
+        if data is None:
+            return not connection.out
         try:
-            count = sock.send(out[0] if len(out) == 1 else b"".join(out))  # type: ignore[arg-type]
+            count = sock.send(data)
         except BlockingIOError:
             return False
         self.sent_bytes += count
-        if count == size:
-            out.clear()
-            connection.unsent = 0
-            return True
         connection.sent(count)
-        return False
+        return connection.unsent == 0
 
     def _send_bytes(self, sock: socket.socket, connection: Connection) -> None:
         """One write of the byte pieces up to the next file."""

@@ -1,9 +1,10 @@
 """The shell around `connection.py`: sockets in, sockets out, on the event loop.
 
-All client sockets sit in one epoll, which the event loop watches as a single file. One turn takes what is readable on all
-of them, starts the requests, and then writes each connection's answers with one gathered write (a write per answer would
-wake clients one by one and halve the rate with many connections). Handlers that must wait give a future or a coroutine;
-nothing else gets a task.
+Client sockets sit in one epoll, which the event loop watches as a single file. One turn takes what is readable on all of
+them, starts the requests, and then writes each connection's answers with one gathered write (a write per answer would wake
+clients one by one and halve the rate with many connections). A few are watched by the loop itself, which asks the kernel
+once less for each of their requests; there is nothing to gather where there are few. Handlers
+that must wait give a future or a coroutine; nothing else gets a task.
 
 Bounds: connections (`max.connections`; further ones wait in the kernel's queue), bytes of a request and of all requests
 that are not whole yet, bytes not yet read by a client before its next request starts, bytes of files sent in a turn
@@ -44,9 +45,12 @@ EVENTS_A_TURN = 512
 REQUESTS_A_TURN = 256
 #: Seconds between looks at who is idle; an empty buffer is taken back after as long.
 SWEEP_S = 10.0
+#: Connections that the loop watches itself.
+WATCHED_BY_LOOP = 8
 #: Connections accepted in one turn.
 ACCEPTS_A_TURN = 64
 
+_IN, _OUT = int(select.EPOLLIN), int(select.EPOLLOUT)
 _GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
 
@@ -98,6 +102,7 @@ class GatewayServer:
         self._sessions: dict[int, Session] = {}
         self._admission = Admission(settings.connections)
         self._sender = Sender(self._loop)
+        self._watched_by_loop = 0
         self._dirty: list[Session] = []
         self._flush_scheduled = False
         self._held_bytes = 0
@@ -168,11 +173,17 @@ class GatewayServer:
             if session is None:
                 self._accept()
                 continue
-            if events & select.EPOLLOUT:
-                self._watch(session, session.events & ~select.EPOLLOUT)
+            if events & _OUT:
+                self._watch(session, session.events & ~_OUT)
                 self._dirty.append(session)
-            if events & ~select.EPOLLOUT:
+            if events & ~_OUT:
                 self._readable(session, events)
+        self._flush()
+
+    def _turn_of(self, session: Session) -> None:
+        """A turn of a connection that the loop watches itself."""
+        self._now = self._loop.time()
+        self._readable(session, _IN)
         self._flush()
 
     def _accept(self) -> None:
@@ -200,7 +211,12 @@ class GatewayServer:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             session = Session(sock, address, Connection(self._settings.limits, self._scratch), self._now)
             self._sessions[session.fd] = session
-            self._epoll.register(session.fd, session.events)
+            if self._watched_by_loop < WATCHED_BY_LOOP:
+                self._watched_by_loop += 1
+                session.by_loop = True
+                self._loop.add_reader(session.fd, self._turn_of, session)
+            else:
+                self._epoll.register(session.fd, session.events)
             self.counters.connections_accepted += 1
 
     def _pause_accepting(self, wait_s: float = 0) -> None:
@@ -405,7 +421,7 @@ class GatewayServer:
         sender = self._sender
         sender.new_turn(len(dirty))
         for session in dirty:
-            if not session.closed and not session.reading and not session.events & select.EPOLLOUT:
+            if not session.closed and not session.reading and not session.events & _OUT:
                 try:
                     if session.ending is not None or not sender.send_small(session.socket, session.connection):
                         self._send(session)
@@ -442,9 +458,20 @@ class GatewayServer:
 
     # --- closing ------------------------------------------------------------------------------------------------------
     def _watch(self, session: Session, events: int) -> None:
-        if events != session.events and not session.closed:
-            session.events = events
+        if events == session.events or session.closed:
+            return
+        session.events = events
+        if session.by_loop:
+            # For good: who is waited for once will be again, and each change costs two calls of the kernel.
+            self._leave_loop(session)
+            self._epoll.register(session.fd, events)
+        else:
             self._epoll.modify(session.fd, events)
+
+    def _leave_loop(self, session: Session) -> None:
+        session.by_loop = False
+        self._watched_by_loop -= 1
+        self._loop.remove_reader(session.fd)
 
     def _end(self, session: Session, reason: str) -> None:
         """Takes no more requests; closes once those before are answered and sent, as Kafka does."""
@@ -464,8 +491,11 @@ class GatewayServer:
             logger.info("connection of %s closed: %s", session.address, reason)
         session.closed = True
         del self._sessions[session.fd]
-        with contextlib.suppress(OSError):
-            self._epoll.unregister(session.fd)
+        if session.by_loop:
+            self._leave_loop(session)
+        else:
+            with contextlib.suppress(OSError):
+                self._epoll.unregister(session.fd)
         for _, future in list(session.pending.values()):
             future.cancel()
         session.pending.clear()

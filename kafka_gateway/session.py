@@ -15,10 +15,12 @@ READ = select.EPOLLIN | select.EPOLLRDHUP
 
 
 class Session:
-    """A connection and its socket. `events` is what the epoll watches; `ending` says why it closes once all is sent."""
+    """A connection and its socket. `events` is what is watched, by the epoll or `by_loop`; `ending` says why it closes once
+    all is sent."""
 
     __slots__ = (
         "address",
+        "by_loop",
         "closed",
         "connection",
         "ending",
@@ -40,6 +42,7 @@ class Session:
         self.last_active = now
         self.held_bytes = 0
         self.pending: dict[Slot, tuple[int, asyncio.Future[Any]]] = {}
+        self.by_loop = False
         self.reading = False
         self.ending: str | None = None
         self.closed = False

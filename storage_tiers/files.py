@@ -58,8 +58,10 @@ class OsFiles:
         os.close(fd)
 
     def pwrite(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
-        total = sum(map(len, buffers))
         written = os.pwritev(fd, buffers, position)
+        total = 0
+        for buffer in buffers:
+            total += len(buffer)
         if written != total:
             rest = memoryview(b"".join(buffers))
             while written < total:

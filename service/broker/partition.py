@@ -106,9 +106,10 @@ class Partition:
         if settings.keeps_batches and len(batch) <= settings.max_message_bytes:
             header = plain_header(
                 batch,
-                compacted=settings.cleanup_compact,
-                earliest=max(0, now_ms - settings.timestamp_before_max_ms),
-                latest=min(UNBOUNDED, now_ms + settings.timestamp_after_max_ms),
+                settings.cleanup_compact,
+                now_ms,
+                settings.timestamp_before_max_ms,
+                settings.timestamp_after_max_ms,
             )
         if header is None:
             batch, header, stamped = self._examined(batch, now_ms)

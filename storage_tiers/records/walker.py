@@ -344,14 +344,16 @@ def plain_batch(
     whole: object,
     batch: cython.const[cython.uchar][::1],
     null_keys: cython.bint,
-    earliest: cython.longlong,
-    latest: cython.longlong,
+    now_ms: cython.longlong,
+    before_max_ms: cython.longlong,
+    after_max_ms: cython.longlong,
 ) -> tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int] | None:
     """The header fields of a client's batch in which nothing is to be refused, inflated or corrected: its own 13, and the
     records' lowest and highest timestamp. None for every other one: `batch.validate` then says what it is.
 
     `whole` and `batch` are the same bytes, once to slice and once to look at. All of them must be one uncompressed batch
-    of format 2 without a transaction, with timestamps of [earliest, latest] (ms) and a maximum that is its records'.
+    of format 2 without a transaction, whose maximum timestamp is its records', with none of them before 1970 or farther
+    from `now_ms` than the two bounds. None of these three is negative.
     """
     raw: cython.p_const_uchar = _pointer(batch)
     total: cython.Py_ssize_t = len(batch)
@@ -367,7 +369,7 @@ def plain_batch(
     producer: cython.longlong = _int64(raw, 43)
     epoch: cython.longlong = _int16(raw, 51)
     sequence: cython.longlong = _int32(raw, 53)
-    if count <= 0 or delta != count - 1 or base < earliest or base > latest or earliest < 0 or highest < 0:
+    if count <= 0 or delta != count - 1 or base < 0 or highest < 0 or highest - now_ms > after_max_ms:
         return None
     if producer != -1 and (producer < 0 or epoch < 0 or sequence < 0):
         return None
@@ -375,7 +377,7 @@ def plain_batch(
     if crc32c(whole[21:]) != crc:  # type: ignore[index]
         return None
     lowest: cython.longlong = _sound_timestamps(raw, total, count, null_keys, base, highest)
-    if lowest < earliest or highest > latest:
+    if lowest < 0 or now_ms - lowest > before_max_ms:
         return None
     return (
         0,

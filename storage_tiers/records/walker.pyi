@@ -27,7 +27,7 @@ def check_records(
     payload: Buffer, count: int, null_keys: bool = True, last_offset_delta: int = -1
 ) -> tuple[int, int, int, int, int]: ...
 def plain_batch(
-    whole: memoryview, batch: memoryview, null_keys: bool, earliest: int, latest: int
+    whole: memoryview, batch: memoryview, null_keys: bool, now_ms: int, before_max_ms: int, after_max_ms: int
 ) -> tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int] | None: ...
 def find_timestamp(
     payload: Buffer, count: int, base_timestamp: int, base_offset: int, target: int

@@ -40,7 +40,7 @@ def walk(raw, count):
         for offset in (0, 1, 1 << 62):
             walker.find_batch(room, 0, len(room), offset)
             walker.find_batch(room, 0, len(room), offset, False)
-        walker.plain_batch(room, room, True, 0, 1 << 62)
+        walker.plain_batch(room, room, True, 0, 1 << 62, 1 << 62)
         walker.scan_batches(room, 0, len(room))
         walker.recover_scan(room, 0, 0, -1)
 
