@@ -62,7 +62,7 @@ bench-kafka: test-tools  ## every row beside Apache Kafka 4.2.1, which it fetche
 lambda-package: install  ## build/lambda/verify_commit.zip, for terraform/modules/lambdas
 	@$(BIN)/python scripts/lambda_package.py
 
-terraform: test-tools lambda-package  ## the modules, applied to a server in place of AWS and destroyed; needs terraform
+terraform: test-tools  ## the modules, applied to a server in place of AWS and destroyed; needs terraform
 	@$(BIN)/pytest -q -m terraform tests/terraform
 
 # --- proving ----------------------------------------------------------------------------------------------------------
