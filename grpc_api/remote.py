@@ -82,7 +82,8 @@ class RemoteCold:
 
 
 class RemoteCore:
-    """Satisfies `grpc_api.contract.core.Core`. Made by `connect`."""
+    """Satisfies `grpc_api.contract.core.Core`. Made by `connect`. What only the node itself can answer
+    (`grpc_api.contract.node`) stays there."""
 
     def __init__(self, channel: Any, address: str, clock: Clock, rng: Rng) -> None:
         self.topics = RemoteTopics(channel, address, clock, rng)

@@ -57,6 +57,9 @@ class Node(Protocol):
 
     def quorum(self) -> QuorumDescription: ...
 
+    def client_metrics(self) -> Sequence[str]:
+        """The names of the subscriptions to clients' metrics (KIP-714); their configs say the rest."""
+
 
 class NodeCore(Core, Protocol):
     """The core of this very process, as its Kafka face holds it."""

@@ -1,6 +1,6 @@
 """The client for programs without an event loop: the same calls, each of which returns when it is done.
 
-One thread of its own runs the asyncio client; any number of threads may use one BlockingClient and its producers. A
+One thread of its own runs the asyncio clients; any number of threads may use one BlockingClient and its producers. A
 reader belongs to one thread at a time. What is not named here is the asyncio client's: options, errors, promises.
 """
 
@@ -35,7 +35,18 @@ MESSAGES_A_TURN = 500
 
 
 class _Loop:
-    """An event loop in a thread."""
+    """An event loop in a thread, one for all clients of the process, as gRPC has one poller: it complains when a loop that
+    it knew is closed. Lives as long as the process does."""
+
+    _shared: _Loop | None = None
+    _starting = threading.Lock()
+
+    @classmethod
+    def shared(cls) -> _Loop:
+        with cls._starting:
+            if cls._shared is None:
+                cls._shared = cls()
+            return cls._shared
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -50,11 +61,6 @@ class _Loop:
         except BaseException:
             future.cancel()
             raise
-
-    def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
 
 
 async def _within(work: Coroutine[Any, Any, Answer], timeout_s: float | None) -> Answer:
@@ -211,16 +217,13 @@ class BlockingClient:
     @contextmanager
     def connect(cls, address: str, *, timeout_s: float = 30.0) -> Iterator[BlockingClient]:
         """A client of the node whose gRPC face is at `address` (HOST:PORT), until the block ends."""
-        loop = _Loop()
+        loop = _Loop.shared()
+        connection = Client.connect(address, timeout_s=timeout_s)
+        client = loop.run(connection.__aenter__())
         try:
-            connection = Client.connect(address, timeout_s=timeout_s)
-            client = loop.run(connection.__aenter__())
-            try:
-                yield cls(loop, client)
-            finally:
-                loop.run(connection.__aexit__(None, None, None))
+            yield cls(loop, client)
         finally:
-            loop.close()
+            loop.run(connection.__aexit__(None, None, None))
 
     # --- records ------------------------------------------------------------------------------------------------------
     @contextmanager

@@ -343,4 +343,3 @@ class Producer:
         """Whoever waits for room, or for everything to be acknowledged, looks again."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-

@@ -370,6 +370,11 @@ async def test_configs_are_described_with_their_sources_and_refused_as_a_whole(n
         await node.core.configs.alter_configs(resource, changes)
     (entry,) = await node.core.configs.describe_configs(resource, ["retention.ms"])
     assert entry.value == "1000"
+    await node.core.configs.alter_configs(
+        resource, [ConfigAlteration("segment.bytes", AlterOp.SET, "2000000")], replace=True
+    )
+    retention, segment = await node.core.configs.describe_configs(resource, ["retention.ms", "segment.bytes"])
+    assert (retention.source.name, segment.value) == ("DEFAULT", "2000000")
     assert len(await node.core.configs.describe_configs(resource)) > 20
     with pytest.raises(UnknownTopicOrPartition):
         await node.core.configs.describe_configs(Resource(ResourceKind.TOPIC, "nothing"))

@@ -115,10 +115,16 @@ def test_errors_come_through_futures_and_calls(client: BlockingClient) -> None:
         next(reader)
 
 
-def test_no_node_is_said_in_time_and_leaves_no_thread() -> None:
+def test_clients_come_and_go_in_one_thread(address: str) -> None:
+    for _ in range(5):
+        with BlockingClient.connect(address) as client:
+            assert client.topics() == []
+    assert [thread.name for thread in threading.enumerate()].count("tidelog-client") == 1
+
+
+def test_no_node_is_said_in_time() -> None:
     with (
         pytest.raises(LeaderNotAvailable, match=r"127\.0\.0\.1:1"),
         BlockingClient.connect("127.0.0.1:1", timeout_s=0.2),
     ):
         raise AssertionError("nobody listens there")
-    assert "tidelog-client" not in {thread.name for thread in threading.enumerate()}
