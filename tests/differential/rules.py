@@ -107,6 +107,7 @@ NORMALISED = (
 _WORDS = "every refusal says in words what is wrong; Kafka leaves the words out of many"
 _PRECISE = "Kafka fails unexpectedly and says UNKNOWN_SERVER_ERROR; tidelog says what is wrong with the request"
 _EMPTY = "a topic that is asked for with no partitions is answered with none; Kafka leaves it out of the answer"
+_LOG_START = "every refusal by a log names where the log begins; Kafka leaves that out where it has not asked the log"
 _TIERED = (
     "the bucket keeps history, so topics are tiered and the local disk holds their tail only (README, Configuration)"
 )
@@ -129,6 +130,11 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
     OnPurpose("produce", "responses.<*>", ABSENT, ANY, _EMPTY, "*: no partition"),
     OnPurpose("produce", "responses.*.error_code", "UNKNOWN_SERVER_ERROR", ANY, _PRECISE),
     OnPurpose("produce", "responses.*.error_code", "INVALID_RECORD", "CORRUPT_MESSAGE", _CUT, "*cut off"),
+    OnPurpose("produce", "responses.*.log_start_offset", -1, 0, _LOG_START, "produce-damaged: *"),
+    OnPurpose("produce", "responses.*.log_start_offset", -1, 0, _LOG_START, "produce-too-large: one of two"),
+    OnPurpose(
+        "produce", "responses.*.log_start_offset", -1, 0, _LOG_START, "produce-two-batches-of-a-producer: at once"
+    ),
     OnPurpose(
         "produce",
         "connection",
@@ -241,7 +247,6 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "describe_configs", "results.configs.<min.insync.replicas>", ANY, ABSENT, _ELR, "*: the cluster's default"
     ),
     OnPurpose("describe_configs", "results.error_message", "", "<text>", _WORDS),
-    OnPurpose("describe_configs", "results.configs.<no.such.key>", ANY, ABSENT, _TYPO),
     OnPurpose("incremental_alter_configs", "responses.error_code", "UNKNOWN_SERVER_ERROR", ANY, _PRECISE),
     OnPurpose("incremental_alter_configs", "responses.error_message", None, "<text>", _WORDS),
     OnPurpose(

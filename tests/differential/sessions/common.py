@@ -43,6 +43,8 @@ def contents(peer: Peer, topic: Topic, partitions: int, label: str = "") -> None
 
 
 def idempotent(peer: Peer) -> tuple[int, int]:
-    """A new producer's id and epoch."""
-    given = peer.quietly("init_producer_id", 4, transactional_id=None)
-    return given["producer_id"], given["producer_epoch"]
+    """A new producer's id and epoch. A Kafka that has just started first says that it is loading."""
+    while True:
+        given = peer.quietly("init_producer_id", 4, transactional_id=None)
+        if given["error_code"] != "COORDINATOR_LOAD_IN_PROGRESS":
+            return given["producer_id"], given["producer_epoch"]

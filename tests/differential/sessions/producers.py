@@ -10,6 +10,7 @@ from tests.differential.sessions.common import idempotent
 
 @session("init_producer_id")
 def idempotent_producers(peer: Peer, version: int) -> None:
+    idempotent(peer)
     peer.ask("init_producer_id", version, "first", transactional_id=None)
     peer.ask("init_producer_id", version, "second", transactional_id=None)
     peer.ask("init_producer_id", version, "timeout of 0", transactional_id=None, transaction_timeout=0)

@@ -1,0 +1,127 @@
+"""docs/compatibility.md, from the tables that the comparison uses. `python -m tests.differential.page` writes it anew."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kafka_gateway.registry import APIS
+from tests.differential.rules import ABSENT, ANY, LATER, NORMALISED, ON_PURPOSE, Kind, OnPurpose
+from tests.support.kafka_jars import VERSION
+
+PATH = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"
+
+_HEAD = f"""# Compatibility with Apache Kafka {VERSION}
+
+Clients need not know that they talk to tidelog: what it answers is what Apache Kafka answers. This page says how that is
+checked, and where it is not so.
+
+```sh
+make differential                       # three minutes on two cores; needs Java, and Maven once
+make differential ARGS="-k list_offsets"
+```
+
+starts Apache Kafka {VERSION} (from Maven Central, one KRaft node) and a tidelog node with a store, both with their default
+configs, and holds the same conversations with each: every API that tidelog serves, in every version, the good path and
+what goes wrong (unknown, malformed, out of order, stale, too large, twice). Requests are encoded and answers decoded by
+[kio](https://pypi.org/project/kio/); record batches are read down to the single record. Every field of every answer is
+compared, and is equal, or stands in one of the tables below, or fails the run. A table's row that nothing meets any more
+fails it as well. Twenty faults seeded into tidelog's answers are each reported, and the number of fields compared
+(`tests/differential/counts.json`) may only rise.
+
+This page is written by `python -m tests.differential.page` from `tests/differential/rules.py`.
+
+## Served
+
+"""
+
+_NORMALISED = """
+## What a broker chooses by itself
+
+These fields cannot be equal; what of them is compared is said behind.
+
+"""
+
+_PURPOSE = """
+## Different on purpose
+
+"""
+
+_LATER = """
+## Not served yet
+
+Not advertised either, so that clients do without, or say so.
+
+"""
+
+
+def page() -> str:
+    return "".join((_HEAD, _served(), _NORMALISED, _normalised(), _PURPOSE, _purposes(), _LATER, _later()))
+
+
+def _served() -> str:
+    rows = [f"| {api.key} | {api.name} | {api.served_from} to {api.highest} |" for api in APIS]
+    return _table("key", "API", "versions") + "\n".join(rows) + "\n"
+
+
+def _normalised() -> str:
+    found: dict[Kind, list[str]] = {}
+    for rule in NORMALISED:
+        found.setdefault(rule.kind, []).append(f"{_api(rule.api)} `{_plain(rule.path)}`")
+    rows = [f"| {'; '.join(fields)} | {kind.value} |" for kind, fields in found.items()]
+    return _table("fields", "compared") + "\n".join(rows) + "\n"
+
+
+def _purposes() -> str:
+    found: dict[str, list[OnPurpose]] = {}
+    for row in ON_PURPOSE:
+        found.setdefault(row.reason, []).append(row)
+    rows = [
+        f"| {', '.join(dict.fromkeys(_api(row.api) for row in rows))} | {_what(rows)} | {reason} |"
+        for reason, rows in found.items()
+    ]
+    return _table("API", "field", "why") + "\n".join(rows) + "\n"
+
+
+def _later() -> str:
+    found: dict[str, list[str]] = {}
+    for api in LATER:
+        found.setdefault(api.what, []).append(f"{api.name} ({api.key})")
+    rows = [f"| {what} | {', '.join(names)} |" for what, names in found.items()]
+    return _table("what", "APIs") + "\n".join(rows) + "\n"
+
+
+def _what(rows: list[OnPurpose]) -> str:
+    said = (f"`{_plain(row.path)}`{_change(row)}" for row in rows)
+    return "; ".join(dict.fromkeys(said))
+
+
+def _change(row: OnPurpose) -> str:
+    if row.tidelog is ANY or row.kafka is ANY:
+        return ""
+    kafka, tidelog = (_value(value) for value in (row.kafka, row.tidelog))
+    return f": {kafka} → {tidelog}"
+
+
+def _value(value: object) -> str:
+    if value is ABSENT:
+        return "none"
+    return {None: "null", "": "empty", "<text>": "words"}.get(value, str(value))  # type: ignore[call-overload,no-any-return]
+
+
+def _plain(path: str) -> str:
+    """A rule's path for people: without the patterns that stand for any row."""
+    path = re.sub(r"\.?<\*>", "", path).replace("<", "").replace(">", "")
+    return re.sub(r"\.?\*\.?", ".", path).strip(".") or "everything"
+
+
+def _api(name: str) -> str:
+    return "every API" if name == "*" else "".join(part.capitalize() for part in name.split("_"))
+
+
+def _table(*columns: str) -> str:
+    return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n"
+
+
+if __name__ == "__main__":
+    PATH.write_text(page())

@@ -1,0 +1,143 @@
+"""The comparison itself: it reports what differs, and forgives what the tables name and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.differential.batches import Batch, Record, read_batches
+from tests.differential.compare import Outcome, Side, compare
+from tests.differential.counts import Count, counted, fallen, risen
+from tests.differential.peer import CLOSED, Exchange
+from tests.differential.rules import ABSENT, ANY, Kind, Normalised, OnPurpose
+
+NOW = 1_800_000_000_000
+KAFKA = Side("127.0.0.1", 1111, NOW, NOW + 100, {"k-id": "t 1"})
+TIDELOG = Side("127.0.0.1", 2222, NOW, NOW + 100, {"t-id": "t 1"})
+
+
+def judged(
+    kafka: Any, tidelog: Any, rules: Sequence[Normalised] = (), rows: Sequence[OnPurpose] = (), steps: int = 1
+) -> Outcome:
+    left, right = (kafka, tidelog) if steps > 1 else ([kafka], [tidelog])
+    heard, ours = ([Exchange("api", 3, f"step {n}", a) for n, a in enumerate(side)] for side in (left, right))
+    return compare("s", heard, ours, (KAFKA, TIDELOG), rules, rows)
+
+
+def found(outcome: Outcome) -> list[tuple[str, Any, Any]]:
+    return [(d.leaf.place, d.leaf.kafka, d.leaf.tidelog) for d in outcome.differences]
+
+
+def test_equal_answers_are_counted_leaf_by_leaf() -> None:
+    answer = {"code": "NONE", "rows": [{"n": 1}, {"n": 2}], "none": None}
+    outcome = judged(answer, answer)
+    assert outcome.differences == []
+    paths = [path for _, _, path in outcome.compared]
+    assert paths == ["code", "rows.length", "rows.n", "rows.n", "none"]
+
+
+@pytest.mark.parametrize(
+    ("kafka", "tidelog", "expected"),
+    [
+        ({"n": 1}, {"n": 2}, ("n", 1, 2)),
+        ({"n": 1}, {}, ("n", 1, ABSENT)),
+        ({}, {"n": 1}, ("n", ABSENT, 1)),
+        ({"n": None}, {"n": 0}, ("n", None, 0)),
+        ({"n": [1, 2]}, {"n": [2, 1]}, ("n[0]", 1, 2)),
+        ({"n": [1]}, {"n": [1, 7]}, ("n[1]", ABSENT, 7)),
+        ({"n": {"a": 1}}, {"n": None}, ("n", {"a": 1}, None)),
+        ({"n": 1}, CLOSED, ("connection", "answered", "closed")),
+        (CLOSED, {"n": 1}, ("connection", "closed", "answered")),
+    ],
+)
+def test_what_differs_is_reported_with_its_place(kafka: Any, tidelog: Any, expected: tuple[str, Any, Any]) -> None:
+    assert expected in found(judged(kafka, tidelog))
+
+
+def test_transcripts_of_other_steps_are_not_compared() -> None:
+    with pytest.raises(ValueError, match="different steps"):
+        compare("s", [Exchange("a", 1, "x", {})], [Exchange("a", 1, "y", {})], (KAFKA, TIDELOG), (), ())
+
+
+def test_words_are_only_words() -> None:
+    rule = (Normalised("api", "m", Kind.TEXT),)
+    assert found(judged({"m": "no"}, {"m": "not so"}, rule)) == []
+    assert found(judged({"m": "no"}, {"m": None}, rule)) == [("m", "<text>", None)]
+    assert found(judged({"m": ""}, {"m": None}, rule)) == [("m", "", None)]
+
+
+def test_a_time_within_the_run_is_now_and_another_is_not() -> None:
+    rule = (Normalised("api", "t", Kind.WALL_CLOCK),)
+    assert found(judged({"t": NOW + 5}, {"t": NOW + 90}, rule)) == []
+    assert found(judged({"t": NOW}, {"t": -1}, rule)) == [("t", "<now>", -1)]
+    assert found(judged({"t": NOW}, {"t": NOW - 3_600_000}, rule)) == [("t", "<now>", NOW - 3_600_000)]
+
+
+def test_an_address_is_the_brokers_own() -> None:
+    rule = (Normalised("api", "port", Kind.OWN_ADDRESS),)
+    assert found(judged({"port": 1111}, {"port": 2222}, rule)) == []
+    assert found(judged({"port": 1111}, {"port": 1111}, rule)) == [("port", "<its own>", 1111)]
+
+
+def test_a_positive_number_is_not_zero() -> None:
+    rule = (Normalised("api", "n", Kind.POSITIVE),)
+    assert found(judged({"n": 4}, {"n": 9}, rule)) == []
+    assert found(judged({"n": 4}, {"n": 0}, rule)) == [("n", "<positive>", 0)]
+
+
+def test_names_have_to_be_used_alike_throughout() -> None:
+    rule = (Normalised("api", "id", Kind.IDENTITY, "thing"),)
+    same = [{"id": "x"}, {"id": "y"}, {"id": "x"}, {"id": None}]
+    assert found(judged(same, [{"id": 7}, {"id": 8}, {"id": 7}, {"id": None}], rule, steps=4)) == []
+    (mixed,) = found(judged(same, [{"id": 7}, {"id": 8}, {"id": 8}, {"id": None}], rule, steps=4))
+    assert mixed == ("id", "<thing 1>", "<thing 2>")
+    assert found(judged({"id": "k-id"}, {"id": "t-id"}, rule)) == []
+    assert found(judged({"id": "k-id"}, {"id": "other"}, rule)) == [("id", "<thing of t 1>", "<thing 1>")]
+
+
+def test_rows_in_any_order_are_matched_by_their_key() -> None:
+    rule = (Normalised("api", "rows", Kind.ANY_ORDER, "name"),)
+    kafka = {"rows": [{"name": "a", "n": 1}, {"name": "b", "n": 2}]}
+    assert found(judged(kafka, {"rows": kafka["rows"][::-1]}, rule)) == []
+    tidelog = {"rows": [{"name": "b", "n": 2}, {"name": "a", "n": 3}, {"name": "a", "n": 4}]}
+    assert found(judged(kafka, tidelog, rule)) == [
+        ("rows.<a>.n", 1, 3),
+        ("rows.<a #2>", ABSENT, {"name": "a", "n": 4}),
+    ]
+
+
+def test_a_difference_on_purpose_is_excused_where_it_was_meant() -> None:
+    row = OnPurpose("api", "n", 1, 2, "because", "s: step 0")
+    outcome = judged([{"n": 1}, {"n": 1}], [{"n": 2}, {"n": 2}], rows=[row], steps=2)
+    assert found(outcome) == [("n", 1, 2)]
+    assert outcome.differences[0].exchange.label == "step 1"
+    assert outcome.on_purpose == {row}
+    assert found(judged({"n": 1}, {"n": 3}, rows=[row])) == [("n", 1, 3)]
+    assert found(judged({"n": 1}, {"n": 3}, rows=[OnPurpose("api", "n", 1, ANY, "because")])) == []
+
+
+def test_counts_may_rise_and_not_fall() -> None:
+    answer = {"rows": [{"n": 1}, {"n": 2}]}
+    rule = (Normalised("api", "rows", Kind.ANY_ORDER, "n"),)
+    now = counted([judged(answer, answer, rule), judged(answer, answer, rule)])
+    assert now == {"api": Count(fields=1, values=4)}
+    assert fallen({"api": Count(1, 5)}, now) == ["api: 1 fields and 5 values before, now 1 and 4"]
+    assert fallen({"gone": Count(1, 1)}, now) != []
+    assert fallen({"api": Count(1, 3)}, now) == []
+    assert risen({"api": Count(1, 3)}, now)
+    assert not risen(now, now)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_batches_are_read_as_they_were_written(codec: str) -> None:
+    records = [Record(b"v", b"k", [("h", b"1"), ("n", None)]), Record(None, after=7), Record(b"x" * 300)]
+    written = Batch(records, codec=codec, producer=(5, 1, 9)).encode()
+    (first, cut) = read_batches(written + written[:70])
+    assert cut == {"cut off": True}
+    assert first["crc_is_right"]
+    assert (first["producer_id"], first["producer_epoch"], first["base_sequence"]) == (5, 1, 9)
+    assert [record["value"] for record in first["records"][:2]] == ["76", None]
+    assert first["records"][0]["headers"] == [["68", "31"], ["6e", None]]
+    assert first["max_timestamp"] - first["base_timestamp"] == 7

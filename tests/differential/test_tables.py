@@ -1,0 +1,28 @@
+"""The tables hold together, with each other and with docs/compatibility.md."""
+
+from __future__ import annotations
+
+from kafka_gateway.registry import APIS
+from tests.differential import page
+from tests.differential.judge import all_sessions
+from tests.differential.rules import LATER, ON_PURPOSE
+
+
+def test_what_comes_later_is_not_served() -> None:
+    keys = [api.key for api in LATER]
+    assert keys == sorted(set(keys))
+    assert set(keys).isdisjoint(api.key for api in APIS)
+
+
+def test_every_difference_on_purpose_has_a_reason() -> None:
+    assert all(len(row.reason) > 15 for row in ON_PURPOSE)
+    assert len(set(ON_PURPOSE)) == len(ON_PURPOSE)
+
+
+def test_no_two_sessions_have_one_name() -> None:
+    names = [str(session) for session in all_sessions()]
+    assert len(set(names)) == len(names)
+
+
+def test_the_page_says_what_the_tables_say() -> None:
+    assert page.PATH.read_text() == page.page(), "write it anew: python -m tests.differential.page"
