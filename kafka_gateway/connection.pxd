@@ -6,6 +6,14 @@ cdef class Slot:
     cdef public object pieces
 
 
+cdef class Meter:
+    cdef public long long requests
+    cdef public double queue_s
+    cdef public double local_s
+    cdef public long long waits
+    cdef public double remote_s
+
+
 cdef class Connection:
     cdef Py_ssize_t _largest
     cdef Py_ssize_t _unsent_limit
@@ -32,8 +40,8 @@ cdef class Connection:
     cpdef received(self, Py_ssize_t count)
     @cython.locals(start=Py_ssize_t)
     cpdef next_request(self)
-    @cython.locals(start=Py_ssize_t, count=Py_ssize_t, version=int, correlation=Py_ssize_t, api_key=int, api=tuple)
-    cpdef Py_ssize_t take(self, dict apis, Py_ssize_t most, object otherwise, object owner) except -1
+    @cython.locals(start=Py_ssize_t, count=Py_ssize_t, version=int, correlation=Py_ssize_t, api_key=int, api=tuple, meter=Meter, began=double, ended=double)
+    cpdef Py_ssize_t take(self, dict apis, Py_ssize_t most, object otherwise, object owner, object seconds, double since) except -1
     @cython.locals(start=Py_ssize_t, have=Py_ssize_t, size=Py_ssize_t, data=bytearray, api_key=int)
     cdef Py_ssize_t _next(self) except -2
     @cython.locals(data=bytearray)

@@ -61,8 +61,21 @@ def _capacity(whole: int, left: int) -> int:
     return min(whole, max(2 * left, KEPT_BUFFER))
 
 
-#: By API key: lowest and highest version served, and what handles them (`reply.Handler.handle`).
-Apis = Mapping[int, tuple[int, int, Callable[[bytearray, memoryview, int, int, int, int], Any]]]
+class Meter:
+    """What the requests of one API took since the start, in seconds. `queue_s` is from the turn of the event loop that could
+    start them until their handlers began, `local_s` in these handlers; `remote_s` is what the `waits` of them, which were
+    not answered at once, waited for their answers afterwards."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.queue_s = 0.0
+        self.local_s = 0.0
+        self.waits = 0
+        self.remote_s = 0.0
+
+
+#: By API key: lowest and highest version served, what handles them (`reply.Handler.handle`), and what counts them.
+Apis = Mapping[int, tuple[int, int, Callable[[bytearray, memoryview, int, int, int, int], Any], Meter]]
 
 
 class InvalidFrame(Exception):
@@ -126,13 +139,24 @@ class Connection:
             return None
         return self._api_key, self._version, self._correlation, start, self.start
 
-    def take(self, apis: Apis, most: int, otherwise: Callable[[Any, int, int, int, Any], None], owner: object) -> int:
+    def take(
+        self,
+        apis: Apis,
+        most: int,
+        otherwise: Callable[[Any, int, int, int, Any], None],
+        owner: object,
+        seconds: Callable[[], float],
+        since: float,
+    ) -> int:
         """Starts up to `most` requests and keeps their answers for sending; returns how many it started.
 
         What is not served or not answered at once goes to `otherwise(owner, api key, version, correlation id, reply)`,
-        with no reply for the former. Raises InvalidFrame, and what handlers raise; `taken` counts all the same.
+        with no reply for the former. Raises InvalidFrame, and what handlers raise; `taken` counts all the same. `seconds`
+        tells the time for the meters, `since` when these requests could start at the earliest: one look at the clock a
+        request, as one's end is the next one's begin.
         """
         count = 0
+        began = seconds()
         while count < most:
             start = self._next()
             if start < 0:
@@ -146,7 +170,13 @@ class Connection:
                 otherwise(owner, self._api_key, version, correlation, None)
                 continue
             api_key = self._api_key
+            meter = api[3]
+            meter.requests += 1
+            meter.queue_s += began - since
             reply = api[2](self.data, self.view, start, self.start, version, correlation)
+            ended = seconds()
+            meter.local_s += ended - began
+            began = ended
             if type(reply) is tuple or type(reply) is list:
                 self.answer(reply)
             else:

@@ -19,16 +19,16 @@ import functools
 import logging
 import select
 import socket
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from grpc_api.contract.node import NodeCore
 from kafka_gateway.admission import Admission, ConnectionLimits
-from kafka_gateway.connection import PRODUCE, Apis, Connection, InvalidFrame, Limits, Piece, Slot, release
+from kafka_gateway.connection import PRODUCE, Apis, Connection, InvalidFrame, Meter, Piece, Slot, release
+from kafka_gateway.gateway_settings import GatewaySettings, listen
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
 from kafka_gateway.hot_parse import Malformed
-from kafka_gateway.options import Options
 from kafka_gateway.registry import APIS, Api, by_key
 from kafka_gateway.reply import Handler, Hangup, Later, Reply
 from kafka_gateway.sender import Progress, Sender
@@ -45,6 +45,8 @@ EVENTS_A_TURN = 512
 REQUESTS_A_TURN = 256
 #: Seconds between looks at who is idle; an empty buffer is taken back after as long.
 SWEEP_S = 10.0
+#: The meters' clock.
+SECONDS = time.perf_counter
 #: Connections that the loop watches itself.
 WATCHED_BY_LOOP = 8
 #: Connections accepted in one turn.
@@ -52,30 +54,6 @@ ACCEPTS_A_TURN = 64
 
 _IN, _OUT = int(select.EPOLLIN), int(select.EPOLLOUT)
 _GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
-
-
-@dataclass(frozen=True, slots=True)
-class GatewaySettings:
-    """`port` 0 takes a free one. Times in milliseconds, under Kafka's names where it has the setting."""
-
-    host: str = "127.0.0.1"
-    port: int = 0
-    limits: Limits = field(default_factory=Limits)
-    options: Options = field(default_factory=Options)
-    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
-    #: `connections.max.idle.ms`
-    connections_max_idle_ms: int = 600_000
-    #: Memory for requests that are not whole yet, of all connections; who would exceed it is closed.
-    receiving_bytes: int = 1 << 30
-    #: How long `stop` lets answers be finished and sent.
-    stop_timeout_ms: int = 5_000
-    backlog: int = 1024
-
-
-def listen(settings: GatewaySettings) -> socket.socket:
-    """Takes the address; what connects waits in the kernel until `serve`. Raises OSError where it cannot be had."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    return socket.create_server((settings.host, settings.port), family=family, backlog=settings.backlog)
 
 
 async def serve(core: NodeCore, settings: GatewaySettings, listener: socket.socket | None = None) -> GatewayServer:
@@ -94,8 +72,11 @@ class GatewayServer:
         self._handlers: dict[int, Handler] = {
             api.key: api.build(core, settings.options) for api in by_key(apis).values()
         }
+        #: By the API's name.
+        self.meters = {api.name: Meter() for api in by_key(apis).values()}
         self._apis: Apis = {
-            api.key: (api.served_from, api.highest, self._handlers[api.key].handle) for api in by_key(apis).values()
+            api.key: (api.served_from, api.highest, self._handlers[api.key].handle, self.meters[api.name])
+            for api in by_key(apis).values()
         }
         self._scratch = bytearray(RECEIVE_BUFFER)
         self._epoll = select.epoll()
@@ -112,6 +93,8 @@ class GatewayServer:
         self._sweeper: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._now = self._loop.time()
+        #: The turn's begin, for which the loop's own clock is too coarse.
+        self._began = SECONDS()
         self.counters = Counters()
         self.port = 0
 
@@ -160,6 +143,10 @@ class GatewayServer:
     def connections(self) -> int:
         return len(self._sessions)
 
+    def held_answers(self, api_key: int) -> int:
+        """Requests of that API which wait for something else than their handler."""
+        return sum(key == api_key for session in self._sessions.values() for key, _ in session.pending.values())
+
     @property
     def sent_bytes(self) -> int:
         return self._sender.sent_bytes
@@ -167,6 +154,7 @@ class GatewayServer:
     # --- one turn -----------------------------------------------------------------------------------------------------
     def _turn(self) -> None:
         self._now = self._loop.time()
+        began = self._began = SECONDS()
         sessions = self._sessions
         for fd, events in self._epoll.poll(0, EVENTS_A_TURN):
             session = sessions.get(fd)
@@ -178,13 +166,14 @@ class GatewayServer:
                 self._dirty.append(session)
             if events & ~_OUT:
                 self._readable(session, events)
-        self._flush()
+        self._flush_and_count(began)
 
     def _turn_of(self, session: Session) -> None:
         """A turn of a connection that the loop watches itself."""
         self._now = self._loop.time()
+        began = self._began = SECONDS()
         self._readable(session, _IN)
-        self._flush()
+        self._flush_and_count(began)
 
     def _accept(self) -> None:
         if self._listener is None:
@@ -267,7 +256,7 @@ class GatewayServer:
     def _take_requests(self, session: Session) -> None:
         connection = session.connection
         try:
-            started = connection.take(self._apis, REQUESTS_A_TURN, self._otherwise, session)
+            started = connection.take(self._apis, REQUESTS_A_TURN, self._otherwise, session, SECONDS, self._began)
             if started == REQUESTS_A_TURN:
                 self._loop.call_soon(self._go_on, session)
             elif connection.start != connection.end:
@@ -336,18 +325,21 @@ class GatewayServer:
         if isinstance(reply, Later):
             slot = connection.hold(api_key)
             session.pending[slot] = (api_key, reply.future)
-            reply.future.add_done_callback(functools.partial(self._answered, session, slot, reply))
+            reply.future.add_done_callback(functools.partial(self._answered, session, slot, reply, api_key, SECONDS()))
         elif asyncio.iscoroutine(reply):
             slot = connection.hold(api_key)
             task: asyncio.Task[Sequence[Piece]] = self._loop.create_task(reply)
             self._tasks.add(task)
-            task.add_done_callback(functools.partial(self._worked, session, slot))
+            task.add_done_callback(functools.partial(self._worked, session, slot, api_key, SECONDS()))
         else:
             connection.answer(reply)
 
     # --- answers that waited ------------------------------------------------------------------------------------------
-    def _answered(self, session: Session, slot: Slot, later: Later, future: asyncio.Future[Any]) -> None:
+    def _answered(
+        self, session: Session, slot: Slot, later: Later, api_key: int, since: float, future: asyncio.Future[Any]
+    ) -> None:
         session.pending.pop(slot, None)
+        self._waited(api_key, since)
         pieces: Sequence[Piece] = ()
         try:
             if not future.cancelled():
@@ -365,8 +357,18 @@ class GatewayServer:
             return
         self._fill(session, slot, pieces)
 
-    def _worked(self, session: Session, slot: Slot, task: asyncio.Task[Sequence[Piece]]) -> None:
+    def _waited(self, api_key: int, since: float) -> None:
+        """An answer that was not there at once is there, or was given up."""
+        meter = self._apis[api_key][3]
+        self._began = SECONDS()
+        meter.waits += 1
+        meter.remote_s += self._began - since
+
+    def _worked(
+        self, session: Session, slot: Slot, api_key: int, since: float, task: asyncio.Task[Sequence[Piece]]
+    ) -> None:
         self._tasks.discard(task)
+        self._waited(api_key, since)
         if task.cancelled():
             self._close(session, "its request was given up")
         elif (failure := task.exception()) is not None:
@@ -389,8 +391,9 @@ class GatewayServer:
     def _go_on(self, session: Session) -> None:
         """Takes what was left when the turn's share of requests was used up."""
         if not session.closed:
+            began = self._began = SECONDS()
             self._resume(session)
-            self._flush()
+            self._flush_and_count(began)
 
     def _resume(self, session: Session) -> None:
         """Takes up what arrived while no request could start."""
@@ -411,7 +414,15 @@ class GatewayServer:
 
     def _flush_later(self) -> None:
         self._flush_scheduled = False
+        self._flush_and_count(SECONDS())
+
+    def _flush_and_count(self, began: float) -> None:
+        """The end of a turn that began then."""
+        before = SECONDS()
         self._flush()
+        after = SECONDS()
+        self.counters.busy_s += after - began
+        self.counters.sending_s += after - before
 
     def _flush(self) -> None:
         """Writes what the turn produced, each connection once."""

@@ -55,10 +55,13 @@ class Session:
 
 @dataclass(slots=True)
 class Counters:
-    """Plain numbers for a metrics collector to read."""
+    """Plain numbers for a metrics collector to read: `busy_s` are seconds of the gateway's turns, `sending_s` of them went
+    to writing answers to sockets."""
 
     connections_accepted: int = 0
     connections_closed: int = 0
     requests: int = 0
     received_bytes: int = 0
     failures: int = 0
+    busy_s: float = 0.0
+    sending_s: float = 0.0

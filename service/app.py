@@ -33,7 +33,7 @@ from storage_tiers.files import OsFiles, replace_file
 
 if TYPE_CHECKING:
     from grpc_api.servicers.server import GrpcServer
-    from kafka_gateway.server import GatewaySettings
+    from kafka_gateway.gateway_settings import GatewaySettings
 
 log = logging.getLogger("tidelog")
 
@@ -52,7 +52,8 @@ def run(settings: NodeSettings) -> int:
 
 
 async def _serve(settings: NodeSettings) -> int:
-    from kafka_gateway.server import GatewaySettings, listen, serve
+    from kafka_gateway.gateway_settings import GatewaySettings, listen
+    from kafka_gateway.server import serve
 
     readiness = Readiness()
     stop = _stop_on_signals(readiness)

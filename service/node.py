@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from kafka_gateway.admission import ConnectionLimits
 from kafka_gateway.connection import Limits
 from kafka_gateway.options import Options
-from kafka_gateway.server import GatewaySettings
+from kafka_gateway.gateway_settings import GatewaySettings
 from service.broker.assignment import Assignment
 from service.broker.cold_service import ColdService
 from service.broker.config_service import ConfigService
@@ -216,7 +216,7 @@ class Node:
         )
 
     def _build_broker(self) -> None:
-        self.flusher = Flusher()
+        self.flusher = Flusher(self.clock)
         self.tiering = Tiering(
             self.client,
             self.access,

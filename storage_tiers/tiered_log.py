@@ -18,14 +18,16 @@ from storage_tiers.types import FileSlice, TimestampOffset
 
 
 class TieredLog:
-    """`root` is the newest durable manifest this node has seen (None: nothing is tiered)."""
+    """`root` is the newest durable manifest this node has seen (None: nothing is tiered); `read_bytes` is what readers were
+    given since it was opened, counted by who answers them."""
 
-    __slots__ = ("cold", "hot", "root")
+    __slots__ = ("cold", "hot", "read_bytes", "root")
 
     def __init__(self, hot: HotLog, cold: ColdReader | None, root: Root | None = None) -> None:
         self.hot = hot
         self.cold = cold
         self.root = root
+        self.read_bytes = 0
 
     @property
     def log_start_offset(self) -> int:

@@ -28,9 +28,10 @@ class Watermarks:
 
 
 class DiskGuard:
-    """`look` is called by a background worker; `admit` costs one attribute on the hot path."""
+    """`look` is called by a background worker; `admit` costs one attribute on the hot path. `throttled` and `refused` count
+    requests that were held back, and batches that were refused, since the start."""
 
-    __slots__ = ("_directory", "_refusal", "_watermarks", "throttle_s", "used")
+    __slots__ = ("_directory", "_refusal", "_watermarks", "refused", "throttle_s", "throttled", "used")
 
     def __init__(self, directory: str, watermarks: Watermarks) -> None:
         self._directory = directory
@@ -38,6 +39,8 @@ class DiskGuard:
         self._refusal: StorageError | None = None
         self.throttle_s = 0.0
         self.used = 0.0
+        self.throttled = 0
+        self.refused = 0
 
     def look(self) -> None:
         stat = os.statvfs(self._directory)
@@ -61,4 +64,5 @@ class DiskGuard:
 
     def admit(self) -> None:
         if self._refusal is not None:
+            self.refused += 1
             raise self._refusal.with_traceback(None)  # raised for every batch: it must not gather their frames

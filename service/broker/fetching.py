@@ -26,32 +26,39 @@ _NONE: Mapping[int, LogError] = {}
 
 class BytesRead:
     """Bytes of record batches that fetches were answered with since the start, by the tier they were read from: `hot` from
-    local segments, `cold` from the bucket, through the chunk cache. Attempts that were not answered do not count."""
+    local segments, `cold` from the bucket, through the chunk cache. `failed` counts the partitions that were answered with
+    an error. Attempts that were not answered do not count."""
 
-    __slots__ = ("cold", "hot")
+    __slots__ = ("cold", "failed", "hot")
 
     def __init__(self) -> None:
         self.hot = 0
         self.cold = 0
+        self.failed = 0
 
 
 class Attempt:
     """One pass over all partitions of a fetch. `size` is in bytes, `cold_size` what of it came from the bucket; `misses`
-    bear the place of their partition in the fetch."""
+    bear the place of their partition in the fetch; `given` is what each partition gave, in bytes."""
 
-    __slots__ = ("answers", "cold_size", "misses", "ready", "size")
+    __slots__ = ("answers", "cold_size", "failed", "given", "misses", "ready", "size")
 
     def __init__(self) -> None:
         self.answers: list[Fetched] = []
         self.misses: list[tuple[int, ColdMiss]] = []
         self.size = 0
         self.cold_size = 0
+        self.failed = 0
+        self.given: list[tuple[Partition, int]] = []
         self.ready = False  # answered at once: an error, a diverging epoch, a reader behind the newest segment
 
     def count(self, read: BytesRead) -> None:
         """This attempt is the answer."""
         read.hot += self.size - self.cold_size
         read.cold += self.cold_size
+        read.failed += self.failed
+        for partition, size in self.given:
+            partition.log.read_bytes += size
 
     def release(self) -> None:
         for answer in self.answers:
@@ -79,9 +86,11 @@ def attempt(fetch: Fetch, locate: Locate, failed: Mapping[int, LogError] = _NONE
                 answer = _read_one(place, partition, wanted, fetch, taken, left)
             except LogError as error:
                 taken.ready = True
+                taken.failed += 1
                 answer = Fetched(error)
             except OSError as error:
                 taken.ready = True
+                taken.failed += 1
                 answer = Fetched(StorageError(f"{wanted.partition}: cannot read ({error}); mend the disk"))
             taken.answers.append(answer)
             size = answer.size
@@ -147,6 +156,8 @@ def _read_one(
         # As in Kafka: more lies ahead than one segment gives, so waiting for `min_bytes` of it would wait in vain.
         taken.ready = True
     answer = Fetched(None, state.high_watermark, stable, log.log_start_offset, found, aborted)
+    if found:
+        taken.given.append((partition, answer.size))
     if wanted.offset < log.hot.local_start_offset:
         taken.cold_size += answer.size
     return answer

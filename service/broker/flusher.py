@@ -12,6 +12,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 
 from service.broker.partition import Partition
+from storage_tiers.clock import Clock
 from storage_tiers.errors import StorageError
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,12 @@ FLUSH_THREADS = 4
 
 
 class Flusher:
-    def __init__(self) -> None:
+    """`flushes` that ended since the start, well or not, took `flushing_s` seconds with their wait for a thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.flushes = 0
+        self.flushing_s = 0.0
         self._threads = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
         self._running: dict[Partition, asyncio.Task[None]] = {}
         self._again: set[Partition] = set()
@@ -72,6 +78,7 @@ class Flusher:
         except StorageError as error:
             partition.fail(error)
             return
+        began = self._clock.monotonic()
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, targets.sync)
         except OSError as error:
@@ -81,6 +88,9 @@ class Flusher:
                 StorageError(f"{partition.partition}: fsync failed ({error}); mend the disk, then restart the node")
             )
             return
+        finally:
+            self.flushes += 1
+            self.flushing_s += self._clock.monotonic() - began
         hot.finish_flush(targets)
         partition.flushed(hot.recovery_point)
         if not targets.synced and hot.recovery_point < hot.end_offset:

@@ -58,6 +58,8 @@ class LogService:
         self._topic_name = topic_name
         self._fetch_max_bytes = fetch_max_bytes
         self.bytes_read = BytesRead()
+        #: Batches that were refused since the start.
+        self.failed_appends = 0
 
     def append(
         self, appends: Sequence[Append], *, transactional_id: str | None = None
@@ -72,8 +74,10 @@ class LogService:
             except LogError as error:
                 if partition is not None and not isinstance(error, _WITHOUT_LOG_START):
                     error.log_start_offset = partition.log.log_start_offset
+                self.failed_appends += 1
                 answers.append(error)
         if self._disk.throttle_s:
+            self._disk.throttled += 1
             return _later(answers, self._disk.throttle_s)
         return answers
 

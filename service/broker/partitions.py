@@ -37,6 +37,21 @@ ColdReaderFor = Callable[[TopicPartition, TopicId], ColdReader | None]
 CLOSING_THREADS = 8
 
 
+class PastCounts:
+    """Sums over logs that are gone, so that sums over all logs only rise."""
+
+    __slots__ = ("appended_bytes", "appended_records", "evicted_bytes", "read_bytes")
+
+    def __init__(self) -> None:
+        self.appended_records = self.appended_bytes = self.evicted_bytes = self.read_bytes = 0
+
+    def add(self, log: TieredLog) -> None:
+        self.appended_records += log.hot.appended_records
+        self.appended_bytes += log.hot.appended_bytes
+        self.evicted_bytes += log.hot.evicted_bytes
+        self.read_bytes += log.read_bytes
+
+
 class Partitions:
     def __init__(
         self,
@@ -58,6 +73,8 @@ class Partitions:
         self._cold_reader = cold_reader
         self._open: dict[TopicPartition, Partition] = {}
         self._checkpoints = OffsetCheckpoints(data.path, files)
+        #: What the partitions of deleted topics had counted.
+        self.past = PastCounts()
         self._rising: dict[Partition, int] = {}
         self._raising: asyncio.Task[None] | None = None
 
@@ -155,6 +172,7 @@ class Partitions:
         """Forgets a deleted partition; whoever waits is told that it is gone. Its log is `discard`'s."""
         del self._open[partition.partition]
         partition.delete()
+        self.past.add(partition.log)
         return partition.log.hot
 
     def discard(self, hot: HotLog) -> None:

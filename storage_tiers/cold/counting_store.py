@@ -1,4 +1,5 @@
-"""An object store that counts what is asked of it, for bills and metrics: calls by kind and bytes both ways.
+"""An object store that counts what is asked of it, for bills and metrics: calls by kind, failures by kind of call and of
+error, and bytes both ways.
 
 A multipart upload counts as the requests that it takes: one per part, one to begin, one to complete.
 """
@@ -6,7 +7,9 @@ A multipart upload counts as the requests that it takes: one per part, one to be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
 from storage_tiers.cold.object_store import (
     MULTIPART_THRESHOLD,
@@ -17,6 +20,9 @@ from storage_tiers.cold.object_store import (
     ObjectStore,
     UnfinishedUpload,
 )
+from storage_tiers.errors import LogError
+
+Found = TypeVar("Found")
 
 
 class CountingStore:
@@ -25,6 +31,8 @@ class CountingStore:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self.calls: Counter[str] = Counter()
+        #: By call and error, as in `get TierUnavailable`.
+        self.failures: Counter[str] = Counter()
         self.bytes_downloaded = 0
         self.bytes_uploaded = 0
 
@@ -33,35 +41,53 @@ class CountingStore:
     ) -> ObjectInfo:
         size = body.length if isinstance(body, FileBody) else len(body)
         self.calls["put"] += 1 if size <= MULTIPART_THRESHOLD else -(-size // PART_BYTES) + 2
-        info = await self._store.put(key, body, if_absent=if_absent, if_match=if_match)
+        with self._failing("put"):
+            info = await self._store.put(key, body, if_absent=if_absent, if_match=if_match)
         self.bytes_uploaded += size
         return info
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> ObjectBody:
         self.calls["get"] += 1
-        body = await self._store.get(key, start, length)
+        with self._failing("get"):
+            body = await self._store.get(key, start, length)
         self.bytes_downloaded += len(body.data)
         return body
 
     async def head(self, key: str) -> ObjectInfo:
         self.calls["head"] += 1
-        return await self._store.head(key)
+        with self._failing("head"):
+            return await self._store.head(key)
 
     def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         self.calls["list"] += 1
-        return self._store.list(prefix, start_after=start_after)
+        return self._listing(self._store.list(prefix, start_after=start_after))
 
     async def delete(self, keys: Sequence[str]) -> None:
         self.calls["delete"] += 1
-        await self._store.delete(keys)
+        with self._failing("delete"):
+            await self._store.delete(keys)
 
     def unfinished_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
         self.calls["list"] += 1
-        return self._store.unfinished_uploads(prefix)
+        return self._listing(self._store.unfinished_uploads(prefix))
 
     async def abort_upload(self, upload: UnfinishedUpload) -> None:
         self.calls["abort"] += 1
-        await self._store.abort_upload(upload)
+        with self._failing("abort"):
+            await self._store.abort_upload(upload)
+
+    async def _listing(self, found: AsyncIterator[Found]) -> AsyncIterator[Found]:
+        with self._failing("list"):
+            async for item in found:
+                yield item
+
+    @contextmanager
+    def _failing(self, call: str) -> Iterator[None]:
+        try:
+            yield
+        except LogError as error:
+            self.failures[f"{call} {type(error).__name__}"] += 1
+            raise
 
     async def close(self) -> None:
         await self._store.close()

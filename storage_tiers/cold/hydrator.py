@@ -63,6 +63,11 @@ class Hydrator:
         self.holding = asyncio.Lock()
         self.hits = self.misses = self.brought = self.read_ahead = self.sidecars = 0
 
+    @property
+    def in_flight(self) -> int:
+        """Chunks and sidecars on their way, asked for or read ahead."""
+        return len(self._flights)
+
     # --- what is here -------------------------------------------------------------------------------------------------
     def front(self, entry: Entry) -> Sidecar | None:
         """Index, checksums and aborted transactions of an entry, if they are in memory."""

@@ -46,15 +46,46 @@ END_GRACE_S = 5.0
 SLACK_S = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class StoreTotals:
+    """Sums of `Counters` over processes."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    bytes_downloaded: int = 0
+    bytes_uploaded: int = 0
+    retries: int = 0
+
+    def plus(self, more: Counters) -> StoreTotals:
+        return StoreTotals(
+            self.calls + Counter(more.store_calls),
+            self.failures + Counter(more.store_failures),
+            self.bytes_downloaded + more.bytes_downloaded,
+            self.bytes_uploaded + more.bytes_uploaded,
+            self.retries + more.retries,
+        )
+
+
 @dataclass(slots=True)
 class TierClientStats:
-    """`lost` counts processes that ended unasked. `counters` are the last seen of the process that runs or ran last."""
+    """`lost` counts processes that ended unasked. `counters` are the last seen of the process that runs or ran last, `past`
+    sums those of the ones before. What a lost process had not told is in neither."""
 
     starts: int = 0
     lost: int = 0
     asked: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     counters: Counters | None = None
+    past: StoreTotals = field(default_factory=StoreTotals)
+
+    def totals(self) -> StoreTotals:
+        """Of all processes of this node's start."""
+        return self.past if self.counters is None else self.past.plus(self.counters)
+
+    def begin_process(self) -> None:
+        """The next one counts from 0."""
+        self.starts += 1
+        self.past, self.counters = self.totals(), None
 
 
 class TierClient:
@@ -241,7 +272,7 @@ class TierClient:
         reader, writer = await asyncio.open_unix_connection(sock=launched.socket)
         life = _Life(reader, writer, launched.handle, self._clock.monotonic())
         life.send(self._configure)
-        self.stats.starts += 1
+        self.stats.begin_process()
         self._life = life
         life.listening = asyncio.create_task(self._listen(life))
         return life

@@ -223,12 +223,14 @@ class Stats(Question["Counters"]):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Since this process started. `store_calls` counts calls of the object store by kind, `operations` questions by name,
-    `failures` by the error's name; `retries` counts reads that were asked again."""
+    """Since this process started. `store_calls` counts calls of the object store by kind, `store_failures` those that failed
+    by kind and error (as in `get TierUnavailable`), `operations` questions by name, `failures` those by the error's name;
+    `retries` counts reads that were asked again."""
 
     operations: dict[str, int]
     failures: dict[str, int]
     store_calls: dict[str, int]
+    store_failures: dict[str, int]
     bytes_downloaded: int
     bytes_uploaded: int
     retries: int

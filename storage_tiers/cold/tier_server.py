@@ -204,6 +204,7 @@ class Session:
             operations=dict(self._asked),
             failures=dict(self._failed),
             store_calls=dict(store.calls) if store is not None else {},
+            store_failures=dict(store.failures) if store is not None else {},
             bytes_downloaded=store.bytes_downloaded if store is not None else 0,
             bytes_uploaded=store.bytes_uploaded if store is not None else 0,
             retries=self._reads.repeated,

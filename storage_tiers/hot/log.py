@@ -79,6 +79,7 @@ class HotLog(AppendingLog):
         if not self._segments or self.end_offset < log_start_offset:
             # Nothing below log start may be seen again, and no offset below it given anew.
             self.truncate_fully_and_start_at(log_start_offset, epochs=self.epochs.entries())
+        self._has_appended(0, 0)
         return self
 
     def _establish(self, base: int) -> None:
@@ -271,6 +272,7 @@ class HotLog(AppendingLog):
             )
             return
         self._settle_flush()
+        appended = self.appended_records, self.appended_bytes
         index = bisect.bisect_right(self._segments, offset, key=base_of) - 1
         newest = self._segments[index]
         try:
@@ -289,6 +291,7 @@ class HotLog(AppendingLog):
             raise StorageError(f"{self.partition}: cannot truncate ({error}); mend the disk") from error
         del self._segments[index + 1 :]
         self._truncated(newest)
+        self._has_appended(*appended)
 
     def _truncated(self, newest: Segment) -> None:
         self.end_offset = newest.end
@@ -321,6 +324,7 @@ class HotLog(AppendingLog):
         state = self.producer_state.snapshot() if producer_state is None else producer_state
         restored = ProducerStateManager.restore(state, now_ms=self._clock.unix_ms())
         self._settle_flush()
+        appended = (self.appended_records, self.appended_bytes) if self._segments else (0, 0)
         try:
             self._discard()
             for path, content in (
@@ -334,6 +338,7 @@ class HotLog(AppendingLog):
             segment.create()
         except OSError as error:
             self._stand_empty()
+            self._has_appended(*appended)
             raise StorageError(f"{self.partition}: cannot begin anew ({error}); free space or mend the disk") from error
         self._segments = [segment]
         self._snapshots.stored = {offset}
@@ -341,6 +346,7 @@ class HotLog(AppendingLog):
         self._stored_epochs = tuple(epochs)
         self.producer_state = restored
         self.end_offset = self.recovery_point = offset
+        self._has_appended(*appended)
         self._log_start = max(self._log_start, offset if log_start_offset is None else log_start_offset)
         self._names_dirty = True
         self._sync_failure = None
@@ -381,6 +387,7 @@ class HotLog(AppendingLog):
             self._files.rename(oldest.path, doomed)
             del self._segments[0]
             self._closed_bytes -= oldest.size
+            self.evicted_bytes += oldest.size
             if oldest in self._recently_read:
                 self._recently_read.remove(oldest)
             oldest.release_file()

@@ -55,6 +55,9 @@ class LogState:
         self._log_start = 0
         self._segments: list[Segment] = []
         self._closed_bytes = 0
+        #: Of segments that left the log by `evict_oldest` since it was opened.
+        self.evicted_bytes = 0
+        self._opened_end = self._opened_bytes = 0
         # Closed, with maps still in memory: a flush writes them.
         self._pending: list[Segment] = []
         self._recently_read: list[Segment] = []
@@ -90,6 +93,21 @@ class LogState:
     @property
     def size_bytes(self) -> int:
         return self._closed_bytes + self._segments[-1].size
+
+    @property
+    def appended_records(self) -> int:
+        """Since this log was opened, as offsets: what was appended and is gone again counts."""
+        return self.end_offset - self._opened_end
+
+    @property
+    def appended_bytes(self) -> int:
+        """Since this log was opened. Nothing is counted for it where records are appended."""
+        return self.size_bytes + self.evicted_bytes - self._opened_bytes
+
+    def _has_appended(self, records: int, size: int) -> None:
+        """What `appended_records` and `appended_bytes` say now, and go on from."""
+        self._opened_end = self.end_offset - records
+        self._opened_bytes = self.size_bytes + self.evicted_bytes - size
 
     @property
     def unflushed_records(self) -> int:

@@ -9,7 +9,8 @@ import sys
 
 import uvloop
 
-from kafka_gateway.server import GatewaySettings, serve
+from kafka_gateway.gateway_settings import GatewaySettings
+from kafka_gateway.server import serve
 from tests.kafka_gateway.memory_core import MemoryCore
 
 

@@ -15,7 +15,8 @@ import pytest
 from grpc_api.contract.topics import NewTopic
 from kafka_gateway.admission import ConnectionLimits
 from kafka_gateway.connection import Limits
-from kafka_gateway.server import REQUESTS_A_TURN, GatewayServer, GatewaySettings, serve
+from kafka_gateway.gateway_settings import GatewaySettings
+from kafka_gateway.server import REQUESTS_A_TURN, GatewayServer, serve
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
@@ -434,8 +435,8 @@ async def test_a_handler_that_breaks_ends_its_connection_and_no_other(
         def broken(*_: Any) -> Any:
             raise ZeroDivisionError("a bug")
 
-        lowest, highest, _ = server._apis[0]
-        monkeypatch.setattr(server, "_apis", {**server._apis, 0: (lowest, highest, broken)})
+        lowest, highest, _, meter = server._apis[0]
+        monkeypatch.setattr(server, "_apis", {**server._apis, 0: (lowest, highest, broken, meter)})
         client.send(produce(1))
         assert await client.receive() is None
         assert "a bug" in caplog.text
