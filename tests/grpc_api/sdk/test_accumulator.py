@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from asyncio import Future
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpc_api.sdk.accumulator import Accumulator, record_bytes
+from grpc_api.sdk.values import ProducerOptions, Sent
+from storage_tiers.errors import RequestTimedOut
+from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.types import TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+RECORD = NewRecord(None, b"x" * 100)
+SIZE = record_bytes(RECORD)
+
+
+def options(**fields: object) -> ProducerOptions:
+    chosen = {"linger_s": 1.0, "batch_bytes": 3 * SIZE, "buffer_bytes": 10 * SIZE, "delivery_timeout_s": 10.0, **fields}
+    return ProducerOptions(**chosen)  # type: ignore[arg-type]
+
+
+def add(held: Accumulator, count: int = 1, partition: TopicPartition = T0, now: float = 0.0) -> list[Future[Sent]]:
+    waiters: list[Future[Sent]] = []
+    for _ in range(count):
+        waiters.append(Future())
+        held.add(partition, RECORD, SIZE, waiters[-1], now)
+    return waiters
+
+
+@pytest.fixture
+async def held() -> Accumulator:
+    return Accumulator(options())
+
+
+async def test_a_batch_is_due_when_it_is_full_or_has_lingered(held: Accumulator) -> None:
+    add(held, 2)
+    assert held.take_due(0.5) == []
+    assert held.next_due() == 1.0
+    add(held, 1, now=0.5)
+    ((_, batch),) = held.take_due(0.5)
+    assert len(batch.records) == 3
+    add(held, 1, T1, now=0.6)
+    assert held.take_due(1.5) == []
+    ((_, other),) = held.take_due(1.6)
+    assert other.partition == T1
+
+
+async def test_one_batch_of_a_partition_flies_at_a_time(held: Accumulator) -> None:
+    add(held, 7)
+    ((lane, first),) = held.take_due(0.0)
+    assert held.take_due(5.0) == []
+    held.landed(lane)
+    ((_, second),) = held.take_due(0.0)
+    assert [len(first.records), len(second.records)] == [3, 3]
+
+
+async def test_a_flush_waits_for_no_linger(held: Accumulator) -> None:
+    add(held, 1)
+    held.flushing += 1
+    assert len(held.take_due(0.0)) == 1
+
+
+async def test_what_comes_again_comes_at_its_moment_as_it_was(held: Accumulator) -> None:
+    add(held, 3)
+    ((lane, batch),) = held.take_due(0.0)
+    batch.encoded = b"bytes"
+    lane.resume_at = 2.0
+    assert held.take_due(1.9) == []
+    assert held.next_due() == 2.0
+    assert held.take_due(2.0, only_again=True) == [(lane, batch)]
+    assert batch.encoded == b"bytes"
+
+
+async def test_room_is_given_back_whichever_way_a_batch_ends(held: Accumulator) -> None:
+    add(held, 9)
+    assert held.has_room(SIZE)
+    add(held, 1)
+    assert not held.has_room(1)
+    ((lane, _),) = held.take_due(0.0)
+    held.landed(lane)
+    assert held.held_bytes == 7 * SIZE
+    assert [flew for _, flew in held.take_expired(10.0)] == [False, False, False]
+    assert (held.held_bytes, held.empty) == (0, True)
+    assert held.has_room(1000 * SIZE)
+
+
+async def test_time_runs_out_in_flight_too(held: Accumulator) -> None:
+    waiters = add(held, 4)
+    held.take_due(0.0)
+    assert held.next_deadline() == 10.0
+    expired = list(held.take_expired(10.0))
+    assert [flew for _, flew in expired] == [True, False]
+    for batch, _ in expired:
+        batch.fail(RequestTimedOut("late"))
+    assert all(isinstance(waiter.exception(), RequestTimedOut) for waiter in waiters)
+
+
+async def test_halves_keep_records_order_and_waiters(held: Accumulator) -> None:
+    waiters = add(held, 3)
+    ((lane, _),) = held.take_due(0.0)
+    held.split(lane)
+    before = held.held_bytes
+    ((_, first),) = held.take_due(0.0)
+    held.landed(lane).succeed(5)
+    ((_, second),) = held.take_due(0.0)
+    held.landed(lane).succeed(6)
+    assert (len(first.records), len(second.records)) == (1, 2)
+    assert [waiter.result().offset for waiter in waiters] == [5, 6, 7]
+    assert (before, held.held_bytes) == (3 * SIZE, 0)
+
+
+async def test_unknown_offsets_are_minus_one_and_a_cancelled_waiter_is_nobody(held: Accumulator) -> None:
+    gone, there = add(held, 2)
+    gone.cancel()
+    held.flushing += 1
+    ((lane, _),) = held.take_due(0.0)
+    held.landed(lane).succeed(-1)
+    assert there.result() == Sent("t", 0, -1)
+
+
+FIELD = st.none() | st.binary(max_size=300)
+
+
+@given(st.builds(NewRecord, FIELD, FIELD, st.lists(st.tuples(st.text(max_size=40), FIELD), max_size=5), st.just(0)))
+def test_a_record_is_never_larger_than_it_was_counted(record: NewRecord) -> None:
+    assert len(build_batch([record])) - 61 <= record_bytes(record)
