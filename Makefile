@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Tests that share one Spark session run in one worker; the rest are spread over the cores.
 WORKERS ?= $(shell nproc)
 
-.PHONY: help install run test differential faults check demo bench bench-kafka lambda-package terraform proto lock kernels test-tools clean
+.PHONY: help install run test differential faults check demo bench bench-kafka lambda-package terraform docs proto lock kernels test-tools clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -80,6 +80,10 @@ differential: test-tools  ## every served API beside Apache Kafka 4.2.1, field b
 
 faults: test-tools  ## all kill, power-loss and request-death runs
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m faults
+
+docs: test-tools  ## the pages that are made from tables: docs/configs.md and docs/compatibility.md
+	@$(BIN)/python -m service.configs.page
+	@$(BIN)/python -m tests.differential.page
 
 proto: install  ## generate code from the .proto files
 	@$(BIN)/python -m grpc_api.proto.generate

@@ -34,6 +34,7 @@ class Call:
     core: NodeCore
     messages: Messages
     options: Options
+    client_id: str
 
     def make(self, kind: str, /, **values: Any) -> Any:
         return self.messages.make(kind, **values)
@@ -41,6 +42,12 @@ class Call:
 
 Serve = Callable[[Any, Call], Fields | Coroutine[Any, Any, Fields]]
 Refuse = Callable[[Any, Call, int, str], Fields]
+
+
+def client_id_of(data: bytearray, start: int) -> str:
+    """What the client calls itself; empty for nothing. `start` is after the correlation id of a header that was read."""
+    size = int.from_bytes(data[start : start + 2], "big", signed=True)
+    return "" if size <= 0 else data[start + 2 : start + 2 + size].decode("utf-8", "replace")
 
 
 class MessageHandler:
@@ -58,7 +65,7 @@ class MessageHandler:
         messages = messages_of(self._schema, version)
         body = body_start(data, start, end, version >= self._flexible_from)
         request = messages.read(bytes(view[body:end]))
-        call = Call(self._core, messages, self._options)
+        call = Call(self._core, messages, self._options, client_id_of(data, start))
         try:
             answer = self._serve(request, call)
             if inspect.iscoroutine(answer):

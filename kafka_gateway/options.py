@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kafka_gateway.telemetry import Telemetry
 from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
+
+#: `telemetry.max.bytes` where nothing is configured.
+TELEMETRY_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +19,5 @@ class Options:
     described_partitions: int = 2000
     clock: Clock = field(default_factory=SystemClock)
     rng: Rng = field(default_factory=SystemRng)
+    #: Who pushes metrics (KIP-714); without a receiver nobody is told to.
+    telemetry: Telemetry = field(default_factory=lambda: Telemetry(None, max_bytes=TELEMETRY_MAX_BYTES))

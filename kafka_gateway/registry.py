@@ -27,6 +27,7 @@ from kafka_gateway.handlers import (
     describe_quorum,
     describe_topic_partitions,
     elect_leaders,
+    get_telemetry_subscriptions,
     incremental_alter_configs,
     init_producer_id,
     list_config_resources,
@@ -34,6 +35,7 @@ from kafka_gateway.handlers import (
     list_partition_reassignments,
     metadata,
     offset_for_leader_epoch,
+    push_telemetry,
     unregister_broker,
     update_features,
 )
@@ -73,7 +75,7 @@ def _produce(core: NodeCore, options: Options) -> Handler:
 
 
 def _api_versions(core: NodeCore, options: Options) -> Handler:
-    return ApiVersionsHandler(core, {api.key: (api.lowest, api.highest) for api in APIS})
+    return ApiVersionsHandler(core, options.telemetry, {api.key: (api.lowest, api.highest) for api in APIS})
 
 
 #: key, name, lowest and highest advertised, first flexible version, handler
@@ -119,6 +121,10 @@ APIS: tuple[Api, ...] = (
     _message(61, "DescribeProducers", 0, 0, 0, describe_producers.serve, describe_producers.refuse),
     _message(64, "UnregisterBroker", 0, 0, 0, unregister_broker.serve, unregister_broker.refuse),
     _message(74, "ListConfigResources", 0, 1, 0, list_config_resources.serve, list_config_resources.refuse),
+    _message(
+        71, "GetTelemetrySubscriptions", 0, 0, 0, get_telemetry_subscriptions.serve, get_telemetry_subscriptions.refuse
+    ),
+    _message(72, "PushTelemetry", 0, 0, 0, push_telemetry.serve, push_telemetry.refuse),
     _message(75, "DescribeTopicPartitions", 0, 0, 0, describe_topic_partitions.serve, describe_topic_partitions.refuse),
 )
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 
 from kafka_gateway.admission import ConnectionLimits
 from kafka_gateway.connection import Limits
-from kafka_gateway.options import Options
 from kafka_gateway.gateway_settings import GatewaySettings
+from kafka_gateway.options import Options
+from kafka_gateway.telemetry import Telemetry
 from service.broker.assignment import Assignment
 from service.broker.cold_service import ColdService
 from service.broker.config_service import ConfigService
@@ -26,6 +27,7 @@ from service.broker.node_service import NodeService
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.producer_ids import ProducerIds
+from service.broker.rewriting import Rewriter
 from service.broker.roots import read_root
 from service.broker.store_access import StoreAccess
 from service.broker.tiering import Tiering, TieringPolicy
@@ -37,6 +39,7 @@ from service.http import Readiness
 from service.metadata import planner
 from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
+from service.observability.client_telemetry import ClientTelemetryLog
 from service.settings import NodeSettings
 from service.supervisor import Worker
 from storage_tiers.clock import Clock, Rng
@@ -217,6 +220,7 @@ class Node:
 
     def _build_broker(self) -> None:
         self.flusher = Flusher(self.clock)
+        self.rewriter = Rewriter(self.clock)
         self.tiering = Tiering(
             self.client,
             self.access,
@@ -282,6 +286,7 @@ class Node:
             tiering=self.tiering,
             disk=self.disk,
             topic_name=self._topic_name,
+            rewriter=self.rewriter,
             fetch_max_bytes=self.configs.broker_int(self.metadata.image, "fetch.max.bytes"),
         )
 
@@ -356,6 +361,10 @@ class Node:
                 described_partitions=number(image, "max.request.partition.size.limit"),
                 clock=self.clock,
                 rng=self.rng,
+                telemetry=Telemetry(
+                    ClientTelemetryLog(lambda: self.configs.broker_text(self.metadata.image, "metric.reporters")),
+                    max_bytes=number(image, "telemetry.max.bytes"),
+                ),
             ),
             connections=self.connection_limits(image),
             connections_max_idle_ms=number(image, "connections.max.idle.ms"),
@@ -411,6 +420,7 @@ class Node:
     async def close(self) -> None:
         """Everything flushed and checkpointed, then the clean-shutdown marker; without it the next start recovers."""
         await self.assignment.close()
+        await self.rewriter.close()
         await self.tiering.close()
         if self.hydrator is not None:
             await self.hydrator.close()

@@ -18,8 +18,11 @@ from kafka_gateway.features import FEATURES
 from kafka_gateway.hot_parse import body_start
 from kafka_gateway.messages import Messages, messages_of
 from kafka_gateway.reply import Reply
+from kafka_gateway.telemetry import Telemetry
 
 KEY = 18
+#: Advertised only where something receives what clients would push (KIP-714).
+TELEMETRY_KEYS = (71, 72)
 #: Kafka: ApiVersionsRequest.SOFTWARE_NAME_VERSION_PATTERN
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -27,8 +30,9 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 class ApiVersionsHandler:
     """`ranges`: api key -> (lowest, highest) advertised."""
 
-    def __init__(self, core: NodeCore, ranges: Mapping[int, tuple[int, int]]) -> None:
+    def __init__(self, core: NodeCore, telemetry: Telemetry, ranges: Mapping[int, tuple[int, int]]) -> None:
         self._core = core
+        self._telemetry = telemetry
         self._ranges = ranges
 
     def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
@@ -50,6 +54,7 @@ class ApiVersionsHandler:
         keys: tuple[Any, ...] = tuple(
             messages.make("ApiVersion", api_key=key, min_version=low, max_version=high)
             for key, (low, high) in ranges.items()
+            if key not in TELEMETRY_KEYS or self._telemetry.enabled
         )
         features = _features(messages, self._core) if version >= 3 else {}
         return (messages.respond(correlation, error_code=code, api_keys=keys, **features),)

@@ -45,4 +45,6 @@ def _resources(call: Call, kind: ResourceKind) -> list[Resource]:
         return [Resource(kind, topic.name) for topic in topics.describe() if isinstance(topic, TopicDescription)]
     if kind in (ResourceKind.BROKER, ResourceKind.BROKER_LOGGER):
         return [Resource(kind, str(broker.node_id)) for broker in topics.cluster().brokers]
-    return []  # nothing keeps configs of groups or of client metrics yet
+    if kind is ResourceKind.CLIENT_METRICS:
+        return [Resource(kind, name) for name in call.core.node.client_metrics()]
+    return []  # nothing keeps configs of groups yet

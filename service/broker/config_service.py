@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grpc_api.contract.topics import ConfigAlteration, ConfigEntry, Resource, ResourceKind
+from service.configs import client_metrics
 from service.configs.loggers import Loggers
 from service.configs.resolve import Resolver
 from service.metadata import planner
@@ -22,6 +23,8 @@ class ConfigService:
     async def describe_configs(self, resource: Resource, keys: Sequence[str] | None = None) -> Sequence[ConfigEntry]:
         if resource.kind is ResourceKind.BROKER_LOGGER:
             return self._loggers.describe(resource.name, keys)
+        if resource.kind is ResourceKind.CLIENT_METRICS:
+            return client_metrics.describe(self._metadata.image, resource.name, keys)
         return self._configs.describe(self._metadata.image, resource, keys)
 
     async def alter_configs(
@@ -37,7 +40,10 @@ class ConfigService:
             return
 
         def plan(image: MetadataImage) -> tuple[planner.Records, None]:
-            records = self._configs.alter(image, resource, alterations, replace=replace)
+            if resource.kind is ResourceKind.CLIENT_METRICS and not replace:
+                records = client_metrics.alter(image, resource, alterations)
+            else:
+                records = self._configs.alter(image, resource, alterations, replace=replace)
             return (() if validate_only else records), None
 
         await self._metadata.change(plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from grpc_api.contract.log import (
     Append,
@@ -21,6 +21,7 @@ from service.broker.fetching import BytesRead, fetch_records
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.producer_ids import ProducerIds
+from service.broker.rewriting import Rewriter
 from service.broker.tiering import Tiering
 from storage_tiers.errors import (
     CorruptRecord,
@@ -39,6 +40,9 @@ from storage_tiers.types import NO_EPOCH, NO_TIMESTAMP, TimestampOffset, TopicId
 #: Refusals that do not tell the log start (Kafka: ReplicaManager.appendRecordsToLeader).
 _WITHOUT_LOG_START = (CorruptRecord, LeaderNotAvailable, NotLeader, RecordBatchTooLarge, RecordTooLarge, StorageError)
 
+#: Stands in an answer until it is known.
+_UNKNOWN = LogError("the broker gave no answer")
+
 
 class LogService:
     def __init__(
@@ -50,6 +54,7 @@ class LogService:
         disk: DiskGuard,
         topic_name: Callable[[TopicId], str | None],
         fetch_max_bytes: int,
+        rewriter: Rewriter,
     ) -> None:
         self._partitions = partitions
         self._producer_ids = producer_ids
@@ -57,6 +62,7 @@ class LogService:
         self._disk = disk
         self._topic_name = topic_name
         self._fetch_max_bytes = fetch_max_bytes
+        self._rewriter = rewriter
         self.bytes_read = BytesRead()
         #: Batches that were refused since the start.
         self.failed_appends = 0
@@ -65,21 +71,49 @@ class LogService:
         self, appends: Sequence[Append], *, transactional_id: str | None = None
     ) -> Ready[Sequence[Appended | LogError]]:
         answers: list[Appended | LogError] = []
+        awaited: dict[int, asyncio.Future[Appended | LogError]] = {}
         for wanted in appends:
             partition = None
             try:
                 self._disk.admit()
                 partition = self._partitions.get(wanted.partition)
-                answers.append(partition.append(wanted.batch))
+                if partition.rewrites:
+                    awaited[len(answers)] = self._rewriter.append(partition, wanted.batch)
+                    answers.append(_UNKNOWN)
+                else:
+                    answers.append(partition.append(wanted.batch))
             except LogError as error:
-                if partition is not None and not isinstance(error, _WITHOUT_LOG_START):
-                    error.log_start_offset = partition.log.log_start_offset
-                self.failed_appends += 1
-                answers.append(error)
+                answers.append(self._refusal(error, partition))
+        if awaited:
+            return asyncio.ensure_future(self._complete(appends, answers, awaited))
         if self._disk.throttle_s:
             self._disk.throttled += 1
             return _later(answers, self._disk.throttle_s)
         return answers
+
+    async def _complete(
+        self,
+        appends: Sequence[Append],
+        answers: list[Appended | LogError],
+        awaited: Mapping[int, asyncio.Future[Appended | LogError]],
+    ) -> Sequence[Appended | LogError]:
+        """The answers, once the batches that are stored in another codec are appended, which nobody's leaving ends."""
+        await asyncio.wait(awaited.values())
+        for place, job in awaited.items():
+            result = job.result()
+            if isinstance(result, LogError):
+                result = self._refusal(result, self._partitions.find(appends[place].partition))
+            answers[place] = result
+        if self._disk.throttle_s:
+            self._disk.throttled += 1
+            return await _later(answers, self._disk.throttle_s)
+        return answers
+
+    def _refusal(self, error: LogError, partition: Partition | None) -> LogError:
+        if partition is not None and not isinstance(error, _WITHOUT_LOG_START):
+            error.log_start_offset = partition.log.log_start_offset
+        self.failed_appends += 1
+        return error
 
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
         most = min(fetch.max_bytes, self._fetch_max_bytes)

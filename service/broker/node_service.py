@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from grpc_api.contract.node import ActiveProducer, LogDirectory, LogReplica, QuorumDescription
+from grpc_api.contract.topics import ResourceKind
 from service.broker.partitions import Partitions
 from service.metadata.log import MetadataLog
 from storage_tiers.clock import Clock
@@ -54,6 +55,10 @@ class NodeService:
             )
             for producer_id, entry in led.log.hot.producer_state.producers.items()
         ]
+
+    def client_metrics(self) -> Sequence[str]:
+        resources = self._metadata.image.configs
+        return sorted(each.name for each in resources if each.kind is ResourceKind.CLIENT_METRICS and resources[each])
 
     def quorum(self) -> QuorumDescription:
         metadata = self._metadata

@@ -58,6 +58,8 @@ class Partition:
         "log",
         "partition",
         "reads_blocked",
+        "rewrites",
+        "rewriting",
         "seal_below",
         "state",
         "tier_due_ms",
@@ -82,6 +84,9 @@ class Partition:
         self.unavailable: LogError | None = None
         self.reads_blocked: LogError | None = None
         self.waiters: set[Callable[[], None]] = set()
+        #: Batches that are being examined off the loop, and whether the next one has to be as well.
+        self.rewriting = 0
+        self.rewrites = False
         self.seal_below = 0
         self.tier_due_ms = 0
         self.flushed_ms = clock.unix_ms()
@@ -91,15 +96,16 @@ class Partition:
         self._committing: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._wake_planned = False
 
+    def settle_rewriting(self) -> None:
+        """After a change of the configs, and whenever a batch has been examined."""
+        self.rewrites = self.rewriting > 0 or self.log.hot.settings.stored_as is not None
+
     # --- writing ------------------------------------------------------------------------------------------------------
     def append(self, batch: memoryview) -> Appended:
         """Appends one batch as leader. Any LogError means that nothing was written."""
         if self.unavailable is not None:
-            raise self.unavailable.with_traceback(
-                None
-            )  # else one error, raised for ever, would hold every frame it met
-        hot = self.log.hot
-        settings = hot.settings
+            self.check_writable()
+        settings = self.log.hot.settings
         now_ms = self._clock.unix_ms()
         stamped = -1
         header = None
@@ -112,7 +118,19 @@ class Partition:
                 settings.timestamp_after_max_ms,
             )
         if header is None:
-            batch, header, stamped = self._examined(batch, now_ms)
+            batch, header, stamped = self.examined(batch)
+        return self.take(batch, header, stamped, now_ms)
+
+    def check_writable(self) -> None:
+        """Raises why nothing may be appended, if so."""
+        if self.unavailable is not None:
+            raise self.unavailable.with_traceback(
+                None
+            )  # else one error, raised for ever, would hold every frame it met
+
+    def take(self, batch: memoryview, header: BatchHeader, stamped: int, now_ms: int) -> Appended:
+        """Appends what was examined."""
+        hot = self.log.hot
         if header.producer_id != NO_PRODUCER_ID:
             duplicate = self._check_producer(header, now_ms)
             if duplicate is not None:
@@ -122,9 +140,12 @@ class Partition:
             base, self.state.leader_epoch, stamped, hot.log_start_offset, self._committed(base, hot.end_offset)
         )
 
-    def _examined(self, batch: memoryview, now_ms: int) -> tuple[memoryview, BatchHeader, int]:
-        """The batch as it is to be stored, its header, and the log append time or -1; says precisely what is wrong."""
+    def examined(self, batch: memoryview) -> tuple[memoryview, BatchHeader, int]:
+        """The batch as it is to be stored, its header, and the log append time or -1; says precisely what is wrong.
+
+        Changes nothing, so that it may run in a thread: packing a batch anew may take long."""
         settings = self.log.hot.settings
+        now_ms = self._clock.unix_ms()
         stamped = -1
         try:
             header = validate(

@@ -345,7 +345,9 @@ class Tiering:
                 f"{untiered[0].partition} is not tiered: the node has no store, or remote.storage.enable is false"
             )
         if any(p.log.hot.settings.remote_copy_disable for p in partitions):
-            raise InvalidRequest(f"{partitions[0].partition.topic} has remote.log.copy.disable=true: nothing is uploaded")
+            raise InvalidRequest(
+                f"{partitions[0].partition.topic} has remote.log.copy.disable=true: nothing is uploaded"
+            )
         ends = {p: p.log.end_offset for p in partitions}
         for partition, end in ends.items():
             partition.seal_below = max(partition.seal_below, end)

@@ -126,6 +126,15 @@ _REQUESTS = (
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
     _key(
+        "metric.reporters",
+        _LIST,
+        ("org.apache.kafka.common.metrics.JmxReporter",),
+        "Classes that report metrics. Metrics are served over HTTP whatever it says; tidelog.ClientTelemetryLog has clients "
+        "push theirs and writes them to the log.",
+        dynamic=Dynamic.CLUSTER_WIDE,
+    ),
+    _key("telemetry.max.bytes", _INT, 1 << 20, "Most bytes of one push of client metrics.", at_least(1)),
+    _key(
         "max.incremental.fetch.session.cache.slots",
         _INT,
         1000,

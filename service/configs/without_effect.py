@@ -35,7 +35,6 @@ REASONS = {
     "own-tier": "one tier process beside the broker does all work with the object store, within its own bounds",
     "quotas": "quotas are not served yet",
     "security": "this version serves plaintext without authentication or authorisation, so it would protect nothing",
-    "telemetry": "client metrics are not collected",
     "transactions": "transactions are not served yet",
     "unthrottled": "traffic with the object store is not throttled",
 }

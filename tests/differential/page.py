@@ -29,7 +29,7 @@ compared, and is equal, or stands in one of the tables below, or fails the run. 
 fails it as well. Twenty faults seeded into tidelog's answers are each reported, and the number of fields compared
 (`tests/differential/counts.json`) may only rise.
 
-This page is written by `python -m tests.differential.page` from `tests/differential/rules.py`.
+This page is made by `make docs` from `tests/differential/rules.py`.
 
 ## Served
 

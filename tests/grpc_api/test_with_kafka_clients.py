@@ -112,6 +112,9 @@ class Elsewhere:
     def producers(self, partition: object) -> Sequence[ActiveProducer]:
         return []
 
+    def client_metrics(self) -> Sequence[str]:
+        return []
+
 
 @contextmanager
 def gateway_over(node: Node, port: int) -> Iterator[None]:

@@ -18,6 +18,7 @@ class MemoryNode:
         self.directory = directory
         self.sizes = sizes
         self.disk_error: LogError | None = None
+        self.subscriptions: list[str] = []
         self.active: dict[TopicPartition, list[ActiveProducer]] = {}
 
     def log_directories(self) -> Sequence[LogDirectory]:
@@ -28,6 +29,9 @@ class MemoryNode:
         if partition not in self.sizes:
             raise UnknownTopicOrPartition(f"{partition} does not exist")
         return self.active.get(partition, [])
+
+    def client_metrics(self) -> Sequence[str]:
+        return self.subscriptions
 
     def quorum(self) -> QuorumDescription:
         return QuorumDescription(1, 3, 150, 1_700_000_000_000)

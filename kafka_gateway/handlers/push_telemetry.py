@@ -1,0 +1,25 @@
+"""PushTelemetry, key 72, version 0 (KIP-714): a client's metrics, for whom `metric.reporters` names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka_gateway.message_handler import Call, Fields
+from kafka_gateway.telemetry import NOBODY
+
+
+def serve(request: Any, call: Call) -> Fields:
+    code = call.options.telemetry.push(
+        NOBODY if request.client_instance_id is None else request.client_instance_id.bytes,
+        call.client_id,
+        request.subscription_id,
+        request.compression_type,
+        bytes(request.metrics),
+        terminating=bool(request.terminating),
+        now_ms=call.options.clock.monotonic() * 1000,
+    )
+    return {"error_code": code}
+
+
+def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
+    return {"error_code": code}

@@ -1,0 +1,69 @@
+"""Batches of topics that store another codec than their producers send: looked through and packed anew in threads.
+
+Packing a megabyte takes from 2 ms (lz4) to a second (zstd's highest level), and the event loop must wait for none of it.
+Invariant: the batches of one partition are appended in the order in which they came, those that need no packing too while
+others wait. What waits holds copies of its bytes, within MAX_HELD_BYTES for the whole node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from grpc_api.contract.log import Appended
+from service.broker.partition import Partition
+from storage_tiers.clock import Clock
+from storage_tiers.errors import LogError, RequestTimedOut
+
+#: Batches that are packed at once.
+REWRITING_THREADS = 2
+#: Bytes of batches that wait, as they were sent; beyond it producers are told to send again.
+MAX_HELD_BYTES = 256 << 20
+
+
+class Rewriter:
+    """On the event loop only."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(REWRITING_THREADS, thread_name_prefix="rewrite")
+        self._newest: dict[Partition, asyncio.Task[Appended | LogError]] = {}
+        self._held_bytes = 0
+
+    def append(self, partition: Partition, batch: memoryview) -> asyncio.Future[Appended | LogError]:
+        """As `Partition.append`, later, with a refusal as result. RequestTimedOut at once if too much waits."""
+        if self._held_bytes + len(batch) > MAX_HELD_BYTES:
+            raise RequestTimedOut(
+                f"{partition.partition}: batches of {self._held_bytes} bytes wait to be stored in another codec; send again"
+            )
+        self._held_bytes += len(batch)
+        partition.rewriting += 1
+        before = self._newest.get(partition)
+        job = asyncio.get_running_loop().create_task(self._run(partition, bytes(batch), before))
+        self._newest[partition] = job
+        return job
+
+    async def close(self) -> None:
+        """What is under way is appended."""
+        if self._newest:
+            await asyncio.wait(self._newest.values())
+        self._threads.shutdown()
+
+    async def _run(
+        self, partition: Partition, batch: bytes, before: asyncio.Task[Appended | LogError] | None
+    ) -> Appended | LogError:
+        examined = asyncio.get_running_loop().run_in_executor(self._threads, partition.examined, memoryview(batch))
+        try:
+            if before is not None:
+                await asyncio.wait({before})
+            found = await examined
+            partition.check_writable()
+            return partition.take(*found, self._clock.unix_ms())
+        except LogError as error:
+            return error
+        finally:
+            self._held_bytes -= len(batch)
+            partition.rewriting -= 1
+            if not partition.rewriting:
+                del self._newest[partition]
+            partition.settle_rewriting()

@@ -1,0 +1,112 @@
+"""Subscriptions to clients' metrics (KIP-714) as configs of the resource "client metrics": which metrics, how often, of whom.
+
+A subscription exists as soon as one of its configs is set. Wording follows Kafka 4.2. One difference: `match` takes what
+this node knows of a client, its ids; patterns of its software or its address are refused instead of never matching.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from grpc_api.contract.topics import (
+    AlterOp,
+    ConfigAlteration,
+    ConfigEntry,
+    ConfigKind,
+    ConfigSource,
+    ConfigSynonym,
+    Resource,
+    ResourceKind,
+)
+from service.configs.types import parse, split_list
+from service.metadata import records_pb2 as pb
+from service.metadata.image import MetadataImage, config_record
+from storage_tiers.errors import InvalidConfig, InvalidRequest
+
+INTERVAL, MATCH, METRICS = "interval.ms", "match", "metrics"
+SHORTEST_MS, LONGEST_MS = 100, 3_600_000
+KNOWN_OF_CLIENTS = ("client_id", "client_instance_id")
+_KINDS = {INTERVAL: ConfigKind.INT, MATCH: ConfigKind.LIST, METRICS: ConfigKind.LIST}
+_DEFAULTS = {INTERVAL: "300000", MATCH: "", METRICS: ""}
+_DOCUMENTATION = {
+    INTERVAL: "Metrics push interval in milliseconds",
+    MATCH: "Client match criteria",
+    METRICS: "Telemetry metric name prefix list",
+}
+
+
+def describe(image: MetadataImage, name: str, keys: Sequence[str] | None = None) -> list[ConfigEntry]:
+    """All configs of a subscription, or those of `keys`; their defaults where it does not exist."""
+    if not name:
+        raise InvalidRequest("Client metrics subscription name must not be empty")
+    own = image.config(ResourceKind.CLIENT_METRICS, name)
+    entries = []
+    for key, default in _DEFAULTS.items():
+        if keys is not None and key not in keys:
+            continue
+        value = own.get(key, default)
+        source = ConfigSource.CLIENT_METRICS if key in own else ConfigSource.DEFAULT
+        synonyms = (ConfigSynonym(key, value, source),) if key in own else ()
+        entries.append(
+            ConfigEntry(key, value, source, _KINDS[key], synonyms=synonyms, documentation=_DOCUMENTATION[key])
+        )
+    return entries
+
+
+def alter(
+    image: MetadataImage, resource: Resource, alterations: Sequence[ConfigAlteration]
+) -> tuple[pb.MetadataRecord, ...]:
+    """Records of all alterations. InvalidRequest or InvalidConfig, in Kafka's words, and none."""
+    if not resource.name:
+        raise InvalidRequest("Subscription name can't be empty")
+    if len({alteration.name for alteration in alterations}) != len(alterations):
+        raise InvalidRequest("Error due to duplicate config keys")
+    old = image.config(resource.kind, resource.name)
+    new: dict[str, str | None] = {}
+    for alteration in alterations:
+        if alteration.name not in _KINDS:
+            raise InvalidRequest(f"Unknown client metrics configuration: {alteration.name}")
+        new[alteration.name] = _altered(old, alteration)
+    for name, text in new.items():
+        if text is not None:
+            _check(name, text)
+    return tuple(
+        pb.MetadataRecord(config=config_record(resource, name, text))
+        for name, text in new.items()
+        if text != old.get(name)
+    )
+
+
+def _altered(old: Mapping[str, str], alteration: ConfigAlteration) -> str | None:
+    name, op, text = alteration
+    if op is AlterOp.DELETE:
+        return None
+    if text is None:
+        raise InvalidRequest(f"Null value not supported for : {name}")
+    if op is AlterOp.SET:
+        return text
+    if _KINDS[name] is not ConfigKind.LIST:
+        raise InvalidConfig(f"Can't {op.name} to key {name} because its type is not LIST.")
+    items, given = split_list(old.get(name, "")), split_list(text)
+    if op is AlterOp.SUBTRACT:
+        return ",".join(item for item in items if item not in given)
+    return ",".join((*items, *(item for item in given if item not in items)))
+
+
+def _check(name: str, text: str) -> None:
+    value = parse(name, _KINDS[name], text)
+    if name == INTERVAL and not SHORTEST_MS <= int(str(value)) <= LONGEST_MS:
+        raise InvalidRequest(
+            f"Invalid value {text} for {INTERVAL}, interval must be between {SHORTEST_MS} and {LONGEST_MS} (1 hour)"
+        )
+    for pattern in split_list(text) if name == MATCH else ():
+        what, equals, expression = pattern.partition("=")
+        try:
+            re.compile(expression)
+        except re.error:
+            equals = ""
+        if what.strip() not in KNOWN_OF_CLIENTS or not equals:
+            raise InvalidConfig(
+                f"Illegal client matching pattern: {pattern} (clients are known by {' and '.join(KNOWN_OF_CLIENTS)})"
+            )

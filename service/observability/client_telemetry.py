@@ -1,0 +1,139 @@
+"""The reporter of clients' metrics (KIP-714) that `metric.reporters` can name: one line in the log a push.
+
+    tidelog.ClientTelemetryLog
+
+A line is JSON: the client, its instance, and each metric with its newest value; a metric with attributes stands once for
+each set of them. What is read is as much of OpenTelemetry's MetricsData v1 as clients send: gauges and sums. Other kinds
+(histograms) are counted, not shown. https://github.com/open-telemetry/opentelemetry-proto, metrics/v1/metrics.proto
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+from collections.abc import Callable, Iterator
+
+from kafka_gateway.telemetry import PushedMetrics, uuid_text
+from storage_tiers.errors import InvalidRecord
+
+NAME = "tidelog.ClientTelemetryLog"
+#: Metrics in one line; how many more there were is said.
+SHOWN = 500
+
+log = logging.getLogger("tidelog.client.metrics")
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_DOUBLE, _INT64 = struct.Struct("<d"), struct.Struct("<q")
+
+
+class ClientTelemetryLog:
+    """`reporters` gives the value of `metric.reporters` as it is now."""
+
+    def __init__(self, reporters: Callable[[], str | None]) -> None:
+        self._reporters = reporters
+        self.pushes = 0
+
+    @property
+    def enabled(self) -> bool:
+        return NAME in (each.strip() for each in (self._reporters() or "").split(","))
+
+    def receive(self, pushed: PushedMetrics) -> None:
+        values, others = metrics_of(pushed.otlp)
+        self.pushes += 1
+        shown = dict(list(values.items())[:SHOWN])
+        line: dict[str, object] = {
+            "client_id": pushed.client_id,
+            "client_instance_id": uuid_text(pushed.instance_id),
+            "terminating": pushed.terminating,
+            "metrics": shown,
+            "not_shown": len(values) - len(shown) + others,
+        }
+        log.info("client metrics %s", json.dumps(line, ensure_ascii=False))
+
+
+def metrics_of(otlp: bytes) -> tuple[dict[str, float | int], int]:
+    """(value by name and attributes, how many metrics are of another kind). InvalidRecord if it is no MetricsData."""
+    values: dict[str, float | int] = {}
+    others = 0
+    try:
+        for metric in _nested(otlp, 1, 2, 2):
+            name, points = _metric(metric)
+            others += points is None
+            for point in points or ():
+                _point(name, point, values)
+    except (IndexError, struct.error, UnicodeDecodeError, ValueError) as error:
+        raise InvalidRecord(f"the pushed metrics are no MetricsData: {error}") from None
+    return values, others
+
+
+def _nested(data: bytes, *path: int) -> Iterator[bytes]:
+    """The messages that lie at this path of field numbers."""
+    for number, value in _fields(data):
+        if number == path[0] and isinstance(value, bytes):
+            if len(path) == 1:
+                yield value
+            else:
+                yield from _nested(value, *path[1:])
+
+
+def _metric(data: bytes) -> tuple[str, list[bytes] | None]:
+    """Its name, and the data points of a gauge (5) or a sum (7)."""
+    name, points = "", None
+    for number, value in _fields(data):
+        if number == 1 and isinstance(value, bytes):
+            name = value.decode()
+        elif number in (5, 7) and isinstance(value, bytes):
+            points = list(_nested(value, 1))
+    return name, points
+
+
+def _point(name: str, data: bytes, values: dict[str, float | int]) -> None:
+    attributes = []
+    found: float | int | None = None
+    for number, value in _fields(data):
+        if number == 4 and isinstance(value, bytes):
+            found = _DOUBLE.unpack(value)[0]
+        elif number == 6 and isinstance(value, bytes):
+            found = _INT64.unpack(value)[0]
+        elif number == 7 and isinstance(value, bytes):
+            key = next((each for n, each in _fields(value) if n == 1 and isinstance(each, bytes)), b"")
+            text = next(_nested(value, 2, 1), b"")
+            attributes.append(f"{key.decode()}={text.decode()}")
+    if found is not None:
+        values[name + ("{" + ",".join(attributes) + "}" if attributes else "")] = found
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
+    """(number, value) of each field of a protobuf message; fixed widths as bytes."""
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        wire = tag & 7
+        if wire == _VARINT:
+            value, at = _varint(data, at)
+            yield tag >> 3, value
+            continue
+        if wire == _BYTES:
+            size, at = _varint(data, at)
+        elif wire in (_FIXED64, _FIXED32):
+            size = 8 if wire == _FIXED64 else 4
+        else:
+            raise ValueError(f"wire type {wire}")
+        if size > len(data) - at:
+            raise ValueError(f"a field of {size} bytes, where {len(data) - at} are left")
+        yield tag >> 3, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a varint of more than ten bytes")

@@ -1,0 +1,149 @@
+"""Packing batches anew holds nobody else up, and keeps their order."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from grpc_api.contract.log import Append, Appended
+from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
+from storage_tiers.errors import InvalidRecord, LogError, RequestTimedOut, UnknownTopicOrPartition
+from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.records.recompress import recompress
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import Running, batch, running, until
+
+T0 = TopicPartition("t", 0)
+
+
+class Gate:
+    """Holds the threads that pack batches of one record, until it is opened."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.waiting = 0
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    held, pack = Gate(), recompress
+
+    def slow(data: memoryview, header: object, wanted: object) -> bytearray | None:
+        if header.count == 1:  # type: ignore[attr-defined]
+            held.waiting += 1
+            assert held.open.wait(30)
+        return pack(data, header, wanted)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("service.broker.partition.recompress", slow)
+    yield held
+    held.open.set()
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path / "data") as started:
+        await started.create("t", configs={"compression.type": "gzip"})
+        await started.create("plain")
+        yield started
+
+
+def send(node: Running, *values: bytes, topic: str = "t") -> asyncio.Future[list[Appended | LogError]]:
+    answer = node.log.append([Append(TopicPartition(topic, 0), memoryview(batch(*values)))])
+    assert isinstance(answer, asyncio.Future)
+    return answer  # type: ignore[return-value]
+
+
+async def values(node: Running) -> list[bytes | None]:
+    return [record.value for record in await node.read_all("t")]
+
+
+async def test_others_go_on_and_the_order_stays(node: Running, gate: Gate) -> None:
+    first, second = send(node, b"1"), send(node, b"2", b"3")
+    await until(lambda: gate.waiting == 1)
+    await node.append("plain", b"meanwhile")
+    assert not first.done() and not second.done()
+    gate.open.set()
+    answers = [(await each)[0] for each in (first, second)]
+    assert [answer.base_offset for answer in answers if isinstance(answer, Appended)] == [0, 1]
+    assert await values(node) == [b"1", b"2", b"3"]
+
+
+async def test_a_batch_that_needs_no_packing_overtakes_none_that_waits(node: Running, gate: Gate) -> None:
+    first = send(node, b"1")
+    await until(lambda: gate.waiting == 1)
+    back = [ConfigAlteration("compression.type", AlterOp.DELETE, None)]
+    await node.core.configs.alter_configs(Resource(ResourceKind.TOPIC, "t"), back)
+    second = send(node, b"2")
+    gate.open.set()
+    await asyncio.wait({first, second})
+    assert await values(node) == [b"1", b"2"]
+    await node.append("t", b"3")
+    assert node.log.append([Append(T0, memoryview(batch(b"4")))]).__class__ is list
+    assert await values(node) == [b"1", b"2", b"3", b"4"]
+
+
+async def test_a_request_is_answered_whole_and_each_partition_for_itself(node: Running) -> None:
+    good, bad = batch(b"v"), bytearray(build_batch([NewRecord(b"k", b"v")]))
+    bad[-1] ^= 1
+    places = [Append(T0, memoryview(good)), Append(TopicPartition("none", 0), memoryview(good))]
+    places += [Append(TopicPartition("plain", 0), memoryview(good)), Append(T0, memoryview(bad))]
+    answers = await node.log.append(places)  # type: ignore[misc]
+    assert [type(answer).__name__ for answer in answers] == [
+        "Appended",
+        "UnknownTopicOrPartition",
+        "Appended",
+        "CorruptRecord",
+    ]
+
+
+async def test_a_client_that_leaves_takes_no_other_batch_along(node: Running, gate: Gate) -> None:
+    first, second = send(node, b"1"), send(node, b"2", b"3")
+    await until(lambda: gate.waiting == 1)
+    first.cancel()
+    gate.open.set()
+    await second
+    assert await values(node) == [b"1", b"2", b"3"]
+
+
+async def test_what_waits_is_bounded(node: Running, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = len(batch(b"1"))
+    monkeypatch.setattr("service.broker.rewriting.MAX_HELD_BYTES", one)
+    first = send(node, b"1")
+    (refused,) = node.log.append([Append(T0, memoryview(batch(b"2")))])
+    assert isinstance(refused, RequestTimedOut)
+    gate.open.set()
+    await first
+    assert isinstance((await send(node, b"3"))[0], Appended)
+    assert await values(node) == [b"1", b"3"]
+
+
+async def test_a_topic_deleted_meanwhile_takes_nothing_more(node: Running, gate: Gate) -> None:
+    first = send(node, b"1")
+    await until(lambda: gate.waiting == 1)
+    await node.core.topics.delete(["t"])
+    gate.open.set()
+    assert isinstance((await first)[0], UnknownTopicOrPartition)
+
+
+async def test_a_node_that_closes_finishes_what_it_has(tmp_path: Path, gate: Gate) -> None:
+    async with running(tmp_path / "data") as node:
+        await node.create("t", configs={"compression.type": "lz4"})
+        first = send(node, b"1")
+        await until(lambda: gate.waiting == 1)
+        gate.open.set()
+    assert isinstance((await first)[0], Appended)
+    async with running(tmp_path / "data") as node:
+        assert await values(node) == [b"1"]
+
+
+async def test_a_refusal_is_a_result_with_the_log_start(node: Running) -> None:
+    await node.append("t", b"1", b"2")
+    await node.core.log.delete_records(T0, 1)
+    bad = build_batch([NewRecord(b"k", b"v", (), 1_700_000_000_000)], base_offset=5)
+    (answer,) = await node.log.append([Append(T0, memoryview(bad))])  # type: ignore[misc]
+    assert isinstance(answer, InvalidRecord)
+    assert answer.log_start_offset == 1

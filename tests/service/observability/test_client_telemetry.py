@@ -1,0 +1,109 @@
+"""Metrics that Java's clients push, from the subscription to the line in the log."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from kafka_gateway.telemetry import PushedMetrics
+from service.observability.client_telemetry import NAME, ClientTelemetryLog, metrics_of
+from storage_tiers.errors import InvalidRecord
+from tests.support import kafka_jars
+from tests.support.clients import until
+from tests.support.node import Node
+
+
+def message(*fields: tuple[int, bytes | int]) -> bytes:
+    """A protobuf message of numbered fields; small ones only."""
+    out = bytearray()
+    for number, value in fields:
+        if isinstance(value, int):
+            out += bytes([number << 3 | 1]) + struct.pack("<q", value)
+        else:
+            out += bytes([number << 3 | 2, len(value)]) + value
+    return bytes(out)
+
+
+def attribute(key: str, text: str) -> bytes:
+    return message((1, key.encode()), (2, message((1, text.encode()))))
+
+
+def data_of(*metrics: bytes) -> bytes:
+    return message((1, message((1, b""), (2, message(*((2, metric) for metric in metrics))))))
+
+
+GAUGE = message((1, b"lag"), (5, message((1, message((6, 41), (7, attribute("topic", "t")))), (1, message((6, -2))))))
+DOUBLE = bytes([4 << 3 | 1]) + struct.pack("<d", 0.5)
+SUM = message((1, b"sent"), (3, b"records"), (7, message((1, DOUBLE))))
+HISTOGRAM = message((1, b"times"), (9, message((1, b""))))
+
+
+def test_gauges_and_sums_are_read() -> None:
+    assert metrics_of(data_of(GAUGE, SUM, HISTOGRAM)) == ({"lag{topic=t}": 41, "lag": -2, "sent": 0.5}, 1)
+    assert metrics_of(b"") == ({}, 0)
+
+
+@pytest.mark.parametrize("size", range(1, len(data_of(GAUGE))))
+def test_what_is_cut_off_is_refused_or_shorter(size: int) -> None:
+    try:
+        values, _ = metrics_of(data_of(GAUGE)[:size])
+    except InvalidRecord as error:
+        assert "no MetricsData" in str(error)
+    else:
+        assert values.keys() <= {"lag{topic=t}", "lag"}
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"\x0b", b"\x0a\x7f", b"\xff" * 11])
+def test_what_is_no_metrics_data_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidRecord):
+        metrics_of(data)
+
+
+@pytest.mark.parametrize(
+    ("reporters", "enabled"), [(None, False), ("", False), ("a.B", False), (NAME, True), (f"a.B, {NAME}", True)]
+)
+def test_only_who_is_named_reports(reporters: str | None, enabled: bool) -> None:
+    assert ClientTelemetryLog(lambda: reporters).enabled is enabled
+
+
+def test_a_push_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "tidelog.client.metrics")
+    ClientTelemetryLog(lambda: NAME).receive(PushedMetrics(bytes(16), "me", data_of(SUM), True))
+    line = json.loads(caplog.messages[0].removeprefix("client metrics "))
+    assert line == {
+        "client_id": "me",
+        "client_instance_id": "AAAAAAAAAAAAAAAAAAAAAA",
+        "terminating": True,
+        "metrics": {"sent": 0.5},
+        "not_shown": 0,
+    }
+
+
+def test_a_java_producer_pushes_what_was_subscribed_to(tmp_path: Path) -> None:
+    with Node(tmp_path, settings={"metric.reporters": NAME}) as node:
+        bootstrap = ("--bootstrap-server", node.kafka)
+        subscription = (
+            "--alter",
+            "--name",
+            "all",
+            "--metrics",
+            "*",
+            "--interval",
+            "100",
+            "--match",
+            "client_id=perf.*",
+        )
+        kafka_jars.run_tool("org.apache.kafka.tools.ClientMetricsCommand", *bootstrap, *subscription)
+        listed = kafka_jars.run_tool("org.apache.kafka.tools.ClientMetricsCommand", *bootstrap, "--list")
+        assert listed.split() == ["all"]
+        properties = ("--command-property", f"bootstrap.servers={node.kafka}", "client.id=perf-1")
+        load = ("--topic", "t", "--num-records", "200", "--record-size", "100", "--throughput", "200")
+        kafka_jars.run_tool("org.apache.kafka.tools.ProducerPerformance", *load, *properties)
+        until(lambda: '"terminating": true' in node.output(), "the producer has said its last")
+    lines = [line.partition("client metrics ")[2] for line in node.output().splitlines() if "client metrics {" in line]
+    last = json.loads(lines[-1])
+    assert last["client_id"] == "perf-1"
+    assert any(name.startswith("org.apache.kafka.producer.") for name in last["metrics"])
