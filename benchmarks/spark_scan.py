@@ -1,0 +1,131 @@
+"""Spark scanning a cold topic of 100-byte records, `local[2]`, all columns into Spark's `noop` sink.
+
+Three sources take turns: tidelog's from the bucket, the same rows as prebuilt Arrow batches (no source in Python can be
+faster), and Spark's Kafka source from Apache Kafka with the same records. The bucket is a directory, the node is stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+import pyspark_tidelog
+from benchmarks import load, spark_jars
+from benchmarks.prebuilt_source import PrebuiltSource
+from benchmarks.table import Table
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.node import ROOT, Node
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TOPIC = "scan"
+ROW = "Spark scan of cold 100 B records, local[2]"
+UNIT = "M rows/s"
+VALUE_BYTES = 100
+#: 16 KiB, as a producer with default settings sends them.
+BATCH_RECORDS = 150
+#: Tasks of Spark's Kafka source, which else makes one of each partition.
+KAFKA_TASKS = 8
+LIMIT_S = 600
+
+
+def measured(directory: Path, *, rounds: int, records: int) -> Table:
+    table = Table()
+    store = directory / "store"
+    with ExitStack() as stack:
+        kafka = stack.enter_context(ApacheKafka(directory / "kafka"))
+        _fill(kafka.address, records)
+        _cold(directory / "node", store, records)
+        spark = stack.enter_context(_session(directory))
+        prebuilt = _prebuilt(store, directory / "prebuilt")
+        ours = spark.read.format("tidelog").option("store", str(store)).option("topics", TOPIC).load()
+        sources: dict[str, Callable[[], DataFrame]] = {
+            "tidelog": lambda: spark.read.format("tidelog").option("store", str(store)).option("topics", TOPIC).load(),
+            "prebuilt": lambda: spark.read.format("prebuilt").schema(ours.schema).option("folder", prebuilt).load(),
+            "kafka": lambda: _kafka(spark, kafka.address),
+        }
+        counts = {name: source().count() for name, source in sources.items()}
+        if len(set(counts.values())) != 1:
+            raise load.LoadFailed(f"the sources do not hold the same: {counts}")
+        for _ in range(rounds):
+            for name, source in sources.items():
+                table.add(name, ROW, UNIT, counts[name] / _seconds(source) / 1e6)
+    table.notes.append(
+        f"Spark: {counts['tidelog']:,} records in batches of {BATCH_RECORDS}, a directory as the bucket."
+    )
+    return table
+
+
+def _fill(address: str, records: int) -> None:
+    load.create_topic(address, TOPIC)
+    size = len(load.record_batch(BATCH_RECORDS, VALUE_BYTES))
+    load.produce_bytes(address, TOPIC, BATCH_RECORDS, VALUE_BYTES, size * (records // BATCH_RECORDS))
+
+
+def _cold(directory: Path, store: Path, records: int) -> None:
+    """A topic whose records are in the bucket, its node stopped."""
+    with Node(directory, store=f"file://{store}") as node:
+        _fill(node.kafka, records)
+        command = [sys.executable, "-m", "service.cli.main", "topic", "seal", TOPIC, "--wait"]
+        command += ["--timeout", str(LIMIT_S), "--bootstrap-server", node.kafka]
+        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+        node.stop()
+
+
+@contextmanager
+def _session(directory: Path) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1", PYTHONPATH=str(ROOT))
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("tidelog bench")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "3g")
+        .config("spark.log.level", "ERROR")
+        .config("spark.local.dir", str(directory / "spark"))
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .config("spark.jars", ",".join(map(str, spark_jars.kafka_source())))
+        .getOrCreate()
+    )
+    session.dataSource.register(PrebuiltSource)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _prebuilt(store: Path, folder: Path) -> str:
+    """The same rows in the same batches and tasks, as Arrow files."""
+    folder.mkdir()
+    found = pyspark_tidelog.tables(store=str(store), topics=TOPIC)
+    for split in range(found.splits):
+        with pa.OSFile(str(folder / f"{split:05}.arrow"), "wb") as sink, pa.ipc.new_stream(sink, found.schema) as out:
+            for batch in found.reader(split):
+                out.write_batch(batch)
+    return str(folder)
+
+
+def _kafka(spark: SparkSession, address: str) -> Any:
+    return (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", address)
+        .option("subscribe", TOPIC)
+        .option("minPartitions", str(KAFKA_TASKS))
+        .load()
+    )
+
+
+def _seconds(source: Callable[[], DataFrame]) -> float:
+    began = time.perf_counter()
+    source().write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - began
