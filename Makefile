@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Tests that share one Spark session run in one worker; the rest are spread over the cores.
 WORKERS ?= $(shell nproc)
 
-.PHONY: help install run test differential faults check demo bench bench-kafka lambda-package terraform docs proto lock kernels test-tools clean
+.PHONY: help install run test differential faults check demo bench bench-kafka bench-spark lambda-package terraform docs proto lock kernels test-tools clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,7 +46,7 @@ test-tools: install  ## kcat, Node packages, Kafka's jars and versitygw: what th
 
 # --- running ----------------------------------------------------------------------------------------------------------
 run: $(VENV)/.server  ## a node on 127.0.0.1:9092, data under ./data (PORT=, DATA=, STORE=, ARGS=)
-	@$(BIN)/tidelog serve --port $(PORT) --data-dir $(DATA) --store $(STORE) $(ARGS)
+	@$(BIN)/tidelog serve --port $(PORT) --grpc-port $$(($(PORT) + 1)) --http-port $$(($(PORT) + 2)) --data-dir $(DATA) --store $(STORE) $(ARGS)
 
 demo: install  ## real flights through the node, the bucket, and PySpark (ARGS=--help)
 	@scripts/system-packages demo
@@ -58,6 +58,9 @@ bench: test-tools  ## speed beside the floor (RIVAL=host:port: and that broker),
 bench-kafka: test-tools  ## every row beside Apache Kafka 4.2.1, which it fetches, starts and stops; about 30 minutes
 	@scripts/system-packages bench
 	@$(BIN)/python -m benchmarks.run --kafka --parts raw,starts,partitions,java,cold $(ARGS)
+
+bench-spark: test-tools  ## the column decoder, and Spark's scan beside prebuilt Arrow and Spark's own Kafka source
+	@$(BIN)/python -m benchmarks.run --parts decoder,spark $(ARGS)
 
 lambda-package: install  ## build/lambda/verify_commit.zip, for terraform/modules/lambdas
 	@$(BIN)/python scripts/lambda_package.py

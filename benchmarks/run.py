@@ -1,11 +1,13 @@
-"""`make bench`, `make bench RIVAL=host:port`, `make bench-kafka`: rows interleaved round by round, medians and ratios.
+"""`make bench`, `make bench RIVAL=host:port`, `make bench-kafka`, `make bench-spark`: rows interleaved round by round,
+medians and ratios.
 
   python -m benchmarks.run [--parts raw,starts,cold] [--rounds 3] [--seconds 2] [--only WORD]
                            [--kafka] [--rival NAME=HOST:PORT] [--write]
 
 Parts: `raw` (sockets and prebuilt requests), `starts`, `partitions` (10,000 of them), `java` (Kafka's own clients), `cold`
-(from an S3 server beside). The machine changes from minute to minute, so only ratios within one run count; `--write` puts
-tables and plot under benchmarks/results, each part with its own date.
+(from an S3 server beside), `decoder` (batches into columns), `spark` (beside Spark's Kafka source). The machine changes from
+minute to minute, so only ratios within one run count; `--write` puts tables and plot under benchmarks/results, each part
+with its own date.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import brokers as of_brokers
-from benchmarks import cold, java_clients, load, raw, starts
+from benchmarks import cold, decoder, java_clients, load, raw, spark_scan, starts
 from benchmarks.brokers import Broker
 from benchmarks.table import Table, keep, rendered
 
-PARTS = ("raw", "starts", "partitions", "java", "cold")
+PARTS = ("raw", "starts", "partitions", "java", "cold", "decoder", "spark")
 
 
 class Bench:
@@ -117,6 +119,14 @@ class Bench:
             self._directory / "cold", rounds=self._arguments.rounds, gibibytes=self._arguments.gibibytes
         )
 
+    def decoder(self) -> Table:
+        return decoder.measured(rounds=self._arguments.rounds)
+
+    def spark(self) -> Table:
+        return spark_scan.measured(
+            self._directory, rounds=self._arguments.rounds, records=int(self._arguments.million_records * 1e6)
+        )
+
 
 def _is_ours(broker: Broker) -> bool:
     return not isinstance(broker, of_brokers.Rival)
@@ -149,6 +159,7 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="WORD", help="raw rows whose name has it")
     parser.add_argument("--share", type=float, default=1, help="of Java's record counts")
     parser.add_argument("--gibibytes", type=float, default=2.1, help="of cold data")
+    parser.add_argument("--million-records", type=float, default=10, help="that Spark scans")
     parser.add_argument("--kafka", action="store_true", help="start Apache Kafka 4.2.1 beside")
     parser.add_argument("--rival", action="append", default=[], metavar="[NAME=]HOST:PORT")
     parser.add_argument("--write", action="store_true", help="keep tables and plot in benchmarks/results")
