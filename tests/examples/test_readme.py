@@ -20,13 +20,14 @@ TIDELOG = Path(sys.executable).parent / "tidelog"
 
 def blocks(language: str, heading: str) -> list[str]:
     """The code blocks of one language under a heading."""
-    section = re.split(r"^## ", README.split(f"\n## {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+    section = re.split(r"^##", re.split(rf"\n##+ {heading}\n", README)[1], maxsplit=1, flags=re.MULTILINE)[0]
     return re.findall(rf"^```{language}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
 
 
 def here(text: str, node: Node) -> str:
-    """The README's directories as a test's node has them."""
-    return text.replace("data/store", str(node.store_path)).replace("data/node", str(node.data_dir))
+    """The README's directories and addresses as a test's node has them."""
+    text = text.replace("data/store", str(node.store_path)).replace("data/node", str(node.data_dir))
+    return text.replace("127.0.0.1:9092", node.kafka).replace("127.0.0.1:9093", node.grpc)
 
 
 def ran(command: str, node: Node) -> str:
@@ -42,11 +43,17 @@ def ran(command: str, node: Node) -> str:
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, dict[str, str]]:
-    """A node that has stopped again, and what each command of "Talk to it" printed."""
-    (block,) = blocks("sh", "Talk to it")
+    """A node that has stopped again, and what each command and the first two doors' examples printed."""
+    (block,) = blocks("sh", "The command line")
     commands = [line.split("#")[0].strip() for line in block.splitlines()]
     with Node(tmp_path_factory.mktemp("readme")) as node:
         outputs = {command: ran(command, node) for command in commands}
+        for door in ("Kafka clients", "gRPC"):
+            (example,) = blocks("python", door)
+            done = subprocess.run(
+                [sys.executable, "-c", here(example, node)], capture_output=True, text=True, timeout=60, check=False
+            )
+            outputs[door] = done.stdout + done.stderr
         assert node.stop() == 0
     return node, outputs
 
@@ -71,6 +78,13 @@ def test_the_commands_do_what_they_say(printed: tuple[Node, dict[str, str]]) -> 
     assert said("fsck").startswith("sound")
 
 
+@pytest.mark.xdist_group("spark")
+def test_the_examples_of_kafka_and_grpc_do_what_they_say(printed: tuple[Node, dict[str, str]]) -> None:
+    _, outputs = printed
+    assert outputs["Kafka clients"].splitlines() == ["0 b'alice' b'tea'", "1 b'alice' b'coffee'", "2 b'alice' b'water'"]
+    assert outputs["gRPC"].splitlines() == ["0 3", "[b'tea', b'coffee', b'water', b'juice']"]
+
+
 def test_what_a_node_prints_at_its_start_can_be_copied(tmp_path: Path) -> None:
     """Also where its environment is not activated."""
     elsewhere = {"PATH": "/usr/bin:/bin"}
@@ -93,8 +107,8 @@ def test_the_snippet_reads_the_topic(
     (snippet,) = blocks("python", "PySpark")
     exec(compile(here(snippet, node), "README.md", "exec"), {})
     shown = capsys.readouterr().out
-    assert shown.count("alice") == 2
-    assert "lamp" in shown
+    assert shown.count("alice") == 3
+    assert "juice" in shown
 
 
 def test_the_configuration_file_is_one(tmp_path: Path) -> None:
