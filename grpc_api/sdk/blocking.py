@@ -19,6 +19,7 @@ from grpc_api.contract.cold import ColdManifest, ColdRange
 from grpc_api.contract.log import SealedPartition
 from grpc_api.contract.topics import ConfigEntry, TopicDescription
 from grpc_api.sdk.accumulator import record_bytes
+from grpc_api.sdk.checking import checked_record
 from grpc_api.sdk.client import DEFAULT_PRODUCER, DEFAULT_READER, SEAL_TIMEOUT_S, Client
 from grpc_api.sdk.producer import Producer
 from grpc_api.sdk.reader import Reader
@@ -99,8 +100,13 @@ class BlockingProducer:
         timestamp: int | None = None,
     ) -> Future[Sent]:
         """Hands a record over; waits only while too much is under way. The future ends with where the record went, or with
-        the LogError that says why it did not."""
-        record = NewRecord(key, value, headers)
+        the LogError that says why it did not. It may be cancelled while the record waits its turn."""
+        try:
+            record = checked_record(value, key, headers, 0)
+        except LogError as error:
+            refused: Future[Sent] = Future()
+            refused.set_exception(error)
+            return refused
         handed = _Handed(Future(), topic, record, partition, timestamp, record_bytes(record))
         with self._room:
             while self._handed and self._handed_bytes + handed.size > HANDED_OVER_BYTES:
@@ -126,6 +132,8 @@ class BlockingProducer:
 
     async def _send(self, handed: _Handed) -> None:
         record = handed.record
+        if not handed.handle.set_running_or_notify_cancel():
+            return
         try:
             sent = await self._producer.send(
                 handed.topic,

@@ -29,11 +29,12 @@ from grpc_api.contract.topics import (
     TopicDescription,
 )
 from grpc_api.remote import RemoteCore
+from grpc_api.sdk.checking import checked_address, checked_configs
 from grpc_api.sdk.producer import Producer
 from grpc_api.sdk.reader import Reader
 from grpc_api.sdk.values import ProducerOptions, ReaderOptions, Start, start_ms
 from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
-from storage_tiers.errors import LogError
+from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import TopicPartition
 
 DEFAULT_PRODUCER = ProducerOptions()
@@ -58,7 +59,7 @@ class Client:
     ) -> AsyncIterator[Client]:
         """A client of the node whose gRPC face is at `address` (HOST:PORT), until the block ends. LeaderNotAvailable if it
         does not answer within `timeout_s`."""
-        async with open_channel(address) as channel:
+        async with open_channel(checked_address(address)) as channel:
             client = cls(channel, address, clock or SystemClock(), rng or SystemRng())
             await client._core.topics.open(timeout_s)
             try:
@@ -101,7 +102,12 @@ class Client:
 
     async def offsets(self, topic: str, at: Literal["earliest", "latest"] | datetime) -> dict[int, int | None]:
         """For each partition its first offset, its end, or the first offset at or after a moment (None: there is none)."""
-        timestamp = start_ms(at) if isinstance(at, datetime) else OffsetSpec[at.upper()]
+        if isinstance(at, datetime):
+            timestamp = start_ms(at)
+        elif at in ("earliest", "latest"):
+            timestamp = OffsetSpec[at.upper()]
+        else:
+            raise InvalidRequest(f"offsets are asked for at 'earliest', 'latest' or a datetime, not at {at!r}")
         partitions = [part.partition for part in self.topic(topic).partitions]
         answers = await self._core.log.list_offsets(
             [OffsetQuery(TopicPartition(topic, each), timestamp) for each in partitions]
@@ -137,7 +143,9 @@ class Client:
         configs: Mapping[str, str] | None = None,
     ) -> TopicDescription:
         """-1: the node's defaults."""
-        (made,) = await self._core.topics.create([NewTopic(name, partitions, replication_factor, dict(configs or {}))])
+        (made,) = await self._core.topics.create(
+            [NewTopic(name, partitions, replication_factor, checked_configs(configs or {}))]
+        )
         if isinstance(made, LogError):
             raise made
         return self.topic(name)
@@ -160,7 +168,7 @@ class Client:
         """All of them or none. None: back to the default."""
         alterations = [
             ConfigAlteration(name, AlterOp.DELETE if value is None else AlterOp.SET, value)
-            for name, value in changes.items()
+            for name, value in checked_configs(changes).items()
         ]
         await self._core.configs.alter_configs(Resource(ResourceKind.TOPIC, topic), alterations)
 

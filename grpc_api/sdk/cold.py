@@ -68,7 +68,7 @@ class ColdBucket:
     ) -> Iterator[Message]:
         """The records from `start` on to the end of what the bucket held when their partition's turn came."""
         found = find_topic(self._store, self.cluster_id, topic)
-        wanted = range(found.partitions) if partitions is None else partitions
+        wanted = range(found.partitions) if partitions is None else list(dict.fromkeys(partitions))
         missing = set(wanted) - set(range(found.partitions))
         if missing:
             raise InvalidPartitions(f"{topic} has partitions 0 to {found.partitions - 1}, not {min(missing)}")

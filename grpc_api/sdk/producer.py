@@ -25,6 +25,7 @@ from grpc_api.proto import log_pb2 as pb
 from grpc_api.proto.log_pb2_grpc import LogStub
 from grpc_api.remote_topics import RemoteTopics
 from grpc_api.sdk.accumulator import Accumulator, Batch, Lane, record_bytes
+from grpc_api.sdk.checking import checked_record, checked_topic
 from grpc_api.sdk.partitioner import StickyPartitioner, partition_of_key
 from grpc_api.sdk.values import Acks, Header, ProducerOptions, Sent
 from storage_tiers.clock import Clock, Rng
@@ -40,7 +41,7 @@ from storage_tiers.errors import (
     RequestTimedOut,
     UnknownProducerId,
 )
-from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.records.builder import build_batch
 from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
 
 #: Batches gathered into one message.
@@ -91,17 +92,17 @@ class Producer:
         """Puts a record into its batch; waits only while the buffer is full. The future ends with where the record went, or
         with the LogError that says why it did not. `timestamp` in ms since 1970, by default now.
 
-        Raises UnknownTopicOrPartition and the like for a record that can go nowhere."""
+        Raises UnknownTopicOrPartition and the like for a record that can go nowhere, InvalidRecord for what is none."""
         if self._closed:
             raise InvalidRequest("the producer is closed; make another")
-        record = NewRecord(key, value, headers, self._clock.unix_ms() if timestamp is None else timestamp)
+        record = checked_record(value, key, headers, self._clock.unix_ms() if timestamp is None else timestamp)
         size = record_bytes(record)
         while not self._accumulator.has_room(size):
             self._wake.set()
             await self._changed.wait()
             if self._closed:
                 raise InvalidRequest("the producer was closed while this record waited for room")
-        where = TopicPartition(topic, self._choose(topic, key, partition, size))
+        where = TopicPartition(topic, self._choose(checked_topic(topic), record.key, partition, size))
         waiter: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
         if self._accumulator.add(where, record, size, waiter, self._clock.monotonic()):
             self._wake.set()
@@ -135,8 +136,8 @@ class Producer:
             raise found
         count = len(found.partitions)
         if partition is not None:
-            if not 0 <= partition < count:
-                raise InvalidPartitions(f"{topic} has partitions 0 to {count - 1}, not {partition}")
+            if not isinstance(partition, int) or not 0 <= partition < count:
+                raise InvalidPartitions(f"{topic} has partitions 0 to {count - 1}, not {partition!r}")
             return partition
         if key is not None:
             return partition_of_key(key, count)

@@ -98,6 +98,8 @@ class Reader:
 
     async def take(self, most: int = 1000) -> list[Message]:
         """Up to `most` records, as soon as there is one. Empty only at the end, with `until_end`."""
+        if most < 1:
+            raise InvalidRequest(f"at least one record is taken, not {most}")
         first = await anext(self, None)
         if first is None:
             return []
@@ -123,13 +125,13 @@ class Reader:
     # --- beginning ----------------------------------------------------------------------------------------------------
     async def _begin(self) -> None:
         have = self._partitions()
-        wanted = have if self._wanted is None else list(self._wanted)
+        wanted = have if self._wanted is None else list(dict.fromkeys(self._wanted))
         missing = set(wanted) - set(have)
         if missing:
             raise InvalidPartitions(f"{self._topic} has partitions 0 to {len(have) - 1}, not {min(missing)}")
-        self.position = dict(await self._resolve(self._start, wanted))
         if self._options.until_end:
             self._ends = await self._offsets(wanted, OffsetSpec.LATEST)
+        self.position = dict(await self._resolve(self._start, wanted))
         self._began = True
 
     def _partitions(self) -> list[int]:
@@ -150,7 +152,24 @@ class Reader:
         missing = set(partitions) - set(start)
         if missing:
             raise InvalidPartitions(f"no offset is given for partition {min(missing)} of {self._topic}")
-        return {partition: start[partition] for partition in partitions}
+        chosen = {partition: start[partition] for partition in partitions}
+        wrong = next((offset for offset in chosen.values() if not isinstance(offset, int)), None)
+        if wrong is not None:
+            raise InvalidRequest(f"an offset is a number, not {wrong!r}")
+        past = [partition for partition, offset in chosen.items() if offset > self._ends.get(partition, offset)]
+        chosen.update(await self._instead_of(past, chosen))
+        return chosen
+
+    async def _instead_of(self, past: Sequence[int], chosen: Mapping[int, int]) -> Mapping[int, int]:
+        """Offsets for partitions to be read from behind their end, up to their end: no node would be asked, nobody told."""
+        if not past or self._options.out_of_range is OutOfRange.LATEST:
+            return {partition: self._ends[partition] for partition in past}
+        if self._options.out_of_range is OutOfRange.EARLIEST:
+            return await self._offsets(past, OffsetSpec.EARLIEST)
+        partition = past[0]
+        raise OffsetOutOfRange(
+            f"{self._topic}-{partition}: offset {chosen[partition]} is past the end {self._ends[partition]} to which is read"
+        )
 
     async def _offsets(self, partitions: Sequence[int], timestamp: int) -> dict[int, int]:
         """By time: where there is no such record (yet), the end."""

@@ -13,6 +13,8 @@ from storage_tiers.records.codecs import Codec
 
 Header = tuple[str, bytes | None]
 
+_BEGINNING = datetime.fromtimestamp(0, UTC)
+
 
 class Message(NamedTuple):
     """A record. `timestamp` in ms since 1970."""
@@ -27,9 +29,8 @@ class Message(NamedTuple):
 
     @property
     def time(self) -> datetime:
-        """The timestamp, in UTC."""
-
-        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self.timestamp)
+        """The timestamp, in UTC. OverflowError after the year 9999."""
+        return _BEGINNING + timedelta(milliseconds=self.timestamp)
 
 
 class Sent(NamedTuple):
@@ -114,7 +115,8 @@ class ReaderOptions:
 
 
 def start_ms(moment: datetime) -> int:
-    """Milliseconds since 1970. InvalidConfig for a moment without a time zone: it would mean another one elsewhere."""
+    """The first whole millisecond since 1970 at or after the moment; of an earlier one 0, since negative times are Kafka's
+    names for the ends of a log. InvalidConfig for a moment without a time zone: it would mean another one elsewhere."""
     if moment.tzinfo is None:
         raise InvalidConfig(f"{moment!r} has no time zone; say which, as datetime(..., tzinfo=timezone.utc)")
-    return int(moment.timestamp() * 1000)
+    return max(0, -((_BEGINNING - moment) // timedelta(milliseconds=1)))

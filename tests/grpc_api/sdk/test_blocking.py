@@ -8,12 +8,19 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from grpc_api.sdk.blocking import BlockingClient
+from grpc_api.sdk.blocking import HANDED_OVER_BYTES, BlockingClient
 from grpc_api.sdk.values import ProducerOptions, ReaderOptions
-from storage_tiers.errors import LeaderNotAvailable, LogError, UnknownTopicOrPartition
+from storage_tiers.errors import (
+    InvalidRecord,
+    InvalidRequest,
+    LeaderNotAvailable,
+    LogError,
+    UnknownTopicOrPartition,
+)
 from tests.grpc_api.support import served
 
 UNTIL_END = ReaderOptions(until_end=True)
@@ -113,6 +120,31 @@ def test_errors_come_through_futures_and_calls(client: BlockingClient) -> None:
             failed.result(20)
     with pytest.raises(UnknownTopicOrPartition), client.reader("nothing") as reader:
         next(reader)
+
+
+def test_mistakes_come_through_futures_and_the_producer_goes_on(client: BlockingClient) -> None:
+    client.create_topic("t")
+    with client.producer() as producer:
+        mistakes: list[dict[str, Any]] = [{"value": "text"}, {"value": 5}, {"headers": {"a": b""}}, {"timestamp": -1}]
+        for wrong in mistakes:
+            with pytest.raises(InvalidRecord):
+                producer.send("t", **{"value": b"", **wrong}).result(20)
+        with pytest.raises(InvalidRequest):
+            producer.send(None, b"x").result(20)  # type: ignore[arg-type]
+        assert producer.send("t", b"x").result(20).offset == 0
+
+
+def test_a_record_may_be_taken_back_while_it_waits_its_turn(client: BlockingClient) -> None:
+    client.create_topic("t")
+    size = HANDED_OVER_BYTES // 8
+    options = ProducerOptions(buffer_bytes=size * 2, batch_bytes=size, delivery_timeout_s=60)
+    with client.producer(options) as producer:
+        sent = [producer.send("t", b"%d" % number * size) for number in range(7)]
+        taken_back = [future for future in sent if future.cancel()]
+        producer.flush()
+        arrived = [future.result(20).offset for future in sent if future not in taken_back]
+        assert producer.send("t", b"x").result(20).offset == len(arrived)
+    assert sorted(arrived) == list(range(len(arrived)))
 
 
 def test_clients_come_and_go_in_one_thread(address: str) -> None:

@@ -1,0 +1,82 @@
+"""What a program hands over, checked where it does so: a mistake is that call's error and touches no other record.
+
+Records of many calls share a batch, so one that cannot be encoded must not get into one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from grpc_api.sdk.values import Header
+from storage_tiers.errors import InvalidConfig, InvalidRecord, InvalidRequest
+from storage_tiers.records.builder import NewRecord
+
+#: What a record's timestamp field holds.
+MAX_TIMESTAMP_MS = (1 << 63) - 1
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
+_NO_HEADERS: Sequence[Header] = ()
+
+
+def checked_record(value: Any, key: Any, headers: Any, timestamp: Any) -> NewRecord:
+    """The record, which what the program does to its buffers later does not change. InvalidRecord says which part of it is
+    none. A negative timestamp is refused as by Java's `ProducerRecord`: -1 would mean that there is none."""
+    if type(timestamp) is not int or not 0 <= timestamp <= MAX_TIMESTAMP_MS:
+        raise InvalidRecord(f"a timestamp is a number of ms since 1970, from 0 to 2^63-1, not {timestamp!r}")
+    return NewRecord(_bytes("key", key), _bytes("value", value), _headers(headers) if headers else (), timestamp)
+
+
+def _bytes(part: str, data: Any) -> bytes | None:
+    if data is None or type(data) is bytes:
+        return data
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    raise InvalidRecord(f"the {part} is {_kind(data)}: records hold bytes, or None; encode it first")
+
+
+def _headers(headers: Any) -> Sequence[Header]:
+    try:
+        return [(_name(name), _bytes("value of a header", content)) for name, content in headers]
+    except (TypeError, ValueError):
+        raise InvalidRecord(
+            "headers are pairs of a name (str) and a value (bytes or None), as in [('shop', b'12')]"
+        ) from None
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise InvalidRecord(f"the name of a header is {_kind(name)}: it is text")
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRecord(f"the name of a header cannot be encoded: {error}") from None
+    return name
+
+
+def checked_topic(name: Any) -> str:
+    if not isinstance(name, str):
+        raise InvalidRequest(f"the name of a topic is {_kind(name)}: it is text")
+    return name
+
+
+def checked_address(address: Any) -> str:
+    """HOST:PORT, or InvalidRequest at once: a channel would look for another address for as long as it may."""
+    found = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
+    if found is None or not 0 < int(found[2]) < 1 << 16:
+        raise InvalidRequest(f"{address!r} is no address of a node: HOST:PORT of its gRPC face, as in 127.0.0.1:9093")
+    return str(address)
+
+
+def checked_configs(configs: Any) -> dict[str, str | None]:
+    """Configs by name; as everywhere in Kafka their values are text."""
+    for name, value in configs.items():
+        if not isinstance(name, str) or not (value is None or isinstance(value, str)):
+            raise InvalidConfig(f"config {name!r} is given as {_kind(value)}: values are text, as in {str(value)!r}")
+    return dict(configs)
+
+
+def _kind(data: Any) -> str:
+    return f"of the type {type(data).__name__}"

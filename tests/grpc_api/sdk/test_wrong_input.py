@@ -1,0 +1,131 @@
+"""Mistakes of programs: each is its own call's error, says what is wrong, and costs no other record anything."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from grpc_api.sdk.client import Client
+from grpc_api.sdk.values import Message, OutOfRange, ProducerOptions, ReaderOptions, start_ms
+from storage_tiers.errors import InvalidConfig, InvalidPartitions, InvalidRecord, InvalidRequest, OffsetOutOfRange
+
+UNTIL_END = ReaderOptions(until_end=True)
+
+NO_RECORDS: list[tuple[dict[str, Any], str]] = [
+    ({"value": "text"}, "value is of the type str"),
+    ({"value": 5}, "value is of the type int"),
+    ({"key": "text"}, "key is of the type str"),
+    ({"headers": {"shop": b"12"}}, "pairs"),
+    ({"headers": [("shop", "12")]}, "value of a header is of the type str"),
+    ({"headers": [(b"shop", b"12")]}, "name of a header is of the type bytes"),
+    ({"headers": [("\ud800", b"12")]}, "cannot be encoded"),
+    ({"timestamp": -1}, "from 0"),
+    ({"timestamp": 1 << 63}, "from 0"),
+    ({"timestamp": 1.5}, "not 1.5"),
+    ({"timestamp": datetime(2024, 1, 1, tzinfo=UTC)}, "ms since 1970"),
+]
+
+
+async def read(client: Client, **fields: Any) -> list[Message]:
+    options = fields.pop("options", UNTIL_END)
+    return [message async for message in client.reader("t", options=options, **fields)]
+
+
+@pytest.mark.parametrize(("wrong", "reason"), NO_RECORDS, ids=[reason for _, reason in NO_RECORDS])
+async def test_what_is_no_record_is_refused_and_its_neighbours_arrive(
+    client: Client, wrong: dict[str, Any], reason: str
+) -> None:
+    await client.create_topic("t")
+    async with client.producer(ProducerOptions(linger_s=1.0)) as producer:
+        before = await producer.send("t", b"before")
+        with pytest.raises(InvalidRecord, match=reason):
+            await producer.send("t", **{"value": b"wrong", **wrong})
+        after = await producer.send("t", b"after")
+        await producer.flush()
+    assert (before.result().offset, after.result().offset) == (0, 1)
+    assert [message.value for message in await read(client)] == [b"before", b"after"]
+
+
+async def test_what_a_program_does_to_its_buffer_later_is_not_sent(client: Client) -> None:
+    await client.create_topic("t")
+    buffer = bytearray(b"sent")
+    async with client.producer(ProducerOptions(linger_s=1.0)) as producer:
+        await producer.send("t", buffer, key=memoryview(b"key"))  # type: ignore[arg-type]
+        buffer[:] = b"late"
+    assert [(message.key, message.value) for message in await read(client)] == [(b"key", b"sent")]
+
+
+async def test_places_that_are_none_are_refused(client: Client) -> None:
+    await client.create_topic("t")
+    async with client.producer() as producer:
+        with pytest.raises(InvalidRequest, match="type bytes"):
+            await producer.send(b"t", b"x")  # type: ignore[arg-type]
+        with pytest.raises(InvalidPartitions, match="not '0'"):
+            await producer.send("t", b"x", partition="0")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="latest"):
+        await client.offsets("t", "newest")  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match="'5'"):
+        await client.alter_configs("t", {"retention.ms": 5})  # type: ignore[dict-item]
+    with pytest.raises(InvalidConfig, match="text"):
+        await client.create_topic("u", configs={"retention.ms": 5})  # type: ignore[dict-item]
+    with pytest.raises(InvalidRequest, match="a number"):
+        await read(client, start={0: "1"})
+    with pytest.raises(InvalidRequest, match="at least one"):
+        await client.reader("t").take(0)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536", "http://127.0.0.1:9093", ":9093"]
+)
+async def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
+    with pytest.raises(InvalidRequest, match="HOST:PORT"):
+        async with Client.connect(address):
+            raise AssertionError("there is no such node")
+
+
+async def test_a_partition_named_twice_is_read_once(client: Client) -> None:
+    await client.create_topic("t")
+    async with client.producer() as producer:
+        await producer.send("t", b"x")
+    assert len(await read(client, partitions=[0, 0])) == 1
+
+
+async def test_a_start_behind_the_end_is_out_of_range_or_moved_as_told(client: Client) -> None:
+    await client.create_topic("t")
+    async with client.producer() as producer:
+        await producer.send("t", b"x")
+    assert await read(client, start={0: 1}) == []
+    with pytest.raises(OffsetOutOfRange, match="past the end 1"):
+        await read(client, start={0: 2})
+    for policy, expected in ((OutOfRange.EARLIEST, 1), (OutOfRange.LATEST, 0)):
+        options = ReaderOptions(until_end=True, out_of_range=policy)
+        assert len(await read(client, start={0: 2}, options=options)) == expected
+
+
+# --- moments ----------------------------------------------------------------------------------------------------------
+SECOND = datetime(2024, 1, 1, tzinfo=UTC)
+SECOND_MS = 1_704_067_200_000
+
+
+@pytest.mark.parametrize(
+    ("moment", "milliseconds"),
+    [
+        (SECOND, SECOND_MS),
+        (SECOND + timedelta(microseconds=1), SECOND_MS + 1),
+        (SECOND + timedelta(milliseconds=1), SECOND_MS + 1),
+        (datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC), 0),
+        (datetime.min.replace(tzinfo=UTC), 0),
+        (datetime.max.replace(tzinfo=UTC), 253_402_300_800_000),
+    ],
+)
+def test_a_moment_is_the_first_millisecond_not_before_it(moment: datetime, milliseconds: int) -> None:
+    assert start_ms(moment) == milliseconds
+
+
+async def test_a_time_before_all_records_is_the_beginning(client: Client) -> None:
+    await client.create_topic("t")
+    async with client.producer() as producer:
+        await producer.send("t", b"x")
+    assert len(await read(client, start=datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC))) == 1
