@@ -28,6 +28,7 @@ LOCKS = "%locks"
 
 _UPLOAD = "%up-"
 _MAX_NAME_BYTES = 255
+_UPLOAD_BYTES = len(_UPLOAD) + 16
 _ESCAPED = re.compile(r"[%\x00-\x1f\x7f]")
 _ESCAPE = re.compile(r"%([0-9A-F]{2})")
 _TOKEN = re.compile(r"[0-9a-f]{16}")
@@ -45,9 +46,10 @@ def object_path(root: str, key: str) -> str:
     check_key(key)
     *folders, last = key.split("/")
     names = [*map(folder_name, folders), object_name(last)]
-    for name in names:
-        if len(os.fsencode(name)) > _MAX_NAME_BYTES - len(_UPLOAD) - 16:
-            raise StoreRefused(f"a store in a directory has no file name as long as a component of the key {key}")
+    # Only files are uploaded under a longer name first: a folder may be as long as a topic of 249 characters makes it.
+    lengths = [*(len(os.fsencode(name)) for name in names[:-1]), len(os.fsencode(names[-1])) + _UPLOAD_BYTES]
+    if max(lengths) > _MAX_NAME_BYTES:
+        raise StoreRefused(f"a store in a directory has no file name as long as a component of the key {key}")
     return os.path.join(root, *names)
 
 

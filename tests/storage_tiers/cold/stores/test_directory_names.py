@@ -64,6 +64,12 @@ def test_our_own_keys_are_their_paths(key: str) -> None:
     assert object_path(ROOT, key) == f"{ROOT}/{key}"
 
 
-def test_names_too_long_for_a_file_system_are_refused() -> None:
+@pytest.mark.parametrize("key", ["a/" + "ж" * 130, "a/" + "b" * 236, "c" * 256 + "/b"])
+def test_names_too_long_for_a_file_system_are_refused(key: str) -> None:
     with pytest.raises(StoreRefused, match="long"):
-        object_path(ROOT, "a/" + "ж" * 130)
+        object_path(ROOT, key)
+
+
+@pytest.mark.parametrize("topic", ["t" * 249, "t" * 245 + ".log"])
+def test_the_longest_topic_has_its_folder(topic: str) -> None:
+    assert len(os.path.basename(os.path.dirname(object_path(ROOT, f"topics/{topic}/topic.json")))) <= 255
