@@ -18,6 +18,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,9 @@ from service.node import Node
 from service.observability.stats import node_stats
 from service.settings import NodeSettings
 from service.supervisor import supervised
+from storage_tiers import events
 from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.cold.tier_launcher import ExecLauncher
 from storage_tiers.errors import InvalidConfig, LogError
 from storage_tiers.files import OsFiles, replace_file
 
@@ -46,9 +49,15 @@ def run(settings: NodeSettings) -> int:
     """Runs a node until it is told to stop; the exit code. Raises LogError if it cannot start."""
     import uvloop
 
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings))
+    events.set_up(settings.log_level, settings.log_format)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(settings))
+    except LogError as error:
+        if settings.log_format == "text":
+            raise
+        events.error(log, "node.not_started", error=error)
+        return 1
 
 
 async def _serve(settings: NodeSettings) -> int:
@@ -58,6 +67,8 @@ async def _serve(settings: NodeSettings) -> int:
     readiness = Readiness()
     stop = _stop_on_signals(readiness)
     clock = SystemClock()
+    began = clock.monotonic()
+    _say_starting(settings)
     async with AsyncExitStack() as stack:
         # First up and last down, so that it can say "not yet" and "no more".
         started: list[Node] = []
@@ -70,7 +81,14 @@ async def _serve(settings: NodeSettings) -> int:
         listener = _taken(listen, GatewaySettings(host=settings.listen, port=settings.port))
         port = listener.getsockname()[1]
         node = await Node.open(
-            settings, readiness, stop, kafka_port=port, files=OsFiles(), clock=clock, rng=SystemRng()
+            settings,
+            readiness,
+            stop,
+            kafka_port=port,
+            files=OsFiles(),
+            clock=clock,
+            rng=SystemRng(),
+            launcher=ExecLauncher(settings.log_format),
         )
         stack.push_async_callback(node.close)
         started.append(node)
@@ -89,13 +107,15 @@ async def _serve(settings: NodeSettings) -> int:
             "pid": os.getpid(),
         }
         replace_file(OsFiles(), str(settings.data_dir / "endpoints.json"), json.dumps(endpoints, indent=1).encode())
-        _announce(settings, node, endpoints)
+        _announce(settings, node, endpoints, round((clock.monotonic() - began) * 1000))
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 20, 100)
         code = await _until_stopped(node, stop)
         readiness.stopping = True
-    log.info("stopped")
+        began = clock.monotonic()
+        events.info(log, "node.stopping", connections=gateway.connections)
+    events.info(log, "node.stopped", code=code, ms=round((clock.monotonic() - began) * 1000))
     return code
 
 
@@ -110,7 +130,7 @@ async def _until_stopped(node: Node, stop: asyncio.Event) -> int:
         first = failures.exceptions[0]
         node.end(first if isinstance(first, LogError) else LogError(str(first)))
     if node.fatal is not None:
-        log.error("the node stops: %s", node.fatal)
+        events.error(log, "node.must_stop", error=node.fatal)
         return 1
     return 0
 
@@ -121,7 +141,7 @@ def _ended(node: Node, task: asyncio.Task[None]) -> None:
     if isinstance(failure, LogError):
         node.end(failure)
     elif failure is not None:
-        log.error("claiming the store failed", exc_info=failure)
+        events.error(log, "store.defect", defect=failure)
         node.end(LogError(f"claiming the store failed: {failure!r}"))
 
 
@@ -153,8 +173,33 @@ def _stop_on_signals(readiness: Readiness) -> asyncio.Event:
     return stop
 
 
-def _announce(settings: NodeSettings, node: Node, endpoints: dict[str, str | int]) -> None:
+def _say_starting(settings: NodeSettings) -> None:
+    events.info(
+        log,
+        "node.starting",
+        version=version("tidelog"),
+        pid=os.getpid(),
+        node_id=settings.node_id,
+        data_dir=str(Path(settings.data_dir).resolve()),
+        store=settings.store,
+        settings=len(settings.broker),
+    )
+
+
+def _announce(settings: NodeSettings, node: Node, endpoints: dict[str, str | int], took_ms: int) -> None:
     kafka, tidelog = endpoints["kafka"], _command()
+    events.info(
+        log,
+        "node.listening",
+        kafka=kafka,
+        grpc=endpoints["grpc"],
+        http=endpoints["http"],
+        cluster_id=node.cluster_id,
+        topics=len(node.metadata.image.topics),
+        ms=took_ms,
+    )
+    if settings.log_format != "text":
+        return  # nothing but objects then
     print(
         f"""tidelog listens
   Kafka   {kafka}

@@ -42,6 +42,7 @@ from service.metadata.log import MetadataLog
 from service.observability.client_telemetry import ClientTelemetryLog
 from service.settings import NodeSettings
 from service.supervisor import Worker
+from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.chunk_cache import ChunkCache, default_cache_bytes
 from storage_tiers.cold.cold_reader import ColdReader
@@ -142,7 +143,7 @@ class Node:
         self._build_broker()
         # Taken as late as can be: a start that failed before it has not touched the logs.
         clean = take_clean_mark(files, self.data.path)
-        self.assignment.recover(self.metadata.image, self.data, clean=clean)
+        self._recover(clean=clean)
         self.readiness.waiting = lambda: sorted(str(p.partition) for p in self.partitions if waits(p))
         self.core = BrokerCore(
             self._log_service(),
@@ -159,6 +160,14 @@ class Node:
                 clock=self.clock,
             ),
         )
+
+    def _recover(self, *, clean: bool) -> None:
+        began, image = self.clock.monotonic(), self.metadata.image
+        held = sum(len(topic.partitions) for topic in image.topics.values())
+        events.info(log, "recovery.started", partitions=held, clean=clean)
+        self.assignment.recover(image, self.data, clean=clean)
+        took_ms = round((self.clock.monotonic() - began) * 1000)
+        events.info(log, "recovery.finished", partitions=len(self.partitions), clean=clean, ms=took_ms)
 
     # --- parts --------------------------------------------------------------------------------------------------------
     def _cluster_id(self) -> str:
@@ -297,8 +306,8 @@ class Node:
     def _follow(self, image: MetadataImage) -> None:
         try:
             self.assignment.follow(image)
-        except Exception as error:
-            log.exception("the node cannot follow its metadata")
+        except Exception as error:  # noqa: BLE001 - said, and the node ends
+            events.error(log, "metadata.not_followed", defect=error)
             self.end(LogError(f"the node cannot follow its metadata ({error!r}); start it again"))
 
     def ids_of(self, partition: Partition) -> Ids:
@@ -338,7 +347,7 @@ class Node:
             # Also of a topic that is tiered no more: what went to the bucket is read from there.
             root = partition.log.root = read_root(hot.directory, self.ids_of(partition))
         except TierCorrupt as error:
-            log.warning("%s: %s; the bucket is asked", hot.directory, error)
+            events.warning(log, "root.unusable", partition=hot.partition, path=hot.directory, error=error)
             wait_for_store(partition)
             return
         if root is not None and not agrees(partition, root):
@@ -432,7 +441,7 @@ class Node:
             await self.metadata.close()
             mark_clean(self.files, self.data.path)
         except (OSError, StorageError) as error:
-            log.error("the stop was not clean, the next start will recover: %s", error)
+            events.error(log, "stop.unclean", error=error)
         finally:
             self.data.close()
 

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from storage_tiers.errors import InvalidConfig
+from storage_tiers.events import Form
 
 PREFIX = "TIDELOG_"
 
@@ -35,6 +36,7 @@ class NodeSettings(BaseModel):
     http_port: int = Field(default=0, ge=0, le=65535)
     node_id: int = Field(default=1, ge=0)
     log_level: str = "INFO"
+    log_format: Form = "text"
     broker: Mapping[str, str] = Field(default_factory=dict)
 
     @field_validator("advertise")

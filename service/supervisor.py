@@ -1,5 +1,5 @@
 """One lifecycle for background work: named workers under one task group, cancelled together; the first failure that a
-worker does not expect fails the node. A LogError that may pass is logged and the worker ticks on."""
+worker does not expect fails the node. A LogError that may pass is logged, once until it passes, and the worker ticks on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.errors import Advice, LogError
 
@@ -25,17 +26,20 @@ class Worker:
 
 
 async def run_forever(worker: Worker, clock: Clock) -> None:
+    troubles = events.Troubles()
     while True:
         await clock.sleep(worker.period_s)
         try:
             await worker.tick()
-        except LogError as error:
-            if error.advice is Advice.STOP:
+        except (LogError, OSError) as error:
+            # OSError: a full or failing disk. What was planned is planned again at the next tick.
+            if isinstance(error, LogError) and error.advice is Advice.STOP:
                 raise
-            log.warning("%s: %s", worker.name, error)
-        except OSError as error:
-            # A full or failing disk: what was planned is planned again at the next tick.
-            log.warning("%s: %s", worker.name, error)
+            if troubles.begins(worker.name, error):
+                events.warning(log, "round.failing", work=worker.name, error=error)
+        else:
+            if troubles.ends(worker.name) is not None:
+                events.info(log, "round.back", work=worker.name)
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ import grpc.aio
 
 from grpc_api.messages.errors import meaning, trailing_metadata
 from grpc_api.servicers.malformed import Malformed
+from storage_tiers import events
 from storage_tiers.errors import InvalidRequest, LogError
 
 log = logging.getLogger(__name__)
@@ -62,11 +63,12 @@ async def _ending(name: str, context: Any) -> AsyncIterator[None]:
     try:
         yield
     except LogError as error:
+        events.provoked(log, "request.refused", by=name, door="grpc", api=name, client=context.peer(), error=error)
         await context.abort(meaning(error).status, str(error), trailing_metadata(error))
     except (asyncio.CancelledError, grpc.aio.AbortError):
         raise
     except grpc.aio.InternalError as error:
-        log.debug("%s: the caller left while it was answered (%s)", name, error)
-    except Exception:
-        log.exception("%s failed", name)
+        events.debug(log, "request.abandoned", door="grpc", api=name, error=error)
+    except Exception as error:  # noqa: BLE001 - the caller gets an answer, the node goes on
+        events.error(log, "request.defect", door="grpc", api=name, defect=error)
         await context.abort(grpc.StatusCode.INTERNAL, "the node met a defect of its own; its log has the details")

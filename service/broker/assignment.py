@@ -22,6 +22,7 @@ from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.configs.resolve import Resolver
 from service.metadata.image import MetadataImage, TopicImage
+from storage_tiers import events
 from storage_tiers.errors import LogError
 from storage_tiers.hot.data_dir import DataDirectory
 from storage_tiers.hot.log import HotLog
@@ -59,6 +60,7 @@ class Assignment:
         self._unopened: dict[tuple[TopicId, int], None] = {}
         self._leaving: deque[HotLog] = deque()  # of deleted topics, their directories still in place
         self._opening: asyncio.Task[None] | None = None
+        self._troubles = events.Troubles()
         self._threads = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="open")
 
     def recover(self, image: MetadataImage, data: DataDirectory, *, clean: bool) -> None:
@@ -72,9 +74,8 @@ class Assignment:
             if directory.topic_id in image.deleting:
                 data.set_deleted(directory)
                 continue
-            log.warning(
-                "%s belongs to no topic of this cluster: renamed to %s", directory.path, data.set_aside(directory)
-            )
+            aside = data.set_aside(directory)
+            events.warning(log, "partition.stray", partition=directory.partition, path=directory.path, renamed_to=aside)
         self._seen = image
         held = [(topic, p) for topic in image.topics.values() for p in topic.partitions if self._node_id in p.replicas]
         self._partitions.note_lost(TopicPartition(topic.name, placed.index) for topic, placed in held)
@@ -140,7 +141,7 @@ class Assignment:
                 try:
                     self._configure(partition, image)
                 except (LogError, OSError) as error:
-                    log.error("%s keeps its old configs: %s", partition.partition, error)
+                    events.error(log, "partition.keeps_configs", partition=partition.partition, error=error)
 
     # --- opening ------------------------------------------------------------------------------------------------------
     def _start_opening(self) -> None:
@@ -162,10 +163,15 @@ class Assignment:
     async def _try_to_open(self, topic_id: TopicId, number: int) -> None:
         try:
             await self._open(topic_id, number)
-        except Exception as error:
-            unexpected = not isinstance(error, LogError | OSError)
-            log.error("a partition could not be opened, it is tried again: %s", error, exc_info=unexpected)
+        except Exception as error:  # noqa: BLE001 - what befalls one partition holds no other one up
+            defect = None if isinstance(error, LogError | OSError) else error
+            if self._troubles.begins((topic_id, number), error):
+                known = self._seen.topics.get(topic_id)
+                name = str(topic_id) if known is None else known.name
+                events.error(log, "partition.unopened", topic=name, partition=number, error=error, defect=defect)
             self._unopened[topic_id, number] = None
+        else:
+            self._troubles.ends((topic_id, number))
 
     async def _open(self, topic_id: TopicId, number: int) -> None:
         topic = self._seen.topics.get(topic_id)
@@ -203,7 +209,7 @@ class Assignment:
                 try:
                     self._partitions.discard(hot)
                 except (LogError, OSError) as error:
-                    log.error("%s is deleted, its directory stays until the next start: %s", hot.partition, error)
+                    events.error(log, "partition.left_behind", partition=hot.partition, error=error)
             await asyncio.sleep(0)
 
     def _configure(self, partition: Partition, image: MetadataImage) -> None:

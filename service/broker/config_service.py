@@ -3,15 +3,21 @@ nothing stores, in the process itself."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from grpc_api.contract.topics import ConfigAlteration, ConfigEntry, Resource, ResourceKind
 from service.configs import client_metrics
+from service.configs.broker_keys import BROKER_KEYS
 from service.configs.loggers import Loggers
 from service.configs.resolve import Resolver
 from service.metadata import planner
 from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
+from storage_tiers import events
+from storage_tiers.errors import LogError
+
+log = logging.getLogger(__name__)
 
 
 class ConfigService:
@@ -46,4 +52,26 @@ class ConfigService:
                 records = self._configs.alter(image, resource, alterations, replace=replace)
             return (() if validate_only else records), None
 
-        await self._metadata.change(plan)
+        try:
+            await self._metadata.change(plan)
+        except LogError as error:
+            events.provoked(
+                log, "config.refused", by="alter", resource=resource.kind.name, name=resource.name, error=error
+            )
+            raise
+        for alteration in () if validate_only else alterations:
+            _say_changed(resource, alteration, replace=replace)
+
+
+def _say_changed(resource: Resource, alteration: ConfigAlteration, *, replace: bool) -> None:
+    key = BROKER_KEYS.find(alteration.name)
+    secret = key is not None and key.sensitive
+    events.info(
+        log,
+        "config.changed",
+        resource=resource.kind.name,
+        name=resource.name,
+        key=alteration.name,
+        operation="REPLACE" if replace else alteration.op.name,
+        value=None if secret else alteration.value,
+    )

@@ -6,10 +6,14 @@ While the object store is away nothing may be evicted, so produce goes on until 
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 
+from storage_tiers import events
 from storage_tiers.errors import StorageError
+
+log = logging.getLogger(__name__)
 
 #: The longest that one produce answer is held back.
 MAX_THROTTLE_S = 1.0
@@ -31,12 +35,13 @@ class DiskGuard:
     """`look` is called by a background worker; `admit` costs one attribute on the hot path. `throttled` and `refused` count
     requests that were held back, and batches that were refused, since the start."""
 
-    __slots__ = ("_directory", "_refusal", "_watermarks", "refused", "throttle_s", "throttled", "used")
+    __slots__ = ("_directory", "_refusal", "_said", "_watermarks", "refused", "throttle_s", "throttled", "used")
 
     def __init__(self, directory: str, watermarks: Watermarks) -> None:
         self._directory = directory
         self._watermarks = watermarks
         self._refusal: StorageError | None = None
+        self._said = "taken"
         self.throttle_s = 0.0
         self.used = 0.0
         self.throttled = 0
@@ -57,10 +62,19 @@ class DiskGuard:
                 "free space, lower retention, or bring the object store back"
             )
             self.throttle_s = 0.0
+            self._say("refused")
             return
         self._refusal = None
         share = (used - slow) / (refuse - slow) if refuse > slow else 0.0
         self.throttle_s = MAX_THROTTLE_S * max(0.0, share)
+        self._say("slowed" if share > 0 else "taken")
+
+    def _say(self, produce: str) -> None:
+        """When it is another than before."""
+        if produce != self._said:
+            self._said = produce
+            say = events.info if produce == "taken" else events.warning
+            say(log, "disk.watermark", produce=produce, used=round(self.used, 4), path=self._directory)
 
     def admit(self) -> None:
         if self._refusal is not None:

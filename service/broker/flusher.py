@@ -12,6 +12,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 
 from service.broker.partition import Partition
+from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.errors import StorageError
 
@@ -83,7 +84,7 @@ class Flusher:
             await asyncio.get_running_loop().run_in_executor(self._threads, targets.sync)
         except OSError as error:
             hot.finish_flush(targets)
-            log.exception("fsync of %s failed", partition.partition)
+            events.error(log, "partition.fsync_failed", partition=partition.partition, error=error)
             partition.fail(
                 StorageError(f"{partition.partition}: fsync failed ({error}); mend the disk, then restart the node")
             )

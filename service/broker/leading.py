@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from service.broker.partition import Partition
+from storage_tiers import events
 from storage_tiers.cold.manifest import Root
 from storage_tiers.errors import LeaderNotAvailable, TierCorrupt
 from storage_tiers.types import NO_EPOCH, EpochEntry
@@ -69,12 +70,13 @@ async def adopt(partition: Partition) -> None:
                 f"offset {root.end}; nothing is discarded for them, run `tidelog fsck`"
             )
         hot = tiered.hot
-        log.warning(
-            "%s: the local log [%d, %d) is discarded for the bucket's, which ends at %d",
-            partition.partition,
-            hot.local_start_offset,
-            hot.end_offset,
-            root.end,
+        events.warning(
+            log,
+            "log.discarded",
+            partition=partition.partition,
+            local_start=hot.local_start_offset,
+            local_end=hot.end_offset,
+            tiered_end=root.end,
         )
         hot.truncate_fully_and_start_at(
             root.end, epochs=state.epochs, producer_state=state.producer_snapshot, log_start_offset=root.log_start

@@ -11,7 +11,8 @@ from service.broker.leading import waits
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.store_access import StoreAccess
-from service.broker.tiering import Tiering
+from service.broker.tiering import Tiering, say_committed
+from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest import Entry, Ids, PageRef
 from storage_tiers.cold.tier_client import TierClient
@@ -45,6 +46,7 @@ class Maintenance:
         self._ids_of = ids_of
         self._grace_ms = grace_ms
         self._clock = clock
+        self._troubles = events.Troubles()
 
     # --- by the second ------------------------------------------------------------------------------------------------
     async def flush_by_time(self) -> None:
@@ -73,6 +75,7 @@ class Maintenance:
         for partition in self._partitions:
             try:
                 await self._retire(partition)
+                self._goes_on("retention", partition)
             except LogError as error:
                 self._postponed("retention", partition, error)
                 if isinstance(error, TierUnavailable):
@@ -112,7 +115,7 @@ class Maintenance:
                 rising[partition] = plan.log_start
         await self._partitions.raise_log_starts(rising)
         for partition, offset in rising.items():
-            log.info("%s: log start rises to %d by retention", partition.partition, offset)
+            events.info(log, "log_start.raised", partition=partition.partition, log_start=offset, by="retention")
         await self._tiering.kick_all(rising)
 
     async def _retire(self, partition: Partition) -> None:
@@ -125,13 +128,19 @@ class Maintenance:
         oldest: Sequence[PageRef | Entry] = root.live_pages[:1] or root.entries[:1]
         if root.log_start < min(log_start, root.end) or (oldest and oldest[0].end <= log_start):
             retired = await self._client.retire(self._ids_of(partition), self._access.writer, log_start)
+            say_committed(partition, retired, root)
             await self._tiering.accept(partition, retired)
 
     def _postponed(self, work: str, partition: Partition, error: LogError) -> None:
         """What failed is planned anew next time; the error that ends this node is raised."""
         if error.advice is Advice.STOP and not partition.deleted:
             raise error
-        log.warning("%s of %s waits: %s", work, partition.partition, error)
+        if self._troubles.begins((work, partition.partition), error):
+            events.warning(log, "partition.waits", partition=partition.partition, work=work, error=error)
+
+    def _goes_on(self, work: str, partition: Partition) -> None:
+        if self._troubles.ends((work, partition.partition)) is not None:
+            events.info(log, "partition.resumes", partition=partition.partition, work=work)
 
     async def _plan_retention(self, partition: Partition) -> RetentionPlan:
         """Entries are looked at page by page, only as far as they have expired."""
@@ -181,8 +190,16 @@ class Maintenance:
             try:
                 ids = self._ids_of(partition)
                 report = await self._client.sweep(ids, self._access.writer, self._grace_ms())
+                self._goes_on("sweeping", partition)
                 if report.removed or report.orphans or report.uploads_aborted:
-                    log.info("%s: swept %s", partition.partition, report)
+                    events.info(
+                        log,
+                        "objects.swept",
+                        partition=partition.partition,
+                        removed=report.removed,
+                        orphans=report.orphans,
+                        uploads_aborted=report.uploads_aborted,
+                    )
                     root = await self._client.load_root(ids, self._access.writer)
                     if root is not None:
                         await self._tiering.accept(partition, root)

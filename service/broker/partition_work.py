@@ -12,9 +12,10 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from service.broker.partition import Partition
+from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.backoff import Backoff, BackoffSettings
-from storage_tiers.errors import Advice, LogError, StorageError
+from storage_tiers.errors import Advice, LogError, StorageError, TierUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class PartitionWork:
         self._running: dict[Partition, asyncio.Task[None]] = {}
         self._again: set[Partition] = set()
         self._backoffs: dict[Partition, Backoff] = {}
+        self._troubles = events.Troubles()
         self._closed = False
 
     def __contains__(self, partition: object) -> bool:
@@ -63,6 +65,7 @@ class PartitionWork:
     def forget(self, partition: Partition) -> None:
         """The partition is about to be deleted."""
         self._backoffs.pop(partition, None)
+        self._troubles.ends(partition)
         self._again.discard(partition)
         task = self._running.get(partition)
         if task is not None:
@@ -88,17 +91,23 @@ class PartitionWork:
             failure = error
         except OSError as error:
             failure = StorageError(f"{partition.partition}: {error}")
-        except Exception as error:
-            log.exception("%s %s failed unexpectedly", self._what, partition.partition)
+        except Exception as error:  # noqa: BLE001 - a defect in one partition's work must not end the node
+            events.error(log, "partition.defect", partition=partition.partition, work=self._what, defect=error)
             failure = LogError(f"{partition.partition}: {error!r}")
         else:
             self._backoffs.pop(partition, None)
+            if (ailed := self._troubles.ends(partition)) is not None:
+                say = events.debug if issubclass(ailed, TierUnavailable) else events.info
+                say(log, "partition.resumes", partition=partition.partition, work=self._what)
             return
         if partition.deleted:
             return
         if failure.advice is Advice.STOP:
             self._on_fatal(failure)
             return
-        log.warning("%s %s waits: %s", self._what, partition.partition, failure)
+        if self._troubles.begins(partition, failure):
+            # That the store is away is said once, by who asks it, and not by each of thousands of partitions.
+            say = events.debug if isinstance(failure, TierUnavailable) else events.warning
+            say(log, "partition.waits", partition=partition.partition, work=self._what, error=failure)
         backoff = self._backoffs.setdefault(partition, Backoff(RETRY, self._rng))
         await self._clock.sleep(backoff.next_delay())

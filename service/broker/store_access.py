@@ -14,6 +14,7 @@ from service.http import Readiness
 from service.metadata import planner
 from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
+from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.backoff import Backoff, BackoffSettings
 from storage_tiers.cold.cluster_file import ClusterState, Holder
@@ -62,7 +63,6 @@ class StoreAccess:
                 if error.advice is not Advice.RETRY:
                     self._readiness.store = str(error)
                     raise
-                log.warning("the object store does not answer yet: %s", error)
                 self._readiness.store = f"does not answer: {error}"
                 self._readiness.probed = True
                 await self._clock.sleep(backoff.next_delay())
@@ -71,6 +71,7 @@ class StoreAccess:
         self.opened.set()
 
     async def _open(self) -> None:
+        began = self._clock.monotonic()
         cluster_id = self._metadata.image.cluster_id
         await self._client.probe(f"{cluster_id}/")
         found = await self._client.read_cluster(cluster_id)
@@ -81,7 +82,8 @@ class StoreAccess:
         incarnation = await self._client.open_cluster(cluster_id, holder, number)
         await self._metadata.propose(planner.confirm_incarnation(incarnation, start_id))
         self.writer = Writer(self._node_id, incarnation)
-        log.info("this start holds incarnation %d of cluster %s", incarnation, cluster_id)
+        took_ms = round((self._clock.monotonic() - began) * 1000)
+        events.info(log, "store.opened", cluster_id=cluster_id, incarnation=incarnation, ms=took_ms)
 
 
 def settle(found: ClusterState | None, image: MetadataImage) -> int:

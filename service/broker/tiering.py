@@ -22,6 +22,7 @@ from service.broker.partition import Partition
 from service.broker.partition_work import PartitionWork
 from service.broker.roots import write_root
 from service.broker.store_access import StoreAccess
+from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest import Ids, Root, State, Writer
 from storage_tiers.cold.tier_client import TierClient
@@ -92,6 +93,7 @@ class Tiering:
         self._accepting: dict[Partition, asyncio.Lock] = {}
         self._saving: set[asyncio.Future[None]] = set()
         self._moved = asyncio.Event()
+        self._troubles = events.Troubles()
 
     # --- when ---------------------------------------------------------------------------------------------------------
     def kick(self, partition: Partition) -> None:
@@ -121,7 +123,8 @@ class Tiering:
                 self._look(partition, now_ms)
             except LogError as error:
                 # A damaged log: the others must not wait for it.
-                log.warning("%s cannot be looked at: %s", partition.partition, error)
+                if self._troubles.begins(partition.partition, error):
+                    events.warning(log, "partition.waits", partition=partition.partition, work="planning", error=error)
                 partition.tier_due_ms = now_ms + LONGEST_PAUSE_MS
 
     def _look(self, partition: Partition, now_ms: int) -> None:
@@ -269,7 +272,21 @@ class Tiering:
             aborted=tuple(hot.aborted_transactions(source.base_offset, source.end_offset)),
             log_start=hot.log_start_offset,
         )
+        began, before = self._clock.monotonic(), partition.log.root
         root = await self._client.extend(self._ids_of(partition), self._writer(), job)
+        if root.end >= job.end:
+            took_ms = round((self._clock.monotonic() - began) * 1000)
+            key, length = partition.partition, job.length
+            events.info(
+                log,
+                "upload.finished",
+                partition=key,
+                base_offset=job.base,
+                end_offset=job.end,
+                bytes=length,
+                ms=took_ms,
+            )
+        say_committed(partition, root, before)
         await self.accept(partition, root)
         # Another writer may have extended the manifest first: what it wrote there stands, and wins (I9).
         await adopt(partition)
@@ -281,7 +298,9 @@ class Tiering:
         below it was on its way to the bucket."""
         if self._client is not None and _shows_deleted(partition):
             log_start = partition.log.log_start_offset
+            before = partition.log.root
             root = await self._client.raise_log_start(self._ids_of(partition), self._writer(), log_start)
+            say_committed(partition, root, before)
             await self.accept(partition, root)
 
     async def accept(self, partition: Partition, root: Root) -> None:
@@ -325,11 +344,15 @@ class Tiering:
     async def _evict(self, partition: Partition) -> None:
         run = asyncio.get_running_loop().run_in_executor
         for end in self._evictions(partition, self._clock.unix_ms()):
-            eviction = partition.log.hot.evict_oldest(end)
+            hot = partition.log.hot
+            base, before = hot.local_start_offset, hot.evicted_bytes
+            eviction = hot.evict_oldest(end)
             if eviction is not None:
                 await run(None, eviction.sync)
                 eviction.finish()
                 await run(None, eviction.free)
+                freed, key = hot.evicted_bytes - before, partition.partition
+                events.info(log, "segment.evicted", partition=key, base_offset=base, end_offset=end, bytes=freed)
 
     def _writer(self) -> Writer:
         assert self._access is not None
@@ -391,6 +414,19 @@ class Tiering:
         self._offloading.forget(partition)
         self._tidying.forget(partition)
         asyncio.get_running_loop().call_soon(self._notify)
+
+
+def say_committed(partition: Partition, root: Root, before: Root | None) -> None:
+    """If the manifest is a newer one than was known before."""
+    if before is None or root.commit > before.commit:
+        events.info(
+            log,
+            "manifest.committed",
+            partition=partition.partition,
+            commit=root.commit,
+            log_start=root.log_start,
+            end_offset=root.end,
+        )
 
 
 def _check_not_deleted(partition: Partition) -> None:

@@ -18,10 +18,11 @@ from service.broker.store_access import StoreAccess
 from service.metadata import planner
 from service.metadata.image import DeletingTopic, TopicImage
 from service.metadata.log import MetadataLog
+from storage_tiers import events
 from storage_tiers.cold.manifest import Ids, State
 from storage_tiers.cold.tier_client import TierClient
 from storage_tiers.cold.topic_file import TopicState
-from storage_tiers.errors import Advice, LogError
+from storage_tiers.errors import Advice, LogError, TierUnavailable
 from storage_tiers.types import TopicId
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class TopicFiles:
         self._published: dict[TopicId, tuple[int, tuple[tuple[str, str], ...]]] = {}
         self._terminated: set[TopicId] = set()
         self._writing: dict[str, asyncio.Lock] = {}
+        self._troubles = events.Troubles()
 
     async def tick(self) -> None:
         """Publishes what changed and takes each deletion as far as it goes."""
@@ -101,7 +103,8 @@ class TopicFiles:
             await self._client.delete_partition(ids, self._access.writer)
         self._published.pop(doomed.topic_id, None)
         self._terminated.add(doomed.topic_id)
-        log.info("topic %s with id %s is deleted in the bucket", doomed.name, doomed.topic_id)
+        topic_id, count = str(doomed.topic_id), doomed.partition_count
+        events.info(log, "topic.deleted_in_store", topic=doomed.name, topic_id=topic_id, partitions=count)
 
     async def _sweep(self, doomed: DeletingTopic) -> None:
         assert self._client is not None
@@ -136,4 +139,8 @@ class TopicFiles:
         except LogError as error:
             if error.advice is Advice.STOP:
                 raise
-            log.warning("topic %s: the bucket is not up to date yet: %s", name, error)
+            if self._troubles.begins(name, error):
+                say = events.debug if isinstance(error, TierUnavailable) else events.warning
+                say(log, "topic.waits", topic=name, error=error)
+        else:
+            self._troubles.ends(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -17,9 +18,12 @@ from service.configs.resolve import Resolver
 from service.metadata import planner
 from service.metadata.image import MetadataImage, TopicImage
 from service.metadata.log import MetadataLog
+from storage_tiers import events
 from storage_tiers.clock import Rng
 from storage_tiers.errors import LogError, UnknownTopicId, UnknownTopicOrPartition
 from storage_tiers.types import TopicId
+
+log = logging.getLogger(__name__)
 
 #: Topics whose names Kafka keeps for itself.
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -92,6 +96,7 @@ class TopicService:
             try:
                 answers.append(await self._create(topic, validate_only))
             except LogError as error:
+                events.provoked(log, "topic.refused", by="create", topic=topic.name, asked="create", error=error)
                 answers.append(error)
         return answers
 
@@ -102,6 +107,15 @@ class TopicService:
 
         made = await self._metadata.change(plan)
         await self._settled()
+        if not validate_only:
+            events.info(
+                log,
+                "topic.created",
+                topic=topic.name,
+                topic_id=str(made.topic_id),
+                partitions=made.partitions,
+                replication_factor=made.replication_factor,
+            )
         given = {name: value for name, value in topic.configs.items() if value is not None}
         entries = self._configs.describe_new_topic(self._metadata.image, given)
         return CreatedTopic(topic.name, made.topic_id, made.partitions, made.replication_factor, entries)
@@ -121,7 +135,10 @@ class TopicService:
             try:
                 topic = await self._metadata.change(partial(self._plan_deletion, wanted=wanted))
                 answers.append((topic.name, topic.topic_id))
+                count = len(topic.partitions)
+                events.info(log, "topic.deleted", topic=topic.name, topic_id=str(topic.topic_id), partitions=count)
             except LogError as error:
+                events.provoked(log, "topic.refused", by="delete", topic=str(wanted), asked="delete", error=error)
                 answers.append(error)
         return answers
 
@@ -137,8 +154,14 @@ class TopicService:
             records = planner.create_partitions(image, topic, count, assignments)
             return (() if validate_only else records), None
 
-        await self._metadata.change(plan)
+        try:
+            await self._metadata.change(plan)
+        except LogError as error:
+            events.provoked(log, "topic.refused", by="add", topic=topic, asked="add partitions", error=error)
+            raise
         await self._settled()
+        if not validate_only:
+            events.info(log, "topic.partitions_added", topic=topic, partitions=count)
 
 
 def _description(topic: TopicImage) -> TopicDescription:

@@ -38,6 +38,7 @@ def serve(
         Path | None, typer.Option(help="TOML file with any of these settings and a table named broker.")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR. (default: INFO)")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text, or json: an object a line. (default: text)")] = None,
 ) -> None:
     """Run a node until SIGTERM or Ctrl-C. Each setting: flag, then TIDELOG_* variable, then --config file, then default."""
     from service.app import run
@@ -59,6 +60,7 @@ def serve(
             "http_port": http_port,
             "node_id": node_id,
             "log_level": log_level,
+            "log_format": log_format,
             "broker": broker or None,
         }
         settings = load_settings(flags, config_file=config)

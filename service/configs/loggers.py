@@ -9,7 +9,10 @@ import logging
 from collections.abc import Sequence
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, ConfigEntry, ConfigKind, ConfigSource
+from storage_tiers import events
 from storage_tiers.errors import InvalidConfig, InvalidRequest
+
+log = logging.getLogger("tidelog")
 
 ROOT = "root"
 #: Kafka's names, from the quietest on; Python has no TRACE.
@@ -57,6 +60,8 @@ class Loggers:
             _check(known, alteration)
         for name, op, level in () if validate_only else alterations:
             known[name].setLevel(LEVELS[str(level)] if op is AlterOp.SET else logging.NOTSET)
+            # By the logger of the whole process: the one that is changed may say nothing any more.
+            events.info(log, "logger.changed", name=name, to=level if op is AlterOp.SET else None)
 
 
 def _check(known: dict[str, logging.Logger], alteration: ConfigAlteration) -> None:

@@ -24,6 +24,7 @@ from typing import NamedTuple, TypeVar
 from service.metadata import records_pb2 as pb
 from service.metadata.image import MetadataImage
 from service.metadata.store import LOG_BYTES_PER_SNAPSHOT, MetadataStore
+from storage_tiers import events
 from storage_tiers.errors import InvalidRequest, StorageError
 from storage_tiers.files import Files
 
@@ -189,7 +190,7 @@ class MetadataLog:
         self._waiting.clear()
         self._waiting_bytes = 0
         self._proposed = self._image
-        _logger.error("the metadata log refused an entry: %s", error)
+        events.error(_logger, "metadata.refused", changes=len(refused), error=error)
         for proposal in refused:
             if not proposal.done.done():
                 proposal.done.set_exception(
@@ -197,12 +198,12 @@ class MetadataLog:
                 )
         try:
             await asyncio.get_running_loop().run_in_executor(self._executor, self._store.repair)
-        except OSError:
-            _logger.warning("the metadata log's torn end could not be cut yet; the next change tries again")
+        except OSError as later:
+            events.warning(_logger, "metadata.torn_end_left", error=later)
 
     async def _snapshot(self) -> None:
         run = asyncio.get_running_loop().run_in_executor
         try:
             await run(self._executor, self._store.snapshot, self._image, self._term)
         except OSError as error:
-            _logger.error("the metadata snapshot could not be written, the log keeps growing: %s", error)
+            events.error(_logger, "metadata.snapshot_failed", error=error)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold import manifest_json
 from storage_tiers.cold import tier_questions as questions
@@ -116,6 +117,7 @@ class TierClient:
         self._pausing: asyncio.Future[None] | None = None
         self._closed = False
         self._unanswered: tuple[float, LogError] | None = None
+        self._away_since = 0.0
         self.on_end = on_end
         self.stats = TierClientStats()
 
@@ -233,8 +235,17 @@ class TierClient:
     def _note(self, question: Question[Any], failure: LogError | None) -> None:
         if isinstance(question, Stats | Hurry):
             return  # the process answers these without the store
-        unanswered = isinstance(failure, TierUnavailable | StoreRefused)
-        self._unanswered = (self._clock.monotonic(), failure) if failure is not None and unanswered else None
+        if self._closed:
+            return
+        now, before = self._clock.monotonic(), self._unanswered
+        if isinstance(failure, TierUnavailable | StoreRefused):
+            self._unanswered = (now, failure)
+            if before is None:
+                self._away_since = now
+                events.warning(log, "store.failing", asked=type(question).__name__, error=failure)
+        elif before is not None:
+            self._unanswered = None
+            events.info(log, "store.back", ms=round((now - self._away_since) * 1000))
 
     async def close(self) -> None:
         """Ends the process; whoever waits gets TierUnavailable. Nothing can be asked afterwards."""
@@ -311,6 +322,7 @@ class TierClient:
 
     def _lost(self, life: _Life, reason: str) -> None:
         self.stats.lost += 1
+        events.error(log, "tier_process.lost", pid=life.handle.process_id, waiting=len(life.waiting), error=reason)
         if self._clock.monotonic() - life.since >= STEADY_S:
             self._backoff.succeeded()
         self._pause_s = self._backoff.next_delay()
@@ -331,7 +343,7 @@ class TierClient:
             try:
                 self.on_end()
             except LogError as error:
-                log.warning("after the tier process ended: %s", error)
+                events.warning(log, "cache.strays_left", error=error)
 
 
 def _root(text: str | None, ids: Ids) -> Root | None:

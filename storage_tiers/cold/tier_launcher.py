@@ -50,16 +50,21 @@ class ExecHandle:
 
 
 class ExecLauncher:
-    """The product's own: `python -m storage_tiers.cold.tier_process`, with this environment (credentials) and stderr."""
+    """The product's own: `python -m storage_tiers.cold.tier_process`, with this environment (credentials) and stderr, where
+    its log has the form `log_format`."""
+
+    def __init__(self, log_format: str = "text") -> None:
+        self._log_format = log_format
 
     async def launch(self) -> Launched:
         # In a thread: Popen waits until the new interpreter has replaced the child.
-        return await asyncio.to_thread(_start)
+        return await asyncio.to_thread(_start, self._log_format)
 
 
-def _start() -> Launched:
+def _start(log_format: str) -> Launched:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     command = [sys.executable, "-m", "storage_tiers.cold.tier_process", "--socket", str(theirs.fileno())]
+    command += ["--log-format", log_format]
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
     except OSError as error:

@@ -15,6 +15,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from storage_tiers import events
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.cold.object_store import ObjectStore
 from storage_tiers.cold.stores.locate import StoreLocation, open_store
@@ -38,13 +39,14 @@ async def serve(sock: socket.socket) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="storage_tiers.cold.tier_process", description="Started by a broker only.")
     parser.add_argument("--socket", type=int, required=True, metavar="FD", help="inherited socket to the broker")
+    parser.add_argument("--log-format", choices=events.FORMS, default="text")
     parsed = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s tier %(levelname)s %(name)s: %(message)s")
+    events.set_up(logging.WARNING, parsed.log_format)
     try:
         asyncio.run(serve(socket.socket(fileno=parsed.socket)))
     except ProtocolError as error:
-        log.error("the broker and its tier process do not understand each other: %s", error)
+        events.error(log, "tier_process.misunderstood", error=error)
         return 1
     return 0
 

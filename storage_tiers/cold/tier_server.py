@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold import tier_questions as ask
 from storage_tiers.cold.counting_store import CountingStore
@@ -163,8 +164,8 @@ class Session:
             self._send(Reply(number, answer))
         except LogError as error:
             self._fail(number, error)
-        except Exception as error:
-            log.exception("%s failed", type(question).__name__)
+        except Exception as error:  # noqa: BLE001 - every question gets an answer
+            events.error(log, "tier_process.defect", asked=type(question).__name__, defect=error)
             self._fail(
                 number, LogError(f"{type(question).__name__} failed in the tier process: {error!r}; see its log")
             )
@@ -226,4 +227,4 @@ class Session:
             try:
                 await asyncio.wait_for(self._store.close(), CLOSE_S)
             except (LogError, TimeoutError) as error:
-                log.warning("the object store did not close: %r", error)
+                events.warning(log, "store.not_closed", error=error)

@@ -18,6 +18,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
+from storage_tiers import events
 from storage_tiers.files import Files, stage_file
 from storage_tiers.hot.segment import Segment
 from storage_tiers.types import EpochEntry, SharedFile
@@ -105,7 +106,7 @@ class FlushTargets:
             write()
         except OSError as error:
             self.maps_error = error
-            log.warning("%s: the log is synced, its indexes are not (%s); trying again later", self._directory, error)
+            events.warning(log, "indexes.unsynced", path=self._directory, error=error)
             return False
         return True
 

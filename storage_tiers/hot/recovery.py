@@ -23,6 +23,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from storage_tiers import events
 from storage_tiers.errors import StorageError
 from storage_tiers.files import Files
 from storage_tiers.hot import layout
@@ -142,7 +143,7 @@ def _load_clean(loaded: Loaded, now_ms: int) -> bool:
     try:
         newest.load_tail()
     except StorageError as error:
-        log.error("%s; recovering it although the last stop was clean", error)
+        events.error(log, "recovery.needed", path=newest.path, error=error)
         return False
     loaded.trusted_end = newest.end
     loaded.epochs.truncate_from_end(newest.end)
@@ -239,10 +240,9 @@ class _Recovery:
 
     def _say(self, text: str, *, lost: int) -> None:
         self._loaded.cuts.append(text)
-        if lost < self._recovery_point:
-            log.error("%s; offset %d was flushed: the disk lost or damaged it", text, lost)
-        else:
-            log.warning("%s", text)
+        # What was flushed and is not there any more the disk has lost or damaged.
+        say = events.error if lost < self._recovery_point else events.warning
+        say(log, "recovery.cut", what=text, offset=lost, was_flushed=lost < self._recovery_point)
 
 
 def remove_files(files: Files, segment: Segment) -> None:

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 
+from storage_tiers import events
 from storage_tiers.errors import CorruptRecord
 from storage_tiers.files import Files
 from storage_tiers.hot import layout
@@ -65,7 +66,7 @@ class Snapshots:
                     content = file.read()
             return ProducerStateManager.restore(content, now_ms=now_ms)
         except (FileNotFoundError, CorruptRecord) as error:
-            log.warning("%s: %s; replaying the log from an earlier one", self.path(offset), error)
+            events.warning(log, "producer_snapshot.unusable", path=self.path(offset), error=error)
             return None
 
 

@@ -142,8 +142,9 @@ def test_a_lost_log_waits_for_a_store_that_is_away(world: World, loss: Callable[
         world.node.kill()
     world.proxy.clear()
     world.proxy.always(answer(403, "AccessDenied"), path="manifests")
+    world.node.flags += ["--log-level", "DEBUG"]
     world.node.start()
-    until(lambda: "waits: " in world.node.output(), "the manifest was asked for")
+    until(lambda: "partition.waits" in world.node.output(), "the manifest was asked for")
     assert wire.produce(world.node.kafka, TOPIC, b"too early")[0] == wire.LEADER_NOT_AVAILABLE
 
     world.proxy.clear()
@@ -158,8 +159,9 @@ def test_the_sidecar_cannot_be_read_at_first(world: World) -> None:
     world.node.kill()
     shutil.rmtree(world.node.partition_dir(TOPIC))
     world.proxy.always(answer(403, "AccessDenied"), path=".idx")
+    world.node.flags += ["--log-level", "DEBUG"]
     world.node.start()
-    until(lambda: "waits: " in world.node.output(), "the sidecar was asked for")
+    until(lambda: "partition.waits" in world.node.output(), "the sidecar was asked for")
     assert wire.produce(world.node.kafka, TOPIC, b"too early")[0] == wire.LEADER_NOT_AVAILABLE
 
     world.proxy.clear()

@@ -216,7 +216,7 @@ async def test_it_ends_where_the_protocol_is_broken(tmp_path: Path, said: bytes)
     process, ours = start_alone(tmp_path)
     ours.sendall(said)
     assert await asyncio.to_thread(process.wait, 30) == 1
-    assert process.stderr is not None and b"do not understand each other" in process.stderr.read()
+    assert process.stderr is not None and b"tier_process.misunderstood" in process.stderr.read()
     ours.close()
 
 
