@@ -1,6 +1,6 @@
-"""What the tests start and `pip` does not bring: Kafka's jars and versitygw. `python -m tests.support.install_tools`.
+"""What the tests start and `pip` does not bring: Kafka's jars, kafkajs and versitygw. `python -m tests.support.install_tools`.
 
-Kafka's jars are needed. Without versitygw (no Go to be had) the S3 suites run on moto alone and say so.
+Kafka's jars and kafkajs are needed. Without versitygw (no Go to be had) the S3 suites run on moto alone and say so.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.support import kafka_jars
+from tests.support import kafka_jars, node_packages
 from tests.support.install_versitygw import install
 from tests.support.s3_servers import VERSITYGW
 
@@ -18,6 +18,11 @@ def main() -> int:
         kafka_jars.class_path()
     except (OSError, subprocess.SubprocessError) as error:
         print(f"Kafka's jars cannot be fetched from Maven Central: {error}", file=sys.stderr)
+        return 1
+    try:
+        node_packages.node_path()
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"kafkajs cannot be fetched from npm: {error}", file=sys.stderr)
         return 1
     problem = install(VERSITYGW)
     if problem is not None:

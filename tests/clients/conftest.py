@@ -1,0 +1,41 @@
+"""One node with a store, one Java and one Node.js for all tests of real clients; they run in one worker (xdist_group)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import kafka_jars, node_packages
+from tests.support.node import Node
+from tests.support.talker import Talker
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("clients"))
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with Node(tmp_path_factory.mktemp("clients")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def java() -> Iterator[Talker]:
+    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
+    with Talker(["java", *options, "-cp", kafka_jars.class_path(), str(HERE / "java" / "Driver.java")]) as talker:
+        yield talker
+
+
+@pytest.fixture(scope="session")
+def javascript() -> Iterator[Talker]:
+    environment = {**os.environ, "NODE_PATH": str(node_packages.node_path())}
+    with Talker(["node", str(HERE / "javascript" / "driver.js")], environment) as talker:
+        yield talker

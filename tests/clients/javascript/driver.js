@@ -1,0 +1,75 @@
+// kafkajs, asked in lines of JSON (tests/support/talker.py). Bytes travel as base64, null as null.
+const readline = require('readline')
+const { Kafka, CompressionTypes, CompressionCodecs, Partitioners, logLevel } = require('kafkajs')
+
+// kafkajs brings gzip; these are what its documentation tells users to add.
+CompressionCodecs[CompressionTypes.Snappy] = require('kafkajs-snappy')
+const lz4 = require('lz4-napi')
+CompressionCodecs[CompressionTypes.LZ4] = () => ({
+  compress: async encoder => lz4.compressFrame(encoder.buffer),
+  decompress: async buffer => lz4.decompressFrame(buffer),
+})
+const zstd = require('@bokuweb/zstd-wasm')
+const zstdReady = zstd.init()
+CompressionCodecs[CompressionTypes.ZSTD] = () => ({
+  compress: async encoder => zstdReady.then(() => Buffer.from(zstd.compress(encoder.buffer, 3))),
+  decompress: async buffer => zstdReady.then(() => Buffer.from(zstd.decompress(buffer))),
+})
+const CODECS = {
+  none: CompressionTypes.None,
+  gzip: CompressionTypes.GZIP,
+  snappy: CompressionTypes.Snappy,
+  lz4: CompressionTypes.LZ4,
+  zstd: CompressionTypes.ZSTD,
+}
+
+const bytes = text => (text === null ? null : Buffer.from(text, 'base64'))
+
+const message = record => {
+  const headers = {}
+  for (const [name, value] of record.headers) {
+    headers[name] = name in headers ? [].concat(headers[name], [bytes(value)]) : bytes(value)
+  }
+  return { key: bytes(record.key), value: bytes(record.value), headers, timestamp: String(record.timestamp), partition: 0 }
+}
+
+const client = question => new Kafka({ brokers: [question.bootstrap], logLevel: logLevel.NOTHING, retry: { retries: 3 } })
+
+const commands = {
+  produce: async question => {
+    const producer = client(question).producer({
+      idempotent: question.idempotent ?? false,
+      createPartitioner: Partitioners.DefaultPartitioner,
+    })
+    await producer.connect()
+    try {
+      const messages = question.records.map(message)
+      return await producer.send({ topic: question.topic, acks: -1, compression: CODECS[question.codec], messages })
+    } finally {
+      await producer.disconnect()
+    }
+  },
+  // Any method of its admin client.
+  admin: async question => {
+    const admin = client(question).admin()
+    await admin.connect()
+    try {
+      return (await admin[question.method](...(question.arguments ?? []))) ?? null
+    } finally {
+      await admin.disconnect()
+    }
+  },
+}
+
+;(async () => {
+  for await (const line of readline.createInterface({ input: process.stdin })) {
+    const question = JSON.parse(line)
+    let answer
+    try {
+      answer = { result: await commands[question.command](question) }
+    } catch (error) {
+      answer = { error: `${error.name}: ${error.type ?? ''} ${error.message}` }
+    }
+    process.stdout.write(JSON.stringify(answer) + '\n')
+  }
+})()

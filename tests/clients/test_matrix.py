@@ -1,0 +1,134 @@
+"""Every client reads what every other wrote, with every codec, from the local disk and from the bucket.
+
+One topic for each writer and codec. What lies on disk, decoded by the plain decoder, is what the writer was told, and
+what every reader finds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+
+from storage_tiers.records.batch import headers
+from storage_tiers.records.decoder import decode
+from tests.clients.readers import READERS, readers
+from tests.clients.samples import CODECS, COUNT, Record, records
+from tests.clients.writers import confluent, writers
+from tests.support.clients import TIERED, create, local_bytes, seal, until
+from tests.support.node import Node
+from tests.support.talker import Talker
+
+#: The first connection of kafka-python reads its messages' schemas in a way that Python is to drop.
+pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated", "ignore:open_text is deprecated")
+WRITERS = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "Java", "kafkajs")
+#: librdkafka takes a broker without FindCoordinator for one without lz4, and sends such batches as they are.
+UNCOMPRESSED = {("confluent-kafka", "lz4"), ("kcat", "lz4")}
+KEPT = {**TIERED, "local.retention.ms": "-1"}
+
+
+def topic_of(writer: str, codec: str) -> str:
+    return f"{writer}-{codec}"
+
+
+TOPICS = [topic_of(writer, codec) for writer in WRITERS for codec in CODECS]
+
+
+@pytest.fixture(scope="module")
+def told(node: Node, java: Talker, javascript: Talker) -> dict[str, list[Record]]:
+    """What each topic's writer was told to write, all of it written."""
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    for created in admin.create_topics([NewTopic(topic, 1, 1, config=KEPT) for topic in TOPICS]).values():
+        created.result(30)
+    made = {}
+    for writer, (write, sample) in writers(java, javascript).items():
+        for codec in CODECS:
+            write(node.kafka, topic_of(writer, codec), codec, sample)
+            made[topic_of(writer, codec)] = list(sample)
+    return made
+
+
+@pytest.fixture(scope="module")
+def on_disk(node: Node, told: dict[str, list[Record]]) -> dict[str, list[Record]]:
+    return {topic: stored(node, topic) for topic in told}
+
+
+@pytest.fixture(scope="module")
+def evicted(node: Node, on_disk: dict[str, list[Record]]) -> Iterator[None]:
+    """No local copy is left of any of it."""
+    change = ConfigEntry("local.retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[change]) for topic in on_disk]
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    for altered in admin.incremental_alter_configs(resources).values():
+        altered.result(30)
+    for topic in on_disk:
+        seal(node, topic)
+    until(lambda: not any(local_bytes(node, topic, 1) for topic in on_disk), "local segments are evicted")
+    yield
+
+
+def log(node: Node, topic: str) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(node.partition_dir(topic).glob("*.log")))
+
+
+def stored(node: Node, topic: str) -> list[Record]:
+    found = decode(log(node, topic))
+    return [Record(each.key, each.value, each.headers, each.timestamp) for each in found]
+
+
+def seen_by(reader: str, found: dict[str, list[Record]]) -> dict[str, list[Record]]:
+    """kcat prints a header's value up to its first zero byte."""
+    if reader != "kcat":
+        return found
+    return {
+        topic: [
+            each._replace(headers=tuple((n, v and v.partition(b"\0")[0]) for n, v in each.headers)) for each in records
+        ]
+        for topic, records in found.items()
+    }
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("writer", WRITERS)
+def test_what_it_was_told_is_on_disk_in_the_codec_it_was_told(
+    node: Node, told: dict[str, list[Record]], on_disk: dict[str, list[Record]], writer: str, codec: str
+) -> None:
+    topic = topic_of(writer, codec)
+    assert len(told[topic]) == COUNT
+    assert [each[:3] for each in on_disk[topic]] == [each[:3] for each in told[topic]]
+    now = int(time.time() * 1000)
+    for found, wanted in zip(on_disk[topic], told[topic], strict=True):
+        assert found.timestamp == wanted.timestamp if wanted.timestamp >= 0 else now - 600_000 < found.timestamp <= now
+    expected = "none" if (writer, codec) in UNCOMPRESSED else codec
+    batches = [header for _, header in headers(log(node, topic))]
+    assert {header.codec.name.lower() for header in batches} == {expected}
+    assert any(header.count > 1 for header in batches)
+
+
+def test_a_topic_stores_lz4_whatever_its_producers_send(node: Node) -> None:
+    create(node, "stored-as-lz4", 1, {**KEPT, "compression.type": "lz4"})
+    confluent(node.kafka, "stored-as-lz4", "lz4", records())
+    assert {header.codec.name for _, header in headers(log(node, "stored-as-lz4"))} == {"LZ4"}
+    assert stored(node, "stored-as-lz4") == list(records())
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_reads_what_all_wrote(node: Node, java: Talker, on_disk: dict[str, list[Record]], reader: str) -> None:
+    assert readers(java)[reader](node.kafka, dict.fromkeys(TOPICS, (0, COUNT))) == seen_by(reader, on_disk)
+
+
+@pytest.mark.usefixtures("evicted")
+@pytest.mark.parametrize("reader", READERS)
+def test_reads_it_from_the_bucket(node: Node, java: Talker, on_disk: dict[str, list[Record]], reader: str) -> None:
+    assert readers(java)[reader](node.kafka, dict.fromkeys(TOPICS, (0, COUNT))) == seen_by(reader, on_disk)
+
+
+@pytest.mark.usefixtures("evicted")
+@pytest.mark.parametrize("reader", READERS)
+def test_begins_inside_a_batch(node: Node, java: Talker, on_disk: dict[str, list[Record]], reader: str) -> None:
+    middle = {topic: (COUNT // 2 + place % 5, COUNT - place % 3) for place, topic in enumerate(TOPICS)}
+    found = readers(java)[reader](node.kafka, middle)
+    wanted = {topic: on_disk[topic][first:end] for topic, (first, end) in middle.items()}
+    assert found == seen_by(reader, wanted)
