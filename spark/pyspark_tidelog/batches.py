@@ -2,7 +2,7 @@
 
 Invariants: a piece's batches fill its bytes exactly and lie in its offsets, in order; if its entry says that no offset of
 it is missing, neither is one in the batches; a piece that is a whole entry holds as many records as the entry says.
-Anything else is TierCorrupt. Batches beyond a chunk are put together; how large one is, its own header says.
+Anything else is TierCorrupt. Batches over two chunks are put together; how large one is, its own header says.
 """
 
 from __future__ import annotations
@@ -48,28 +48,39 @@ class Run(NamedTuple):
 def runs(piece: Piece, chunks: Iterator[memoryview]) -> Iterator[Run]:
     """The piece's batches as they arrive. TierCorrupt if they are not all there."""
     check = _Check(piece)
-    waiting: list[memoryview] = []
-    size = 0
-    needed = HEADER_BYTES
+    begun = bytearray()  # a batch that goes on in the next chunk: the only bytes that are copied
     for chunk in chunks:
-        waiting.append(chunk)
-        size += len(chunk)
-        if size < needed:
-            continue
-        data = waiting[0] if len(waiting) == 1 else memoryview(b"".join(waiting))
-        found, stopped, stop = scan_batches(data, 0, size)
-        if stop not in (WHOLE, PARTIAL):
-            raise check.bad(f"no batch begins {size - stopped} bytes before byte {check.bytes + size}")
+        if begun:
+            taken = _continued(begun, chunk, check)
+            if _lacking(begun, check):
+                continue
+            yield check.run(memoryview(begun), check.scanned(memoryview(begun))[0])
+            begun, chunk = bytearray(), chunk[taken:]
+        found, stopped = check.scanned(chunk)
         if found:
-            run = Run(data[:stopped], [Batch(*batch) for batch in found])
-            check.add(run)
-            yield run
-        rest = data[stopped:]
-        waiting, size = [rest], len(rest)
-        needed = read_header(rest).size if size >= HEADER_BYTES else HEADER_BYTES
-    if size:
-        raise check.bad(f"its last {size} bytes are no whole batch")
+            yield check.run(chunk[:stopped], found)
+        begun += chunk[stopped:]
+    if begun:
+        raise check.bad(f"its last {len(begun)} bytes are no whole batch")
     check.ended()
+
+
+def _continued(begun: bytearray, chunk: memoryview, check: _Check) -> int:
+    """Adds what the batch lacks, or all of the chunk. How many bytes that were."""
+    taken = 0
+    while taken < len(chunk) and (lacking := _lacking(begun, check)):
+        more = chunk[taken : taken + lacking]
+        begun += more
+        taken += len(more)
+    return taken
+
+
+def _lacking(begun: bytearray, check: _Check) -> int:
+    """Bytes up to the end of its header, then to the batch's."""
+    if len(begun) < HEADER_BYTES:
+        return HEADER_BYTES - len(begun)
+    check.scanned(memoryview(begun))  # a header that can be believed
+    return read_header(begun).size - len(begun)
 
 
 class _Check:
@@ -81,7 +92,7 @@ class _Check:
         self._dense = entry.records == entry.end - entry.base
         self._next = piece.base
         self._records = 0
-        self.bytes = piece.first_byte
+        self._bytes = piece.first_byte
 
     def bad(self, fault: str) -> TierCorrupt:
         piece = self._piece
@@ -89,7 +100,16 @@ class _Check:
             f"{piece.entry.key}, offsets [{piece.base}, {piece.end}): {fault}; run `tidelog fsck`, nothing is read of it"
         )
 
-    def add(self, run: Run) -> None:
+    def scanned(self, data: memoryview) -> tuple[list[Batch], int]:
+        """The whole batches that the next bytes begin with, and where they end. TierCorrupt where no batch can begin."""
+        found, stopped, stop = scan_batches(data, 0, len(data))
+        if stop not in (WHOLE, PARTIAL):
+            raise self.bad(f"no batch begins at byte {self._bytes + stopped}")
+        return [Batch(*batch) for batch in found], stopped
+
+    def run(self, data: memoryview, batches: list[Batch]) -> Run:
+        """The next bytes, which are these batches."""
+        run = Run(data, batches)
         for batch in run.batches:
             if not self._next <= batch.base_offset < batch.next_offset <= self._piece.end:
                 raise self.bad(f"a batch of offsets [{batch.base_offset}, {batch.next_offset}) follows {self._next}")
@@ -97,7 +117,8 @@ class _Check:
                 raise self.bad(f"offsets [{self._next}, {batch.base_offset}) are missing")
             self._next = batch.next_offset
             self._records += _COUNT.unpack_from(run.data, batch.position + RECORDS_COUNT)[0]
-        self.bytes += len(run.data)
+        self._bytes += len(data)
+        return run
 
     def ended(self) -> None:
         if self._dense and self._next != self._piece.end:
