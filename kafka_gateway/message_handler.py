@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpc_api.contract.node import NodeCore
+from kafka_gateway.client import Client
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.hot_parse import body_start
@@ -35,6 +36,7 @@ class Call:
     messages: Messages
     options: Options
     client_id: str
+    client: Client
 
     def make(self, kind: str, /, **values: Any) -> Any:
         return self.messages.make(kind, **values)
@@ -65,7 +67,7 @@ class MessageHandler:
         messages = messages_of(self._schema, version)
         body = body_start(data, start, end, version >= self._flexible_from)
         request = messages.read(bytes(view[body:end]))
-        call = Call(self._core, messages, self._options, client_id_of(data, start))
+        call = Call(self._core, messages, self._options, client_id_of(data, start), self._options.asking.client)
         try:
             answer = self._serve(request, call)
             if inspect.iscoroutine(answer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kafka_gateway.client import Asking
 from kafka_gateway.telemetry import Telemetry
 from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
 
@@ -19,5 +20,7 @@ class Options:
     described_partitions: int = 2000
     clock: Clock = field(default_factory=SystemClock)
     rng: Rng = field(default_factory=SystemRng)
+    #: Whose request is being started.
+    asking: Asking = field(default_factory=Asking)
     #: Who pushes metrics (KIP-714); without a receiver nobody is told to.
     telemetry: Telemetry = field(default_factory=lambda: Telemetry(None, max_bytes=TELEMETRY_MAX_BYTES))

@@ -75,7 +75,7 @@ def _produce(core: NodeCore, options: Options) -> Handler:
 
 
 def _api_versions(core: NodeCore, options: Options) -> Handler:
-    return ApiVersionsHandler(core, options.telemetry, {api.key: (api.lowest, api.highest) for api in APIS})
+    return ApiVersionsHandler(core, options, {api.key: (api.lowest, api.highest) for api in APIS})
 
 
 #: key, name, lowest and highest advertised, first flexible version, handler

@@ -78,6 +78,7 @@ class GatewayServer:
             api.key: (api.served_from, api.highest, self._handlers[api.key].handle, self.meters[api.name])
             for api in by_key(apis).values()
         }
+        self._asking = settings.options.asking
         self._scratch = bytearray(RECEIVE_BUFFER)
         self._epoll = select.epoll()
         self._sessions: dict[int, Session] = {}
@@ -255,6 +256,7 @@ class GatewayServer:
 
     def _take_requests(self, session: Session) -> None:
         connection = session.connection
+        self._asking.client = session.client
         try:
             started = connection.take(self._apis, REQUESTS_A_TURN, self._otherwise, session, SECONDS, self._began)
             if started == REQUESTS_A_TURN:
@@ -511,6 +513,8 @@ class GatewayServer:
             future.cancel()
         session.pending.clear()
         session.connection.abandon()
+        if session.client.left is not None:
+            session.client.left()
         self._held_bytes -= session.held_bytes
         session.socket.close()
         self._admission.leave(session.address[0])

@@ -8,6 +8,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
+from kafka_gateway.client import Client
 from kafka_gateway.connection import Connection, Slot
 
 #: What the epoll watches while requests are wanted.
@@ -21,6 +22,7 @@ class Session:
     __slots__ = (
         "address",
         "by_loop",
+        "client",
         "closed",
         "connection",
         "ending",
@@ -36,6 +38,7 @@ class Session:
     def __init__(self, sock: socket.socket, address: tuple[str, int], connection: Connection, now: float) -> None:
         self.socket = sock
         self.address = address
+        self.client = Client(*address[:2])
         self.fd = sock.fileno()
         self.connection = connection
         self.events = READ

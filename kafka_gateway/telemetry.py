@@ -1,33 +1,37 @@
 """Clients that push their metrics (KIP-714): who may push what, and when. The node hands what comes to a receiver.
 
-Pure but for the receiver: time and chance are arguments. A client's instance is known by the id that it was given, and of
-the last INSTANCES that were heard of. Checks and their order are Kafka 4.2's (ClientMetricsManager), except that Kafka
-forgets an instance when its connection closes; here a client that comes back is the same one, and is not held back.
+Pure but for the receiver: time is an argument. Checks, their order and their oddities are Kafka 4.2's
+(ClientMetricsManager, ClientMetricsInstance); tests/differential holds the two together. An instance is forgotten when its
+connection closes, when nothing was heard of it for three intervals, and when there are more than INSTANCES.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import zlib
 from base64 import urlsafe_b64encode
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from kafka_gateway.client import Client
 from kafka_gateway.errors import ErrorCode
 from storage_tiers.errors import CorruptRecord, InvalidRecord, RecordTooLarge
 from storage_tiers.records.codecs import Codec, decompress
 
 #: Client instances that are remembered. Kafka: ClientMetricsManager.CACHE_MAX_SIZE.
 INSTANCES = 16_384
+#: The least time for which one is. Kafka: ClientMetricsManager.DEFAULT_CACHE_EXPIRY_MS.
+EXPIRY_MS = 60_000
 DEFAULT_INTERVAL_MS = 300_000
 EVERYTHING = "*"
 #: In Kafka's order of preference: zstd, lz4, gzip, snappy. None at all is taken too.
 ACCEPTED_CODECS = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
 #: What a push may inflate to, as a multiple of `telemetry.max.bytes`.
 INFLATION = 16
-
-NOBODY = bytes(16)
+#: Kafka: Uuid.RESERVED.
+RESERVED = (bytes(16), bytes(15) + b"\1")
 
 
 class PushedMetrics(NamedTuple):
@@ -55,25 +59,66 @@ class Subscription(NamedTuple):
     interval_ms: int
     match: Sequence[tuple[str, str]]
 
-    def fits(self, client: dict[str, str]) -> bool:
-        return all(re.fullmatch(pattern, client.get(what, "")) for what, pattern in self.match)
+    def fits(self, known: Mapping[str, str]) -> bool:
+        return all(re.fullmatch(pattern, known.get(what, "")) for what, pattern in self.match)
+
+
+class Asker(NamedTuple):
+    """One request's client: the instance that it says it is, and what its connection knows of it."""
+
+    instance_id: bytes
+    client_id: str
+    client: Client
+
+    def known(self) -> dict[str, str]:
+        """What a subscription's `match` can name."""
+        return {
+            "client_instance_id": uuid_text(self.instance_id),
+            "client_id": self.client_id,
+            "client_software_name": self.client.software_name,
+            "client_software_version": self.client.software_version,
+            "client_source_address": self.client.host,
+            "client_source_port": str(self.client.port),
+        }
 
 
 class Subscribed(NamedTuple):
-    instance_id: bytes
     subscription_id: int
     interval_ms: int
     metrics: Sequence[str]
 
 
 class _Instance:
-    __slots__ = ("interval_ms", "pushed_ms", "subscription_id")
+    """Times are those of the last request that was not too early."""
 
-    def __init__(self, subscription_id: int, interval_ms: int) -> None:
-        self.subscription_id = subscription_id
-        self.interval_ms = interval_ms
-        #: Of the last push since it asked for its subscription; None before it.
+    __slots__ = ("asked_ms", "error", "heard_ms", "pushed_ms", "subscribed", "subscriptions", "terminating")
+
+    def __init__(self, subscribed: Subscribed, subscriptions: Sequence[Subscription]) -> None:
+        self.subscribed = subscribed
+        self.subscriptions = subscriptions
+        self.asked_ms: float | None = None
         self.pushed_ms: float | None = None
+        self.heard_ms = 0.0
+        self.error = ErrorCode.NONE
+        self.terminating = False
+
+    def may_ask(self, now_ms: float) -> bool:
+        times = [each for each in (self.asked_ms, self.pushed_ms) if each is not None]
+        if times and now_ms - max(times) < self.subscribed.interval_ms:
+            return False
+        self.asked_ms = now_ms
+        return True
+
+    def may_push(self, now_ms: float) -> bool:
+        """At once where it asked since its last push: clients begin at a random moment of the interval."""
+        asked = self.asked_ms is not None and (self.pushed_ms is None or self.asked_ms > self.pushed_ms)
+        if not asked and self.pushed_ms is not None and now_ms - self.pushed_ms < self.subscribed.interval_ms:
+            return False
+        self.pushed_ms = now_ms
+        return True
+
+    def is_stale(self, now_ms: float) -> bool:
+        return now_ms - self.heard_ms >= max(EXPIRY_MS, 3 * self.subscribed.interval_ms)
 
 
 class Telemetry:
@@ -90,22 +135,19 @@ class Telemetry:
     def enabled(self) -> bool:
         return self._receiver is not None and self._receiver.enabled
 
-    def subscribe(self, instance_id: bytes, client_id: str, subscriptions: Sequence[Subscription]) -> Subscribed:
-        """What this client is to push, from now on; `instance_id` is its own or a fresh one."""
-        client = {"client_id": client_id, "client_instance_id": uuid_text(instance_id)}
-        fitting = [each for each in subscriptions if each.metrics and each.fits(client)]
-        names = dict.fromkeys(name for each in fitting for name in each.metrics)
-        metrics = (EVERYTHING,) if EVERYTHING in names else tuple(names)
-        interval = min((each.interval_ms for each in fitting), default=DEFAULT_INTERVAL_MS)
-        number = zlib.crc32("\0".join((*sorted(metrics), str(interval))).encode() + instance_id)
-        number -= (number & 0x80000000) << 1
-        self._remember(instance_id, _Instance(number, interval))
-        return Subscribed(instance_id, number, interval, metrics)
+    def subscribe(self, asker: Asker, subscriptions: Sequence[Subscription], now_ms: float) -> Subscribed | None:
+        """What this client is to push from now on; None if it asks too early."""
+        instance = self._instance(asker, subscriptions, now_ms)
+        again = instance.error in (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        if not instance.may_ask(now_ms) and not again:
+            return None
+        instance.error = ErrorCode.NONE
+        return instance.subscribed
 
     def push(
         self,
-        instance_id: bytes,
-        client_id: str,
+        asker: Asker,
+        subscriptions: Sequence[Subscription],
         subscription_id: int,
         codec: int,
         metrics: bytes,
@@ -114,36 +156,63 @@ class Telemetry:
         now_ms: float,
     ) -> int:
         """The error code. A last push, before a client ends, may come early."""
-        if instance_id == NOBODY:
+        if asker.instance_id in RESERVED:
             return ErrorCode.INVALID_REQUEST
-        known = self._instances.get(instance_id)
-        if known is None:
-            return ErrorCode.UNKNOWN_SUBSCRIPTION_ID
-        if known.pushed_ms is not None and now_ms - known.pushed_ms < known.interval_ms and not terminating:
+        instance = self._instance(asker, subscriptions, now_ms)
+        instance.error = self._refusal(instance, subscription_id, codec, metrics, terminating, now_ms)
+        instance.terminating = terminating
+        if instance.error == ErrorCode.NONE and metrics:
+            instance.error = self._receive(asker, codec, metrics, terminating)
+        return instance.error
+
+    def _refusal(
+        self, instance: _Instance, subscription_id: int, codec: int, metrics: bytes, terminating: bool, now_ms: float
+    ) -> ErrorCode:
+        if instance.terminating:
+            return ErrorCode.INVALID_REQUEST
+        if not instance.may_push(now_ms) and not terminating:
             return ErrorCode.THROTTLING_QUOTA_EXCEEDED
-        known.pushed_ms = now_ms
-        if subscription_id != known.subscription_id:
+        if subscription_id != instance.subscribed.subscription_id:
             return ErrorCode.UNKNOWN_SUBSCRIPTION_ID
         if codec != Codec.NONE and codec not in ACCEPTED_CODECS:
             return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-        if len(metrics) > self.max_bytes:
-            return ErrorCode.TELEMETRY_TOO_LARGE
-        if terminating:
-            del self._instances[instance_id]
-        if not metrics or self._receiver is None or not self._receiver.enabled:
-            return ErrorCode.NONE
+        return ErrorCode.TELEMETRY_TOO_LARGE if len(metrics) > self.max_bytes else ErrorCode.NONE
+
+    def _receive(self, asker: Asker, codec: int, metrics: bytes, terminating: bool) -> ErrorCode:
         try:
             otlp = bytes(decompress(Codec(codec), metrics, max_bytes=INFLATION * self.max_bytes))
-            self._receiver.receive(PushedMetrics(instance_id, client_id, otlp, terminating))
+            if self._receiver is not None and self._receiver.enabled:
+                self._receiver.receive(PushedMetrics(asker.instance_id, asker.client_id, otlp, terminating))
         except (CorruptRecord, RecordTooLarge, InvalidRecord):
             return ErrorCode.INVALID_RECORD
         return ErrorCode.NONE
 
-    def _remember(self, instance_id: bytes, instance: _Instance) -> None:
-        self._instances[instance_id] = instance
-        self._instances.move_to_end(instance_id)
-        if len(self._instances) > self._most:
-            self._instances.popitem(last=False)
+    # --- instances ----------------------------------------------------------------------------------------------------
+    def _instance(self, asker: Asker, subscriptions: Sequence[Subscription], now_ms: float) -> _Instance:
+        """The one that is known, or a new one: also where subscriptions have changed, so that it may ask at once."""
+        instance = self._instances.get(asker.instance_id)
+        if instance is None or instance.subscriptions != subscriptions or instance.is_stale(now_ms):
+            instance = _Instance(_subscribed(asker, subscriptions), subscriptions)
+            self._instances[asker.instance_id] = instance
+            asker.client.left = functools.partial(self._forget, asker.instance_id)
+            if len(self._instances) > self._most:
+                self._instances.popitem(last=False)
+        self._instances.move_to_end(asker.instance_id)
+        instance.heard_ms = now_ms
+        return instance
+
+    def _forget(self, instance_id: bytes) -> None:
+        self._instances.pop(instance_id, None)
+
+
+def _subscribed(asker: Asker, subscriptions: Sequence[Subscription]) -> Subscribed:
+    known = asker.known()
+    fitting = [each for each in subscriptions if each.fits(known)]
+    names = dict.fromkeys(name for each in fitting for name in each.metrics)
+    metrics = (EVERYTHING,) if EVERYTHING in names else tuple(names)
+    interval = min((DEFAULT_INTERVAL_MS, *(each.interval_ms for each in fitting)))
+    number = zlib.crc32("\0".join((*sorted(metrics), str(interval))).encode() + asker.instance_id)
+    return Subscribed(number - ((number & 0x80000000) << 1), interval, metrics)
 
 
 def uuid_text(instance_id: bytes) -> str:

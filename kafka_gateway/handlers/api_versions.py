@@ -17,8 +17,8 @@ from kafka_gateway.errors import ErrorCode
 from kafka_gateway.features import FEATURES
 from kafka_gateway.hot_parse import body_start
 from kafka_gateway.messages import Messages, messages_of
+from kafka_gateway.options import Options
 from kafka_gateway.reply import Reply
-from kafka_gateway.telemetry import Telemetry
 
 KEY = 18
 #: Advertised only where something receives what clients would push (KIP-714).
@@ -30,9 +30,9 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 class ApiVersionsHandler:
     """`ranges`: api key -> (lowest, highest) advertised."""
 
-    def __init__(self, core: NodeCore, telemetry: Telemetry, ranges: Mapping[int, tuple[int, int]]) -> None:
+    def __init__(self, core: NodeCore, options: Options, ranges: Mapping[int, tuple[int, int]]) -> None:
         self._core = core
-        self._telemetry = telemetry
+        self._options = options
         self._ranges = ranges
 
     def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
@@ -41,6 +41,9 @@ class ApiVersionsHandler:
         named = (getattr(request, "client_software_name", "-"), getattr(request, "client_software_version", "-"))
         if version >= 3 and not all(_SOFTWARE.fullmatch(name) for name in named):
             return (messages.respond(correlation, error_code=ErrorCode.INVALID_REQUEST, api_keys=()),)
+        if version >= 3:
+            client = self._options.asking.client
+            client.software_name, client.software_version = named
         return self._respond(version, correlation, 0, self._ranges)
 
     def unsupported(self, correlation: int) -> Sequence[Piece]:
@@ -54,7 +57,7 @@ class ApiVersionsHandler:
         keys: tuple[Any, ...] = tuple(
             messages.make("ApiVersion", api_key=key, min_version=low, max_version=high)
             for key, (low, high) in ranges.items()
-            if key not in TELEMETRY_KEYS or self._telemetry.enabled
+            if key not in TELEMETRY_KEYS or self._options.telemetry.enabled
         )
         features = _features(messages, self._core) if version >= 3 else {}
         return (messages.respond(correlation, error_code=code, api_keys=keys, **features),)

@@ -10,9 +10,10 @@ import datetime
 from typing import Any
 
 from grpc_api.contract.topics import Resource, ResourceKind
+from kafka_gateway.errors import ErrorCode
 from kafka_gateway.message_handler import Call, Fields
 from kafka_gateway.messages import to_uuid
-from kafka_gateway.telemetry import ACCEPTED_CODECS, Subscription
+from kafka_gateway.telemetry import ACCEPTED_CODECS, Asker, Subscription
 from storage_tiers.types import TopicId
 
 
@@ -20,10 +21,14 @@ async def serve(request: Any, call: Call) -> Fields:
     telemetry = call.options.telemetry
     given = request.client_instance_id
     instance_id = call.options.rng.token(16) if given is None else given.bytes
-    subscribed = telemetry.subscribe(instance_id, call.client_id, await _subscriptions(call))
+    subscriptions = await subscriptions_of(call)
+    asker = Asker(instance_id, call.client_id, call.client)
+    subscribed = telemetry.subscribe(asker, subscriptions, call.options.clock.monotonic() * 1000)
+    if subscribed is None:
+        return refuse(request, call, ErrorCode.THROTTLING_QUOTA_EXCEEDED, "")
     return {
         "error_code": 0,
-        "client_instance_id": to_uuid(TopicId(subscribed.instance_id)),
+        "client_instance_id": to_uuid(TopicId(instance_id)),
         "subscription_id": subscribed.subscription_id,
         "accepted_compression_types": tuple(int(codec) for codec in ACCEPTED_CODECS),
         "push_interval": datetime.timedelta(milliseconds=subscribed.interval_ms),
@@ -36,7 +41,7 @@ async def serve(request: Any, call: Call) -> Fields:
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {
         "error_code": code,
-        "client_instance_id": request.client_instance_id,
+        "client_instance_id": None,
         "subscription_id": 0,
         "push_interval": datetime.timedelta(0),
         "telemetry_max_bytes": 0,
@@ -44,12 +49,13 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     }
 
 
-async def _subscriptions(call: Call) -> list[Subscription]:
+async def subscriptions_of(call: Call) -> list[Subscription]:
     found = []
     for name in call.core.node.client_metrics():
         resource = Resource(ResourceKind.CLIENT_METRICS, name)
         values = {entry.name: entry.value or "" for entry in await call.core.configs.describe_configs(resource)}
-        match = [(what.strip(), pattern) for what, _, pattern in (m.partition("=") for m in _items(values["match"]))]
+        pairs = (item.partition("=") for item in _items(values["match"]))
+        match = [(what.strip(), pattern.strip()) for what, _, pattern in pairs]
         found.append(Subscription(_items(values["metrics"]), int(values["interval.ms"]), match))
     return found
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from kafka_gateway.handlers.get_telemetry_subscriptions import subscriptions_of
 from kafka_gateway.message_handler import Call, Fields
-from kafka_gateway.telemetry import NOBODY
+from kafka_gateway.telemetry import RESERVED, Asker
 
 
-def serve(request: Any, call: Call) -> Fields:
+async def serve(request: Any, call: Call) -> Fields:
+    given = request.client_instance_id
     code = call.options.telemetry.push(
-        NOBODY if request.client_instance_id is None else request.client_instance_id.bytes,
-        call.client_id,
+        Asker(RESERVED[0] if given is None else given.bytes, call.client_id, call.client),
+        await subscriptions_of(call),
         request.subscription_id,
         request.compression_type,
         bytes(request.metrics),

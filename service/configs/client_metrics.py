@@ -1,13 +1,12 @@
 """Subscriptions to clients' metrics (KIP-714) as configs of the resource "client metrics": which metrics, how often, of whom.
 
-A subscription exists as soon as one of its configs is set. Wording follows Kafka 4.2. One difference: `match` takes what
-this node knows of a client, its ids; patterns of its software or its address are refused instead of never matching.
+A subscription exists as soon as one of its configs is set. Wording follows Kafka 4.2.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from grpc_api.contract.topics import (
     AlterOp,
@@ -26,7 +25,15 @@ from storage_tiers.errors import InvalidConfig, InvalidRequest
 
 INTERVAL, MATCH, METRICS = "interval.ms", "match", "metrics"
 SHORTEST_MS, LONGEST_MS = 100, 3_600_000
-KNOWN_OF_CLIENTS = ("client_id", "client_instance_id")
+#: Kafka: ClientMetricsConfigs.ALLOWED_MATCH_PARAMS
+KNOWN_OF_CLIENTS = (
+    "client_instance_id",
+    "client_id",
+    "client_software_name",
+    "client_software_version",
+    "client_source_address",
+    "client_source_port",
+)
 _KINDS = {INTERVAL: ConfigKind.INT, MATCH: ConfigKind.LIST, METRICS: ConfigKind.LIST}
 _DEFAULTS = {INTERVAL: "300000", MATCH: "", METRICS: ""}
 _DOCUMENTATION = {
@@ -46,6 +53,8 @@ def describe(image: MetadataImage, name: str, keys: Sequence[str] | None = None)
         if keys is not None and key not in keys:
             continue
         value = own.get(key, default)
+        if _KINDS[key] is ConfigKind.LIST:
+            value = ",".join(split_list(value))
         source = ConfigSource.CLIENT_METRICS if key in own else ConfigSource.DEFAULT
         synonyms = (ConfigSynonym(key, value, source),) if key in own else ()
         entries.append(
@@ -67,7 +76,7 @@ def alter(
     for alteration in alterations:
         if alteration.name not in _KINDS:
             raise InvalidRequest(f"Unknown client metrics configuration: {alteration.name}")
-        new[alteration.name] = _altered(old, alteration)
+        new[alteration.name] = _altered(alteration)
     for name, text in new.items():
         if text is not None:
             _check(name, text)
@@ -78,7 +87,7 @@ def alter(
     )
 
 
-def _altered(old: Mapping[str, str], alteration: ConfigAlteration) -> str | None:
+def _altered(alteration: ConfigAlteration) -> str | None:
     name, op, text = alteration
     if op is AlterOp.DELETE:
         return None
@@ -86,12 +95,8 @@ def _altered(old: Mapping[str, str], alteration: ConfigAlteration) -> str | None
         raise InvalidRequest(f"Null value not supported for : {name}")
     if op is AlterOp.SET:
         return text
-    if _KINDS[name] is not ConfigKind.LIST:
-        raise InvalidConfig(f"Can't {op.name} to key {name} because its type is not LIST.")
-    items, given = split_list(old.get(name, "")), split_list(text)
-    if op is AlterOp.SUBTRACT:
-        return ",".join(item for item in items if item not in given)
-    return ",".join((*items, *(item for item in given if item not in items)))
+    # Kafka's tools set and delete only, and its controller takes nothing else here, lists or not.
+    raise InvalidConfig(f"Can't {op.name} to key {name} because its type is not LIST.")
 
 
 def _check(name: str, text: str) -> None:
@@ -101,12 +106,18 @@ def _check(name: str, text: str) -> None:
             f"Invalid value {text} for {INTERVAL}, interval must be between {SHORTEST_MS} and {LONGEST_MS} (1 hour)"
         )
     for pattern in split_list(text) if name == MATCH else ():
-        what, equals, expression = pattern.partition("=")
-        try:
-            re.compile(expression)
-        except re.error:
-            equals = ""
-        if what.strip() not in KNOWN_OF_CLIENTS or not equals:
-            raise InvalidConfig(
-                f"Illegal client matching pattern: {pattern} (clients are known by {' and '.join(KNOWN_OF_CLIENTS)})"
-            )
+        if not _is_match(pattern):
+            known = ", ".join(KNOWN_OF_CLIENTS)
+            raise InvalidConfig(f"Illegal client matching pattern: {pattern} (it is NAME=REGEX, NAME one of {known})")
+
+
+def _is_match(pattern: str) -> bool:
+    """As Kafka splits it: one equals sign with something behind."""
+    what, _, expression = pattern.partition("=")
+    if what.strip() not in KNOWN_OF_CLIENTS or not expression or "=" in expression.rstrip("="):
+        return False
+    try:
+        re.compile(expression.strip())
+    except re.error:
+        return False
+    return True

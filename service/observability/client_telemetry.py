@@ -1,10 +1,11 @@
-"""The reporter of clients' metrics (KIP-714) that `metric.reporters` can name: one line in the log a push.
+"""The reporter of clients' metrics (KIP-714) that `metric.reporters` can name: a push is written to the log.
 
     tidelog.ClientTelemetryLog
 
-A line is JSON: the client, its instance, and each metric with its newest value; a metric with attributes stands once for
-each set of them. What is read is as much of OpenTelemetry's MetricsData v1 as clients send: gauges and sums. Other kinds
-(histograms) are counted, not shown. https://github.com/open-telemetry/opentelemetry-proto, metrics/v1/metrics.proto
+A line is JSON: the client, its instance, and metrics with their newest value; a metric with attributes stands once for
+each set of them. A push takes as many lines as it needs, for a line of a log has a bound. What is read is as much of
+OpenTelemetry's MetricsData v1 as clients send: gauges and sums. Other kinds (histograms) are counted, not shown.
+https://github.com/open-telemetry/opentelemetry-proto, metrics/v1/metrics.proto
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from kafka_gateway.telemetry import PushedMetrics, uuid_text
 from storage_tiers.errors import InvalidRecord
 
 NAME = "tidelog.ClientTelemetryLog"
-#: Metrics in one line; how many more there were is said.
+#: Metrics of one push that are written; how many more there were is said.
 SHOWN = 500
+#: Characters of one line's metrics, about.
+LINE_CHARACTERS = 1_400
 
 log = logging.getLogger("tidelog.client.metrics")
 
@@ -41,15 +44,29 @@ class ClientTelemetryLog:
     def receive(self, pushed: PushedMetrics) -> None:
         values, others = metrics_of(pushed.otlp)
         self.pushes += 1
-        shown = dict(list(values.items())[:SHOWN])
-        line: dict[str, object] = {
-            "client_id": pushed.client_id,
-            "client_instance_id": uuid_text(pushed.instance_id),
-            "terminating": pushed.terminating,
-            "metrics": shown,
-            "not_shown": len(values) - len(shown) + others,
-        }
-        log.info("client metrics %s", json.dumps(line, ensure_ascii=False))
+        for shown in _lines(list(values.items())[:SHOWN]):
+            line: dict[str, object] = {
+                "client_id": pushed.client_id,
+                "client_instance_id": uuid_text(pushed.instance_id),
+                "terminating": pushed.terminating,
+                "metrics": shown,
+                "not_shown": max(len(values) - SHOWN, 0) + others,
+            }
+            log.info("client metrics %s", json.dumps(line, ensure_ascii=False))
+
+
+def _lines(metrics: list[tuple[str, float | int]]) -> Iterator[dict[str, float | int]]:
+    """In turn, what one line shows; one line with nothing where there is nothing."""
+    line: dict[str, float | int] = {}
+    characters = 0
+    for name, value in metrics:
+        size = len(name) + 24
+        if line and characters + size > LINE_CHARACTERS:
+            yield line
+            line, characters = {}, 0
+        line[name] = value
+        characters += size
+    yield line
 
 
 def metrics_of(otlp: bytes) -> tuple[dict[str, float | int], int]:
@@ -110,6 +127,8 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
     while at < len(data):
         tag, at = _varint(data, at)
         wire = tag & 7
+        if not tag >> 3:
+            raise ValueError("a field of number 0")
         if wire == _VARINT:
             value, at = _varint(data, at)
             yield tag >> 3, value

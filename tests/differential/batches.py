@@ -49,7 +49,7 @@ class Batch:
 
     def encode(self) -> bytes:
         plain = b"".join(_record(place, record) for place, record in enumerate(self.records))
-        payload = _compress(self.codec, plain)
+        payload = compressed(self.codec, plain)
         producer_id, epoch, sequence = self.producer
         tail = _TAIL.pack(
             self.attributes | CODECS[self.codec],
@@ -94,7 +94,7 @@ def _varint(number: int) -> bytes:
     return bytes([*out, number])
 
 
-def _compress(codec: str, plain: bytes) -> bytes:
+def compressed(codec: str, plain: bytes) -> bytes:
     if codec == "none":
         return plain
     if codec == "snappy":

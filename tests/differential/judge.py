@@ -1,12 +1,14 @@
 """Runs sessions on both brokers, once each, and compares what they answered.
 
 A session is a function of a peer and a version, registered by `session`. It runs for every version of its API that we
-serve, or for those it names. Sessions of APIs that we do not serve do not run; `rules.LATER` has to name those APIs.
+serve, or for those it names, on brokers with default configs or with those of its `Setup`. Sessions of APIs that we do not
+serve do not run; `rules.LATER` has to name those APIs.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import importlib
 import pkgutil
 import re
@@ -29,12 +31,20 @@ SERVED = {
 }
 
 
+class Setup(enum.Enum):
+    """How both brokers are configured."""
+
+    PLAIN = "default configs"
+    RECEIVER = "metric.reporters names one that takes clients' metrics"
+
+
 @dataclasses.dataclass(frozen=True)
 class Session:
     name: str
     api: str
     version: int
     script: Script
+    setup: Setup = Setup.PLAIN
 
     def __str__(self) -> str:
         return f"{self.name}-v{self.version}"
@@ -52,13 +62,15 @@ class Heard:
 _REGISTERED: list[Session] = []
 
 
-def session(api: str, *, versions: Sequence[int] | None = None) -> Callable[[Script], Script]:
+def session(
+    api: str, *, versions: Sequence[int] | None = None, setup: Setup = Setup.PLAIN
+) -> Callable[[Script], Script]:
     def register(script: Script) -> Script:
         name = f"{api}-{script.__name__}".replace("_", "-")
         if api in SERVED:
             _, low, high = SERVED[api]
             chosen = range(low, high + 1) if versions is None else versions
-            _REGISTERED.extend(Session(name, api, version, script) for version in chosen)
+            _REGISTERED.extend(Session(name, api, version, script, setup) for version in chosen)
         return script
 
     return register
@@ -72,16 +84,19 @@ def all_sessions() -> tuple[Session, ...]:
 
 
 class Judge:
-    """`kafka` and `tidelog` are addresses of empty brokers."""
+    """`brokers` gives the addresses of Kafka and of tidelog in a setup, both empty at first; it is asked once a setup."""
 
-    def __init__(self, kafka: str, tidelog: str) -> None:
-        self._addresses = {"kafka": kafka, "tidelog": tidelog}
+    def __init__(self, brokers: Callable[[Setup], tuple[str, str]]) -> None:
+        self._brokers = cache(brokers)
         self._heard: dict[Session, Heard] = {}
         self._outcomes: dict[Session, Outcome] = {}
 
     def heard(self, of: Session) -> Heard:
         if of not in self._heard:
-            (kafka, left), (tidelog, right) = self._play(of, "kafka"), self._play(of, "tidelog")
+            addresses = self._brokers(of.setup)
+            (kafka, left), (tidelog, right) = (
+                self._play(of, name, address) for name, address in zip(("kafka", "tidelog"), addresses, strict=True)
+            )
             self._heard[of] = Heard(kafka, tidelog, (left, right))
         return self._heard[of]
 
@@ -90,8 +105,8 @@ class Judge:
             self._outcomes[of] = judged(of, self.heard(of))
         return self._outcomes[of]
 
-    def _play(self, of: Session, name: str) -> tuple[list[Exchange], Side]:
-        peer = Peer(name, self._addresses[name], str(of))
+    def _play(self, of: Session, name: str, address: str) -> tuple[list[Exchange], Side]:
+        peer = Peer(name, address, str(of))
         try:
             of.script(peer, of.version)
         finally:

@@ -97,6 +97,8 @@ NORMALISED = (
     Normalised("describe_log_dirs", "results.usable_bytes", Kind.POSITIVE),
     Normalised("describe_log_dirs", "results.total_bytes", Kind.POSITIVE),
     Normalised("alter_replica_log_dirs", "results.partitions", Kind.ANY_ORDER, "partition_index"),
+    Normalised("get_telemetry_subscriptions", "client_instance_id", Kind.IDENTITY, "client instance"),
+    Normalised("get_telemetry_subscriptions", "subscription_id", Kind.IDENTITY, "subscription"),
     Normalised("describe_quorum", "topics.partitions.leader_epoch", Kind.POSITIVE),
     Normalised("describe_quorum", "topics.partitions.high_watermark", Kind.POSITIVE),
     Normalised("describe_quorum", "topics.partitions.current_voters.log_end_offset", Kind.POSITIVE),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import cramjam
 import pytest
 
-from kafka_gateway.telemetry import NOBODY, PushedMetrics, Subscription, Telemetry
+from kafka_gateway.client import Client
+from kafka_gateway.telemetry import EXPIRY_MS, Asker, PushedMetrics, Subscribed, Subscription, Telemetry
 from storage_tiers.errors import InvalidRecord
 
-ONE, TWO = bytes(15) + b"\1", bytes(15) + b"\2"
+ONE, TWO, THREE = (bytes(15) + bytes([number]) for number in (11, 12, 13))
 MAX_BYTES = 1000
 
 
@@ -23,89 +24,174 @@ class Kept:
         self.pushed.append(pushed)
 
 
+class World:
+    """A telemetry, its subscriptions and its time."""
+
+    def __init__(self, kept: Kept, instances: int = 10) -> None:
+        self.telemetry = Telemetry(kept, max_bytes=MAX_BYTES, instances=instances)
+        self.subscriptions: list[Subscription] = []
+        self.now_ms = 1000.0
+        self.client = Client("10.0.0.1", 999)
+
+    def get(self, instance: bytes = ONE, client_id: str = "c") -> Subscribed | None:
+        asker = Asker(instance, client_id, self.client)
+        return self.telemetry.subscribe(asker, list(self.subscriptions), self.now_ms)
+
+    def subscribed(self, instance: bytes = ONE, client_id: str = "c") -> Subscribed:
+        found = self.get(instance, client_id)
+        assert found is not None
+        return found
+
+    def push(
+        self,
+        number: int,
+        *,
+        instance: bytes = ONE,
+        codec: int = 0,
+        metrics: bytes = b"x",
+        terminating: bool = False,
+    ) -> int:
+        asker = Asker(instance, "c", self.client)
+        subscriptions = list(self.subscriptions)
+        return self.telemetry.push(
+            asker, subscriptions, number, codec, metrics, terminating=terminating, now_ms=self.now_ms
+        )
+
+
 @pytest.fixture
 def kept() -> Kept:
     return Kept()
 
 
 @pytest.fixture
-def telemetry(kept: Kept) -> Telemetry:
-    return Telemetry(kept, max_bytes=MAX_BYTES)
+def world(kept: Kept) -> World:
+    return World(kept)
 
 
-def push(
-    telemetry: Telemetry, number: int, *, codec: int = 0, metrics: bytes = b"x", now_ms: float = 0, **rest: bool
-) -> int:
-    terminating = rest.get("terminating", False)
-    return telemetry.push(ONE, "c", number, codec, metrics, terminating=terminating, now_ms=now_ms)
-
-
-def test_the_shortest_interval_and_all_names_of_what_fits(telemetry: Telemetry) -> None:
-    subscriptions = [
+def test_the_shortest_interval_and_all_names_of_what_fits(world: World) -> None:
+    world.subscriptions = [
         Subscription(["a.", "b."], 5000, [("client_id", "prod.*")]),
-        Subscription(["b.", "c."], 700, [("client_id", "producer"), ("client_instance_id", "A+AQ")]),
+        Subscription(["b.", "c."], 700, [("client_id", "producer"), ("client_instance_id", "A+Cw")]),
         Subscription(["d."], 100, [("client_id", "other")]),
-        Subscription([], 100, []),
     ]
-    subscribed = telemetry.subscribe(ONE, "producer", subscriptions)
-    assert (subscribed.metrics, subscribed.interval_ms) == (("a.", "b.", "c."), 700)
-    assert telemetry.subscribe(TWO, "producer", subscriptions).metrics == ("a.", "b.")
-    assert telemetry.subscribe(TWO, "nobody", subscriptions)[2:] == (300_000, ())
-    everything = Subscription(["*"], 9000, [])
-    assert telemetry.subscribe(ONE, "producer", [*subscriptions, everything]).metrics == ("*",)
+    assert world.subscribed(ONE, "producer")[1:] == (700, ("a.", "b.", "c."))
+    assert world.subscribed(TWO, "producer")[2] == ("a.", "b.")
+    assert world.subscribed(THREE, "nobody")[1:] == (300_000, ())
+    world.subscriptions.append(Subscription(["*"], 9000, []))
+    assert world.subscribed(ONE, "producer")[2] == ("*",)
 
 
-def test_another_subscription_has_another_number(telemetry: Telemetry) -> None:
-    first = telemetry.subscribe(ONE, "c", [Subscription(["a."], 500, [])]).subscription_id
-    assert telemetry.subscribe(ONE, "c", [Subscription(["a."], 500, [])]).subscription_id == first
-    assert telemetry.subscribe(ONE, "c", [Subscription(["a."], 600, [])]).subscription_id != first
+@pytest.mark.parametrize(
+    ("what", "pattern", "fits"),
+    [
+        ("client_software_name", "lib.*", True),
+        ("client_software_version", "2[.].*", False),
+        ("client_source_address", "10[.].*", True),
+        ("client_source_port", "99", False),
+        ("client_source_port", "999", True),
+    ],
+)
+def test_a_subscription_may_name_what_the_connection_knows(world: World, what: str, pattern: str, fits: bool) -> None:
+    world.client.software_name, world.client.software_version = "librdkafka", "1.2"
+    world.subscriptions = [Subscription(["a."], 500, [(what, pattern)])]
+    assert bool(world.subscribed().metrics) is fits
+
+
+def test_another_subscription_has_another_number(world: World) -> None:
+    world.subscriptions = [Subscription(["a."], 500, [])]
+    first = world.subscribed().subscription_id
+    world.now_ms += 500
+    assert world.subscribed().subscription_id == first
+    world.subscriptions = [Subscription(["a."], 600, [])]
+    assert world.subscribed().subscription_id != first
     assert -(2**31) <= first < 2**31
 
 
+def test_who_asks_too_early_is_told_so_unless_there_is_something_new(world: World) -> None:
+    world.subscriptions = [Subscription(["a."], 500, [])]
+    number = world.subscribed().subscription_id
+    world.now_ms += 499
+    assert world.get() is None
+    world.subscriptions.append(Subscription(["b."], 500, []))
+    assert world.subscribed().metrics == ("a.", "b.")
+    world.now_ms += 1
+    assert world.push(number) == 117
+    assert world.subscribed().metrics == ("a.", "b.")
+
+
 @pytest.mark.parametrize(("codec", "pack"), [(0, bytes), (1, cramjam.gzip.compress), (4, cramjam.zstd.compress)])
-def test_what_is_pushed_is_received(telemetry: Telemetry, kept: Kept, codec: int, pack: object) -> None:
-    number = telemetry.subscribe(ONE, "c", []).subscription_id
+def test_what_is_pushed_is_received(world: World, kept: Kept, codec: int, pack: object) -> None:
     data = bytes(pack(b"some metrics"))  # type: ignore[operator]
-    assert push(telemetry, number, codec=codec, metrics=data) == 0
+    assert world.push(world.subscribed().subscription_id, codec=codec, metrics=data) == 0
     assert kept.pushed == [PushedMetrics(ONE, "c", b"some metrics", False)]
 
 
-def test_what_may_not_be_pushed(telemetry: Telemetry, kept: Kept) -> None:
-    number = telemetry.subscribe(ONE, "c", [Subscription(["*"], 100, [])]).subscription_id
-    assert telemetry.push(NOBODY, "c", number, 0, b"", terminating=False, now_ms=0) == 42
-    assert telemetry.push(TWO, "c", number, 0, b"", terminating=False, now_ms=0) == 117
-    assert push(telemetry, number + 1, now_ms=1000) == 117
-    assert push(telemetry, number, codec=9, now_ms=2000) == 76
-    assert push(telemetry, number, metrics=bytes(MAX_BYTES + 1), now_ms=3000) == 118
-    assert push(telemetry, number, metrics=b"bad", now_ms=4000) == 87
-    assert push(telemetry, number, codec=1, metrics=b"no gzip", now_ms=5000) == 87
-    assert push(telemetry, number, codec=4, metrics=bytes(cramjam.zstd.compress(bytes(1 << 20))), now_ms=6000) == 87
-    assert push(telemetry, number, now_ms=6099) == 89
-    assert push(telemetry, number, now_ms=6100) == 0
+def test_what_may_not_be_pushed(world: World, kept: Kept) -> None:
+    world.subscriptions = [Subscription(["*"], 100, [])]
+    number = world.subscribed().subscription_id
+    for reserved in (bytes(16), bytes(15) + b"\1"):
+        assert world.push(number, instance=reserved) == 42
+    assert world.push(number, instance=TWO) == 117
+    zeros = bytes(cramjam.zstd.compress(bytes(1 << 20)))
+    for code, codec, metrics in (
+        (76, 9, b"x"),
+        (118, 0, bytes(MAX_BYTES + 1)),
+        (87, 0, b"bad"),
+        (87, 1, b"no gzip"),
+        (87, 4, zeros),
+    ):
+        world.now_ms += 100
+        assert world.push(number, codec=codec, metrics=metrics) == code
+    world.now_ms += 99
+    assert world.push(number) == 89
+    world.now_ms += 1
+    assert world.push(number + 1) == 117
+    world.now_ms += 100
+    assert world.push(number) == 0
     assert len(kept.pushed) == 1
 
 
-def test_a_last_push_may_come_early_and_is_the_last(telemetry: Telemetry, kept: Kept) -> None:
-    number = telemetry.subscribe(ONE, "c", []).subscription_id
-    assert push(telemetry, number) == 0
-    assert push(telemetry, number, terminating=True) == 0
-    assert push(telemetry, number, terminating=True) == 117
+def test_a_last_push_may_come_early_and_is_the_last(world: World, kept: Kept) -> None:
+    number = world.subscribed().subscription_id
+    assert world.push(number) == 0
+    assert world.push(number, terminating=True) == 0
+    assert world.push(number) == 42
     assert [each.terminating for each in kept.pushed] == [False, True]
-    assert len(telemetry) == 0
+
+
+def test_a_client_is_forgotten_with_its_connection(world: World) -> None:
+    number = world.subscribed().subscription_id
+    assert world.push(number, terminating=True) == 0
+    assert world.client.left is not None
+    world.client.left()
+    assert len(world.telemetry) == 0
+    assert world.push(number) == 0
+
+
+def test_a_client_that_is_silent_for_long_is_another_one_afterwards(world: World) -> None:
+    world.subscriptions = [Subscription(["*"], 100, [])]
+    number = world.subscribed().subscription_id
+    assert world.push(number, terminating=True) == 0
+    world.now_ms += EXPIRY_MS - 1
+    assert world.push(number) == 42
+    world.now_ms += EXPIRY_MS
+    assert world.push(number) == 0
 
 
 def test_the_last_heard_of_are_remembered(kept: Kept) -> None:
-    telemetry = Telemetry(kept, max_bytes=MAX_BYTES, instances=2)
-    for instance in (ONE, TWO, ONE, bytes(16)[:-1] + b"\3"):
-        number = telemetry.subscribe(instance, "c", []).subscription_id
-    assert len(telemetry) == 2
-    assert telemetry.push(TWO, "c", number, 0, b"", terminating=False, now_ms=0) == 117
+    world = World(kept, instances=2)
+    for instance in (ONE, TWO):
+        world.subscribed(instance)
+    assert world.get(ONE) is None
+    world.subscribed(THREE)
+    assert len(world.telemetry) == 2
+    assert world.get(ONE) is None
+    assert world.get(TWO) is not None
 
 
-def test_without_a_receiver_nothing_is_kept(kept: Kept) -> None:
+def test_without_a_receiver_nothing_is_kept(world: World, kept: Kept) -> None:
     kept.enabled = False
-    telemetry = Telemetry(kept, max_bytes=MAX_BYTES)
-    assert not telemetry.enabled
-    assert push(telemetry, telemetry.subscribe(ONE, "c", []).subscription_id) == 0
+    assert not world.telemetry.enabled
+    assert world.push(world.subscribed().subscription_id) == 0
     assert kept.pushed == []
     assert not Telemetry(None, max_bytes=1).enabled

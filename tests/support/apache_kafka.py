@@ -26,7 +26,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -45,7 +45,8 @@ class KafkaFailed(AssertionError):
 
 
 class ApacheKafka:
-    """`settings` are broker configs, over the few that a node of one needs; `heap` is Java's -Xmx. `port` 0 is a free one."""
+    """`settings` are broker configs, over the few that a node of one needs; `heap` is Java's -Xmx. `port` 0 is a free one.
+    `classes` are further places of its class path, for plugins that the settings name."""
 
     def __init__(
         self,
@@ -54,12 +55,14 @@ class ApacheKafka:
         settings: Mapping[str, str | int | bool] | None = None,
         port: int = 0,
         heap: str = "1g",
+        classes: Sequence[Path] = (),
     ) -> None:
         self.directory = directory
         self.data_dir = directory / "data"
         self.output_path = directory / "kafka.output"
         self.settings = dict(settings or {})
         self.heap = heap
+        self.classes = list(classes)
         self.process: subprocess.Popen[bytes] | None = None
         self._port, self._controller_port = _two_ports(port)
 
@@ -162,7 +165,8 @@ class ApacheKafka:
     # --- parts --------------------------------------------------------------------------------------------------------
     def _java(self) -> list[str]:
         level = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        return ["java", f"-Xmx{self.heap}", level, "-cp", kafka_jars.class_path()]
+        path = ":".join([kafka_jars.class_path(), *map(str, self.classes)])
+        return ["java", f"-Xmx{self.heap}", level, "-cp", path]
 
     def _format(self, properties: Path) -> None:
         cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")

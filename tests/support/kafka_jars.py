@@ -36,6 +36,12 @@ def class_path() -> str:
     return f"{ROOT / 'jars'}/*"
 
 
+def compile_class(source: Path, into: Path) -> None:
+    """A class of ours against Kafka's, for its class path. CalledProcessError, with what javac printed, if it failed."""
+    command = ["javac", "-nowarn", "-cp", class_path(), "-d", str(into), str(source)]
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=TOOL_SECONDS)
+
+
 def run_tool(main_class: str, *arguments: str) -> str:
     """What the tool printed. CalledProcessError, with what it printed, if it failed."""
     command = ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path(), main_class]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kafka_gateway.telemetry import PushedMetrics
-from service.observability.client_telemetry import NAME, ClientTelemetryLog, metrics_of
+from service.observability.client_telemetry import LINE_CHARACTERS, NAME, ClientTelemetryLog, metrics_of
 from storage_tiers.errors import InvalidRecord
 from tests.support import kafka_jars
 from tests.support.clients import until
@@ -82,6 +84,16 @@ def test_a_push_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
     }
 
 
+def test_a_push_of_many_metrics_takes_several_lines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "tidelog.client.metrics")
+    many = [message((1, b"metric.%03d" % n), (7, message((1, DOUBLE)))) for n in range(100)]
+    ClientTelemetryLog(lambda: NAME).receive(PushedMetrics(bytes(16), "me", b"".join(map(data_of, many)), False))
+    lines = [json.loads(each.removeprefix("client metrics "))["metrics"] for each in caplog.messages]
+    assert len(lines) > 1
+    assert [name for line in lines for name in line] == [f"metric.{n:03}" for n in range(100)]
+    assert max(map(len, caplog.messages)) < 2 * LINE_CHARACTERS
+
+
 def test_a_java_producer_pushes_what_was_subscribed_to(tmp_path: Path) -> None:
     with Node(tmp_path, settings={"metric.reporters": NAME}) as node:
         bootstrap = ("--bootstrap-server", node.kafka)
@@ -102,8 +114,13 @@ def test_a_java_producer_pushes_what_was_subscribed_to(tmp_path: Path) -> None:
         properties = ("--command-property", f"bootstrap.servers={node.kafka}", "client.id=perf-1")
         load = ("--topic", "t", "--num-records", "200", "--record-size", "100", "--throughput", "200")
         kafka_jars.run_tool("org.apache.kafka.tools.ProducerPerformance", *load, *properties)
-        until(lambda: '"terminating": true' in node.output(), "the producer has said its last")
-    lines = [line.partition("client metrics ")[2] for line in node.output().splitlines() if "client metrics {" in line]
-    last = json.loads(lines[-1])
+        until(lambda: any(push["terminating"] for push in pushes(node)), "the producer has said its last")
+    last = pushes(node)[-1]
     assert last["client_id"] == "perf-1"
     assert any(name.startswith("org.apache.kafka.producer.") for name in last["metrics"])
+
+
+def pushes(node: Node) -> list[Any]:
+    """What the log says of pushes; its quotes may be escaped, as a field of an event."""
+    text = node.output().replace('\\"', '"')
+    return [json.loads(found) for found in re.findall(r'client metrics (\{.*"not_shown": \d+\})', text)]
