@@ -20,6 +20,7 @@ from kafka_gateway.hot_parse import body_start
 from kafka_gateway.messages import Messages, messages_of
 from kafka_gateway.options import Options
 from kafka_gateway.reply import Reply
+from storage_tiers import events
 from storage_tiers.errors import LogError
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,13 @@ class MessageHandler:
             return self._refused(error, request, call, correlation)
 
     def _refused(self, error: Exception, request: Any, call: Call, correlation: int) -> Sequence[Piece]:
-        if not isinstance(error, LogError):
-            logger.error("%s v%d failed", self._schema, call.messages.version, exc_info=error)
+        api, version = self._schema, call.messages.version
+        if isinstance(error, LogError):
+            name = call.client_id
+            events.provoked(
+                logger, "request.refused", by=api, door="kafka", api=api, version=version, client_id=name, error=error
+            )
+        else:
+            events.error(logger, "request.defect", door="kafka", api=api, version=version, defect=error)
         fields = self._refuse(request, call, code_of(error), message_of(error))
         return (call.messages.respond(correlation, **fields),)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 import select
 import socket
 import time
@@ -24,6 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpc_api.contract.node import NodeCore
+from kafka_gateway import server_events
 from kafka_gateway.admission import Admission, ConnectionLimits
 from kafka_gateway.connection import PRODUCE, Apis, Connection, InvalidFrame, Meter, Piece, Slot, release
 from kafka_gateway.gateway_settings import GatewaySettings, listen
@@ -34,8 +34,6 @@ from kafka_gateway.reply import Handler, Hangup, Later, Reply
 from kafka_gateway.sender import Progress, Sender
 from kafka_gateway.session import READ, Counters, Session
 from storage_tiers.errors import RequestTimedOut
-
-logger = logging.getLogger(__name__)
 
 #: Shared by all connections; one receive takes at most this much.
 RECEIVE_BUFFER = 1 << 20
@@ -182,6 +180,8 @@ class GatewayServer:
         for _ in range(ACCEPTS_A_TURN):
             wait_s = self._admission.wait_s(self._now)
             if self._admission.is_full or wait_s:
+                bound = "max.connection.creation.rate" if wait_s else "max.connections"
+                server_events.held_back(bound, self.connections)
                 self._pause_accepting(wait_s)
                 return
             try:
@@ -189,11 +189,11 @@ class GatewayServer:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                logger.error("cannot accept a connection: %s", error)
+                server_events.not_accepted(error)
                 self._pause_accepting()
                 return
             if not self._admission.enter(address[0]):
-                logger.info("a connection of %s is closed: it has as many as max.connections.per.ip allows", address)
+                server_events.not_let_in(address, "max.connections.per.ip")
                 sock.close()
                 continue
             sock.setblocking(False)
@@ -264,11 +264,12 @@ class GatewayServer:
             elif connection.start != connection.end:
                 self._refuse_early(connection)
         except (InvalidFrame, Malformed, Hangup) as error:
+            server_events.refused(session, error)
             self._end(session, str(error))
             return
-        except Exception:
+        except Exception as error:  # noqa: BLE001 - one connection ends, the others go on
             self.counters.failures += 1
-            logger.exception("a request of %s failed beyond its handler; its connection is closed", session.address)
+            server_events.defect(session, error)
             self._end(session, "failure")
             return
         finally:
@@ -311,7 +312,7 @@ class GatewayServer:
         if self._held_bytes > self._settings.receiving_bytes:
             self._reclaim(self._now)
         if self._held_bytes > self._settings.receiving_bytes:
-            logger.warning("%d bytes are held for requests that are not whole", self._held_bytes)
+            server_events.no_memory(session, self._held_bytes, self._settings.receiving_bytes)
             self._end(session, "no memory for its request")
 
     def _reclaim(self, active_before: float) -> None:
@@ -352,9 +353,9 @@ class GatewayServer:
         except Hangup as error:
             self._close(session, str(error))
             return
-        except Exception:
+        except Exception as error:  # noqa: BLE001 - one connection ends, the others go on
             self.counters.failures += 1
-            logger.exception("an answer to %s failed; its connection is closed", session.address)
+            server_events.defect(session, error)
             self._close(session, "failure")
             return
         self._fill(session, slot, pieces)
@@ -375,7 +376,7 @@ class GatewayServer:
             self._close(session, "its request was given up")
         elif (failure := task.exception()) is not None:
             self.counters.failures += 1
-            logger.error("a request of %s failed beyond its handler", session.address, exc_info=failure)
+            server_events.defect(session, failure)
             self._close(session, "failure")
         else:
             self._fill(session, slot, task.result())
@@ -501,7 +502,7 @@ class GatewayServer:
         if session.closed:
             return
         if reason:
-            logger.info("connection of %s closed: %s", session.address, reason)
+            server_events.closed(session, reason)
         session.closed = True
         del self._sessions[session.fd]
         if session.by_loop:

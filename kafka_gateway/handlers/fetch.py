@@ -24,6 +24,7 @@ from kafka_gateway.hot_parse import FetchRequest, HotParser
 from kafka_gateway.options import Options
 from kafka_gateway.reply import Later, Reply
 from kafka_gateway.wire import array_size, bytes_size, nullable_text, text, varint
+from storage_tiers import events
 from storage_tiers.errors import FencedLeaderEpoch, InvalidRequest, LogError, NotLeader
 from storage_tiers.types import AbortedTransaction, TopicPartition
 
@@ -140,7 +141,7 @@ def _failed(
 def refuse(request: FetchRequest, version: int, correlation: int, error: BaseException) -> Sequence[Piece]:
     """One error for the whole request; below version 13, as in Kafka, also for every partition that it names."""
     if not isinstance(error, LogError):
-        logger.error("Fetch v%d failed", version, exc_info=error)
+        events.error(logger, "request.defect", door="kafka", api="Fetch", version=version, defect=error)
     failed = error if isinstance(error, LogError) else LogError("unexpected")
     rows = _failed(request, failed, aborted=()) if version < 13 else ()
     return encode(rows, version, correlation, error=code_of(error), session_id=request.session_id)

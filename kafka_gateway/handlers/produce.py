@@ -21,6 +21,7 @@ from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.hot_parse import HotParser, ProduceRequest, produce_answer
 from kafka_gateway.reply import Hangup, Later, Reply
 from kafka_gateway.wire import array_size, nullable_text, text
+from storage_tiers import events
 from storage_tiers.errors import (
     InvalidRecord,
     InvalidRequiredAcks,
@@ -100,7 +101,7 @@ class ProduceHandler:
     def _refuse(self, request: ProduceRequest, version: int, correlation: int, error: BaseException) -> Sequence[Piece]:
         """The same error for every partition."""
         if not isinstance(error, LogError):
-            logger.error("Produce v%d failed", version, exc_info=error)
+            events.error(logger, "request.defect", door="kafka", api="Produce", version=version, defect=error)
         if request.acks == _NONE:
             raise Hangup(str(error))
         refused = dict.fromkeys(range(len(request.indexes)), error)

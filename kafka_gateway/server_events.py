@@ -1,0 +1,46 @@
+"""What the server says in its log, each a line that a stranger at a socket can provoke and therefore bounded
+(`storage_tiers.events`)."""
+
+from __future__ import annotations
+
+import logging
+
+from kafka_gateway.session import Session
+from storage_tiers import events
+
+log = logging.getLogger("kafka_gateway.server")
+
+
+def refused(session: Session, error: Exception) -> None:
+    """A frame that is none, or that asks for what is not served; its connection ends."""
+    events.provoked(log, "request.refused", by=session.address[0], door="kafka", client=_of(session), error=error)
+
+
+def defect(session: Session, error: BaseException) -> None:
+    events.error(log, "request.defect", door="kafka", client=_of(session), defect=error)
+
+
+def closed(session: Session, reason: str) -> None:
+    events.provoked(log, "connection.closed", by=session.address[0], client=_of(session), reason=reason)
+
+
+def not_let_in(address: tuple[str, int], bound: str) -> None:
+    events.provoked(log, "connection.refused", by=address[0], client=f"{address[0]}:{address[1]}", bound=bound)
+
+
+def held_back(bound: str, connections: int) -> None:
+    """Who connects waits in the kernel's queue."""
+    events.provoked(log, "connections.held_back", by=bound, bound=bound, connections=connections)
+
+
+def not_accepted(error: OSError) -> None:
+    events.provoked(log, "connection.not_accepted", by="", error=error)
+
+
+def no_memory(session: Session, held_bytes: int, bound_bytes: int) -> None:
+    """For requests that are not whole yet; its connection ends."""
+    events.provoked(log, "memory.refused", by="", client=_of(session), held_bytes=held_bytes, bound_bytes=bound_bytes)
+
+
+def _of(session: Session) -> str:
+    return f"{session.address[0]}:{session.address[1]}"
