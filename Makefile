@@ -57,7 +57,7 @@ bench: test-tools  ## speed beside the floor (RIVAL=host:port: and that broker),
 
 bench-kafka: test-tools  ## every row beside Apache Kafka 4.2.1, which it fetches, starts and stops; about 30 minutes
 	@scripts/system-packages bench
-	@$(BIN)/python -m benchmarks.run --kafka --parts raw,starts,partitions,java,cold $(ARGS)
+	@$(BIN)/python -m benchmarks.run --kafka --parts raw,starts,java,partitions,cold $(ARGS)
 
 bench-spark: test-tools  ## the column decoder, and Spark's scan beside prebuilt Arrow and Spark's own Kafka source
 	@$(BIN)/python -m benchmarks.run --parts decoder,spark $(ARGS)

@@ -23,13 +23,14 @@ from typing import Any
 from benchmarks import load
 from benchmarks.brokers import resident_megabytes
 from benchmarks.table import Table
+from storage_tiers.cold.hydrator import MAX_SIDECAR_BYTES
+from storage_tiers.cold.tier_settings import TierSettings
 from tests.support.node import ROOT, Node
 from tests.support.s3_servers import BUCKET, ENVIRONMENT, S3Server, versitygw_missing, versitygw_server
 
 TOPIC = "cold"
 #: Records of a batch, and bytes of each.
 BATCH = (64, 1000)
-GETS_A_GIB = 260
 RATE = 1000
 IDLE_S = 5.0
 CONSUMERS = 100
@@ -41,12 +42,12 @@ LEAST_ANSWER = 1000
 ANSWERS = 2
 
 
-def measured(directory: Path, *, rounds: int, gibibytes: float) -> Table:
+def measure(table: Table, directory: Path, *, rounds: int, gibibytes: float) -> None:
     """LoadFailed where versitygw cannot be had."""
     problem = versitygw_missing()
     if problem is not None:
         raise load.LoadFailed(problem)
-    table, wanted = Table(), int(gibibytes * (1 << 30))
+    wanted = int(gibibytes * (1 << 30))
     settings = {"log.local.retention.bytes": 1, "log.local.retention.ms": 1000}
     # Whole batches, as `_fill` makes them.
     wanted += -wanted % len(load.record_batch(*BATCH))
@@ -57,9 +58,11 @@ def measured(directory: Path, *, rounds: int, gibibytes: float) -> Table:
             _fill(node, wanted)
             for n in range(rounds):
                 _one_round(table, node, server, url, directory, wanted, n)
+            # A fresh one: what the hundred cost is not hidden in what scans have left.
+            node.stop()
+            node.start()
             _many_consumers(table, node)
             node.stop()
-    return table
 
 
 def _one_round(table: Table, node: Node, server: S3Server, url: str, directory: Path, wanted: int, number: int) -> None:
@@ -71,7 +74,6 @@ def _one_round(table: Table, node: Node, server: S3Server, url: str, directory: 
         direct = _finished(_module("benchmarks.ranged_gets", url, server.endpoint, files, str(wanted)))
     table.add("ranged GETs", "cold consume", "MB/s", direct)
     table.add("tidelog", "GETs per GiB scanned", "GETs", gets / (wanted / (1 << 30)))
-    table.add("bound", "GETs per GiB scanned", "GETs", GETS_A_GIB)
     topic = f"beside-{number}"
     load.create_topic(node.kafka, topic)
     idle = load.latency(node.kafka, topic, RATE, IDLE_S)
@@ -106,27 +108,37 @@ def _fill(node: Node, wanted: int) -> None:
 def _many_consumers(table: Table, node: Node) -> None:
     """Each asks for 50 MiB from a place of its own, and again, until every one has been given records twice."""
     high_watermark = load.high_watermark(node.kafka, TOPIC)
+    # One chunk, so that the tier process runs, which it does only when there is work.
+    _served(node.kafka, high_watermark, consumers=1, answers=1, answer_bytes=1)
     before = resident_megabytes(node.pid)
     with _peak(node) as peak:
         received = _served(node.kafka, high_watermark)
     statistics = json.loads(node.get("/stats")[1])
     cache, tier = statistics["chunk_cache"], statistics["tier_process"]["counters"]
-    table.add("tidelog", "100 cold consumers of 50 MiB: peak resident memory", "MB", peak["all"])
+    budget = TierSettings().download_bytes_in_flight
+    row = f"{CONSUMERS} cold consumers of 50 MiB"
+    for part, used, limit in (
+        ("downloads in flight", tier["most_bytes_in_flight"], budget),
+        ("chunks on disk", cache["used_bytes"], cache["limit_bytes"]),
+        # What else grows with cold readers is what is known of sidecars.
+        ("memory they add", (peak["all"] - before) * 1e6, budget + MAX_SIDECAR_BYTES),
+    ):
+        table.add("tidelog", f"{row}: {part}", "MB", used / 1e6)
+        table.add("budget", f"{row}: {part}", "MB", limit / 1e6)
+    table.add("tidelog", f"{row}: peak resident memory", "MB", peak["all"])
     table.notes.append(
-        f"100 cold consumers of 50 MiB: {received / 1e6:.0f} MB served; resident memory {before:.0f} MB before, at its peak "
-        f"{peak['all']:.0f} MB, of it {peak['node']:.0f} MB the broker's and {peak['tier']:.0f} MB the tier process's. "
-        f"Budgets: chunk cache {cache['used_bytes'] / 1e6:.0f} of {cache['limit_bytes'] / 1e6:.0f} MB on disk; "
-        f"downloads in flight at most {tier['most_bytes_in_flight'] / 1e6:.0f} of 67 MB."
+        f"{row}: {received / 1e6:,.0f} MB served; resident memory {before:.0f} MB before, {peak['all']:.0f} MB at its peak, of "
+        f"it {peak['node']:.0f} MB the broker's and {peak['tier']:.0f} MB the tier process's."
     )
 
 
 class _Consumer:
     """One of the hundred: where it reads, and how much of the answer under way has come."""
 
-    def __init__(self, address: str, offset: int) -> None:
+    def __init__(self, address: str, offset: int, answers: int, answer_bytes: int) -> None:
         self.connection = load.Connection(address)
-        self.request = load.fetch_frame(TOPIC, offset, CONSUMER_BYTES)
-        self.left = ANSWERS
+        self.request = load.fetch_frame(TOPIC, offset, answer_bytes)
+        self.left = answers
         self.total = self._size = self._got = 0
         self.connection.send(self.request)
 
@@ -144,17 +156,24 @@ class _Consumer:
             self.connection.send(self.request)
 
 
-def _served(address: str, high_watermark: int) -> int:
+def _served(
+    address: str,
+    high_watermark: int,
+    *,
+    consumers: int = CONSUMERS,
+    answers: int = ANSWERS,
+    answer_bytes: int = CONSUMER_BYTES,
+) -> int:
     """Bytes that all of them were sent."""
     poll, waiting, total = select.epoll(), dict[int, _Consumer](), 0
-    for n in range(CONSUMERS):
-        consumer = _Consumer(address, high_watermark * n // CONSUMERS)
+    for n in range(consumers):
+        consumer = _Consumer(address, high_watermark * n // consumers, answers, answer_bytes)
         waiting[consumer.connection.socket.fileno()] = consumer
         poll.register(consumer.connection.socket.fileno(), select.EPOLLIN)
     deadline, scratch = time.monotonic() + LIMIT_S, bytearray(1 << 20)
     while waiting:
         if time.monotonic() > deadline:
-            raise load.LoadFailed(f"{len(waiting)} of {CONSUMERS} cold consumers were not served in {LIMIT_S:g} s")
+            raise load.LoadFailed(f"{len(waiting)} of {consumers} cold consumers were not served in {LIMIT_S:g} s")
         for fd, _ in poll.poll(1):
             consumer = waiting[fd]
             consumer.readable(scratch)

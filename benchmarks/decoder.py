@@ -21,8 +21,6 @@ BATCH_RECORDS = 150
 #: One fetch of a reader.
 RUN_BYTES = 4 << 20
 LEAST_SECONDS = 0.2
-#: What tidelog promises itself: millions of uncompressed records a second and core.
-BOUND = 15.0
 _EVERYTHING = sum(WANTED.values())
 
 
@@ -76,6 +74,4 @@ def measured(*, rounds: int) -> Table:
             table.add("tidelog", row, "M/s a core", _rate(lambda log=log: _columns(log), records))  # type: ignore[misc]
             table.add("plain", row, "M/s a core", _rate(lambda log=log: _plain(log), records))  # type: ignore[misc]
             table.add("copy", row, "M/s a core", _rate(lambda log=log: bytearray(log), records))  # type: ignore[misc]
-            if codec is Codec.NONE:
-                table.add("bound", row, "M/s a core", BOUND)
     return table

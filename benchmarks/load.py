@@ -136,7 +136,7 @@ def produce_frame(topic: str, records: bytes, acks: int = 1) -> bytes:
 def base_offset(body: bytes) -> int:
     partition = parsed(body, produce_response.ProduceResponse).responses[0].partition_responses[0]
     if int(partition.error_code):
-        raise LoadFailed(f"produce: {partition.error_code}")
+        raise LoadFailed(f"produce: {partition.error_code!r}")
     return int(partition.base_offset)
 
 
@@ -146,8 +146,7 @@ def produce(
     """(requests/s, MB/s) on one connection with `in_flight` requests outstanding."""
     batch = record_batch(records, value_size)
     request, c = produce_frame(topic, batch), Connection(address)
-    c.send(request)
-    first = base_offset(c.receive())
+    first = _first_offset(c, request)
     start = time.perf_counter()
     sent, received, last = in_flight, 0, b""
     c.send(request * in_flight)
@@ -162,6 +161,19 @@ def produce(
     if base_offset(last) - first != received * records:
         raise LoadFailed(f"{address}: offsets {first}..{base_offset(last)} after {received} requests of {records}")
     return received / elapsed, received * len(batch) / elapsed / 1e6
+
+
+def _first_offset(c: Connection, request: bytes) -> int:
+    """Kafka's metadata may name a leader a moment before that leader takes records."""
+    deadline = time.monotonic() + 10
+    while True:
+        c.send(request)
+        try:
+            return base_offset(c.receive())
+        except LoadFailed:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def produce_bytes(address: str, topic: str, records: int, value_size: int, wanted: int, in_flight: int = 5) -> None:

@@ -4,154 +4,204 @@ medians and ratios.
   python -m benchmarks.run [--parts raw,starts,cold] [--rounds 3] [--seconds 2] [--only WORD]
                            [--kafka] [--rival NAME=HOST:PORT] [--write]
 
-Parts: `raw` (sockets and prebuilt requests), `starts`, `partitions` (10,000 of them), `java` (Kafka's own clients), `cold`
+Parts: `raw` (sockets and prebuilt requests), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold`
 (from an S3 server beside), `decoder` (batches into columns), `spark` (beside Spark's Kafka source). The machine changes from
-minute to minute, so only ratios within one run count; `--write` puts tables and plot under benchmarks/results, each part
-with its own date.
+minute to minute, so only ratios within one run count; `--write` keeps the figures, each part with its own date, and renews
+the tables of the docs and the plot.
+
+A part that fails or outlasts its limit ends alone, with the rows it has; the exit code is then 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import os
-import platform
 import shutil
+import signal
+import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 
 from benchmarks import brokers as of_brokers
-from benchmarks import cold, decoder, java_clients, load, raw, spark_scan, starts
+from benchmarks import cold, decoder, java_clients, load, raw, report, spark_scan, starts
 from benchmarks.brokers import Broker
-from benchmarks.table import Table, keep, rendered
+from benchmarks.table import Table, rendered
 
-PARTS = ("raw", "starts", "partitions", "java", "cold", "decoder", "spark")
+#: Minutes that each part may take.
+LIMITS = {"raw": 8, "starts": 3, "java": 8, "partitions": 8, "cold": 8, "decoder": 2, "spark": 5}
+
+
+class TooLong(Exception):
+    """A part has used its time up."""
 
 
 class Bench:
-    def __init__(self, arguments: argparse.Namespace, directory: Path, stack: ExitStack) -> None:
+    """Each part fills `table`, so that what was measured is there however the part ends."""
+
+    def __init__(self, arguments: argparse.Namespace, directory: Path, stack: ExitStack, table: Table) -> None:
         self._arguments = arguments
         self._directory = directory
         self._stack = stack
+        self._table = table
         self._tag = str(os.getpid())
 
-    def brokers(self, part: str, *, floor: bool) -> dict[str, Broker]:
+    def brokers(self, *, floor: bool) -> dict[str, Broker]:
         """Fresh ones, not started; all are stopped at the end of the part."""
         made: dict[str, Broker] = {}
         if floor:
-            made["floor"] = of_brokers.Floor(self._directory / part / "floor")
+            made["floor"] = of_brokers.Floor(self._directory / "floor")
         for rival in self._arguments.rival:
             name, _, address = rival.rpartition("=")
             made[name or "rival"] = of_brokers.Rival(address)
         if self._arguments.kafka:
-            made["kafka"] = of_brokers.Kafka(self._directory / part / "kafka")
-        made["tidelog"] = of_brokers.Tidelog(self._directory / part / "tidelog")
+            made["kafka"] = of_brokers.Kafka(self._directory / "kafka")
+        made["tidelog"] = of_brokers.Tidelog(self._directory / "tidelog")
         for broker in made.values():
             self._stack.callback(broker.stop)
         return made
 
-    def running(self, part: str, *, floor: bool) -> dict[str, Broker]:
-        made = self.brokers(part, floor=floor)
+    def ours(self) -> dict[str, Broker]:
+        """Those that this run may start and kill."""
+        made = self.brokers(floor=False)
+        return {name: broker for name, broker in made.items() if not isinstance(broker, of_brokers.Rival)}
+
+    def running(self, *, floor: bool) -> dict[str, Broker]:
+        made = self.brokers(floor=floor)
         for broker in made.values():
             broker.spawn()
             of_brokers.wait_for_port(broker.address)
         return made
 
-    def raw(self) -> Table:
-        table, made = Table(), self.running("raw", floor=True)
-        idle = made["tidelog"].resident_megabytes() or 0.0
+    def raw(self) -> None:
+        table, made = self._table, self.running(floor=True)
+        idle = made["tidelog"].resident_megabytes()
+        if idle is not None:
+            table.add("tidelog", "resident memory of an idle node", "MB", idle)
         for n in range(self._arguments.rounds):
-            for name, broker in made.items():
-                for row, unit, value in load.one_round(
-                    broker.address, f"{self._tag}-{n}", self._arguments.seconds, self._arguments.only
-                ):
-                    table.add(name, row, unit, value)
-        _add_resident(table, made, "resident memory after the rows")
-        table.notes.append(f"The idle tidelog node: {idle:.0f} MB resident.")
+            for name, (row, unit, value) in _row_by_row(
+                {
+                    name: load.one_round(
+                        broker.address, f"{self._tag}-{n}", self._arguments.seconds, self._arguments.only
+                    )
+                    for name, broker in _turned(made, n).items()
+                }
+            ):
+                table.add(name, row, unit, value)
+        for name, broker in made.items():
+            resident = broker.resident_megabytes()
+            if resident is not None:
+                table.add(name, "resident memory after the rows", "MB", resident)
         table.notes.append(
             f"The machine itself: loopback {raw.loopback_megabytes_per_second():.0f} MB/s, "
             f"{raw.loopback_round_trips_per_second():.0f} round trips/s of 200 B, "
             f"file append {raw.file_write_megabytes_per_second(str(self._directory)):.0f} MB/s (page cache)."
         )
-        return table
 
-    def starts(self) -> Table:
-        table = Table()
-        made = {name: broker for name, broker in self.brokers("starts", floor=False).items() if _is_ours(broker)}
+    def starts(self) -> None:
+        made = self.ours()
         for n in range(self._arguments.rounds + 1):
-            for name, broker in made.items():
+            for name, broker in _turned(made, n).items():
                 for row, unit, value in starts.first_answer(broker):
                     if n:  # the first start makes the files that later ones find
-                        table.add(name, row, unit, value)
+                        self._table.add(name, row, unit, value)
                 broker.stop()
-        return table
 
-    def partitions(self) -> Table:
-        table = Table()
-        made = {name: broker for name, broker in self.brokers("many", floor=False).items() if _is_ours(broker)}
+    def partitions(self) -> None:
+        made = self.ours()
         topics: list[str] = []
         for broker in made.values():
             broker.spawn()
             of_brokers.wait_for_port(broker.address)
             topics = starts.fill(broker.address, self._tag)
             broker.kill()
-        for _ in range(self._arguments.rounds):
-            for name, broker in made.items():
-                for row, unit, value in starts.after_kill(broker, topics):
-                    table.add(name, row, unit, value)
-                broker.kill()
-        return table
-
-    def java(self) -> Table:
-        table, made = Table(), self.running("java", floor=False)
         for n in range(self._arguments.rounds):
-            for name, broker in made.items():
-                for row, unit, value in java_clients.one_round(
-                    broker.address, f"{self._tag}-{n}", self._arguments.share
-                ):
-                    table.add(name, row, unit, value)
-        return table
+            for name, broker in _turned(made, n).items():
+                for row, unit, value in starts.after_kill(broker, topics):
+                    self._table.add(name, row, unit, value)
+                broker.kill()
 
-    def cold(self) -> Table:
-        return cold.measured(
-            self._directory / "cold", rounds=self._arguments.rounds, gibibytes=self._arguments.gibibytes
-        )
+    def java(self) -> None:
+        made = self.running(floor=False)
+        for n in range(self._arguments.rounds):
+            for name, (row, unit, value) in _row_by_row(
+                {
+                    name: java_clients.one_round(broker.address, f"{self._tag}-{n}", self._arguments.share)
+                    for name, broker in _turned(made, n).items()
+                }
+            ):
+                self._table.add(name, row, unit, value)
 
-    def decoder(self) -> Table:
-        return decoder.measured(rounds=self._arguments.rounds)
+    def cold(self) -> None:
+        cold.measure(self._table, self._directory, rounds=self._arguments.rounds, gibibytes=self._arguments.gibibytes)
 
-    def spark(self) -> Table:
-        return spark_scan.measured(
-            self._directory, rounds=self._arguments.rounds, records=int(self._arguments.million_records * 1e6)
-        )
+    def decoder(self) -> None:
+        self._take(decoder.measured(rounds=self._arguments.rounds))
 
+    def spark(self) -> None:
+        records = int(self._arguments.million_records * 1e6)
+        self._take(spark_scan.measured(self._directory, rounds=self._arguments.rounds, records=records))
 
-def _is_ours(broker: Broker) -> bool:
-    return not isinstance(broker, of_brokers.Rival)
-
-
-def _add_resident(table: Table, made: Mapping[str, Broker], row: str) -> None:
-    for name, broker in made.items():
-        resident = broker.resident_megabytes()
-        if resident is not None:
-            table.add(name, row, "MB", resident)
-
-
-def _machine(rounds: int) -> str:
-    model = platform.processor() or platform.machine()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    return (
-        f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC, {os.cpu_count()} cores of {model}, Linux {platform.release()}, "
-        f"Python {platform.python_version()}, load average {os.getloadavg()[1]:.1f}; {rounds} rounds."
-    )
+    def _take(self, measured: Table) -> None:
+        self._table.rows.update(measured.rows)
+        self._table.notes += measured.notes
 
 
-def main() -> None:
+def _turned(made: Mapping[str, Broker], number: int) -> dict[str, Broker]:
+    """Who comes first pays for what the one before left in the disk's queue: every other round goes the other way."""
+    names = list(made)
+    return {name: made[name] for name in (reversed(names) if number % 2 else names)}
+
+
+def _row_by_row(
+    rounds: Mapping[str, Iterator[tuple[str, str, float]]],
+) -> Iterator[tuple[str, tuple[str, str, float]]]:
+    """Every row on each broker in turn before the next row."""
+    for taken in zip(*rounds.values(), strict=True):
+        yield from zip(rounds, taken, strict=True)
+
+
+@contextmanager
+def _limited(minutes: float) -> Iterator[None]:
+    """Raises TooLong in the block after so many minutes, also while it waits for an answer."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise TooLong(f"after {minutes:g} minutes")
+
+    signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, minutes * 60)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _one_part(part: str, arguments: argparse.Namespace) -> bool:
+    """Whether it came to its end."""
+    directory, table, began = Path(tempfile.mkdtemp(prefix="tidelog-bench-")), Table(), time.monotonic()
+    cut_short = ""
+    try:
+        with ExitStack() as stack, _limited(LIMITS[part]):
+            getattr(Bench(arguments, directory, stack, table), part)()
+    except Exception as error:  # noqa: BLE001 - the other parts are measured all the same
+        traceback.print_exc()
+        cut_short = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    kept = report.described(part, table, rounds=arguments.rounds, cut_short=cut_short)
+    print(f"\n## {part}\n\n{rendered(kept.rows)}\n", *kept.notes, kept.description, sep="\n")
+    print(f"({part} took {(time.monotonic() - began) / 60:.1f} minutes)", flush=True)
+    if arguments.write and kept.rows:
+        report.keep(kept)
+        report.write()
+    return not cut_short
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="raw,starts,cold")
     parser.add_argument("--rounds", type=int, default=3)
@@ -162,24 +212,18 @@ def main() -> None:
     parser.add_argument("--million-records", type=float, default=10, help="that Spark scans")
     parser.add_argument("--kafka", action="store_true", help="start Apache Kafka 4.2.1 beside")
     parser.add_argument("--rival", action="append", default=[], metavar="[NAME=]HOST:PORT")
-    parser.add_argument("--write", action="store_true", help="keep tables and plot in benchmarks/results")
+    parser.add_argument("--write", action="store_true", help="keep the figures, renew the docs' tables and the plot")
     arguments = parser.parse_args()
+    # So that what was started ends, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     wanted = arguments.parts.split(",")
-    if unknown := set(wanted) - set(PARTS):
-        parser.error(f"no such parts: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    for part in wanted:
-        directory = Path(tempfile.mkdtemp(prefix="tidelog-bench-"))
-        try:
-            with ExitStack() as stack:
-                measure: Callable[[], Table] = getattr(Bench(arguments, directory, stack), part)
-                table = measure()
-            table.notes.append(_machine(arguments.rounds))
-            print(f"\n## {part}\n\n{rendered(table.medians())}\n", *table.notes, sep="\n", flush=True)
-            if arguments.write:
-                keep(part, table)
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
+    if unknown := set(wanted) - set(report.PARTS):
+        parser.error(f"no such parts: {', '.join(sorted(unknown))}; there are {', '.join(report.PARTS)}")
+    failed = [part for part in wanted if not _one_part(part, arguments)]
+    if failed:
+        print(f"not to their end: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

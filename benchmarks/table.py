@@ -1,31 +1,33 @@
-"""The figures of a run: medians of rounds, the ratio to a rival, what is wanted of it; kept as JSON, shown as text and PNG."""
+"""The figures of a run: all rounds, their medians, the ratio to a rival, what is wanted of it and whether it is met."""
 
 from __future__ import annotations
 
-import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
-FIGURES = RESULTS / "figures.json"
 JUDGED = "tidelog"
+#: The row of the scan that must go on at half its own rate while produce is timed beside it.
+BESIDE = "cold consume beside produce"
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Of the ratio to the rival: at least (or, where less is better, at most) `bound`."""
+    """Of the ratio to `rival`, or without one of the figure itself: at least (or, where less is better, at most) `bound`.
+
+    The verdict counts only if the row named by `provided` is met in the same run."""
 
     rival: str
     bound: float
     less_is_better: bool = False
+    provided: str = ""
 
-    def met(self, ratio: float) -> bool:
-        return ratio <= self.bound if self.less_is_better else ratio >= self.bound
+    def met(self, value: float) -> bool:
+        return value <= self.bound if self.less_is_better else value >= self.bound
 
     def __str__(self) -> str:
-        return f"{'≤' if self.less_is_better else '≥'} {self.bound:g}"
+        bound = f"{'≤' if self.less_is_better else '≥'} {self.bound:g}"
+        return f"{bound} × {self.rival}" if self.rival else bound
 
 
 _KAFKA = {
@@ -53,94 +55,100 @@ _KAFKA_AT_MOST = {
 WANTED: dict[str, tuple[Wanted, ...]] = {
     **{row: (Wanted("kafka", bound),) for row, bound in _KAFKA.items()},
     **{row: (Wanted("kafka", bound, less_is_better=True),) for row, bound in _KAFKA_AT_MOST.items()},
+    "resident memory of an idle node": (Wanted("", 100.0, less_is_better=True),),
     "cold consume": (Wanted("ranged GETs", 0.5),),
-    "produce p99 beside a cold scan": (Wanted("idle", 3.0, less_is_better=True),),
-    "cold consume beside produce": (Wanted("alone", 0.5),),
-    "GETs per GiB scanned": (Wanted("bound", 1.0, less_is_better=True),),
-    "decode 100 B records, none": (Wanted("bound", 1.0),),
+    "produce p99 beside a cold scan": (Wanted("idle", 3.0, less_is_better=True, provided=BESIDE),),
+    BESIDE: (Wanted("alone", 0.5),),
+    "GETs per GiB scanned": (Wanted("", 260.0, less_is_better=True),),
+    "100 cold consumers of 50 MiB: downloads in flight": (Wanted("budget", 1.0, less_is_better=True),),
+    "100 cold consumers of 50 MiB: chunks on disk": (Wanted("budget", 1.0, less_is_better=True),),
+    "100 cold consumers of 50 MiB: memory they add": (Wanted("budget", 1.0, less_is_better=True),),
+    "decode 100 B records, none": (Wanted("", 15.0),),
     "Spark scan of cold 100 B records, local[2]": (Wanted("kafka", 5.0), Wanted("prebuilt", 0.6)),
 }
 
 
 @dataclass
-class Table:
-    """`seen[row, unit][broker]` are the figures of all rounds. `notes` say what the machine is and what was counted beside."""
+class Row:
+    """`rounds` are the figures of each broker, or of what stands in the place of one."""
 
-    seen: dict[tuple[str, str], dict[str, list[float]]] = field(default_factory=dict)
+    name: str
+    unit: str
+    rounds: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def medians(self) -> dict[str, float]:
+        return {name: statistics.median(values) for name, values in self.rounds.items()}
+
+    def judged(self, wanted: Wanted) -> float | None:
+        """The figure that `wanted` is about; None where it cannot be known."""
+        medians = self.medians
+        if JUDGED not in medians or (wanted.rival and not medians.get(wanted.rival)):
+            return None
+        return medians[JUDGED] / medians[wanted.rival] if wanted.rival else medians[JUDGED]
+
+
+@dataclass
+class Table:
+    """`notes` say what was counted beside."""
+
+    rows: dict[tuple[str, str], Row] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, broker: str, row: str, unit: str, value: float) -> None:
-        self.seen.setdefault((row, unit), {}).setdefault(broker, []).append(value)
-
-    def medians(self) -> list[dict[str, Any]]:
-        return [
-            {"row": row, "unit": unit, "medians": {name: statistics.median(v) for name, v in values.items()}}
-            for (row, unit), values in self.seen.items()
-        ]
+    def add(self, broker: str, name: str, unit: str, value: float) -> None:
+        row = self.rows.setdefault((name, unit), Row(name, unit))
+        row.rounds.setdefault(broker, []).append(value)
 
 
-def rendered(rows: list[dict[str, Any]]) -> str:
+def verdicts(row: Row, rows: Sequence[Row]) -> list[tuple[Wanted, float, str]]:
+    """What is wanted of `row`, what it is, and "met", "missed" or (where its condition is missed) "void"."""
+    found: list[tuple[Wanted, float, str]] = []
+    for wanted in WANTED.get(row.name, ()):
+        value = row.judged(wanted)
+        if value is None:
+            continue
+        others = (other for other in rows if other.name == wanted.provided)
+        if all(verdict == "met" for other in others for _, _, verdict in verdicts(other, rows)):
+            found.append((wanted, value, "met" if wanted.met(value) else "missed"))
+        else:
+            found.append((wanted, value, "void"))
+    return found
+
+
+def rendered(rows: Sequence[Row]) -> str:
     """A Markdown table: every broker's median, tidelog's ratio to each other one, what is wanted and whether it is met."""
-    brokers = list(dict.fromkeys(name for row in rows for name in row["medians"]))
+    brokers = list(dict.fromkeys(name for row in rows for name in row.medians))
     others = [name for name in brokers if name != JUDGED]
-    head = ["row", "unit", *brokers, *(f"{JUDGED} / {name}" for name in others), "wanted"]
-    lines = ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 2)]
+    head = ["row", "unit", *brokers, *(f"{JUDGED} / {name}" for name in others), "target", "verdict"]
+    lines = ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 4) + "---|---|"]
     for row in rows:
-        medians = row["medians"]
-        ratios = {name: medians[JUDGED] / medians[name] for name in others if medians.get(name) and JUDGED in medians}
-        wanted = [each for each in WANTED.get(row["row"], ()) if each.rival in ratios]
-        verdict = ", ".join(
-            f"{f'{each.rival} ' * (len(wanted) > 1)}{each} {'✓' if each.met(ratios[each.rival]) else '✗ missed'}"
-            for each in wanted
-        )
-        cells = [row["row"], row["unit"]]
-        cells += [f"{medians[name]:.4g}" if name in medians else "" for name in brokers]
-        cells += [f"{ratios[name]:.2f}" if name in ratios else "" for name in others]
-        lines.append("| " + " | ".join([*cells, verdict]) + " |")
+        medians = row.medians
+        cells = [row.name, row.unit]
+        cells += [written(medians[name]) if name in medians else "" for name in brokers]
+        for name in others:
+            cells.append(f"{medians[JUDGED] / medians[name]:.2f}" if medians.get(name) and JUDGED in medians else "")
+        judged = verdicts(row, rows)
+        cells.append(", ".join(str(wanted) for wanted, _, _ in judged))
+        cells.append(", ".join(emphasised(verdict) for _, _, verdict in judged))
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def keep(part: str, table: Table) -> None:
-    """Puts one part's figures in the place of its last ones, and writes the page and the plot anew."""
-    kept: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
-    kept[part] = {"notes": table.notes, "rows": table.medians()}
-    RESULTS.mkdir(exist_ok=True)
-    FIGURES.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
-    page = ["# Speed and memory", "", "Written by `python -m benchmarks.run --write`; medians of interleaved rounds."]
-    for name, figures in kept.items():
-        page += ["", f"## {name}", "", rendered(figures["rows"]), "", *figures["notes"]]
-    (RESULTS / "README.md").write_text("\n".join(page) + "\n")
-    plot([row for figures in kept.values() for row in figures["rows"]], RESULTS / "speed.png")
-
-
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """How many times as good as Kafka, each row; what is wanted as a mark."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    bars: list[tuple[str, float, float]] = []
+def summary(rows: Sequence[Row]) -> str:
+    """A Markdown table of the rows of which something is wanted, whoever the rival is."""
+    lines = ["| row | rival | tidelog | ratio | target | verdict |", "|---|---:|---:|---:|---|---|"]
     for row in rows:
-        medians = row["medians"]
-        wanted = next((each for each in WANTED.get(row["row"], ()) if each.rival == "kafka"), None)
-        if wanted is None or not medians.get("kafka") or not medians.get(JUDGED):
-            continue
-        ratio = medians[JUDGED] / medians["kafka"]
-        better = (1 / ratio, 1 / wanted.bound) if wanted.less_is_better else (ratio, wanted.bound)
-        bars.append((f"{row['row']} ({row['unit']})", *better))
-    if not bars:
-        return
-    figure, axes = pyplot.subplots(figsize=(9, 0.36 * len(bars) + 1.2))
-    places = range(len(bars))
-    axes.barh(places, [bar[1] for bar in bars], height=0.6, color="#2f6f9f", label="tidelog")
-    axes.scatter([bar[2] for bar in bars], places, marker="|", s=160, color="#c0392b", label="wanted", zorder=3)
-    axes.axvline(1, color="black", linewidth=0.8, label="Apache Kafka 4.2.1")
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
-    axes.set_yticks(places, [bar[0] for bar in bars])
-    axes.invert_yaxis()
-    axes.set_xlabel("times as good as Kafka (rates: higher; times and memory: lower)")
-    axes.legend(loc="lower right", fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+        for wanted, value, verdict in verdicts(row, rows):
+            rival = written(row.medians[wanted.rival]) if wanted.rival else ""
+            ratio = f"{value:.2f}" if wanted.rival else ""
+            own = f"{written(row.medians[JUDGED])} {row.unit}"
+            lines.append(f"| {row.name} | {rival} | {own} | {ratio} | {wanted} | {emphasised(verdict)} |")
+    return "\n".join(lines)
+
+
+def emphasised(verdict: str) -> str:
+    return verdict if verdict == "met" else f"**{verdict}**"
+
+
+def written(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

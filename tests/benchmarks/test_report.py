@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import report
+from benchmarks.table import Table
+
+ROW = "produce 16 KiB batches"
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "before\n<!-- benchmarks: raw -->\nstale\n<!-- end -->\nbetween\n<!-- benchmarks: cold -->\nkept\n<!-- end -->\n"
+    )
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(report, "PAGES", (page,))
+    monkeypatch.setattr(report, "PLOT", tmp_path / "img" / "speed.png")
+    return page
+
+
+def measured(*, cut_short: str = "") -> report.Kept:
+    table = Table()
+    table.add("kafka", ROW, "MB/s", 100.0)
+    table.add("tidelog", ROW, "MB/s", 150.0)
+    return report.described("raw", table, rounds=1, cut_short=cut_short)
+
+
+def test_tables_stand_in_their_places_and_nothing_else_is_touched(page: Path) -> None:
+    report.keep(measured())
+    report.write()
+    text = page.read_text()
+    assert "| produce 16 KiB batches | MB/s | 100 | 150 | 1.50 | ≥ 1.3 × kafka | met |" in text
+    assert "stale" not in text
+    assert text.startswith("before\n<!-- benchmarks: raw -->\n")
+    assert text.endswith("between\n<!-- benchmarks: cold -->\nkept\n<!-- end -->\n")
+    assert report.PLOT.read_bytes().startswith(b"\x89PNG")
+    assert report.read()["raw"].rows[0].rounds == {"kafka": [100.0], "tidelog": [150.0]}
+
+
+def test_a_part_that_was_cut_short_says_so(page: Path) -> None:
+    report.keep(measured(cut_short="LoadFailed: no leader"))
+    report.write()
+    assert "Cut short: LoadFailed: no leader." in page.read_text()
+
+
+def test_writing_twice_changes_nothing(page: Path) -> None:
+    report.keep(measured())
+    report.write()
+    once = page.read_text()
+    report.write()
+    assert page.read_text() == once
