@@ -17,11 +17,18 @@ import grpc
 
 from grpc_api.proto import errors_pb2 as pb
 from storage_tiers import errors as log
-from storage_tiers.errors import Advice, LogError
+from storage_tiers.errors import Advice, InvalidRecord, InvalidTimestamp, LogError, RecordFault
 
 #: Where rich gRPC errors stand (https://grpc.io/docs/guides/error, "Richer error model").
 DETAILS_KEY = "grpc-status-details-bin"
 _TYPE_URL = "type.googleapis.com/tidelog.v1.ErrorDetail"
+
+#: Of an error's sentence. It stands in a call's trailing metadata three times, escaped.
+MAX_SENTENCE_BYTES = 1000
+_CUT = " … ".encode()
+#: Records that an error names.
+MAX_FAULTS = 10_000
+_NAMING = (InvalidRecord, InvalidTimestamp)
 
 _Code = grpc.StatusCode
 
@@ -101,23 +108,39 @@ def meaning(error: LogError) -> Meaning:
     return TABLE.get(type(error), _UNKNOWN)
 
 
+def sentence(error: LogError) -> str:
+    """What the error says, short enough for a call's trailing metadata: receivers drop what is longer than 8 KiB there, and
+    would learn neither the error nor its detail. Much of a sentence may be what the caller sent."""
+    text = str(error).encode(errors="replace")
+    if len(text) > MAX_SENTENCE_BYTES:
+        half = (MAX_SENTENCE_BYTES - len(_CUT)) // 2
+        text = text[:half] + _CUT + text[-half:]
+    return text.decode(errors="ignore")
+
+
 def detail_of(error: LogError) -> pb.ErrorDetail:
+    faults = error.faults[:MAX_FAULTS] if isinstance(error, _NAMING) else ()
     return pb.ErrorDetail(
         kafka_error=meaning(error).kafka,
         reason=type(error).__name__,
         retriable=retriable(error),
         advice=_ADVICE[error.advice],
-        message=str(error),
+        message=sentence(error),
+        faults=[pb.RecordFault(place=each.place, message=each.message) for each in faults],
     )
 
 
 def error_of(detail: pb.ErrorDetail) -> LogError:
     kind = _REASONS.get(detail.reason)
-    return LogError(f"{detail.kafka_error}: {detail.message}") if kind is None else kind(detail.message)
+    if kind is None:
+        return LogError(f"{detail.kafka_error}: {detail.message}")
+    if issubclass(kind, _NAMING):
+        return kind(detail.message, [RecordFault(each.place, each.message) for each in detail.faults])
+    return kind(detail.message)
 
 
 def trailing_metadata(error: LogError) -> tuple[tuple[str, bytes], ...]:
-    status = pb.Status(code=meaning(error).status.value[0], message=str(error))
+    status = pb.Status(code=meaning(error).status.value[0], message=sentence(error))
     status.details.add(type_url=_TYPE_URL, value=detail_of(error).SerializeToString())
     return ((DETAILS_KEY, status.SerializeToString()),)
 

@@ -66,7 +66,7 @@ def appends_of(request: pb.ProduceRequest) -> list[Append]:
 
 def result_message(result: Appended | LogError, *, committed: bool) -> pb.AppendResult:
     if isinstance(result, LogError):
-        return pb.AppendResult(error=detail_of(result))
+        return pb.AppendResult(error=detail_of(result), log_start_offset=result.log_start_offset)
     return pb.AppendResult(
         base_offset=result.base_offset,
         leader_epoch=result.leader_epoch,
@@ -78,7 +78,9 @@ def result_message(result: Appended | LogError, *, committed: bool) -> pb.Append
 
 def result_of(message: pb.AppendResult) -> Appended | LogError:
     if message.HasField("error"):
-        return error_of(message.error)
+        error = error_of(message.error)
+        error.log_start_offset = message.log_start_offset
+        return error
     return Appended(message.base_offset, message.leader_epoch, message.log_append_time_ms, message.log_start_offset)
 
 

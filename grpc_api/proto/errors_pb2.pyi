@@ -95,6 +95,7 @@ class ErrorDetail(_message.Message):
     RETRIABLE_FIELD_NUMBER: _builtins.int
     ADVICE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    FAULTS_FIELD_NUMBER: _builtins.int
     kafka_error: _builtins.str
     """Kafka's name of the error, as UNKNOWN_TOPIC_OR_PARTITION."""
     reason: _builtins.str
@@ -103,7 +104,11 @@ class ErrorDetail(_message.Message):
     """Whether the same request may succeed when it is sent again: advice RETRY or REDIRECT."""
     advice: Global___Advice.ValueType
     message: _builtins.str
-    """A sentence: what is wrong and what to do."""
+    """A sentence: what is wrong and what to do. Cut in the middle where it would be longer than 1,000 bytes."""
+    @_builtins.property
+    def faults(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordFault]:
+        """Of a refused batch: the records to blame, where they are known (KIP-467); of very many the first 10,000."""
+
     def __init__(
         self,
         *,
@@ -112,11 +117,35 @@ class ErrorDetail(_message.Message):
         retriable: _builtins.bool = ...,
         advice: Global___Advice.ValueType = ...,
         message: _builtins.str = ...,
+        faults: _abc.Iterable[Global___RecordFault] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "kafka_error", b"kafka_error", "message", b"message", "reason", b"reason", "retriable", b"retriable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "faults", b"faults", "kafka_error", b"kafka_error", "message", b"message", "reason", b"reason", "retriable", b"retriable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ErrorDetail: _TypeAlias = ErrorDetail  # noqa: Y015
+
+@_typing.final
+class RecordFault(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    place: _builtins.int
+    """The record's place in its batch, from 0."""
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        place: _builtins.int = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "place", b"place"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordFault: _TypeAlias = RecordFault  # noqa: Y015

@@ -152,6 +152,7 @@ class AppendResult(_message.Message):
     log_append_time_ms: _builtins.int
     """Milliseconds since 1970 under message.timestamp.type=LogAppendTime, else -1."""
     log_start_offset: _builtins.int
+    """With an error too, where the log was looked at: else -1 then."""
     committed: _builtins.bool
     @_builtins.property
     def error(self) -> _errors_pb2.ErrorDetail:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from grpc_api.messages.errors import meaning, trailing_metadata
+from grpc_api.messages.errors import meaning, sentence, trailing_metadata
 from grpc_api.servicers.malformed import Malformed
 from storage_tiers import events
 from storage_tiers.errors import InvalidRequest, LogError
@@ -64,7 +64,7 @@ async def _ending(name: str, context: Any) -> AsyncIterator[None]:
         yield
     except LogError as error:
         events.provoked(log, "request.refused", by=name, door="grpc", api=name, client=context.peer(), error=error)
-        await context.abort(meaning(error).status, str(error), trailing_metadata(error))
+        await context.abort(meaning(error).status, sentence(error), trailing_metadata(error))
     except (asyncio.CancelledError, grpc.aio.AbortError):
         raise
     except grpc.aio.InternalError as error:

@@ -21,6 +21,7 @@ from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import (
     CorruptRecord,
     InvalidConfig,
+    InvalidRecord,
     InvalidTopic,
     InvalidTransactionState,
     LogError,
@@ -32,6 +33,7 @@ from storage_tiers.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.records.decoder import Record
 from storage_tiers.types import TimestampOffset, TopicId, TopicPartition
 from tests.service.broker.support import TIERED, Running, batch, filled, records, running, until
@@ -82,6 +84,16 @@ async def test_a_refused_batch_leaves_no_trace_and_does_not_end_its_neighbours(n
     assert isinstance(good, Appended)
     assert isinstance(unknown, UnknownTopicOrPartition)
     assert node.node.partitions.get(T0).log.hot.size_bytes == 0
+
+
+async def test_a_refused_batch_names_its_records_and_where_the_log_begins(node: Running) -> None:
+    await node.create("t", configs={"cleanup.policy": "compact,delete"})
+    await node.append("t", b"a", b"b")
+    assert await node.log.delete_records(T0, 1) == 1
+    (refused,) = await settled(node.log.append([Append(T0, memoryview(build_batch([NewRecord(None, b"x")] * 2)))]))
+    assert isinstance(refused, InvalidRecord)
+    assert [fault.place for fault in refused.faults] == [0, 1]
+    assert refused.log_start_offset == 1
 
 
 async def test_a_repeated_idempotent_batch_is_answered_with_its_first_offset(node: Running) -> None:

@@ -56,3 +56,23 @@ def test_a_reason_of_a_newer_node_is_still_an_error_with_its_sentence() -> None:
 
     assert type(back) is LogError
     assert str(back) == "NOT_LEADER_OR_FOLLOWER: moved"
+
+
+@pytest.mark.parametrize("named", ["x" * 1_000_000, "ж" * 10_000, "\ud800" * 5000])
+def test_a_sentence_that_quotes_much_is_cut_and_its_ends_stay(named: str) -> None:
+    error = errors.InvalidTopic(f"begins {named} ends")
+    ((_, value),) = trailing_metadata(error)
+
+    assert len(value) < 3000
+    detail = detail_in([(DETAILS_KEY, value)])
+    assert detail is not None
+    assert detail.message.startswith("begins ") and " … " in detail.message and detail.message.endswith(" ends")
+
+
+@pytest.mark.parametrize("kind", [errors.InvalidRecord, errors.InvalidTimestamp])
+def test_the_records_to_blame_come_back(kind: type[errors.InvalidRecord | errors.InvalidTimestamp]) -> None:
+    faults = [errors.RecordFault(3, "no key"), errors.RecordFault(5, "none either")]
+
+    back = error_of(detail_of(kind("refused", faults)))
+
+    assert isinstance(back, kind) and back.faults == faults

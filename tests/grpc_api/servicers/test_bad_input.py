@@ -194,6 +194,15 @@ async def test_bytes_that_are_no_message_are_refused(node: Served, channel: Any)
     assert node.hot("t").end_offset == 0
 
 
+async def test_an_error_about_a_long_name_arrives_with_its_detail(channel: Any) -> None:
+    request = offsets_pb2.DeleteRecordsRequest(topic="n" * 1_000_000, partition=0, before_offset=0)
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await OffsetsStub(channel).DeleteRecords(request)
+    detail = detail_in(failure.value.trailing_metadata())
+    assert failure.value.code() is CODES.NOT_FOUND
+    assert detail is not None and detail.kafka_error == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
 async def test_an_unknown_method_is_unimplemented(channel: Any) -> None:
     call = channel.unary_unary("/tidelog.v1.Log/Erase", request_serializer=None, response_deserializer=None)
     with pytest.raises(grpc.aio.AioRpcError) as refused:
