@@ -2,16 +2,29 @@
 cimport cython
 
 
+cdef double _LEAST_TOTAL_S
+cdef Py_ssize_t _TOTAL_BOUNDS
+
+
 cdef class Slot:
     cdef public object pieces
 
 
 cdef class Meter:
     cdef public long long requests
+    cdef public long long size
     cdef public double queue_s
     cdef public double local_s
     cdef public long long waits
     cdef public double remote_s
+    cdef public double total_s
+    cdef public list totals
+    cdef public long long sends
+    cdef public double answer_queue_s
+    cdef public double answer_send_s
+
+    @cython.locals(bound=double, place=Py_ssize_t)
+    cpdef answered(self, double took_s)
 
 
 cdef class Connection:
@@ -35,6 +48,8 @@ cdef class Connection:
     cdef public Py_ssize_t files
     cdef public bint is_read_in
     cdef public Py_ssize_t taken
+    cdef Meter _meter
+    cdef double _answered_at
 
     cpdef target(self)
     cpdef received(self, Py_ssize_t count)
@@ -42,6 +57,9 @@ cdef class Connection:
     cpdef next_request(self)
     @cython.locals(start=Py_ssize_t, count=Py_ssize_t, version=int, correlation=Py_ssize_t, api_key=int, api=tuple, meter=Meter, began=double, ended=double)
     cpdef Py_ssize_t take(self, dict apis, Py_ssize_t most, object otherwise, object owner, object seconds, double since) except -1
+    cpdef answered(self, Meter meter, double took_s, double now)
+    @cython.locals(meter=Meter)
+    cpdef double wrote(self, double began, double ended) except -1
     @cython.locals(start=Py_ssize_t, have=Py_ssize_t, size=Py_ssize_t, data=bytearray, api_key=int)
     cdef Py_ssize_t _next(self) except -2
     @cython.locals(data=bytearray)

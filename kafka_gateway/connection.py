@@ -61,17 +61,42 @@ def _capacity(whole: int, left: int) -> int:
     return min(whole, max(2 * left, KEPT_BUFFER))
 
 
+_LEAST_TOTAL_S = 0.000_062_5
+_TOTAL_BOUNDS = 18
+#: Of `Meter.totals`, in seconds; each is twice the one before.
+TOTAL_BOUNDS_S = tuple([_LEAST_TOTAL_S * 2**place for place in range(_TOTAL_BOUNDS)])
+
+
 class Meter:
     """What the requests of one API took since the start, in seconds. `queue_s` is from the turn of the event loop that could
     start them until their handlers began, `local_s` in these handlers; `remote_s` is what the `waits` of them, which were
-    not answered at once, waited for their answers afterwards."""
+    not answered at once, waited for their answers afterwards. `total_s` is from that turn until the answer was made, and
+    `totals` how many took no longer than each bound and longer than the one before it, at the end those longer than all.
+    Answers waited `answer_queue_s` for their turn's end and `answer_send_s` for the socket; of the `sends` of a
+    connection's turn that counts for the last API that was answered. `size` is in bytes."""
 
     def __init__(self) -> None:
         self.requests = 0
+        self.size = 0
         self.queue_s = 0.0
         self.local_s = 0.0
         self.waits = 0
         self.remote_s = 0.0
+        self.total_s = 0.0
+        self.totals = [0] * (_TOTAL_BOUNDS + 1)
+        self.sends = 0
+        self.answer_queue_s = 0.0
+        self.answer_send_s = 0.0
+
+    def answered(self, took_s: float) -> None:
+        """An answer was made so long after its request could start."""
+        self.total_s += took_s
+        bound = _LEAST_TOTAL_S
+        place = 0
+        while took_s > bound and place < _TOTAL_BOUNDS:
+            bound *= 2
+            place += 1
+        self.totals[place] += 1
 
 
 #: By API key: lowest and highest version served, what handles them (`reply.Handler.handle`), and what counts them.
@@ -109,6 +134,9 @@ class Connection:
         self.unsent = 0
         #: Requests that `take` has started; the caller sets it back.
         self.taken = 0
+        # Of the answer made last, until it has been sent.
+        self._meter: Meter | None = None
+        self._answered_at = 0.0
         # Of the request taken last.
         self._api_key = self._version = self._correlation = 0
         #: How many of the pieces to send are files.
@@ -172,18 +200,38 @@ class Connection:
             api_key = self._api_key
             meter = api[3]
             meter.requests += 1
+            meter.size += self.start - start + 8
             meter.queue_s += began - since
             reply = api[2](self.data, self.view, start, self.start, version, correlation)
             ended = seconds()
             meter.local_s += ended - began
             began = ended
             if type(reply) is tuple or type(reply) is list:
+                meter.answered(ended - since)
+                self._meter = meter
+                self._answered_at = ended
                 self.answer(reply)
             else:
                 otherwise(owner, api_key, version, correlation, reply)
             if self.start == self.end:
                 break
         return count
+
+    def answered(self, meter: Meter, took_s: float, now: float) -> None:
+        """An answer that was held was made now, so many seconds after its request could start."""
+        meter.answered(took_s)
+        self._meter = meter
+        self._answered_at = now
+
+    def wrote(self, began: float, ended: float) -> float:
+        """Counts a turn's write of answers, between these times; gives back its end."""
+        meter = self._meter
+        if meter is not None:
+            meter.sends += 1
+            meter.answer_queue_s += began - self._answered_at
+            meter.answer_send_s += ended - began
+            self._meter = None
+        return ended
 
     def _next(self) -> int:
         """Takes the next whole request that may start: where it begins after its correlation id, or -1."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from grpc_api.contract.node import NodeCore
 from kafka_gateway.client import Client
 from kafka_gateway.connection import Piece
+from kafka_gateway.error_counts import count_errors
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.hot_parse import body_start
 from kafka_gateway.messages import Messages, messages_of
@@ -63,6 +65,7 @@ class MessageHandler:
         self._flexible_from = flexible_from
         self._serve = serve
         self._refuse = refuse
+        self.errors: Counter[int] = Counter()
 
     def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
         messages = messages_of(self._schema, version)
@@ -73,7 +76,7 @@ class MessageHandler:
             answer = self._serve(request, call)
             if inspect.iscoroutine(answer):
                 return self._wait(answer, request, call, correlation)
-            return (messages.respond(correlation, **answer),)  # type: ignore[arg-type]
+            return self._answered(call, correlation, answer)  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             return self._refused(error, request, call, correlation)
 
@@ -81,7 +84,7 @@ class MessageHandler:
         self, answer: Coroutine[Any, Any, Fields], request: Any, call: Call, correlation: int
     ) -> Sequence[Piece]:
         try:
-            return (call.messages.respond(correlation, **await answer),)
+            return self._answered(call, correlation, await answer)
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             return self._refused(error, request, call, correlation)
 
@@ -94,5 +97,9 @@ class MessageHandler:
             )
         else:
             events.error(logger, "request.defect", door="kafka", api=api, version=version, defect=error)
-        fields = self._refuse(request, call, code_of(error), message_of(error))
-        return (call.messages.respond(correlation, **fields),)
+        return self._answered(call, correlation, self._refuse(request, call, code_of(error), message_of(error)))
+
+    def _answered(self, call: Call, correlation: int, answer: Fields) -> Sequence[Piece]:
+        answered = (call.messages.respond(correlation, **answer),)
+        count_errors(answer, self.errors)
+        return answered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -31,7 +32,9 @@ Reply = Sequence[Piece] | Later | Coroutine[Any, Any, Sequence[Piece]]
 
 class Handler(Protocol):
     """One API. `data[start:end]` (and `view` of it) is the request after its correlation id, valid until `handle`
-    returns. Raises Malformed or Hangup to close the connection."""
+    returns. Raises Malformed or Hangup to close the connection. `errors` counts the error codes it answered."""
+
+    errors: Counter[int]
 
     def handle(
         self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int

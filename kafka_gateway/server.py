@@ -19,15 +19,17 @@ import functools
 import select
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from grpc_api.contract.node import NodeCore
 from kafka_gateway import server_events
 from kafka_gateway.admission import Admission, ConnectionLimits
 from kafka_gateway.connection import PRODUCE, Apis, Connection, InvalidFrame, Meter, Piece, Slot, release
+from kafka_gateway.fetch_sessions import FetchSessionCache
 from kafka_gateway.gateway_settings import GatewaySettings, listen
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
+from kafka_gateway.handlers.fetch import FetchHandler
 from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.registry import APIS, Api, by_key
 from kafka_gateway.reply import Handler, Hangup, Later, Reply
@@ -149,6 +151,16 @@ class GatewayServer:
     @property
     def sent_bytes(self) -> int:
         return self._sender.sent_bytes
+
+    @property
+    def errors(self) -> Iterator[tuple[str, Mapping[int, int]]]:
+        """By API: how often each error code was answered."""
+        for name, handler in zip(self.meters, self._handlers.values(), strict=True):
+            yield name, handler.errors
+
+    @property
+    def fetch_sessions(self) -> FetchSessionCache | None:
+        return next((each.sessions for each in self._handlers.values() if isinstance(each, FetchHandler)), None)
 
     # --- one turn -----------------------------------------------------------------------------------------------------
     def _turn(self) -> None:
@@ -328,21 +340,30 @@ class GatewayServer:
         if isinstance(reply, Later):
             slot = connection.hold(api_key)
             session.pending[slot] = (api_key, reply.future)
-            reply.future.add_done_callback(functools.partial(self._answered, session, slot, reply, api_key, SECONDS()))
+            since = self._began, SECONDS()
+            reply.future.add_done_callback(functools.partial(self._answered, session, slot, reply, api_key, since))
         elif asyncio.iscoroutine(reply):
             slot = connection.hold(api_key)
             task: asyncio.Task[Sequence[Piece]] = self._loop.create_task(reply)
             self._tasks.add(task)
-            task.add_done_callback(functools.partial(self._worked, session, slot, api_key, SECONDS()))
+            since = self._began, SECONDS()
+            task.add_done_callback(functools.partial(self._worked, session, slot, api_key, since))
         else:
+            connection.answered(self._apis[api_key][3], SECONDS() - self._began, SECONDS())
             connection.answer(reply)
 
     # --- answers that waited ------------------------------------------------------------------------------------------
     def _answered(
-        self, session: Session, slot: Slot, later: Later, api_key: int, since: float, future: asyncio.Future[Any]
+        self,
+        session: Session,
+        slot: Slot,
+        later: Later,
+        api_key: int,
+        since: tuple[float, float],
+        future: asyncio.Future[Any],
     ) -> None:
         session.pending.pop(slot, None)
-        self._waited(api_key, since)
+        self._waited(session, api_key, since)
         pieces: Sequence[Piece] = ()
         try:
             if not future.cancelled():
@@ -360,18 +381,25 @@ class GatewayServer:
             return
         self._fill(session, slot, pieces)
 
-    def _waited(self, api_key: int, since: float) -> None:
-        """An answer that was not there at once is there, or was given up."""
+    def _waited(self, session: Session, api_key: int, since: tuple[float, float]) -> None:
+        """An answer that was not there at once is there, or was given up. `since` is when its request could start, and when
+        its handler was done with it."""
         meter = self._apis[api_key][3]
-        self._began = SECONDS()
+        self._began = now = SECONDS()
         meter.waits += 1
-        meter.remote_s += self._began - since
+        meter.remote_s += now - since[1]
+        session.connection.answered(meter, now - since[0], now)
 
     def _worked(
-        self, session: Session, slot: Slot, api_key: int, since: float, task: asyncio.Task[Sequence[Piece]]
+        self,
+        session: Session,
+        slot: Slot,
+        api_key: int,
+        since: tuple[float, float],
+        task: asyncio.Task[Sequence[Piece]],
     ) -> None:
         self._tasks.discard(task)
-        self._waited(api_key, since)
+        self._waited(session, api_key, since)
         if task.cancelled():
             self._close(session, "its request was given up")
         elif (failure := task.exception()) is not None:
@@ -421,17 +449,15 @@ class GatewayServer:
 
     def _flush_and_count(self, began: float) -> None:
         """The end of a turn that began then."""
-        before = SECONDS()
-        self._flush()
-        after = SECONDS()
+        after = self._flush(SECONDS())
         self.counters.busy_s += after - began
-        self.counters.sending_s += after - before
 
-    def _flush(self) -> None:
-        """Writes what the turn produced, each connection once."""
+    def _flush(self, now: float) -> float:
+        """Writes what the turn produced, each connection once; what the time is then."""
         if not self._dirty:
-            return
+            return now
         dirty, self._dirty = self._dirty, []
+        began = now
         sender = self._sender
         sender.new_turn(len(dirty))
         for session in dirty:
@@ -441,8 +467,11 @@ class GatewayServer:
                         self._send(session)
                 except OSError as error:
                     self._close(session, str(error))
+                now = session.connection.wrote(now, SECONDS())
         if self._dirty:
             self._flush_soon()
+        self.counters.sending_s += now - began
+        return now
 
     def _send(self, session: Session) -> None:
         connection = session.connection

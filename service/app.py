@@ -16,7 +16,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from service.broker.core import BrokerCore
 from service.http import Readiness, serve_http
 from service.node import Node
+from service.observability.scrape import Scraper
 from service.observability.stats import node_stats
 from service.settings import NodeSettings
 from service.supervisor import supervised
@@ -76,7 +77,12 @@ async def _serve(settings: NodeSettings) -> int:
         async def stats() -> Mapping[str, object]:
             return await node_stats(started[0]) if started else {}
 
-        http = await serve_http(readiness, stats, settings.listen, settings.http_port)
+        scrapers: list[Scraper] = []
+
+        def scrape(open_metrics: bool) -> Awaitable[bytes] | None:
+            return scrapers[0].scrape(open_metrics=open_metrics) if scrapers else None
+
+        http = await serve_http(readiness, stats, scrape, settings.listen, settings.http_port)
         stack.push_async_callback(http.stop)
         listener = _taken(listen, GatewaySettings(host=settings.listen, port=settings.port))
         port = listener.getsockname()[1]
@@ -95,6 +101,7 @@ async def _serve(settings: NodeSettings) -> int:
         core: BrokerCore = node.core
         gateway = await serve(core, node.gateway_settings(), listener)
         stack.push_async_callback(gateway.stop)
+        scrapers.append(Scraper(node, gateway))
         node.metadata.subscribe(lambda image: gateway.limit_connections(node.connection_limits(image)))
         grpc = await _serve_grpc(core, settings)
         stack.push_async_callback(grpc.stop)
@@ -204,7 +211,7 @@ def _announce(settings: NodeSettings, node: Node, endpoints: dict[str, str | int
         f"""tidelog listens
   Kafka   {kafka}
   gRPC    {endpoints["grpc"]}
-  HTTP    {endpoints["http"]}  (/healthz, /readyz, /stats)
+  HTTP    {endpoints["http"]}  (/healthz, /readyz, /metrics, /stats)
   data    {Path(settings.data_dir).resolve()}
   store   {settings.store}
   cluster {node.cluster_id}

@@ -1,4 +1,5 @@
-"""The HTTP door: /healthz (the process answers), /readyz (it serves, or why not), /stats (what it has done, as JSON)."""
+"""The HTTP door: /healthz (the process answers), /readyz (it serves, or why not), /metrics (for Prometheus), /stats (what it
+has done, as JSON)."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from service.observability.exposition import OPEN_METRICS, TEXT, prefers_open_metrics
 from storage_tiers.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -53,8 +55,16 @@ class HttpServer:
         await self._runner.cleanup()
 
 
+#: Gives the body of an answer in text format, or in OpenMetrics where asked; None before the node serves.
+Scrape = Callable[[bool], Awaitable[bytes] | None]
+
+
 async def serve_http(
-    readiness: Readiness, stats: Callable[[], Awaitable[Mapping[str, object]]], host: str, port: int
+    readiness: Readiness,
+    stats: Callable[[], Awaitable[Mapping[str, object]]],
+    scrape: Scrape,
+    host: str,
+    port: int,
 ) -> HttpServer:
     """Listens on `host`:`port` (0: a free port). InvalidConfig if that address cannot be had."""
     from aiohttp import web
@@ -70,9 +80,18 @@ async def serve_http(
     async def counters(_: web.Request) -> web.Response:
         return web.json_response(await stats())
 
+    async def metrics(request: web.Request) -> web.Response:
+        open_metrics = prefers_open_metrics(request.headers.get("Accept", ""))
+        scraping = scrape(open_metrics)
+        if scraping is None:
+            return web.Response(text="the node does not serve yet; ask again\n", status=503)
+        kind = OPEN_METRICS if open_metrics else TEXT
+        return web.Response(body=await scraping, headers={"Content-Type": kind})
+
     app = web.Application()
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
+    app.router.add_get("/metrics", metrics)
     app.router.add_get("/stats", counters)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()

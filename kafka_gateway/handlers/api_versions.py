@@ -8,6 +8,7 @@ Kafka's pattern; else INVALID_REQUEST.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,12 +35,14 @@ class ApiVersionsHandler:
         self._core = core
         self._options = options
         self._ranges = ranges
+        self.errors: Counter[int] = Counter()
 
     def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
         messages = messages_of("api_versions", version)
         request = messages.read(bytes(view[body_start(data, start, end, version >= 3) : end]))
         named = (getattr(request, "client_software_name", "-"), getattr(request, "client_software_version", "-"))
         if version >= 3 and not all(_SOFTWARE.fullmatch(name) for name in named):
+            self.errors[ErrorCode.INVALID_REQUEST] += 1
             return (messages.respond(correlation, error_code=ErrorCode.INVALID_REQUEST, api_keys=()),)
         if version >= 3:
             client = self._options.asking.client
@@ -48,6 +51,7 @@ class ApiVersionsHandler:
 
     def unsupported(self, correlation: int) -> Sequence[Piece]:
         """What a version that does not exist gets: the range of this API, readable by every client."""
+        self.errors[ErrorCode.UNSUPPORTED_VERSION] += 1
         return self._respond(0, correlation, ErrorCode.UNSUPPORTED_VERSION, {KEY: self._ranges[KEY]})
 
     def _respond(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -60,14 +61,16 @@ class FetchHandler:
         self._name_of = core.log.topic_name
         self._parser = HotParser(core.log.topic_name)
         self._clock = options.clock
+        self.errors: Counter[int] = Counter()
         self.sessions = FetchSessionCache(options.rng.token, slots=options.fetch_session_slots)
 
     def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
         request = self._parser.fetch(data, start, end, version)
         if request.replica_id >= 0:
-            return _not_a_follower(request, version, correlation)
+            return self._not_a_follower(request, version, correlation)
         context = self.sessions.begin(request, version, self._now_ms())
         if not isinstance(context, FetchContext):
+            self.errors[context] += 1
             return encode((), version, correlation, error=context)
         readable, nameless = context.places, without_name(context.places, self._name_of) if version >= 13 else ()
         if nameless:
@@ -77,7 +80,11 @@ class FetchHandler:
             rows = rows_of(readable, fetched, nameless)
             code, session_id, told = context.answer(rows, self._now_ms())
             if code:
+                self.errors[code] += 1
                 _release(fetched)
+            for _, part in told:
+                if part.error is not None:
+                    self.errors[code_of(part.error)] += 1
             leaders = self._leaders(fetched, told) if version >= 16 else None
             return encode(told, version, correlation, error=code, session_id=session_id, leaders=leaders)
 
@@ -86,15 +93,27 @@ class FetchHandler:
         isolation = _ISOLATIONS.get(request.isolation)
         if isolation is None:
             wrong = InvalidRequest(f"isolation level {request.isolation}; it is 0 (uncommitted) or 1 (committed)")
-            return refuse(request, version, correlation, wrong)
+            return self._refuse(request, version, correlation, wrong)
         wanted = [place.wanted for place in readable]
         try:
             ready = self._fetch(Fetch(wanted, request.max_wait_ms, request.min_bytes, request.max_bytes, isolation))
         except Exception as error:  # noqa: BLE001 - every request gets an answer
-            return refuse(request, version, correlation, error)
+            return self._refuse(request, version, correlation, error)
         if isinstance(ready, asyncio.Future):
-            return Later(ready, finish, lambda error: refuse(request, version, correlation, error))
+            return Later(ready, finish, lambda error: self._refuse(request, version, correlation, error))
         return finish(ready)
+
+    def _refuse(
+        self, request: FetchRequest, version: int, correlation: int, error: BaseException
+    ) -> Sequence[Piece]:
+        self.errors[code_of(error)] += 1 if version >= 13 else 1 + len(request.indexes)
+        return refuse(request, version, correlation, error)
+
+    def _not_a_follower(self, request: FetchRequest, version: int, correlation: int) -> Sequence[Piece]:
+        """Replication does not use this door: to whom claims to be a replica, no replica is assigned here."""
+        error = NotLeader(f"replica {request.replica_id} is not one of this partition's followers")
+        self.errors[code_of(error)] += len(request.indexes)
+        return encode(_failed(request, error), version, correlation)
 
     def _now_ms(self) -> float:
         return self._clock.monotonic() * 1000
@@ -119,12 +138,6 @@ class FetchHandler:
 def _release(fetched: Sequence[Fetched]) -> None:
     for part in fetched:
         part.release_all()
-
-
-def _not_a_follower(request: FetchRequest, version: int, correlation: int) -> Sequence[Piece]:
-    """Replication does not use this door: to whom claims to be a replica, no replica is assigned here."""
-    error = NotLeader(f"replica {request.replica_id} is not one of this partition's followers")
-    return encode(_failed(request, error), version, correlation)
 
 
 def _failed(

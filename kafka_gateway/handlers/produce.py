@@ -11,6 +11,7 @@ import asyncio
 import functools
 import logging
 import struct
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -50,6 +51,7 @@ class ProduceHandler:
     def __init__(self, core: Core) -> None:
         self._append = core.log.append
         self._parser = HotParser(core.log.topic_name)
+        self.errors: Counter[int] = Counter()
 
     def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
         request = self._parser.produce(data, view, start, end, version)
@@ -69,18 +71,31 @@ class ProduceHandler:
         if isinstance(results, asyncio.Future):
             return self._throttled(results, request, version, correlation)
         if acks == _NONE:
-            return _unanswered(request, results)
+            return self._unanswered(request, results)
         if acks == _ALL:
             for result in results:
                 if isinstance(result, Appended) and result.committed is not None:
                     return self._committed(results, request, version, correlation)
+        return self._answer(request, version, correlation, results)
+
+    def _answer(self, request: ProduceRequest, version: int, correlation: int, results: Results) -> Sequence[Piece]:
+        self._count(request, results)
         return (encode(request, results, version, correlation),)
+
+    def _unanswered(self, request: ProduceRequest, results: Results) -> Sequence[Piece]:
+        self._count(request, results)
+        return _unanswered(request, results)
+
+    def _count(self, request: ProduceRequest, results: Results) -> None:
+        for error in (*request.refused.values(), *results):
+            if not isinstance(error, Appended):
+                self.errors[code_of(error)] += 1
 
     def _committed(self, results: Results, request: ProduceRequest, version: int, correlation: int) -> Later:
         waiter = CommitWait(results, request.timeout_ms)
         return Later(
             waiter.done,
-            lambda final: (encode(request, final, version, correlation),),
+            functools.partial(self._answer, request, version, correlation),
             lambda error: self._refuse(request, version, correlation, error),
         )
 
@@ -93,8 +108,8 @@ class ProduceHandler:
 
         def finish(final: Results) -> Sequence[Piece]:
             if request.acks == _NONE:
-                return _unanswered(request, final)
-            return (encode(request, final, version, correlation),)
+                return self._unanswered(request, final)
+            return self._answer(request, version, correlation, final)
 
         return Later(done, finish, lambda error: self._refuse(request, version, correlation, error))
 
@@ -102,6 +117,7 @@ class ProduceHandler:
         """The same error for every partition."""
         if not isinstance(error, LogError):
             events.error(logger, "request.defect", door="kafka", api="Produce", version=version, defect=error)
+        self.errors[code_of(error)] += len(request.indexes)
         if request.acks == _NONE:
             raise Hangup(str(error))
         refused = dict.fromkeys(range(len(request.indexes)), error)

@@ -93,6 +93,11 @@ class Assignment:
         if image.configs is not before.configs:
             self._follow_configs(before, image)
 
+    @property
+    def unopened(self) -> int:
+        """Partitions that could not be opened, and are tried again."""
+        return len(self._unopened)
+
     async def settled(self) -> None:
         """Returns once what was assigned before is open, or could not be opened, or takes too long."""
         if self._opening is not None:

@@ -26,22 +26,24 @@ _NONE: Mapping[int, LogError] = {}
 
 class BytesRead:
     """Bytes of record batches that fetches were answered with since the start, by the tier they were read from: `hot` from
-    local segments, `cold` from the bucket, through the chunk cache. `failed` counts the partitions that were answered with
-    an error. Attempts that were not answered do not count."""
+    local segments, `cold` from the bucket, through the chunk cache. `asked` counts the partitions that were asked for,
+    `failed` those that were answered with an error. Attempts that were not answered do not count."""
 
-    __slots__ = ("cold", "failed", "hot")
+    __slots__ = ("asked", "cold", "failed", "hot")
 
     def __init__(self) -> None:
         self.hot = 0
         self.cold = 0
+        self.asked = 0
         self.failed = 0
 
 
 class Attempt:
     """One pass over all partitions of a fetch. `size` is in bytes, `cold_size` what of it came from the bucket; `misses`
-    bear the place of their partition in the fetch; `given` is what each partition gave, in bytes."""
+    bear the place of their partition in the fetch; `given` is what each partition gave, in bytes, and whether from the
+    bucket; `refused` are those that were found and answered with an error."""
 
-    __slots__ = ("answers", "cold_size", "failed", "given", "misses", "ready", "size")
+    __slots__ = ("answers", "cold_size", "failed", "given", "misses", "ready", "refused", "size")
 
     def __init__(self) -> None:
         self.answers: list[Fetched] = []
@@ -49,7 +51,8 @@ class Attempt:
         self.size = 0
         self.cold_size = 0
         self.failed = 0
-        self.given: list[tuple[Partition, int]] = []
+        self.given: list[tuple[Partition, int, bool]] = []
+        self.refused: list[Partition] = []
         self.ready = False  # answered at once: an error, a diverging epoch, a reader behind the newest segment
 
     def count(self, read: BytesRead) -> None:
@@ -57,26 +60,42 @@ class Attempt:
         read.hot += self.size - self.cold_size
         read.cold += self.cold_size
         read.failed += self.failed
-        for partition, size in self.given:
+        for partition, size, cold in self.given:
             partition.log.read_bytes += size
+            if cold:
+                partition.counts.cold_reads += 1
+                partition.counts.cold_bytes += size
+        for partition in self.refused:
+            partition.counts.failed_fetches += 1
+
+    def refuse(self, partition: Partition | None) -> None:
+        """One is answered with an error."""
+        self.ready = True
+        self.failed += 1
+        if partition is not None:
+            self.refused.append(partition)
 
     def release(self) -> None:
         for answer in self.answers:
             answer.release_all()
 
 
-def attempt(fetch: Fetch, locate: Locate, failed: Mapping[int, LogError] = _NONE) -> Attempt:
+def attempt(fetch: Fetch, locate: Locate, failed: Mapping[int, LogError] = _NONE, *, is_first: bool = False) -> Attempt:
     """Reads what is there now, in the order asked, at most `max_bytes` (but at least one batch) in all. The partitions at
-    the places in `failed` are not read but answered with the error."""
+    the places in `failed` are not read but answered with the error. `is_first` counts them as asked for."""
     taken = Attempt()
     left = fetch.max_bytes
     isolation = fetch.isolation
     try:
         for place, wanted in enumerate(fetch.partitions):
+            partition = None
             try:
-                if place in failed:
-                    raise failed[place]
                 partition = locate(wanted.partition)
+                if is_first:
+                    partition.counts.fetches += 1
+                elif place in failed:
+                    partition.counts.cold_failures += 1
+                    raise failed[place]
                 if wanted.offset == partition.state.high_watermark:
                     # Most of what a consumer of many partitions asks for.
                     nothing = _nothing_new(partition, wanted, isolation)
@@ -85,12 +104,10 @@ def attempt(fetch: Fetch, locate: Locate, failed: Mapping[int, LogError] = _NONE
                         continue
                 answer = _read_one(place, partition, wanted, fetch, taken, left)
             except LogError as error:
-                taken.ready = True
-                taken.failed += 1
+                taken.refuse(partition)
                 answer = Fetched(error)
             except OSError as error:
-                taken.ready = True
-                taken.failed += 1
+                taken.refuse(partition)
                 answer = Fetched(StorageError(f"{wanted.partition}: cannot read ({error}); mend the disk"))
             taken.answers.append(answer)
             size = answer.size
@@ -157,9 +174,10 @@ def _read_one(
         taken.ready = True
     answer = Fetched(None, state.high_watermark, stable, log.log_start_offset, found, aborted)
     if found:
-        taken.given.append((partition, answer.size))
-    if wanted.offset < log.hot.local_start_offset:
-        taken.cold_size += answer.size
+        is_cold = wanted.offset < log.hot.local_start_offset
+        taken.given.append((partition, answer.size, is_cold))
+        if is_cold:
+            taken.cold_size += answer.size
     return answer
 
 
@@ -234,7 +252,8 @@ class DelayedFetch:
 
 def fetch_records(fetch: Fetch, locate: Locate, read: BytesRead) -> Ready[Sequence[Fetched]]:
     """The contract's `Log.fetch`. What is answered is counted in `read`."""
-    taken = attempt(fetch, locate)
+    read.asked += len(fetch.partitions)
+    taken = attempt(fetch, locate, is_first=True)
     if taken.ready or taken.size >= fetch.min_bytes or fetch.max_wait_ms <= 0 or not fetch.partitions:
         taken.count(read)
         return taken.answers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from grpc_api.contract.log import (
@@ -25,6 +26,7 @@ from service.broker.rewriting import Rewriter
 from service.broker.tiering import Tiering
 from storage_tiers.errors import (
     CorruptRecord,
+    InvalidRecord,
     LeaderNotAvailable,
     LogError,
     NotLeader,
@@ -64,26 +66,32 @@ class LogService:
         self._fetch_max_bytes = fetch_max_bytes
         self._rewriter = rewriter
         self.bytes_read = BytesRead()
-        #: Batches that were refused since the start.
+        #: Batches that were sent and refused since the start, also of partitions that are not here; the latter by error.
+        self.appends = 0
         self.failed_appends = 0
+        self.refusals: Counter[type[LogError]] = Counter()
+        #: Of these InvalidRecord on compacted topics.
+        self.without_key = 0
 
     def append(
         self, appends: Sequence[Append], *, transactional_id: str | None = None
     ) -> Ready[Sequence[Appended | LogError]]:
         answers: list[Appended | LogError] = []
         awaited: dict[int, asyncio.Future[Appended | LogError]] = {}
+        self.appends += len(appends)
         for wanted in appends:
             partition = None
             try:
                 self._disk.admit()
                 partition = self._partitions.get(wanted.partition)
+                partition.counts.appends += 1
                 if partition.rewrites:
                     awaited[len(answers)] = self._rewriter.append(partition, wanted.batch)
                     answers.append(_UNKNOWN)
                 else:
                     answers.append(partition.append(wanted.batch))
             except LogError as error:
-                answers.append(self._refusal(error, partition))
+                answers.append(self._refusal(error, partition, len(wanted.batch)))
         if awaited:
             return asyncio.ensure_future(self._complete(appends, answers, awaited))
         if self._disk.throttle_s:
@@ -102,17 +110,25 @@ class LogService:
         for place, job in awaited.items():
             result = job.result()
             if isinstance(result, LogError):
-                result = self._refusal(result, self._partitions.find(appends[place].partition))
+                wanted = appends[place]
+                result = self._refusal(result, self._partitions.find(wanted.partition), len(wanted.batch))
             answers[place] = result
         if self._disk.throttle_s:
             self._disk.throttled += 1
             return await _later(answers, self._disk.throttle_s)
         return answers
 
-    def _refusal(self, error: LogError, partition: Partition | None) -> LogError:
+    def _refusal(self, error: LogError, partition: Partition | None, size: int) -> LogError:
         if partition is not None and not isinstance(error, _WITHOUT_LOG_START):
             error.log_start_offset = partition.log.log_start_offset
         self.failed_appends += 1
+        self.refusals[type(error)] += 1
+        if partition is not None:
+            partition.counts.failed_appends += 1
+            if isinstance(error, RecordTooLarge | RecordBatchTooLarge):
+                partition.counts.rejected_bytes += size
+            if isinstance(error, InvalidRecord) and error.faults and partition.log.hot.settings.cleanup_compact:
+                self.without_key += 1
         return error
 
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:

@@ -190,6 +190,7 @@ class Maintenance:
             try:
                 ids = self._ids_of(partition)
                 report = await self._client.sweep(ids, self._access.writer, self._grace_ms())
+                partition.counts.deletes += report.removed + report.orphans
                 self._goes_on("sweeping", partition)
                 if report.removed or report.orphans or report.uploads_aborted:
                     events.info(
@@ -206,6 +207,7 @@ class Maintenance:
             except TierObjectMissing:
                 continue
             except LogError as error:
+                partition.counts.failed_deletes += 1
                 self._postponed("sweeping", partition, error)
                 if isinstance(error, TierUnavailable):
                     return

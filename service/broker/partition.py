@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from grpc_api.contract.log import Appended, Isolation
+from service.broker.counts import PartitionCounts
 from service.broker.partition_state import PartitionState
 from storage_tiers.clock import Clock
 from storage_tiers.cold.cold_reader import ColdMiss
@@ -54,6 +55,7 @@ class Partition:
         "_on_flush_needed",
         "_on_roll",
         "_wake_planned",
+        "counts",
         "flushed_ms",
         "log",
         "partition",
@@ -87,6 +89,7 @@ class Partition:
         #: Batches that are being examined off the loop, and whether the next one has to be as well.
         self.rewriting = 0
         self.rewrites = False
+        self.counts = PartitionCounts()
         self.seal_below = 0
         self.tier_due_ms = 0
         self.flushed_ms = clock.unix_ms()

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from service.broker.checkpointing import NAMES, OffsetCheckpoints, Offsets
+from service.broker.counts import PartitionCounts
 from service.broker.leading import waits
 from service.broker.partition import Notify, Partition
 from service.broker.partition_state import PartitionState
@@ -40,12 +41,15 @@ CLOSING_THREADS = 8
 class PastCounts:
     """Sums over logs that are gone, so that sums over all logs only rise."""
 
-    __slots__ = ("appended_bytes", "appended_records", "evicted_bytes", "read_bytes")
+    __slots__ = ("appended_bytes", "appended_records", "asked", "evicted_bytes", "read_bytes")
 
     def __init__(self) -> None:
         self.appended_records = self.appended_bytes = self.evicted_bytes = self.read_bytes = 0
+        self.asked = PartitionCounts()
 
-    def add(self, log: TieredLog) -> None:
+    def add(self, partition: Partition) -> None:
+        log = partition.log
+        self.asked.add(partition.counts)
         self.appended_records += log.hot.appended_records
         self.appended_bytes += log.hot.appended_bytes
         self.evicted_bytes += log.hot.evicted_bytes
@@ -172,7 +176,7 @@ class Partitions:
         """Forgets a deleted partition; whoever waits is told that it is gone. Its log is `discard`'s."""
         del self._open[partition.partition]
         partition.delete()
-        self.past.add(partition.log)
+        self.past.add(partition)
         return partition.log.hot
 
     def discard(self, hot: HotLog) -> None:

@@ -273,7 +273,14 @@ class Tiering:
             log_start=hot.log_start_offset,
         )
         began, before = self._clock.monotonic(), partition.log.root
-        root = await self._client.extend(self._ids_of(partition), self._writer(), job)
+        partition.counts.copies += 1
+        try:
+            root = await self._client.extend(self._ids_of(partition), self._writer(), job)
+        except LogError:
+            partition.counts.failed_copies += 1
+            raise
+        if root.end >= job.end:
+            partition.counts.copied_bytes += job.length
         if root.end >= job.end:
             took_ms = round((self._clock.monotonic() - began) * 1000)
             key, length = partition.partition, job.length

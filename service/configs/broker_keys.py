@@ -238,4 +238,25 @@ _TIER = (
     ),
 )
 
-BROKER_KEYS = Registry(Scope.BROKER, (*_inherited(), *_NODE, *_REQUESTS, *_LOGS, *_TIER, *keys_without_effect()))
+_METRICS = (
+    _key(
+        "tidelog.metrics.topics",
+        _INT,
+        1000,
+        "Topics that /metrics lists one by one; all others count in the sums only.",
+        at_least(0),
+        dynamic=Dynamic.CLUSTER_WIDE,
+    ),
+    _key(
+        "tidelog.metrics.partitions",
+        _INT,
+        2000,
+        "Partitions that /metrics lists one by one.",
+        at_least(0),
+        dynamic=Dynamic.CLUSTER_WIDE,
+    ),
+)
+
+BROKER_KEYS = Registry(
+    Scope.BROKER, (*_inherited(), *_NODE, *_REQUESTS, *_LOGS, *_TIER, *_METRICS, *keys_without_effect())
+)

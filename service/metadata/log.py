@@ -66,6 +66,8 @@ class MetadataLog:
         self._waiting: deque[_Proposal] = deque()
         self._waiting_bytes = 0
         self._listeners: list[Listener] = []
+        #: Writes that the disk refused since the opening.
+        self.refused = 0
         self._writer: asyncio.Task[None] | None = None
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata-log")
         self._closed = False
@@ -185,6 +187,7 @@ class MetadataLog:
             await self._snapshot()
 
     async def _refuse(self, group: list[_Proposal], error: OSError) -> None:
+        self.refused += 1
         # Whatever was accepted meanwhile was planned on the state that has just failed to come about.
         refused = [*group, *self._waiting]
         self._waiting.clear()

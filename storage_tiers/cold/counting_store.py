@@ -7,7 +7,7 @@ A multipart upload counts as the requests that it takes: one per part, one to be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -28,11 +28,16 @@ Found = TypeVar("Found")
 class CountingStore:
     """Passes everything through. Counts calls when they are made, bytes when they have arrived."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, seconds: Callable[[], float]) -> None:
+        """`seconds` is a monotonic clock."""
         self._store = store
+        self._now = seconds
         self.calls: Counter[str] = Counter()
         #: By call and error, as in `get TierUnavailable`.
         self.failures: Counter[str] = Counter()
+        #: By call, of those that ended: how many, and how long they took in all.
+        self.ended: Counter[str] = Counter()
+        self.seconds: dict[str, float] = {}
         self.bytes_downloaded = 0
         self.bytes_uploaded = 0
 
@@ -83,11 +88,15 @@ class CountingStore:
 
     @contextmanager
     def _failing(self, call: str) -> Iterator[None]:
+        began = self._now()
         try:
             yield
         except LogError as error:
             self.failures[f"{call} {type(error).__name__}"] += 1
             raise
+        finally:
+            self.ended[call] += 1
+            self.seconds[call] = self.seconds.get(call, 0.0) + self._now() - began
 
     async def close(self) -> None:
         await self._store.close()

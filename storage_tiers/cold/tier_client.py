@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -53,6 +53,8 @@ class StoreTotals:
 
     calls: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter)
+    seconds: Mapping[str, float] = field(default_factory=dict)
     bytes_downloaded: int = 0
     bytes_uploaded: int = 0
     retries: int = 0
@@ -61,6 +63,11 @@ class StoreTotals:
         return StoreTotals(
             self.calls + Counter(more.store_calls),
             self.failures + Counter(more.store_failures),
+            self.ended + Counter(more.store_ended),
+            {
+                call: self.seconds.get(call, 0.0) + more.store_seconds.get(call, 0.0)
+                for call in self.seconds.keys() | more.store_seconds.keys()
+            },
             self.bytes_downloaded + more.bytes_downloaded,
             self.bytes_uploaded + more.bytes_uploaded,
             self.retries + more.retries,

@@ -224,13 +224,16 @@ class Stats(Question["Counters"]):
 @dataclass(frozen=True, slots=True)
 class Counters:
     """Since this process started. `store_calls` counts calls of the object store by kind, `store_failures` those that failed
-    by kind and error (as in `get TierUnavailable`), `operations` questions by name, `failures` those by the error's name;
+    by kind and error (as in `get TierUnavailable`), `store_ended` and `store_seconds` those that ended and how long they
+    took in all, `operations` questions by name, `failures` those by the error's name;
     `retries` counts reads that were asked again."""
 
     operations: dict[str, int]
     failures: dict[str, int]
     store_calls: dict[str, int]
     store_failures: dict[str, int]
+    store_ended: dict[str, int]
+    store_seconds: dict[str, float]
     bytes_downloaded: int
     bytes_uploaded: int
     retries: int

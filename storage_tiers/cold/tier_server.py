@@ -118,6 +118,7 @@ class Session:
         self._configure = configure
         self._settings = settings
         self._writer = writer
+        self._clock = clock
         self._open_store = open_store
         self._opening = asyncio.Lock()
         self._store: CountingStore | None = None
@@ -196,7 +197,8 @@ class Session:
         """Opened by the first question that needs it; a failure is that question's answer and is tried again."""
         async with self._opening:
             if self._store is None:
-                self._store = CountingStore(await self._open_store(self._configure.location))
+                opened = await self._open_store(self._configure.location)
+                self._store = CountingStore(opened, self._clock.monotonic)
             return self._store
 
     def counters(self) -> Counters:
@@ -206,6 +208,8 @@ class Session:
             failures=dict(self._failed),
             store_calls=dict(store.calls) if store is not None else {},
             store_failures=dict(store.failures) if store is not None else {},
+            store_ended=dict(store.ended) if store is not None else {},
+            store_seconds=dict(store.seconds) if store is not None else {},
             bytes_downloaded=store.bytes_downloaded if store is not None else 0,
             bytes_uploaded=store.bytes_uploaded if store is not None else 0,
             retries=self._reads.repeated,

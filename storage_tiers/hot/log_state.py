@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from operator import attrgetter
+from typing import NamedTuple
 
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import OffsetOutOfRange, StorageError
@@ -24,6 +25,20 @@ from storage_tiers.types import EpochEntry, SharedFile, TopicId, TopicPartition
 OPEN_CLOSED_SEGMENTS = 4
 
 base_of = attrgetter("base")
+
+
+class Beyond(NamedTuple):
+    """Bytes and number of some segments, and of the closed ones among them; when the oldest was begun (Unix ms, -1 for
+    none)."""
+
+    size: int
+    segments: int
+    closed_size: int
+    closed_segments: int
+    since_ms: int
+
+
+NOTHING_BEYOND = Beyond(0, 0, 0, 0, -1)
 
 
 class LogState:
@@ -108,6 +123,21 @@ class LogState:
         """What `appended_records` and `appended_bytes` say now, and go on from."""
         self._opened_end = self.end_offset - records
         self._opened_bytes = self.size_bytes + self.evicted_bytes - size
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    def beyond(self, offset: int) -> Beyond:
+        """What the segments hold that do not end at or below `offset`. Reads nothing from disk."""
+        newest = self._segments[-1]
+        if newest.end <= offset:
+            return NOTHING_BEYOND
+        rest = [segment for segment in self._segments if segment.end > offset and segment.size]
+        size = sum(segment.size for segment in rest)
+        active = newest.size
+        oldest = min((segment.first_append_ms for segment in rest), default=-1)
+        return Beyond(size, len(rest), size - active, len(rest) - (active > 0), oldest)
 
     @property
     def unflushed_records(self) -> int:

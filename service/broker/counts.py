@@ -1,0 +1,40 @@
+"""What one partition was asked for and what became of it, as plain numbers for metrics to read and sum up by topic.
+
+What the log itself knows (records and bytes appended, bytes read) is not counted a second time here. Counts begin with the
+opening of the partition; those of deleted ones go on in `Partitions.past`, so that sums over all only rise.
+"""
+
+from __future__ import annotations
+
+
+class PartitionCounts:
+    """`appends` are batches sent to it, `fetches` requests that asked for it; `failed_*` of them were answered with an
+    error, for `rejected_bytes` in batches too large. `cold_*` are answers from the bucket, `copies` uploads of segments,
+    `deletes` objects deleted from the bucket."""
+
+    __slots__ = (
+        "appends",
+        "cold_bytes",
+        "cold_failures",
+        "cold_reads",
+        "copied_bytes",
+        "copies",
+        "deletes",
+        "failed_appends",
+        "failed_copies",
+        "failed_deletes",
+        "failed_fetches",
+        "fetches",
+        "rejected_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.appends = self.failed_appends = self.rejected_bytes = 0
+        self.fetches = self.failed_fetches = 0
+        self.cold_reads = self.cold_bytes = self.cold_failures = 0
+        self.copies = self.copied_bytes = self.failed_copies = 0
+        self.deletes = self.failed_deletes = 0
+
+    def add(self, other: PartitionCounts) -> None:
+        for name in PartitionCounts.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))

@@ -1,0 +1,114 @@
+"""Collects what the gateway has counted: requests by API, their times and errors, sockets, and what waits."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from kafka_gateway.connection import TOTAL_BOUNDS_S
+from kafka_gateway.errors import ErrorCode
+from service.observability.exposition import Exposition, labels_of
+
+if TYPE_CHECKING:
+    from kafka_gateway.server import GatewayServer
+
+#: Seconds that the idle shares look back, and the least between two looks that are remembered.
+WINDOW_S = 30.0
+LEAST_STEP_S = 1.0
+#: APIs whose requests may wait, by key: Kafka calls where they do purgatories.
+_WAITING = {"Produce": 0, "Fetch": 1}
+_TOTAL_BOUNDS_MS = tuple([bound * 1000 for bound in TOTAL_BOUNDS_S])
+_REQUESTS = "kafka_network_requestmetrics_"
+
+
+class IdleWindow:
+    """How much of the last while was idle, from seconds that were counted as busy. Looks are remembered for the window, so
+    several scrapers do not disturb each other."""
+
+    def __init__(self, now: float) -> None:
+        self._looks: deque[tuple[float, float, float]] = deque([(now, 0.0, 0.0)])
+
+    def idle(self, now: float, busy_s: float, handling_s: float) -> tuple[float, float]:
+        """The idle shares, 0..1, of both since the oldest look in the window."""
+        looks = self._looks
+        while len(looks) > 1 and looks[1][0] <= now - WINDOW_S:
+            looks.popleft()
+        since, busy_before, handling_before = looks[0]
+        if now - looks[-1][0] >= LEAST_STEP_S:
+            looks.append((now, busy_s, handling_s))
+        passed = now - since
+        if passed <= 0:
+            return 1.0, 1.0
+        return _share(busy_s - busy_before, passed), _share(handling_s - handling_before, passed)
+
+
+def _share(busy_s: float, passed_s: float) -> float:
+    return min(1.0, max(0.0, 1 - busy_s / passed_s))
+
+
+class GatewayMetrics:
+    def __init__(self, gateway: GatewayServer) -> None:
+        self._gateway = gateway
+        self._window = IdleWindow(time.perf_counter())
+
+    def collect(self, into: Exposition) -> None:
+        self._requests(into)
+        self._sockets(into)
+        self._waiting(into)
+
+    def _requests(self, into: Exposition) -> None:
+        for name, meter in self._gateway.meters.items():
+            count = meter.requests
+            if not count:
+                continue
+            labels = labels_of(request=name)
+            into.put(_REQUESTS + "requests_total", count, labels)
+            into.put_summary(_REQUESTS + "requestbytes", count, meter.size, labels)
+            into.put_summary(_REQUESTS + "requestqueuetimems", count, meter.queue_s * 1000, labels)
+            into.put_summary(_REQUESTS + "localtimems", count, meter.local_s * 1000, labels)
+            into.put_summary(_REQUESTS + "remotetimems", meter.waits, meter.remote_s * 1000, labels)
+            into.put_summary(_REQUESTS + "responsequeuetimems", meter.sends, meter.answer_queue_s * 1000, labels)
+            into.put_summary(_REQUESTS + "responsesendtimems", meter.sends, meter.answer_send_s * 1000, labels)
+            into.put_histogram(
+                _REQUESTS + "totaltimems", _TOTAL_BOUNDS_MS, meter.totals, meter.total_s * 1000, request=name
+            )
+        for name, errors in self._gateway.errors:
+            for code, times in errors.items():
+                into.put(_REQUESTS + "errors_total", times, labels_of(request=name, error=_error_name(code)))
+
+    def _sockets(self, into: Exposition) -> None:
+        gateway, counters = self._gateway, self._gateway.counters
+        handling_s = sum(meter.local_s for meter in gateway.meters.values())
+        loop, handlers = self._window.idle(time.perf_counter(), counters.busy_s, handling_s)
+        into.put("kafka_network_socketserver_networkprocessoravgidle_percent", loop)
+        into.put("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", handlers)
+        sockets = "kafka_server_socket_server_metrics_"
+        into.put(sockets + "connection_count", gateway.connections)
+        into.put(sockets + "connection_creation_total", counters.connections_accepted)
+        into.put(sockets + "connection_close_total", counters.connections_closed)
+        into.put(sockets + "incoming_byte_total", counters.received_bytes)
+        into.put(sockets + "outgoing_byte_total", gateway.sent_bytes)
+        into.put("tidelog_gateway_busy_seconds_total", counters.busy_s)
+        into.put("tidelog_gateway_failures_total", counters.failures)
+
+    def _waiting(self, into: Exposition) -> None:
+        for name, key in _WAITING.items():
+            into.put(
+                "kafka_server_delayedoperationpurgatory_purgatorysize",
+                self._gateway.held_answers(key),
+                labels_of(delayedOperation=name),
+            )
+        sessions = self._gateway.fetch_sessions
+        if sessions is not None:
+            cache = "kafka_server_fetchsessioncache_"
+            into.put(cache + "numincrementalfetchsessions", len(sessions))
+            into.put(cache + "numincrementalfetchpartitionscached", sessions.partitions)
+            into.put(cache + "incrementalfetchsessionevictions_total", sessions.evictions)
+
+
+def _error_name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)

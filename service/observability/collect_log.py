@@ -1,0 +1,184 @@
+"""Collects what partitions have to say: by topic and in sums, and, up to a bound, one by one.
+
+A node may have thousands of partitions, and whoever scrapes must not stop it: they are looked at a few a turn of the event
+loop. The sums are of one moment all the same where it counts: what a deleted partition had counted is in the sums once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from service.broker.counts import PartitionCounts
+from service.broker.leading import waits
+from service.observability.exposition import Exposition, labels_of
+from storage_tiers.errors import StorageError
+
+if TYPE_CHECKING:
+    from service.broker.partition import Partition
+    from service.node import Node
+    from storage_tiers.cold.manifest import Root
+
+#: Partitions looked at in one turn of the event loop: well below a millisecond.
+PARTITIONS_A_TURN = 32
+#: The same, of lines of topics.
+TOPICS_A_TURN = 32
+
+_PREFIX = "kafka_server_brokertopicmetrics_"
+#: Metric and attribute of `Sums`; then metric and attribute of `PartitionCounts`.
+_OF_SUMS = (
+    ("messagesin_total", "records_in"),
+    ("bytesin_total", "bytes_in"),
+    ("bytesout_total", "bytes_out"),
+    ("remotelogsizebytes", "remote_bytes"),
+    ("remotelogmetadatacount", "remote_ranges"),
+    ("remotecopylagbytes", "lag_bytes"),
+    ("remotecopylagsegments", "lag_segments"),
+)
+_OF_COUNTS = (
+    ("bytesrejected_total", "rejected_bytes"),
+    ("totalproducerequests_total", "appends"),
+    ("totalfetchrequests_total", "fetches"),
+    ("failedproducerequests_total", "failed_appends"),
+    ("failedfetchrequests_total", "failed_fetches"),
+    ("remotefetchbytes_total", "cold_bytes"),
+    ("remotefetchrequests_total", "cold_reads"),
+    ("remotefetcherrors_total", "cold_failures"),
+    ("remotecopybytes_total", "copied_bytes"),
+    ("remotecopyrequests_total", "copies"),
+    ("remotecopyerrors_total", "failed_copies"),
+    ("remotedeleterequests_total", "deletes"),
+    ("remotedeleteerrors_total", "failed_deletes"),
+)
+
+
+class Sums:
+    """Over the partitions of a topic, or all of them."""
+
+    def __init__(self) -> None:
+        self.records_in = self.bytes_in = self.bytes_out = 0
+        self.remote_bytes = self.remote_ranges = 0
+        self.lag_bytes = self.lag_segments = 0
+        self.counts = PartitionCounts()
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a pass over all partitions found besides lines."""
+
+    partitions: int = 0
+    serving: int = 0
+    waiting: int = 0
+    producers: int = 0
+    at_min_isr: int = 0
+    under_min_isr: int = 0
+    offline_directory: bool = False
+    evicted_bytes: int = 0
+    longest_lag_s: float = 0.0
+
+
+async def collect_log(node: Node, into: Exposition) -> Seen:
+    """Everything of partitions and topics; returns what other metrics are made of."""
+    image, number = node.metadata.image, node.configs.broker_int
+    most_topics, left = number(image, "tidelog.metrics.topics"), number(image, "tidelog.metrics.partitions")
+    partitions, past = tuple(node.partitions), node.partitions.past
+    seen = Seen(partitions=len(partitions), evicted_bytes=past.evicted_bytes)
+    everything = Sums()
+    everything.counts.add(past.asked)
+    everything.records_in = past.appended_records
+    everything.bytes_in = past.appended_bytes
+    everything.bytes_out = past.read_bytes
+    topics: dict[str, Sums] = {}
+    now_ms = node.clock.unix_ms()
+    for place, partition in enumerate(partitions):
+        if place % PARTITIONS_A_TURN == 0:
+            await asyncio.sleep(0)
+        sums = topics.get(partition.partition.topic)
+        if sums is None:
+            sums = topics[partition.partition.topic] = Sums()
+        _look(node, partition, sums, seen, into if place < left else None, now_ms)
+    await _put_topics(topics, everything, most_topics, into)
+    _put_all(node, everything, into)
+    into.put("tidelog_metrics_left_out", max(0, len(topics) - most_topics), labels_of(kind="topic"))
+    into.put("tidelog_metrics_left_out", max(0, len(partitions) - left), labels_of(kind="partition"))
+    into.put("tidelog_local_evicted_bytes_total", seen.evicted_bytes)
+    into.put("tidelog_tier_upload_lag_seconds_max", seen.longest_lag_s)
+    return seen
+
+
+def _look(node: Node, partition: Partition, sums: Sums, seen: Seen, into: Exposition | None, now_ms: int) -> None:
+    hot, root = partition.log.hot, partition.log.root
+    sums.records_in += hot.appended_records
+    sums.bytes_in += hot.appended_bytes
+    sums.bytes_out += partition.log.read_bytes
+    sums.counts.add(partition.counts)
+    seen.serving += partition.reads_blocked is None
+    seen.waiting += waits(partition)
+    seen.offline_directory |= isinstance(partition.unavailable, StorageError)
+    seen.producers += len(hot.producer_state.producers)
+    seen.evicted_bytes += hot.evicted_bytes
+    least = hot.settings.min_insync_replicas
+    seen.at_min_isr += least == 1
+    seen.under_min_isr += least > 1
+    labels = ""
+    if into is not None:
+        labels = labels_of(topic=partition.partition.topic, partition=partition.partition.partition)
+        into.put("kafka_log_log_size", hot.size_bytes, labels)
+        into.put("kafka_log_log_logstartoffset", hot.log_start_offset, labels)
+        into.put("kafka_log_log_logendoffset", hot.end_offset, labels)
+        into.put("kafka_log_log_numlogsegments", hot.segment_count, labels)
+    if root is not None:
+        size, ranges = _remote(root)
+        sums.remote_bytes += size
+        sums.remote_ranges += ranges
+    if node.client is None or not hot.settings.remote_storage_enable:
+        return
+    beyond = hot.beyond(max(partition.log.tiered_end, hot.log_start_offset))
+    age_s = max(0.0, (now_ms - beyond.since_ms) / 1000) if beyond.since_ms >= 0 else 0.0
+    sums.lag_bytes += beyond.closed_size
+    sums.lag_segments += beyond.closed_segments
+    seen.longest_lag_s = max(seen.longest_lag_s, age_s)
+    if into is not None:
+        into.put("tidelog_tier_upload_lag_bytes", beyond.size, labels)
+        into.put("tidelog_tier_upload_lag_segments", beyond.segments, labels)
+        into.put("tidelog_tier_upload_lag_seconds", age_s, labels)
+
+
+def _remote(root: Root) -> tuple[int, int]:
+    """Bytes of record batches in the bucket, and how many ranges."""
+    size, count = 0, len(root.entries)
+    for entry in root.entries:
+        size += entry.bytes
+    for page in root.live_pages:
+        size += page.bytes
+        count += page.count
+    return size, count
+
+
+async def _put_topics(topics: dict[str, Sums], everything: Sums, most: int, into: Exposition) -> None:
+    for place, (topic, sums) in enumerate(topics.items()):
+        if place % TOPICS_A_TURN == 0:
+            await asyncio.sleep(0)
+        everything.counts.add(sums.counts)
+        for _, attribute in _OF_SUMS:
+            setattr(everything, attribute, getattr(everything, attribute) + getattr(sums, attribute))
+        if place < most:
+            _put_sums(sums, into, labels_of(topic=topic))
+
+
+def _put_sums(sums: Sums, into: Exposition, labels: str = "") -> None:
+    for name, attribute in _OF_SUMS:
+        into.put(_PREFIX + name, getattr(sums, attribute), labels)
+    for name, attribute in _OF_COUNTS:
+        into.put(_PREFIX + name, getattr(sums.counts, attribute), labels)
+
+
+def _put_all(node: Node, everything: Sums, into: Exposition) -> None:
+    """Without a topic, and with what was asked of topics that do not exist."""
+    service = node.core.log
+    everything.counts.appends = service.appends
+    everything.counts.failed_appends = service.failed_appends
+    everything.counts.fetches = service.bytes_read.asked
+    everything.counts.failed_fetches = service.bytes_read.failed
+    _put_sums(everything, into)

@@ -1,0 +1,337 @@
+"""Every metric that `/metrics` serves, in one table: name, kind, labels, meaning, and Kafka's MBean where it has one.
+
+Names are those that the Prometheus JMX exporter's rules for Kafka give to Kafka's MBeans, so that dashboards and alerts made
+for Kafka find them; what Kafka does not have begins with `tidelog_`. `docs/operations.md` is made from this table, and
+nothing is served that does not stand here. Two differences from the exporter: TotalTimeMs is a histogram, not quantiles
+over a sample, and the other times have a sum and a count only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """Prometheus's types. A summary here has a sum and a count, no quantiles."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+    SUMMARY = "summary"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`labels` are all that a sample may bear; with `sum_too`, one sample without labels stands for all of them together.
+    `mbean` is Kafka's, empty for what is tidelog's own."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    mbean: str = ""
+    sum_too: bool = False
+
+
+_COUNTER, _GAUGE, _HISTOGRAM, _SUMMARY = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM, Kind.SUMMARY
+_PARTITION = ("topic", "partition")
+
+
+def _of_topics(bean: str, help_text: str, kind: Kind = _COUNTER) -> Metric:
+    """One of BrokerTopicMetrics: for each topic, and for all."""
+    mbean = f"kafka.server:type=BrokerTopicMetrics,name={bean}"
+    name = "kafka_server_brokertopicmetrics_" + bean.lower().removesuffix("persec")
+    return Metric(name + ("_total" if kind is _COUNTER else ""), kind, help_text, ("topic",), mbean, sum_too=True)
+
+
+def _of_all_topics(bean: str, help_text: str) -> Metric:
+    """One of BrokerTopicMetrics that Kafka, too, has for all topics only."""
+    mbean = f"kafka.server:type=BrokerTopicMetrics,name={bean}"
+    return Metric(
+        f"kafka_server_brokertopicmetrics_{bean.lower().removesuffix('persec')}_total",
+        _COUNTER,
+        help_text,
+        mbean=mbean,
+    )
+
+
+def _bean(
+    kind: Kind, domain: str, group: str, bean: str, help_text: str, labels: tuple[str, ...] = (), *, name: str = ""
+) -> Metric:
+    made = f"kafka_{domain}_{group}_{bean}".lower()
+    return Metric(name or made, kind, help_text, labels, f"kafka.{domain}:type={group},name={bean}")
+
+
+def _own(kind: Kind, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(f"tidelog_{name}", kind, help_text, labels)
+
+
+_TOPICS = (
+    _of_topics("MessagesInPerSec", "Records appended, counted as offsets."),
+    _of_topics("BytesInPerSec", "Bytes of record batches appended."),
+    _of_topics("BytesOutPerSec", "Bytes of record batches that fetches were answered with, from both tiers."),
+    _of_topics("BytesRejectedPerSec", "Bytes of batches refused because they were too large."),
+    _of_topics("TotalProduceRequestsPerSec", "Batches that producers sent, one for each partition of a request."),
+    _of_topics("TotalFetchRequestsPerSec", "Partitions that fetches asked for, one for each partition of a request."),
+    _of_topics("FailedProduceRequestsPerSec", "Batches that were refused; without topic also those of unknown topics."),
+    _of_topics("FailedFetchRequestsPerSec", "Partitions of fetches that were answered with an error."),
+    _of_all_topics("InvalidMagicNumberRecordsPerSec", "Batches refused for a message format that is not served."),
+    _of_all_topics("InvalidMessageCrcRecordsPerSec", "Batches refused for a checksum or framing that does not fit."),
+    _of_all_topics(
+        "InvalidOffsetOrSequenceRecordsPerSec", "Batches refused as INVALID_RECORD, whatever rule they break."
+    ),
+    _of_all_topics("NoKeyCompactedTopicRecordsPerSec", "Batches refused for records without key on a compacted topic."),
+)
+
+_REMOTE = (
+    _of_topics("RemoteFetchBytesPerSec", "Bytes of fetch answers that came from the bucket."),
+    _of_topics("RemoteFetchRequestsPerSec", "Partitions of fetches that were answered from the bucket."),
+    _of_topics("RemoteFetchErrorsPerSec", "Partitions of fetches that could not be answered from the bucket."),
+    _of_topics("RemoteCopyBytesPerSec", "Bytes of segments that are in the bucket since this start."),
+    _of_topics("RemoteCopyRequestsPerSec", "Uploads of segments begun."),
+    _of_topics("RemoteCopyErrorsPerSec", "Uploads of segments that failed; they are tried again."),
+    _of_topics("RemoteDeleteRequestsPerSec", "Objects that were deleted from the bucket."),
+    _of_topics("RemoteDeleteErrorsPerSec", "Sweeps of a partition's objects that failed; they are tried again."),
+    _of_topics("RemoteCopyLagBytes", "Bytes of closed segments that are not in the bucket yet.", _GAUGE),
+    _of_topics("RemoteCopyLagSegments", "Closed segments that are not in the bucket yet.", _GAUGE),
+    _of_topics("RemoteLogSizeBytes", "Bytes of record batches in the bucket.", _GAUGE),
+    _of_topics("RemoteLogMetadataCount", "Ranges in the bucket that manifests name.", _GAUGE),
+)
+
+_REPLICAS = (
+    _bean(_GAUGE, "server", "ReplicaManager", "PartitionCount", "Partitions on this node."),
+    _bean(_GAUGE, "server", "ReplicaManager", "LeaderCount", "Partitions that this node leads: those it serves."),
+    _bean(_GAUGE, "server", "ReplicaManager", "OfflineReplicaCount", "Partitions that could not be opened."),
+    _bean(
+        _GAUGE, "server", "ReplicaManager", "UnderReplicatedPartitions", "Partitions with fewer in sync than replicas."
+    ),
+    _bean(_GAUGE, "server", "ReplicaManager", "UnderMinIsrPartitionCount", "Partitions below min.insync.replicas."),
+    _bean(_GAUGE, "server", "ReplicaManager", "AtMinIsrPartitionCount", "Partitions at min.insync.replicas exactly."),
+    _bean(_GAUGE, "server", "ReplicaManager", "ProducerIdCount", "Idempotent producers remembered, in all partitions."),
+    _bean(
+        _GAUGE,
+        "server",
+        "DelayedOperationPurgatory",
+        "PurgatorySize",
+        "Requests that wait: produce for its flush, fetch for new records or for the bucket.",
+        ("delayedOperation",),
+    ),
+    _bean(_GAUGE, "server", "FetchSessionCache", "NumIncrementalFetchSessions", "Fetch sessions (KIP-227)."),
+    _bean(
+        _GAUGE,
+        "server",
+        "FetchSessionCache",
+        "NumIncrementalFetchPartitionsCached",
+        "Partitions in all fetch sessions.",
+    ),
+    _bean(
+        _COUNTER,
+        "server",
+        "FetchSessionCache",
+        "IncrementalFetchSessionEvictionsPerSec",
+        "Fetch sessions that gave way to others.",
+        name="kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
+    ),
+    _bean(
+        _GAUGE,
+        "server",
+        "KafkaServer",
+        "BrokerState",
+        "3 while the node serves, 2 while it recovers, 6 while it stops.",
+    ),
+)
+
+_IDLE = "requests and answers; over the last 30 s that were scraped, at the first scrape since the start."
+_SOCKETS = (
+    _bean(
+        _GAUGE,
+        "network",
+        "SocketServer",
+        "NetworkProcessorAvgIdlePercent",
+        f"Share of time, 0 to 1, that the event loop was free of {_IDLE}",
+        name="kafka_network_socketserver_networkprocessoravgidle_percent",
+    ),
+    _bean(
+        _GAUGE,
+        "server",
+        "KafkaRequestHandlerPool",
+        "RequestHandlerAvgIdlePercent",
+        "Share of time, 0 to 1, that no request was being handled; as above, without receiving and sending.",
+        name="kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
+    ),
+    *(
+        Metric(
+            f"kafka_server_socket_server_metrics_{name}",
+            kind,
+            help_text,
+            mbean=f"kafka.server:type=socket-server-metrics,name={name.replace('_', '-')}",
+        )
+        for name, kind, help_text in (
+            ("connection_count", _GAUGE, "Connections of Kafka clients."),
+            ("connection_creation_total", _COUNTER, "Connections that were accepted."),
+            ("connection_close_total", _COUNTER, "Connections that were closed, by whomever."),
+            ("incoming_byte_total", _COUNTER, "Bytes received from Kafka clients."),
+            ("outgoing_byte_total", _COUNTER, "Bytes sent to Kafka clients."),
+        )
+    ),
+)
+
+
+def _time(bean: str, help_text: str, kind: Kind = _SUMMARY) -> Metric:
+    return _bean(kind, "network", "RequestMetrics", bean, help_text, ("request",))
+
+
+_REQUESTS = (
+    _bean(
+        _COUNTER,
+        "network",
+        "RequestMetrics",
+        "RequestsPerSec",
+        "Requests by API.",
+        ("request",),
+        name="kafka_network_requestmetrics_requests_total",
+    ),
+    _bean(
+        _COUNTER,
+        "network",
+        "RequestMetrics",
+        "ErrorsPerSec",
+        "Error codes in answers, by API and Kafka's name of the error. NONE is not counted.",
+        ("request", "error"),
+        name="kafka_network_requestmetrics_errors_total",
+    ),
+    _time("RequestBytes", "Bytes of requests, as their frames say."),
+    _time("TotalTimeMs", "Milliseconds from when a request could start until its answer was made.", _HISTOGRAM),
+    _time(
+        "RequestQueueTimeMs", "Milliseconds that requests waited for those before them in the same turn of the loop."
+    ),
+    _time("LocalTimeMs", "Milliseconds in the handler."),
+    _time("RemoteTimeMs", "Milliseconds that requests waited for a flush, for new records, for the bucket."),
+    _time("ResponseQueueTimeMs", "Milliseconds that answers waited for the end of their turn; one for each write."),
+    _time("ResponseSendTimeMs", "Milliseconds of writing answers to the socket; one for each write."),
+)
+
+
+def _of_log(bean: str, help_text: str) -> Metric:
+    return _bean(_GAUGE, "log", "Log", bean, help_text, _PARTITION)
+
+
+_LOGS = (
+    _of_log("Size", "Bytes of a partition's local segments."),
+    _of_log("LogStartOffset", "First offset that can be read, in either tier."),
+    _of_log("LogEndOffset", "Offset that the next record takes."),
+    _of_log("NumLogSegments", "Local segments."),
+    _bean(
+        _SUMMARY,
+        "log",
+        "LogFlushStats",
+        "LogFlushRateAndTimeMs",
+        "Milliseconds of fsyncs, with their wait for a thread.",
+    ),
+    _bean(
+        _GAUGE, "log", "LogManager", "OfflineLogDirectoryCount", "1 while the disk refuses the data directory's writes."
+    ),
+)
+
+
+def _of_controller(bean: str, help_text: str) -> Metric:
+    return _bean(_GAUGE, "controller", "KafkaController", bean, help_text)
+
+
+_CONTROLLER = (
+    _of_controller("ActiveControllerCount", "1: a node is its own quorum of one."),
+    _of_controller("ActiveBrokerCount", "Brokers that serve."),
+    _of_controller("FencedBrokerCount", "Brokers that are registered and do not serve."),
+    _of_controller("GlobalTopicCount", "Topics."),
+    _of_controller("GlobalPartitionCount", "Partitions of all topics."),
+    _of_controller(
+        "OfflinePartitionsCount", "Partitions without a leader that serves: not opened, or waiting for the bucket."
+    ),
+    _of_controller("PreferredReplicaImbalanceCount", "Partitions that are not led by their first replica."),
+    _of_controller("MetadataErrorCount", "Changes of the metadata that the disk refused."),
+    _of_controller("LastAppliedRecordOffset", "Index of the last entry of the metadata log that is applied."),
+    _of_controller("LastCommittedRecordOffset", "Index of the last entry of the metadata log that is durable."),
+)
+
+_TIER = (
+    _own(_GAUGE, "tier_upload_lag_bytes", "Bytes that are not in the bucket yet, open segments included.", _PARTITION),
+    _own(_GAUGE, "tier_upload_lag_seconds", "Age of the oldest segment that is not in the bucket yet.", _PARTITION),
+    _own(
+        _GAUGE,
+        "tier_upload_lag_segments",
+        "Segments not in the bucket yet, open ones with records included.",
+        _PARTITION,
+    ),
+    _own(_GAUGE, "tier_upload_lag_seconds_max", "The largest of all partitions, also of those that are not listed."),
+    _own(
+        _COUNTER, "served_bytes_total", "Bytes of record batches that fetches were answered with, by tier.", ("tier",)
+    ),
+    _own(
+        _COUNTER,
+        "local_evicted_bytes_total",
+        "Bytes of local segments that went because the bucket has them, or expired.",
+    ),
+    _own(_COUNTER, "cold_chunk_reads_total", "Cold reads, by whether the cache had what they needed.", ("result",)),
+    _own(
+        _COUNTER, "cold_chunks_fetched_total", "Chunks brought from the bucket: asked for, or read ahead.", ("reason",)
+    ),
+    _own(_COUNTER, "cold_chunks_evicted_total", "Chunks that made room for others in the cache."),
+    _own(_COUNTER, "cold_chunks_wasted_total", "Chunks read ahead that were evicted unread."),
+    _own(_COUNTER, "cold_sidecars_fetched_total", "Index parts of sidecars brought from the bucket."),
+    _own(_GAUGE, "cold_chunk_cache_bytes", "Bytes of disk that the chunk cache uses."),
+    _own(_GAUGE, "cold_chunk_cache_limit_bytes", "Bytes of disk that the chunk cache may use."),
+    _own(_GAUGE, "cold_fetches_in_flight", "Chunks and sidecars on their way from the bucket."),
+    _own(_COUNTER, "store_requests_total", "Requests of the object store; a part of an upload is one.", ("operation",)),
+    _own(_COUNTER, "store_errors_total", "Calls of the object store that failed.", ("operation", "error")),
+    _own(_SUMMARY, "store_request_seconds", "Seconds of calls of the object store, well or not.", ("operation",)),
+    _own(_COUNTER, "store_downloaded_bytes_total", "Bytes read from the object store."),
+    _own(_COUNTER, "store_uploaded_bytes_total", "Bytes written to the object store."),
+    _own(_COUNTER, "store_retries_total", "Reads of the object store that were asked again."),
+    _own(_GAUGE, "store_reachable", "1 while the object store answers, 0 since it did not."),
+    _own(_GAUGE, "tier_process_running", "1 while the tier process runs; it ends after a minute without work."),
+    _own(_GAUGE, "tier_process_resident_bytes", "Memory of the tier process; 0 while none runs."),
+    _own(_GAUGE, "tier_process_peak_resident_bytes", "The most memory of the tier process that runs, or ran last."),
+    _own(_COUNTER, "tier_process_starts_total", "Tier processes started."),
+    _own(_COUNTER, "tier_process_lost_total", "Tier processes that ended unasked."),
+    _own(_COUNTER, "tier_questions_total", "What the tier process was asked for.", ("question",)),
+    _own(_COUNTER, "tier_question_failures_total", "What of it failed, by error.", ("error",)),
+)
+
+_NODE = (
+    _own(_GAUGE, "node_info", "Always 1; who this is.", ("version", "cluster_id", "node_id")),
+    _own(_GAUGE, "ready", "1 while /readyz answers 200."),
+    _own(_GAUGE, "waiting_partitions", "Partitions that wait for the object store before they serve."),
+    _own(_GAUGE, "disk_used_ratio", "Used share of the data directory's file system, 0 to 1."),
+    _own(_COUNTER, "produce_throttled_total", "Produce requests held back because the disk fills."),
+    _own(_COUNTER, "produce_refused_total", "Batches refused because the disk is full."),
+    _own(_COUNTER, "gateway_busy_seconds_total", "Seconds that the event loop spent on Kafka requests and answers."),
+    _own(
+        _COUNTER,
+        "gateway_failures_total",
+        "Requests that failed beyond their handler and closed their connection: defects.",
+    ),
+    _own(_SUMMARY, "scrape_seconds", "Seconds of earlier scrapes, shared with all other work of the loop."),
+    _own(_GAUGE, "metrics_left_out", "Topics and partitions beyond those that are listed one by one.", ("kind",)),
+    Metric("process_cpu_seconds_total", _COUNTER, "Processor time of the broker process, in seconds."),
+    Metric("process_resident_memory_bytes", _GAUGE, "Memory of the broker process."),
+    Metric("process_virtual_memory_bytes", _GAUGE, "Address space of the broker process."),
+    Metric("process_threads", _GAUGE, "Threads of the broker process."),
+    Metric("process_open_fds", _GAUGE, "Open files of the broker process."),
+    Metric("process_max_fds", _GAUGE, "Files that the broker process may open."),
+    Metric("process_start_time_seconds", _GAUGE, "When the broker process began, in seconds since 1970."),
+)
+
+#: Headings of the reference page, and what stands under them.
+GROUPS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
+    ("Topics", _TOPICS),
+    ("Topics in the bucket (KIP-405)", _REMOTE),
+    ("Replicas and waiting requests", _REPLICAS),
+    ("Sockets and the event loop", _SOCKETS),
+    ("Requests", _REQUESTS),
+    ("Logs", _LOGS),
+    ("Controller", _CONTROLLER),
+    ("The tier and the object store", _TIER),
+    ("The node", _NODE),
+)
+METRICS: dict[str, Metric] = {metric.name: metric for _, group in GROUPS for metric in group}

@@ -1,0 +1,111 @@
+"""One scrape of a node: everything that stands in `metrics.METRICS`, collected and written.
+
+Nothing is counted here and nothing is kept between scrapes but the window of the idle shares: all numbers are plain ones
+that the parts of the node hold, so what nobody scrapes costs nothing more. Two scrapes at once take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from service.observability.collect_gateway import GatewayMetrics
+from service.observability.collect_log import Seen, collect_log
+from service.observability.collect_tier import collect_tier
+from service.observability.exposition import Exposition, labels_of
+from service.observability.process import collect_process
+from storage_tiers.errors import CorruptRecord, InvalidRecord, UnsupportedMessageFormat
+
+if TYPE_CHECKING:
+    from kafka_gateway.server import GatewayServer
+    from service.node import Node
+
+#: Kafka's BrokerState.
+_RECOVERY, _RUNNING, _SHUTTING_DOWN = 2, 3, 6
+#: Bytes of a metric after which the event loop gets its turn.
+LARGE_PART = 16 << 10
+
+
+class Scraper:
+    """Made once the gateway serves."""
+
+    def __init__(self, node: Node, gateway: GatewayServer) -> None:
+        self._node = node
+        self._gateway = GatewayMetrics(gateway)
+        self._scraping = asyncio.Lock()
+        self._scrapes = 0
+        self._scraping_s = 0.0
+        self._info = labels_of(version=version("tidelog"), cluster_id=node.cluster_id, node_id=node.settings.node_id)
+
+    async def scrape(self, *, open_metrics: bool) -> bytes:
+        """The body of an answer."""
+        async with self._scraping:
+            began = time.perf_counter()
+            into = Exposition()
+            into.put_summary("tidelog_scrape_seconds", self._scrapes, self._scraping_s)
+            seen = await collect_log(self._node, into)
+            await collect_tier(self._node, into)
+            self._gateway.collect(into)
+            self._replicas(into, seen)
+            self._refusals(into)
+            self._controller(into, seen)
+            self._of_node(into, seen)
+            collect_process(into)
+            parts = []
+            for part in into.families(open_metrics=open_metrics):
+                parts.append(part)
+                if len(part) > LARGE_PART:
+                    await asyncio.sleep(0)
+            self._scrapes += 1
+            self._scraping_s += time.perf_counter() - began
+            return b"".join(parts)
+
+    def _replicas(self, into: Exposition, seen: Seen) -> None:
+        manager = "kafka_server_replicamanager_"
+        into.put(manager + "partitioncount", seen.partitions)
+        into.put(manager + "leadercount", seen.serving)
+        into.put(manager + "offlinereplicacount", self._node.assignment.unopened)
+        # The only replica there is, is in sync.
+        into.put(manager + "underreplicatedpartitions", 0)
+        into.put(manager + "underminisrpartitioncount", seen.under_min_isr)
+        into.put(manager + "atminisrpartitioncount", seen.at_min_isr)
+        into.put(manager + "produceridcount", seen.producers)
+        flusher = self._node.flusher
+        into.put_summary("kafka_log_logflushstats_logflushrateandtimems", flusher.flushes, flusher.flushing_s * 1000)
+        into.put("kafka_log_logmanager_offlinelogdirectorycount", int(seen.offline_directory))
+
+    def _refusals(self, into: Exposition) -> None:
+        service = self._node.core.log
+        topics, refused = "kafka_server_brokertopicmetrics_", service.refusals
+        into.put(topics + "invalidmagicnumberrecords_total", refused[UnsupportedMessageFormat])
+        into.put(topics + "invalidmessagecrcrecords_total", refused[CorruptRecord])
+        into.put(topics + "invalidoffsetorsequencerecords_total", refused[InvalidRecord] - service.without_key)
+        into.put(topics + "nokeycompactedtopicrecords_total", service.without_key)
+
+    def _controller(self, into: Exposition, seen: Seen) -> None:
+        image, controller = self._node.metadata.image, "kafka_controller_kafkacontroller_"
+        placed = sum(len(topic.partitions) for topic in image.topics.values())
+        into.put(controller + "activecontrollercount", 1)
+        into.put(controller + "activebrokercount", 1)
+        into.put(controller + "fencedbrokercount", len(image.brokers) - 1)
+        into.put(controller + "globaltopiccount", len(image.topics))
+        into.put(controller + "globalpartitioncount", placed)
+        into.put(controller + "offlinepartitionscount", max(0, placed - seen.serving))
+        moved = sum(p.leader != p.replicas[0] for topic in image.topics.values() for p in topic.partitions)
+        into.put(controller + "preferredreplicaimbalancecount", moved)
+        into.put(controller + "metadataerrorcount", self._node.metadata.refused)
+        into.put(controller + "lastappliedrecordoffset", self._node.metadata.last_index)
+        into.put(controller + "lastcommittedrecordoffset", self._node.metadata.last_index)
+
+    def _of_node(self, into: Exposition, seen: Seen) -> None:
+        readiness, disk = self._node.readiness, self._node.disk
+        state = _SHUTTING_DOWN if readiness.stopping else _RUNNING if readiness.recovered else _RECOVERY
+        into.put("kafka_server_kafkaserver_brokerstate", state)
+        into.put("tidelog_node_info", 1, self._info)
+        into.put("tidelog_ready", int(readiness.ready))
+        into.put("tidelog_waiting_partitions", seen.waiting)
+        into.put("tidelog_disk_used_ratio", disk.used)
+        into.put("tidelog_produce_throttled_total", disk.throttled)
+        into.put("tidelog_produce_refused_total", disk.refused)
