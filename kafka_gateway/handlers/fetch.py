@@ -103,9 +103,7 @@ class FetchHandler:
             return Later(ready, finish, lambda error: self._refuse(request, version, correlation, error))
         return finish(ready)
 
-    def _refuse(
-        self, request: FetchRequest, version: int, correlation: int, error: BaseException
-    ) -> Sequence[Piece]:
+    def _refuse(self, request: FetchRequest, version: int, correlation: int, error: BaseException) -> Sequence[Piece]:
         self.errors[code_of(error)] += 1 if version >= 13 else 1 + len(request.indexes)
         return refuse(request, version, correlation, error)
 
