@@ -106,6 +106,7 @@ async def _serve(settings: NodeSettings) -> int:
         grpc = await _serve_grpc(core, settings)
         stack.push_async_callback(grpc.stop)
         node.configs.announce("tidelog.grpc.listener", f"{settings.listen}:{grpc.port}")
+        node.configs.announce("tidelog.http.listener", f"{settings.listen}:{http.port}")
         readiness.recovered = True
         endpoints: dict[str, str | int] = {
             "kafka": f"{settings.listen}:{gateway.port}",

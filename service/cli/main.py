@@ -14,6 +14,7 @@ from service.cli.fsck import fsck
 from service.cli.log import log
 from service.cli.produce import produce
 from service.cli.serve import serve
+from service.cli.top import top
 from service.cli.topic import topic
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(serve)
+app.command()(top)
 app.add_typer(topic, name="topic")
 app.add_typer(configs, name="configs")
 app.command()(produce)

@@ -107,6 +107,13 @@ _NODE = (
         "HOST:PORT of this node's gRPC interface.",
         given_by="grpc_port",
     ),
+    _key(
+        "tidelog.http.listener",
+        _STRING,
+        None,
+        "HOST:PORT of this node's metrics, health and readiness.",
+        given_by="http_port",
+    ),
 )
 
 _REQUESTS = (

@@ -1,0 +1,193 @@
+"""`tidelog top`: what nodes do now, from two looks at their /metrics; live on a terminal, once or as JSON for scripts.
+
+Looking costs a node one scrape an interval. A node that does not answer keeps its line, with the reason, and is asked again;
+one that was started again is found at the same address, or through the node that was named, which is asked where it listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Annotated
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+import typer
+
+from service.cli.errors import CommandError, Unreachable
+from service.cli.kafka import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_S, Bootstrap, connect_admin, outcome, split_address
+from service.cli.output import AsJson, print_json_line
+from service.cli.top_numbers import Reading, node_numbers
+from service.cli.top_screen import Seen, as_json, screen
+from storage_tiers.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+#: The read-only broker config that says where a node's metrics are.
+HTTP_LISTENER = "tidelog.http.listener"
+#: A node that takes longer for a scrape is called unreachable.
+SCRAPE_TIMEOUT_S = 10.0
+#: Bytes of one scrape; more is not metrics.
+LONGEST_SCRAPE = 64 << 20
+#: Nodes that are asked at once.
+SCRAPES_AT_ONCE = 16
+SHORTEST_INTERVAL_S = 0.2
+#: Width of a screen that no terminal shows.
+WIDTH = 150
+
+
+def top(
+    http: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--http", metavar="HOST:PORT", help="A node's HTTP address, instead of asking for it; repeatable."
+        ),
+    ] = None,
+    interval: Annotated[float, typer.Option("--interval", "-i", help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Two looks, one screen, then end.")] = False,
+    topics: Annotated[int, typer.Option(help="Topics that are shown, the busiest first.")] = 10,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """What nodes do now: throughput, requests, tiers, topics. Ends with Ctrl-C; --json prints a line a node and look."""
+    if interval < SHORTEST_INTERVAL_S:
+        raise typer.BadParameter(f"at least {SHORTEST_INTERVAL_S} s", param_hint="--interval")
+    find = None if http else partial(listeners, bootstrap)
+    nodes = Nodes(http or listeners(bootstrap), SystemClock(), find=find)
+    try:
+        if once or as_json or not sys.stdout.isatty():
+            _print(nodes, interval, topics, lines=as_json, forever=as_json and not once)
+        else:
+            _live(nodes, interval, topics)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        nodes.close()
+
+
+def listeners(bootstrap: str) -> list[str]:
+    """The HTTP addresses of all nodes of the cluster. CommandError if they have none."""
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    admin = connect_admin(bootstrap)
+    described = admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)
+    cluster = outcome(bootstrap, described, "cannot describe the cluster")
+    found = []
+    for node in cluster.nodes:
+        resource = ConfigResource(ResourceType.BROKER, str(node.id))
+        future = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
+        entry = outcome(bootstrap, future, f"cannot describe the configs of node {node.id}").get(HTTP_LISTENER)
+        if entry is None or not entry.value:
+            raise CommandError(f"node {node.id} at {bootstrap} has no {HTTP_LISTENER}: name its address with --http")
+        host, port = split_address(str(entry.value))
+        # A node that listens on all addresses is reached where its clients reach it.
+        found.append(f"{node.host if host in ('0.0.0.0', '::') else host}:{port}")
+    return found
+
+
+class Nodes:
+    """Who is looked at, and the newest reading of each. `find` says anew where they listen when one does not answer."""
+
+    def __init__(self, addresses: Iterable[str], clock: Clock, *, find: Callable[[], list[str]] | None = None) -> None:
+        self._clock = clock
+        self._find = find
+        self._readings: dict[str, Reading | None] = {}
+        self._seen: list[Seen] = []
+        self._take(addresses)
+        self._threads = ThreadPoolExecutor(SCRAPES_AT_ONCE, thread_name_prefix="scrape")
+
+    def look(self) -> list[Seen]:
+        """Scrapes all of them; numbers are there from the second look on."""
+        if any(each.trouble for each in self._seen) and self._find is not None:
+            with contextlib.suppress(CommandError):
+                self._take(self._find())
+        self._seen = list(self._threads.map(self._look, self._seen))
+        return self._seen
+
+    def _take(self, addresses: Iterable[str]) -> None:
+        known = {each.address: each for each in self._seen}
+        self._seen = [known.get(address, Seen(address, None)) for address in dict.fromkeys(addresses)]
+        self._readings = {each.address: self._readings.get(each.address) for each in self._seen}
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _look(self, last: Seen) -> Seen:
+        before = self._readings[last.address]
+        try:
+            text = scrape(last.address)
+            after = Reading.parse(text, self._clock.monotonic())
+        except Unreachable as error:
+            return Seen(last.address, last.numbers, str(error))
+        except ValueError as error:
+            return Seen(last.address, last.numbers, f"what it serves as /metrics cannot be read: {error}")
+        self._readings[last.address] = after
+        if before is None:
+            return Seen(last.address, None)
+        return Seen(last.address, node_numbers(before, after, unix_s=self._clock.unix_ms() / 1000))
+
+
+def scrape(address: str) -> str:
+    """The text of its /metrics. Unreachable, with the reason, if there is none."""
+    try:
+        with urlopen(f"http://{address}/metrics", timeout=SCRAPE_TIMEOUT_S) as answer:
+            body: bytes = answer.read(LONGEST_SCRAPE)
+            return body.decode()
+    except HTTPError as error:
+        said = error.read(200).decode("utf-8", "replace").strip()
+        raise Unreachable(f"answers {error.code} to /metrics: {said or error.reason}") from None
+    except (URLError, OSError, HTTPException, UnicodeDecodeError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise Unreachable(
+            f"cannot be reached: {getattr(reason, 'strerror', None) or reason}; it is asked again"
+        ) from None
+
+
+# --- showing ----------------------------------------------------------------------------------------------------------
+def _print(nodes: Nodes, interval: float, topics: int, *, lines: bool, forever: bool) -> None:
+    """Exit code 2 if no node was reached."""
+    nodes.look()
+    while True:
+        time.sleep(interval)
+        seen = nodes.look()
+        if lines:
+            for each in seen:
+                print_json_line(as_json(each))
+            sys.stdout.flush()
+        else:
+            _console().print(_screen(seen, interval, topics))
+        if not forever:
+            break
+    if all(each.trouble for each in seen):
+        raise typer.Exit(2)
+
+
+def _live(nodes: Nodes, interval: float, topics: int) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        seen = nodes.look()
+        while True:
+            live.update(_screen(seen, interval, topics), refresh=True)
+            time.sleep(interval)
+            seen = nodes.look()
+
+
+def _screen(seen: list[Seen], interval: float, topics: int) -> RenderableType:
+    away = sum(1 for each in seen if each.trouble)
+    title = f"tidelog top: {len(seen)} node{'s' if len(seen) != 1 else ''}, every {interval:g} s"
+    return screen(seen, title=f"{title}, {away} unreachable" if away else title, topics=topics)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)

@@ -1,0 +1,293 @@
+"""What `tidelog top` shows, computed from two readings of a node's /metrics. Pure: text and times in, numbers out.
+
+A counter that fell, because the node was started again, is taken to have begun at 0. Quantiles are those of the interval
+alone, from the histogram's buckets as Prometheus estimates them (`histogram_quantile`). What a node does not serve is 0, or
+None where 0 would be a claim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+Labels = frozenset[tuple[str, str]]
+
+TOPICS = "kafka_server_brokertopicmetrics_"
+REQUESTS = "kafka_network_requestmetrics_"
+SOCKETS = "kafka_server_socket_server_metrics_"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All samples of one scrape, by metric. `at` is the monotonic time in seconds."""
+
+    at: float
+    samples: Mapping[str, Mapping[Labels, float]]
+
+    @classmethod
+    def parse(cls, text: str, at: float) -> Reading:
+        """ValueError if it is no metrics page."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        samples: dict[str, dict[Labels, float]] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                samples.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
+        if not samples:
+            raise ValueError("there are no metrics in it")
+        return cls(at, samples)
+
+    def values(self, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], float]]:
+        """Those that bear at least these labels."""
+        wanted = labels.items()
+        for key, value in self.samples.get(name, {}).items():
+            if wanted <= key:
+                yield dict(key), value
+
+    def one(self, name: str, **labels: str) -> float | None:
+        """The sample with exactly these labels."""
+        return self.samples.get(name, {}).get(frozenset(labels.items()))
+
+    def gauge(self, name: str, **labels: str) -> float:
+        return self.one(name, **labels) or 0.0
+
+    def total(self, name: str) -> float:
+        return sum(self.samples.get(name, {}).values())
+
+
+@dataclass(frozen=True, slots=True)
+class ApiNumbers:
+    """Milliseconds; None where nothing was asked in the interval."""
+
+    api: str
+    per_s: float
+    p50_ms: float | None
+    p99_ms: float | None
+    errors_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNumbers:
+    topic: str
+    records_in_per_s: float
+    bytes_in_per_s: float
+    bytes_out_per_s: float
+    hot_bytes: float
+    cold_bytes: float
+    lag_bytes: float
+    lag_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TierNumbers:
+    """`hit_ratio` is None where no chunk was read in the interval; `store` operations are requests a second."""
+
+    hot_bytes_per_s: float
+    cold_bytes_per_s: float
+    lag_bytes: float
+    lag_segments: float
+    lag_s: float
+    uploaded_per_s: float
+    downloaded_per_s: float
+    cold_gets_per_s: float
+    hit_ratio: float | None
+    cache_bytes: float
+    cache_limit_bytes: float
+    store: Mapping[str, float]
+    store_errors_per_s: float
+    store_retries_per_s: float
+    evicted_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNumbers:
+    """Rates are of the `interval_s` between the readings."""
+
+    interval_s: float
+    version: str
+    cluster_id: str
+    node_id: str
+    ready: bool
+    uptime_s: float | None
+    restarted: bool
+    bytes_in_per_s: float
+    bytes_out_per_s: float
+    records_in_per_s: float
+    requests_per_s: float
+    errors_per_s: float
+    connections: float
+    partitions: float
+    waiting_partitions: float
+    memory_bytes: float
+    tier_memory_bytes: float
+    cpu_cores: float
+    disk_used: float
+    throttled_per_s: float
+    refused_per_s: float
+    store_reachable: bool | None
+    tier: TierNumbers
+    apis: tuple[ApiNumbers, ...]
+    topics: tuple[TopicNumbers, ...]
+
+
+class _Change:
+    """From one reading to the next of the same node."""
+
+    def __init__(self, before: Reading, after: Reading) -> None:
+        self.before = before
+        self.after = after
+        self.seconds = max(after.at - before.at, 1e-9)
+        started = "process_start_time_seconds"
+        self.restarted = before.one(started) != after.one(started)
+
+    def rate(self, name: str, **labels: str) -> float:
+        """A second, of the sample with exactly these labels."""
+        return self._rise(name, frozenset(labels.items())) / self.seconds
+
+    def rates(self, name: str, label: str) -> dict[str, float]:
+        """A second, summed by the values of `label`."""
+        found: dict[str, float] = {}
+        for key in self.after.samples.get(name, {}):
+            value = dict(key).get(label)
+            if value is not None:
+                found[value] = found.get(value, 0.0) + self._rise(name, key) / self.seconds
+        return found
+
+    def quantile(self, name: str, share: float, **labels: str) -> float | None:
+        """Of a histogram's rises in the interval."""
+        buckets = []
+        for key in self.after.samples.get(f"{name}_bucket", {}):
+            bound = dict(key).get("le")
+            if bound is not None and labels.items() <= key:
+                buckets.append((float(bound), self._rise(f"{name}_bucket", key)))
+        return quantile(sorted(buckets), share)
+
+    def _rise(self, name: str, key: Labels) -> float:
+        now = self.after.samples.get(name, {}).get(key, 0.0)
+        then = 0.0 if self.restarted else self.before.samples.get(name, {}).get(key, 0.0)
+        return now - then if now >= then else now
+
+
+def quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
+    """Of cumulative (upper bound, count) pairs in order; within a bucket linear, beyond the last bound that bound."""
+    total = buckets[-1][1] if buckets else 0.0
+    if not total:
+        return None
+    rank, low, below = share * total, 0.0, 0.0
+    for bound, count in buckets:
+        if count >= rank:
+            if math.isinf(bound):
+                return low
+            return low + (bound - low) * ((rank - below) / (count - below) if count > below else 1.0)
+        low, below = bound, count
+    return low
+
+
+def node_numbers(before: Reading, after: Reading, *, unix_s: float) -> NodeNumbers:
+    """`unix_s` is the time of `after` by the same clock as the node's start."""
+    change = _Change(before, after)
+    info: Mapping[str, str] = next((labels for labels, _ in after.values("tidelog_node_info")), {})
+    started = after.one("process_start_time_seconds")
+    reachable = after.one("tidelog_store_reachable")
+    return NodeNumbers(
+        interval_s=change.seconds,
+        version=info.get("version", "?"),
+        cluster_id=info.get("cluster_id", "?"),
+        node_id=info.get("node_id", "?"),
+        ready=bool(after.gauge("tidelog_ready")),
+        uptime_s=None if started is None else max(0.0, unix_s - started),
+        restarted=change.restarted,
+        bytes_in_per_s=change.rate(f"{TOPICS}bytesin_total"),
+        bytes_out_per_s=change.rate(f"{TOPICS}bytesout_total"),
+        records_in_per_s=change.rate(f"{TOPICS}messagesin_total"),
+        requests_per_s=sum(change.rates(f"{REQUESTS}requests_total", "request").values()),
+        errors_per_s=sum(change.rates(f"{REQUESTS}errors_total", "request").values()),
+        connections=after.gauge(f"{SOCKETS}connection_count"),
+        partitions=after.gauge("kafka_server_replicamanager_partitioncount"),
+        waiting_partitions=after.gauge("tidelog_waiting_partitions"),
+        memory_bytes=after.gauge("process_resident_memory_bytes"),
+        tier_memory_bytes=after.gauge("tidelog_tier_process_resident_bytes"),
+        cpu_cores=change.rate("process_cpu_seconds_total"),
+        disk_used=after.gauge("tidelog_disk_used_ratio"),
+        throttled_per_s=change.rate("tidelog_produce_throttled_total"),
+        refused_per_s=change.rate("tidelog_produce_refused_total"),
+        store_reachable=None if reachable is None else bool(reachable),
+        tier=_tier(change),
+        apis=tuple(_apis(change)),
+        topics=tuple(_topics(change)),
+    )
+
+
+def _tier(change: _Change) -> TierNumbers:
+    after = change.after
+    served = change.rates("tidelog_served_bytes_total", "tier")
+    reads = change.rates("tidelog_cold_chunk_reads_total", "result")
+    looked = sum(reads.values())
+    store = change.rates("tidelog_store_requests_total", "operation")
+    return TierNumbers(
+        hot_bytes_per_s=served.get("hot", 0.0),
+        cold_bytes_per_s=served.get("cold", 0.0),
+        lag_bytes=after.gauge(f"{TOPICS}remotecopylagbytes"),
+        lag_segments=after.gauge(f"{TOPICS}remotecopylagsegments"),
+        lag_s=after.gauge("tidelog_tier_upload_lag_seconds_max"),
+        uploaded_per_s=change.rate("tidelog_store_uploaded_bytes_total"),
+        downloaded_per_s=change.rate("tidelog_store_downloaded_bytes_total"),
+        cold_gets_per_s=store.get("get", 0.0),
+        hit_ratio=reads.get("hit", 0.0) / looked if looked else None,
+        cache_bytes=after.gauge("tidelog_cold_chunk_cache_bytes"),
+        cache_limit_bytes=after.gauge("tidelog_cold_chunk_cache_limit_bytes"),
+        store=dict(sorted(store.items())),
+        store_errors_per_s=sum(change.rates("tidelog_store_errors_total", "operation").values()),
+        store_retries_per_s=change.rate("tidelog_store_retries_total"),
+        evicted_per_s=change.rate("tidelog_local_evicted_bytes_total"),
+    )
+
+
+def _apis(change: _Change) -> Iterator[ApiNumbers]:
+    """Those that were asked in the interval, the busiest first."""
+    errors = change.rates(f"{REQUESTS}errors_total", "request")
+    rates = change.rates(f"{REQUESTS}requests_total", "request")
+    for api, per_s in sorted(rates.items(), key=lambda item: (-item[1], item[0])):
+        if per_s:
+            p50, p99 = (change.quantile(f"{REQUESTS}totaltimems", share, request=api) for share in (0.5, 0.99))
+            yield ApiNumbers(api, per_s, p50, p99, errors.get(api, 0.0))
+
+
+def _topics(change: _Change) -> Iterator[TopicNumbers]:
+    """By bytes in and out, then by size."""
+    after = change.after
+    bytes_in = change.rates(f"{TOPICS}bytesin_total", "topic")
+    bytes_out = change.rates(f"{TOPICS}bytesout_total", "topic")
+    records = change.rates(f"{TOPICS}messagesin_total", "topic")
+    hot = _by_topic(after.values("kafka_log_log_size"))
+    lag_s: dict[str, float] = {}
+    for labels, value in after.values("tidelog_tier_upload_lag_seconds"):
+        topic = labels.get("topic", "")
+        lag_s[topic] = max(value, lag_s.get(topic, 0.0))
+    cold = _by_topic(after.values(f"{TOPICS}remotelogsizebytes"))
+    lag = _by_topic(after.values(f"{TOPICS}remotecopylagbytes"))
+    rows = [
+        TopicNumbers(
+            topic,
+            records.get(topic, 0.0),
+            bytes_in.get(topic, 0.0),
+            bytes_out.get(topic, 0.0),
+            hot.get(topic, 0.0),
+            cold.get(topic, 0.0),
+            lag.get(topic, 0.0),
+            lag_s.get(topic, 0.0),
+        )
+        for topic in {*bytes_in, *hot, *cold}
+    ]
+    yield from sorted(
+        rows, key=lambda row: (-row.bytes_in_per_s - row.bytes_out_per_s, -row.hot_bytes - row.cold_bytes, row.topic)
+    )
+
+
+def _by_topic(values: Iterable[tuple[Mapping[str, str], float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for labels, value in values:
+        if "topic" in labels:
+            found[labels["topic"]] = found.get(labels["topic"], 0.0) + value
+    return found

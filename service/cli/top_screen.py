@@ -1,0 +1,254 @@
+"""The screen of `tidelog top`: numbers in, rich renderables out. Nothing here asks or waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from service.cli.output import size as whole_size
+from service.cli.top_numbers import ApiNumbers, NodeNumbers, TierNumbers, TopicNumbers
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+#: A share of the disk from which produce may be slowed by default.
+_DISK_FILLING = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A node as it was last seen. `numbers` is None before two readings; `trouble` says why the last look failed."""
+
+    address: str
+    numbers: NodeNumbers | None
+    trouble: str | None = None
+
+
+def screen(seen: Sequence[Seen], *, title: str, topics: int, apis: int = 12) -> RenderableType:
+    """`topics` and `apis` bound the rows of their tables; how many more there are is said."""
+    from rich.columns import Columns
+    from rich.console import Group
+    from rich.text import Text
+
+    live = [each.numbers for each in seen if each.numbers is not None and each.trouble is None]
+    parts: list[RenderableType] = [Text(title, style="bold"), _nodes(seen)]
+    parts += [Text(f"{each.address}: {each.trouble}", style="red") for each in seen if each.trouble]
+    if live:
+        side = [_tiering(live), _store(live)]
+        parts += [Columns([_requests(live, apis), *side], padding=(0, 2)), _topics(live, topics)]
+    return Group(*parts)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+def _table(title: str, first: str, *numbers: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold cyan", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _nodes(seen: Sequence[Seen]) -> Table:
+    columns = ("state", "up", "in/s", "out/s", "req/s", "conns", "parts", "cpu", "memory", "tier mem", "disk", "store")
+    table = _table("", "node", *columns)
+    for each in seen:
+        now = each.numbers
+        if now is None or each.trouble:
+            state = "[red]unreachable[/]" if each.trouble else "first look"
+            table.add_row(each.address, state, *["-"] * (len(columns) - 1))
+            continue
+        table.add_row(
+            f"{now.node_id} {each.address}",
+            _state(now),
+            duration(now.uptime_s),
+            size(now.bytes_in_per_s),
+            size(now.bytes_out_per_s),
+            count(now.requests_per_s),
+            count(now.connections),
+            _partitions(now),
+            f"{now.cpu_cores:.0%}",
+            size(now.memory_bytes),
+            size(now.tier_memory_bytes),
+            _warn(f"{now.disk_used:.0%}", now.disk_used >= _DISK_FILLING),
+            {True: "[green]ok[/]", False: "[red]away[/]", None: "none"}[now.store_reachable],
+        )
+    return table
+
+
+def _state(now: NodeNumbers) -> str:
+    if now.restarted:
+        return "[yellow]restarted[/]"
+    if now.refused_per_s:
+        return "[red]refuses[/]"
+    if now.throttled_per_s:
+        return "[yellow]slows[/]"
+    return "[green]ready[/]" if now.ready else "[yellow]not ready[/]"
+
+
+def _partitions(now: NodeNumbers) -> str:
+    waiting = f" [yellow]({count(now.waiting_partitions)} wait)[/]" if now.waiting_partitions else ""
+    return count(now.partitions) + waiting
+
+
+def _requests(live: Sequence[NodeNumbers], most: int) -> Table:
+    table = _table("requests", "api", "/s", "p50 ms", "p99 ms", "errors/s")
+    rows = _merged_apis(live)
+    for row in rows[:most]:
+        errors = _warn(count(row.errors_per_s), row.errors_per_s > 0)
+        table.add_row(row.api, count(row.per_s), millis(row.p50_ms), millis(row.p99_ms), errors)
+    _and_more(table, len(rows) - most)
+    if not rows:
+        table.add_row("[dim]none[/]", "", "", "", "")
+    return table
+
+
+def _merged_apis(live: Sequence[NodeNumbers]) -> list[ApiNumbers]:
+    """Over nodes: rates are added, of quantiles the worst node's stands."""
+    found: dict[str, ApiNumbers] = {}
+    for row in (row for node in live for row in node.apis):
+        known = found.get(row.api)
+        if known is not None:
+            row = ApiNumbers(
+                row.api,
+                row.per_s + known.per_s,
+                _worst(row.p50_ms, known.p50_ms),
+                _worst(row.p99_ms, known.p99_ms),
+                row.errors_per_s + known.errors_per_s,
+            )
+        found[row.api] = row
+    return sorted(found.values(), key=lambda row: (-row.per_s, row.api))
+
+
+def _worst(one: float | None, other: float | None) -> float | None:
+    return max((value for value in (one, other) if value is not None), default=None)
+
+
+def _tiering(live: Sequence[NodeNumbers]) -> Table:
+    tiers = [node.tier for node in live]
+
+    def total(field: Callable[[TierNumbers], float]) -> float:
+        return sum(map(field, tiers))
+
+    hits = [tier.hit_ratio for tier in tiers if tier.hit_ratio is not None]
+    table = _table("tiering", "", "")
+    table.show_header = False
+    rows = {
+        "served hot": size(total(lambda t: t.hot_bytes_per_s)) + "/s",
+        "served cold": size(total(lambda t: t.cold_bytes_per_s)) + "/s",
+        "upload lag": size(total(lambda t: t.lag_bytes)),
+        "  segments": count(total(lambda t: t.lag_segments)),
+        "  oldest": duration(max(tier.lag_s for tier in tiers)),
+        "uploaded": size(total(lambda t: t.uploaded_per_s)) + "/s",
+        "downloaded": size(total(lambda t: t.downloaded_per_s)) + "/s",
+        "evicted": size(total(lambda t: t.evicted_per_s)) + "/s",
+        "cache hits": "-" if not hits else f"{sum(hits) / len(hits):.0%}",
+        "cache": f"{size(total(lambda t: t.cache_bytes))} of {size(total(lambda t: t.cache_limit_bytes))}",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _store(live: Sequence[NodeNumbers]) -> Table:
+    operations: dict[str, float] = {}
+    for tier in (node.tier for node in live):
+        for operation, per_s in tier.store.items():
+            operations[operation] = operations.get(operation, 0.0) + per_s
+    table = _table("store requests", "", "/s")
+    table.show_header = False
+    for operation, per_s in operations.items():
+        table.add_row(operation, count(per_s) + "/s")
+    errors = sum(node.tier.store_errors_per_s for node in live)
+    table.add_row("errors", _warn(count(errors) + "/s", errors > 0))
+    table.add_row("retries", count(sum(node.tier.store_retries_per_s for node in live)) + "/s")
+    return table
+
+
+def _topics(live: Sequence[NodeNumbers], most: int) -> Table:
+    columns = ("records in/s", "in/s", "out/s", "hot", "in the bucket", "upload lag", "oldest")
+    table = _table("topics", "topic", *columns)
+    rows = _merged_topics(live)
+    for row in rows[:most]:
+        table.add_row(
+            row.topic,
+            count(row.records_in_per_s),
+            size(row.bytes_in_per_s),
+            size(row.bytes_out_per_s),
+            size(row.hot_bytes),
+            size(row.cold_bytes),
+            size(row.lag_bytes),
+            duration(row.lag_s),
+        )
+    _and_more(table, len(rows) - most)
+    if not rows:
+        table.add_row("[dim]none[/]", *[""] * len(columns))
+    return table
+
+
+def _merged_topics(live: Sequence[NodeNumbers]) -> list[TopicNumbers]:
+    found: dict[str, TopicNumbers] = {}
+    for row in (row for node in live for row in node.topics):
+        known = found.get(row.topic)
+        if known is not None:
+            row = TopicNumbers(
+                row.topic,
+                row.records_in_per_s + known.records_in_per_s,
+                row.bytes_in_per_s + known.bytes_in_per_s,
+                row.bytes_out_per_s + known.bytes_out_per_s,
+                row.hot_bytes + known.hot_bytes,
+                row.cold_bytes + known.cold_bytes,
+                row.lag_bytes + known.lag_bytes,
+                max(row.lag_s, known.lag_s),
+            )
+        found[row.topic] = row
+    return sorted(
+        found.values(), key=lambda row: (-row.bytes_in_per_s - row.bytes_out_per_s, -row.hot_bytes, row.topic)
+    )
+
+
+def _and_more(table: Table, more: int) -> None:
+    if more > 0:
+        table.add_row(f"[dim]and {more} more[/]", *[""] * (len(table.columns) - 1))
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+def size(value: float) -> str:
+    return whole_size(round(value))
+
+
+def count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
+
+
+def millis(value: float | None) -> str:
+    return "-" if value is None else _three_digits(value)
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _warn(text: str, wrong: bool) -> str:
+    return f"[red]{text}[/]" if wrong else text
+
+
+def as_json(seen: Seen) -> Mapping[str, object]:
+    """What `--json` prints of a node: the fields of `NodeNumbers`, or why there are none."""
+    from dataclasses import asdict
+
+    numbers = None if seen.trouble or seen.numbers is None else asdict(seen.numbers)
+    return {"address": seen.address, "reached": seen.trouble is None, "trouble": seen.trouble, "numbers": numbers}

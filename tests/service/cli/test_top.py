@@ -1,0 +1,247 @@
+"""`tidelog top`: numbers from two readings, the screen from numbers, and both from a node under load."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from rich.console import Console
+
+from service.cli.top import Nodes, listeners
+from service.cli.top_numbers import (
+    ApiNumbers,
+    NodeNumbers,
+    Reading,
+    TierNumbers,
+    TopicNumbers,
+    node_numbers,
+    quantile,
+)
+from service.cli.top_screen import Seen, duration, screen
+from storage_tiers.clock import SystemClock
+from tests.service.cli.support import closed_port, tidelog
+from tests.support.node import Node
+
+SNAPSHOT = Path(__file__).with_name("top_screen.txt")
+
+PAGE = """\
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds {started}
+# TYPE tidelog_node_info gauge
+tidelog_node_info{{version="0.1.0",cluster_id="abc",node_id="7"}} 1
+# TYPE tidelog_ready gauge
+tidelog_ready 1
+# TYPE kafka_server_brokertopicmetrics_bytesin_total counter
+kafka_server_brokertopicmetrics_bytesin_total {bytes_in}
+kafka_server_brokertopicmetrics_bytesin_total{{topic="orders"}} {bytes_in}
+# TYPE kafka_network_requestmetrics_requests_total counter
+kafka_network_requestmetrics_requests_total{{request="Produce"}} {requests}
+# TYPE kafka_network_requestmetrics_totaltimems histogram
+kafka_network_requestmetrics_totaltimems_bucket{{request="Produce",le="1"}} {quick}
+kafka_network_requestmetrics_totaltimems_bucket{{request="Produce",le="10"}} {requests}
+kafka_network_requestmetrics_totaltimems_bucket{{request="Produce",le="+Inf"}} {requests}
+# TYPE tidelog_cold_chunk_reads_total counter
+tidelog_cold_chunk_reads_total{{result="hit"}} {hits}
+tidelog_cold_chunk_reads_total{{result="miss"}} 5
+# TYPE tidelog_store_requests_total counter
+tidelog_store_requests_total{{operation="get"}} {gets}
+"""
+
+
+def page(at: float, **numbers: float) -> Reading:
+    given = {"started": 1000, "bytes_in": 0, "requests": 0, "quick": 0, "hits": 0, "gets": 0, **numbers}
+    return Reading.parse(PAGE.format(**given), at)
+
+
+def test_rates_are_of_the_interval() -> None:
+    before = page(10, bytes_in=1000, requests=100, quick=100, hits=1, gets=4)
+    after = page(14, bytes_in=5000, requests=300, quick=200, hits=4, gets=12)
+    numbers = node_numbers(before, after, unix_s=1060)
+    assert (numbers.bytes_in_per_s, numbers.requests_per_s) == (1000, 50)
+    assert (numbers.uptime_s, numbers.restarted, numbers.ready) == (60, False, True)
+    assert (numbers.version, numbers.cluster_id, numbers.node_id) == ("0.1.0", "abc", "7")
+    assert (numbers.tier.hit_ratio, numbers.tier.cold_gets_per_s) == (1.0, 2)
+    (api,) = numbers.apis
+    assert (api.api, api.per_s, api.p50_ms) == ("Produce", 50, 1.0)
+    assert api.p99_ms == pytest.approx(9.82)
+    (topic,) = numbers.topics
+    assert (topic.topic, topic.bytes_in_per_s) == ("orders", 1000)
+
+
+def test_counters_begin_anew_with_a_restart() -> None:
+    before = page(10, bytes_in=9000, requests=5)
+    numbers = node_numbers(before, page(12, started=2000, bytes_in=9400, requests=4), unix_s=2001)
+    assert numbers.restarted
+    assert (numbers.bytes_in_per_s, numbers.requests_per_s) == (4700, 2)
+
+
+def test_what_was_not_asked_has_no_quantile() -> None:
+    assert quantile([], 0.99) is None
+    assert quantile([(1.0, 0.0), (math.inf, 0.0)], 0.99) is None
+    assert quantile([(1.0, 0.0), (math.inf, 4.0)], 0.5) == 1.0, "beyond the last bound that bound"
+    numbers = node_numbers(page(1, requests=7), page(2, requests=7), unix_s=1001)
+    assert numbers.apis == () and numbers.tier.hit_ratio is None
+
+
+def test_a_page_without_metrics_is_none() -> None:
+    with pytest.raises(ValueError, match="no metrics"):
+        Reading.parse("", 0)
+
+
+# --- the screen -------------------------------------------------------------------------------------------------------
+MIB = 1 << 20
+TIER = TierNumbers(
+    hot_bytes_per_s=96 * MIB,
+    cold_bytes_per_s=32 * MIB,
+    lag_bytes=5 * MIB,
+    lag_segments=2,
+    lag_s=42,
+    uploaded_per_s=80 * MIB,
+    downloaded_per_s=31 * MIB,
+    cold_gets_per_s=8.5,
+    hit_ratio=0.75,
+    cache_bytes=640 * MIB,
+    cache_limit_bytes=1024 * MIB,
+    store={"get": 8.5, "put": 12.0},
+    store_errors_per_s=0.5,
+    store_retries_per_s=1.0,
+    evicted_per_s=64 * MIB,
+)
+NUMBERS = NodeNumbers(
+    interval_s=2.0,
+    version="0.1.0",
+    cluster_id="abc",
+    node_id="1",
+    ready=True,
+    uptime_s=7300,
+    restarted=False,
+    bytes_in_per_s=110 * MIB,
+    bytes_out_per_s=128 * MIB,
+    records_in_per_s=112_640,
+    requests_per_s=23_456.7,
+    errors_per_s=0.5,
+    connections=200,
+    partitions=1_000,
+    waiting_partitions=3,
+    memory_bytes=95 * MIB,
+    tier_memory_bytes=88 * MIB,
+    cpu_cores=0.97,
+    disk_used=0.93,
+    throttled_per_s=0,
+    refused_per_s=0,
+    store_reachable=True,
+    tier=TIER,
+    apis=(ApiNumbers("Produce", 23_000, 0.21, 1.234, 0), ApiNumbers("Metadata", 0.5, None, None, 0.5)),
+    topics=(
+        TopicNumbers("orders", 112_640, 110 * MIB, 128 * MIB, 900 * MIB, 2_500 * MIB, 5 * MIB, 42),
+        TopicNumbers("idle", 0, 0, 0, 0, 10 * MIB, 0, 0),
+        TopicNumbers("idler", 0, 0, 0, 0, 0, 0, 0),
+    ),
+)
+
+
+def rendered(seen: list[Seen]) -> str:
+    console = Console(file=io.StringIO(), width=150, highlight=False)
+    console.print(screen(seen, title="tidelog top", topics=2))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def test_the_screen_of_fixed_numbers() -> None:
+    """The file is the screen; it is read by people when it changes."""
+    seen = [Seen("10.0.0.1:9094", NUMBERS), Seen("10.0.0.2:9094", None, "cannot be reached: Connection refused")]
+    assert rendered(seen) == SNAPSHOT.read_text()
+
+
+def test_states_of_a_node_stand_on_its_line() -> None:
+    for change, word in (
+        ({"restarted": True}, "restarted"),
+        ({"refused_per_s": 1.0}, "refuses"),
+        ({"throttled_per_s": 1.0}, "slows"),
+        ({"ready": False}, "not ready"),
+        ({"store_reachable": False}, "away"),
+    ):
+        assert word in rendered([Seen("h:1", replace(NUMBERS, **change))])
+
+
+def test_times_read_as_people_say_them() -> None:
+    assert [duration(s) for s in (None, 0, 119, 120, 7200, 172_800)] == ["-", "0 s", "119 s", "2 min", "2 h", "2 d"]
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+def test_what_cannot_be_reached_is_said() -> None:
+    address = f"127.0.0.1:{closed_port()}"
+    ran = tidelog("top", "--once", "--http", address, "--interval", "0.2")
+    assert ran.code == 2
+    assert f"{address}: cannot be reached: Connection refused; it is asked again" in ran.out
+    (line,) = tidelog("top", "--once", "--json", "--http", address, "--interval", "0.2").json_lines
+    assert (line["reached"], line["numbers"]) == (False, None) and "Connection refused" in line["trouble"]
+
+
+def test_a_node_that_nobody_started_is_named() -> None:
+    ran = tidelog("top", "--once", "-b", f"127.0.0.1:{closed_port()}")
+    assert ran.code == 2 and "cannot reach a node" in ran.err
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with Node(tmp_path_factory.mktemp("top")) as started:
+        yield started
+
+
+def write(node: Node, topic: str, records: int) -> None:
+    producer = Producer({"bootstrap.servers": node.kafka, "log_level": 2})
+    for _ in range(records):
+        producer.produce(topic, bytes(1000))
+    assert producer.flush(30) == 0
+
+
+def test_a_node_under_load(node: Node) -> None:
+    admin = AdminClient({"bootstrap.servers": node.kafka, "log_level": 2})
+    admin.create_topics([NewTopic("flights", 1, 1)])["flights"].result()
+    (address,) = listeners(node.kafka)
+    assert address == node.http
+    nodes = Nodes([address], SystemClock())
+    (first,) = nodes.look()
+    assert first.numbers is None and first.trouble is None
+    write(node, "flights", 500)
+    (seen,) = nodes.look()
+    nodes.close()
+    numbers = seen.numbers
+    assert numbers is not None
+    assert numbers.bytes_in_per_s * numbers.interval_s >= 500_000
+    assert round(numbers.records_in_per_s * numbers.interval_s) == 500
+    produced = next(api for api in numbers.apis if api.api == "Produce")
+    assert produced.p99_ms is not None and produced.p50_ms is not None and 0 < produced.p50_ms <= produced.p99_ms
+    assert [topic.topic for topic in numbers.topics] == ["flights"] and numbers.topics[0].hot_bytes >= 500_000
+    assert numbers.connections >= 1 and numbers.memory_bytes > 10 * MIB and numbers.ready
+
+
+def test_the_command_finds_the_node(node: Node) -> None:
+    ran = tidelog("top", "--once", "--interval", "0.2", "-b", node.kafka)
+    assert ran.code == 0 and node.http in ran.out and "ready" in ran.out and "topics" in ran.out
+    (line,) = tidelog("top", "--once", "--json", "--interval", "0.2", "-b", node.kafka).json_lines
+    assert line["reached"] and line["numbers"]["node_id"] == "1" and json.dumps(line)
+
+
+def test_it_survives_a_restart_also_on_another_port(node: Node) -> None:
+    nodes = Nodes(listeners(node.kafka), SystemClock(), find=lambda: listeners(node.kafka))
+    try:
+        nodes.look()
+        node.stop()
+        (away,) = nodes.look()
+        assert away.trouble is not None and "cannot be reached" in away.trouble
+        node.http = ""  # the next start takes a free one
+        node.start()
+        nodes.look()
+        (back,) = nodes.look()
+        assert back.trouble is None and back.numbers is not None and back.address == node.http
+    finally:
+        nodes.close()
