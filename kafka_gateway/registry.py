@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from grpc_api.contract.node import NodeCore
 from kafka_gateway.handlers import (
+    add_raft_voter,
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
@@ -36,6 +37,7 @@ from kafka_gateway.handlers import (
     metadata,
     offset_for_leader_epoch,
     push_telemetry,
+    remove_raft_voter,
     unregister_broker,
     update_features,
 )
@@ -120,12 +122,14 @@ APIS: tuple[Api, ...] = (
     _message(60, "DescribeCluster", 0, 2, 0, describe_cluster.serve, describe_cluster.refuse),
     _message(61, "DescribeProducers", 0, 0, 0, describe_producers.serve, describe_producers.refuse),
     _message(64, "UnregisterBroker", 0, 0, 0, unregister_broker.serve, unregister_broker.refuse),
-    _message(74, "ListConfigResources", 0, 1, 0, list_config_resources.serve, list_config_resources.refuse),
     _message(
         71, "GetTelemetrySubscriptions", 0, 0, 0, get_telemetry_subscriptions.serve, get_telemetry_subscriptions.refuse
     ),
     _message(72, "PushTelemetry", 0, 0, 0, push_telemetry.serve, push_telemetry.refuse),
+    _message(74, "ListConfigResources", 0, 1, 0, list_config_resources.serve, list_config_resources.refuse),
     _message(75, "DescribeTopicPartitions", 0, 0, 0, describe_topic_partitions.serve, describe_topic_partitions.refuse),
+    _message(80, "AddRaftVoter", 0, 1, 0, add_raft_voter.serve, add_raft_voter.refuse),
+    _message(81, "RemoveRaftVoter", 0, 0, 0, remove_raft_voter.serve, remove_raft_voter.refuse),
 )
 
 

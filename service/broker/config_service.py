@@ -46,8 +46,8 @@ class ConfigService:
             return
 
         def plan(image: MetadataImage) -> tuple[planner.Records, None]:
-            if resource.kind is ResourceKind.CLIENT_METRICS and not replace:
-                records = client_metrics.alter(image, resource, alterations)
+            if resource.kind is ResourceKind.CLIENT_METRICS:
+                records = client_metrics.alter(image, resource, alterations, replace=replace)
             else:
                 records = self._configs.alter(image, resource, alterations, replace=replace)
             return (() if validate_only else records), None

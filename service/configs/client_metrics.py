@@ -64,15 +64,16 @@ def describe(image: MetadataImage, name: str, keys: Sequence[str] | None = None)
 
 
 def alter(
-    image: MetadataImage, resource: Resource, alterations: Sequence[ConfigAlteration]
+    image: MetadataImage, resource: Resource, alterations: Sequence[ConfigAlteration], *, replace: bool = False
 ) -> tuple[pb.MetadataRecord, ...]:
-    """Records of all alterations. InvalidRequest or InvalidConfig, in Kafka's words, and none."""
+    """Records of all alterations; with `replace`, what they do not name is taken away. InvalidRequest or InvalidConfig, in
+    Kafka's words, and none."""
     if not resource.name:
         raise InvalidRequest("Subscription name can't be empty")
     if len({alteration.name for alteration in alterations}) != len(alterations):
         raise InvalidRequest("Error due to duplicate config keys")
     old = image.config(resource.kind, resource.name)
-    new: dict[str, str | None] = {}
+    new: dict[str, str | None] = dict.fromkeys(old) if replace else {}
     for alteration in alterations:
         if alteration.name not in _KINDS:
             raise InvalidRequest(f"Unknown client metrics configuration: {alteration.name}")

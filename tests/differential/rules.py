@@ -291,7 +291,6 @@ _GROUPS = "consumer groups"
 _TRANSACTIONS = "transactions"
 _SECURITY = "security: SASL, ACLs, SCRAM, delegation tokens"
 _SHARE = "share groups (queues)"
-_CLUSTER = "a cluster: replicas, moving partitions, voters"
 
 LATER = (
     Later(8, "OffsetCommit", _GROUPS),
@@ -331,8 +330,6 @@ LATER = (
     Later(77, "ShareGroupDescribe", _SHARE),
     Later(78, "ShareFetch", _SHARE),
     Later(79, "ShareAcknowledge", _SHARE),
-    Later(80, "AddRaftVoter", _CLUSTER),
-    Later(81, "RemoveRaftVoter", _CLUSTER),
     Later(83, "InitializeShareGroupState", _SHARE),
     Later(84, "ReadShareGroupState", _SHARE),
     Later(85, "WriteShareGroupState", _SHARE),

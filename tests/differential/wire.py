@@ -28,6 +28,7 @@ Tree: TypeAlias = Any
 CLIENT_ID = "judge"
 _ZEROS: dict[str, Any] = {
     "int8": 0,
+    "uint16": 0,
     "int16": 0,
     "int32": 0,
     "int64": 0,

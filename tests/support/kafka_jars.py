@@ -37,8 +37,10 @@ def class_path() -> str:
 
 
 def compile_class(source: Path, into: Path) -> None:
-    """A class of ours against Kafka's, for its class path. CalledProcessError, with what javac printed, if it failed."""
-    command = ["javac", "-nowarn", "-cp", class_path(), "-d", str(into), str(source)]
+    """A class of ours against Kafka's, for its class path. CalledProcessError, with what the compiler printed, if it failed."""
+    compiler = "jdk.compiler/com.sun.tools.javac.Main"  # `javac` itself comes with a larger package
+    jars = ":".join(map(str, sorted(Path(class_path()).parent.glob("*.jar"))))
+    command = ["java", "-m", compiler, "-nowarn", "-cp", jars, "-d", str(into), str(source)]
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=TOOL_SECONDS)
 
 

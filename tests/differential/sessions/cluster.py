@@ -7,6 +7,7 @@ from typing import Any
 from tests.differential.batches import batch
 from tests.differential.judge import session
 from tests.differential.peer import Peer
+from tests.differential.sessions.common import UNKNOWN_ID
 
 
 @session("describe_cluster")
@@ -143,3 +144,45 @@ def moves_between_disks(peer: Peer, version: int) -> None:
 def brokers_that_are_not_there(peer: Peer, version: int) -> None:
     for broker in (7, -1):
         peer.ask("unregister_broker", version, f"broker {broker}", broker_id=broker)
+
+
+@session("add_raft_voter")
+def voters_added(peer: Peer, version: int) -> None:
+    cluster_id = peer.quietly("describe_cluster", 0)["cluster_id"]
+    listeners = [{"name": "CONTROLLER", "host": "127.0.0.1", "port": 9}]
+
+    def ask(label: str, **values: Any) -> None:
+        given: dict[str, Any] = {"cluster_id": cluster_id, "voter_id": 2, "voter_directory_id": UNKNOWN_ID}
+        peer.ask("add_raft_voter", version, label, **{**given, "listeners": listeners, **values})
+
+    ask("another voter")
+    ask("itself", voter_id=1)
+    ask("a negative voter", voter_id=-1)
+    ask("no directory", voter_directory_id=None)
+    ask("no cluster", cluster_id=None)
+    ask("another cluster", cluster_id="another")
+    ask("an empty cluster", cluster_id="")
+    ask("no address", listeners=[])
+    ask("only a client's address", listeners=[{"name": "PLAINTEXT", "host": "127.0.0.1", "port": 9}])
+    ask("two addresses", listeners=[*listeners, {"name": "PLAINTEXT", "host": "127.0.0.1", "port": 9}])
+    ask("an address twice", listeners=[*listeners, *listeners])
+    ask("another cluster and no address", cluster_id="another", listeners=[])
+    ask("no directory and no address", voter_directory_id=None, listeners=[])
+    ask("another cluster and no directory", cluster_id="another", voter_directory_id=None)
+    ask("no time", timeout=0)
+
+
+@session("remove_raft_voter")
+def voters_removed(peer: Peer, version: int) -> None:
+    cluster_id = peer.quietly("describe_cluster", 0)["cluster_id"]
+
+    def ask(label: str, **values: Any) -> None:
+        given: dict[str, Any] = {"cluster_id": cluster_id, "voter_id": 2, "voter_directory_id": UNKNOWN_ID}
+        peer.ask("remove_raft_voter", version, label, **{**given, **values})
+
+    ask("another voter")
+    ask("itself", voter_id=1)
+    ask("a negative voter", voter_id=-1)
+    ask("no directory", voter_directory_id=None)
+    ask("no cluster", cluster_id=None)
+    ask("another cluster", cluster_id="another")

@@ -237,6 +237,17 @@ def client_metrics(peer: Peer, version: int) -> None:
 
 @session("alter_configs", setup=Setup.RECEIVER)
 def client_metrics_replaced(peer: Peer, version: int) -> None:
-    configs = [{"name": "metrics", "value": "a."}]
-    resource = {"resource_type": CLIENT_METRICS, "resource_name": peer.named("s"), "configs": configs}
-    peer.ask("alter_configs", version, "the old way", resources=[resource])
+    name = peer.named("s")
+
+    def replace(label: str, *configs: tuple[str, str | None]) -> None:
+        rows = [{"name": key, "value": value} for key, value in configs]
+        resource = {"resource_type": CLIENT_METRICS, "resource_name": name, "configs": rows}
+        peer.ask("alter_configs", version, label, resources=[resource])
+        look(peer, f"after: {label}", name)
+
+    replace("two keys", ("metrics", "a."), ("interval.ms", "1000"))
+    replace("the other is taken away", ("metrics", "b."))
+    replace("wrong", ("interval.ms", "1"))
+    replace("unknown key", ("no.such.key", "1"))
+    replace("null", ("metrics", None))
+    replace("none")
