@@ -97,8 +97,8 @@ class PartitionWork:
         else:
             self._backoffs.pop(partition, None)
             if (ailed := self._troubles.ends(partition)) is not None:
-                say = events.debug if issubclass(ailed, TierUnavailable) else events.info
-                say(log, "partition.resumes", partition=partition.partition, work=self._what)
+                say_over = events.debug if issubclass(ailed, TierUnavailable) else events.info
+                say_over(log, "partition.resumes", partition=partition.partition, work=self._what)
             return
         if partition.deleted:
             return
