@@ -6,6 +6,31 @@ opening of the partition; those of deleted ones go on in `Partitions.past`, so t
 
 from __future__ import annotations
 
+from storage_tiers.errors import CorruptRecord, InvalidRecord, LogError
+from storage_tiers.records.batch import CURRENT_MAGIC, MAGIC
+
+
+class RefusedBatches:
+    """Batches that break a rule, by the rule: Kafka's four counts of them."""
+
+    __slots__ = ("checksum", "format", "key", "other")
+
+    def __init__(self) -> None:
+        self.format = self.checksum = self.key = self.other = 0
+
+    def add(self, error: LogError, batch: memoryview, *, compacted: bool) -> None:
+        """An error of another kind is no such batch."""
+        if isinstance(error, CorruptRecord):
+            self.checksum += 1
+        elif not isinstance(error, InvalidRecord):
+            return
+        elif len(batch) > MAGIC and batch[MAGIC] != CURRENT_MAGIC:
+            self.format += 1
+        elif compacted and error.faults:
+            self.key += 1
+        else:
+            self.other += 1
+
 
 class PartitionCounts:
     """`appends` are batches sent to it, `fetches` requests that asked for it; `failed_*` of them were answered with an

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from grpc_api.contract.log import (
@@ -17,6 +16,7 @@ from grpc_api.contract.log import (
     SealedPartition,
 )
 from grpc_api.contract.ready import Ready
+from service.broker.counts import RefusedBatches
 from service.broker.disk import DiskGuard
 from service.broker.fetching import BytesRead, fetch_records
 from service.broker.partition import Partition
@@ -26,7 +26,6 @@ from service.broker.rewriting import Rewriter
 from service.broker.tiering import Tiering
 from storage_tiers.errors import (
     CorruptRecord,
-    InvalidRecord,
     LeaderNotAvailable,
     LogError,
     NotLeader,
@@ -66,12 +65,10 @@ class LogService:
         self._fetch_max_bytes = fetch_max_bytes
         self._rewriter = rewriter
         self.bytes_read = BytesRead()
-        #: Batches that were sent and refused since the start, also of partitions that are not here; the latter by error.
+        #: Batches that were sent and refused since the start, also of partitions that are not here.
         self.appends = 0
         self.failed_appends = 0
-        self.refusals: Counter[type[LogError]] = Counter()
-        #: Of these InvalidRecord on compacted topics.
-        self.without_key = 0
+        self.refused = RefusedBatches()
 
     def append(
         self, appends: Sequence[Append], *, transactional_id: str | None = None
@@ -91,7 +88,7 @@ class LogService:
                 else:
                     answers.append(partition.append(wanted.batch))
             except LogError as error:
-                answers.append(self._refusal(error, partition, len(wanted.batch)))
+                answers.append(self._refusal(error, partition, wanted.batch))
         if awaited:
             return asyncio.ensure_future(self._complete(appends, answers, awaited))
         if self._disk.throttle_s:
@@ -111,24 +108,22 @@ class LogService:
             result = job.result()
             if isinstance(result, LogError):
                 wanted = appends[place]
-                result = self._refusal(result, self._partitions.find(wanted.partition), len(wanted.batch))
+                result = self._refusal(result, self._partitions.find(wanted.partition), wanted.batch)
             answers[place] = result
         if self._disk.throttle_s:
             self._disk.throttled += 1
             return await _later(answers, self._disk.throttle_s)
         return answers
 
-    def _refusal(self, error: LogError, partition: Partition | None, size: int) -> LogError:
+    def _refusal(self, error: LogError, partition: Partition | None, batch: memoryview) -> LogError:
         if partition is not None and not isinstance(error, _WITHOUT_LOG_START):
             error.log_start_offset = partition.log.log_start_offset
         self.failed_appends += 1
-        self.refusals[type(error)] += 1
         if partition is not None:
+            self.refused.add(error, batch, compacted=partition.log.hot.settings.cleanup_compact)
             partition.counts.failed_appends += 1
             if isinstance(error, RecordTooLarge | RecordBatchTooLarge):
-                partition.counts.rejected_bytes += size
-            if isinstance(error, InvalidRecord) and error.faults and partition.log.hot.settings.cleanup_compact:
-                self.without_key += 1
+                partition.counts.rejected_bytes += len(batch)
         return error
 
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:

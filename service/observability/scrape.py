@@ -16,7 +16,6 @@ from service.observability.collect_log import Seen, collect_log
 from service.observability.collect_tier import collect_tier
 from service.observability.exposition import Exposition, labels_of
 from service.observability.process import collect_process
-from storage_tiers.errors import CorruptRecord, InvalidRecord, UnsupportedMessageFormat
 
 if TYPE_CHECKING:
     from kafka_gateway.server import GatewayServer
@@ -77,12 +76,11 @@ class Scraper:
         into.put("kafka_log_logmanager_offlinelogdirectorycount", int(seen.offline_directory))
 
     def _refusals(self, into: Exposition) -> None:
-        service = self._node.core.log
-        topics, refused = "kafka_server_brokertopicmetrics_", service.refusals
-        into.put(topics + "invalidmagicnumberrecords_total", refused[UnsupportedMessageFormat])
-        into.put(topics + "invalidmessagecrcrecords_total", refused[CorruptRecord])
-        into.put(topics + "invalidoffsetorsequencerecords_total", refused[InvalidRecord] - service.without_key)
-        into.put(topics + "nokeycompactedtopicrecords_total", service.without_key)
+        topics, refused = "kafka_server_brokertopicmetrics_", self._node.core.log.refused
+        into.put(topics + "invalidmagicnumberrecords_total", refused.format)
+        into.put(topics + "invalidmessagecrcrecords_total", refused.checksum)
+        into.put(topics + "invalidoffsetorsequencerecords_total", refused.other)
+        into.put(topics + "nokeycompactedtopicrecords_total", refused.key)
 
     def _controller(self, into: Exposition, seen: Seen) -> None:
         image, controller = self._node.metadata.image, "kafka_controller_kafkacontroller_"

@@ -1,0 +1,457 @@
+"""What nodes are made to do, and what changes by it: for every metric there is at least one row here (or in
+`test_metrics.IN_A_PROCESS`)."""
+
+from __future__ import annotations
+
+import os
+import resource
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from kafka_gateway.error_counts import count_errors  # noqa: F401 - what is tested through the gateway
+from kafka_gateway.errors import ErrorCode
+from service.broker.leading import wait_for_store
+from service.broker.partition import Partition
+from service.metadata import planner
+from storage_tiers.errors import StorageError
+from storage_tiers.types import TopicPartition
+from tests.faults.wire import idempotent_batch
+from tests.kafka_gateway.kio_wire import record_batch, request_frame
+from tests.service.broker.support import TIERED, until
+from tests.service.observability.world import ROSE, Is, Within, World, fetch_frame, produce_frame, work
+
+BATCH = record_batch(b"a", b"b", b"c")
+SIZE = len(BATCH)
+FRAME = produce_frame("t", {0: BATCH, 1: BATCH})
+TOPICS = "kafka_server_brokertopicmetrics_"
+REQUESTS = "kafka_network_requestmetrics_"
+MANAGER = "kafka_server_replicamanager_"
+CONTROLLER = "kafka_controller_kafkacontroller_"
+SOCKETS = "kafka_server_socket_server_metrics_"
+SESSIONS = "kafka_server_fetchsessioncache_"
+PURGATORY = "kafka_server_delayedoperationpurgatory_purgatorysize"
+FIRST = '{topic="t",partition="0"}'
+NO_STORE_YET = {"internal.segment.bytes": "100000"}
+
+
+def partition(world: World, topic: str = "t", number: int = 0) -> Partition:
+    return world.inner.partitions.get(TopicPartition(topic, number))
+
+
+async def cold(world: World, count: int = 40) -> None:
+    """A topic whose closed segments are in the bucket only."""
+    await world.create("t", configs=TIERED)
+    for number in range(count):
+        await world.node.append("t", b"%03d" % number * 50)
+    await world.node.seal("t")
+    await world.node.evicted("t")
+
+
+# --- producing --------------------------------------------------------------------------------------------------------
+@work(
+    {
+        TOPICS + "messagesin_total": 6,
+        TOPICS + 'messagesin_total{topic="t"}': 6,
+        TOPICS + "bytesin_total": 2 * SIZE,
+        TOPICS + 'bytesin_total{topic="t"}': 2 * SIZE,
+        TOPICS + "totalproducerequests_total": 2,
+        TOPICS + 'totalproducerequests_total{topic="t"}': 2,
+        TOPICS + "failedproducerequests_total": 0,
+        TOPICS + 'messagesin_total{topic="other"}': 0,
+        REQUESTS + 'requests_total{request="Produce"}': 1,
+        REQUESTS + 'requestbytes_count{request="Produce"}': 1,
+        REQUESTS + 'requestbytes_sum{request="Produce"}': len(FRAME) - 4,
+        REQUESTS + 'totaltimems_count{request="Produce"}': 1,
+        REQUESTS + 'totaltimems_sum{request="Produce"}': ROSE,
+        REQUESTS + 'totaltimems_bucket{request="Produce",le="+Inf"}': 1,
+        REQUESTS + 'requestqueuetimems_count{request="Produce"}': 1,
+        REQUESTS + 'requestqueuetimems_sum{request="Produce"}': ROSE,
+        REQUESTS + 'localtimems_count{request="Produce"}': 1,
+        REQUESTS + 'localtimems_sum{request="Produce"}': ROSE,
+        REQUESTS + 'remotetimems_count{request="Produce"}': 0,
+        REQUESTS + 'responsequeuetimems_count{request="Produce"}': 1,
+        REQUESTS + 'responsequeuetimems_sum{request="Produce"}': ROSE,
+        REQUESTS + 'responsesendtimems_count{request="Produce"}': 1,
+        REQUESTS + 'responsesendtimems_sum{request="Produce"}': ROSE,
+        "kafka_log_log_logendoffset" + FIRST: 3,
+        "kafka_log_log_logstartoffset" + FIRST: 0,
+        "kafka_log_log_size" + FIRST: SIZE,
+        "kafka_log_log_numlogsegments" + FIRST: Is(1),
+        "tidelog_tier_upload_lag_bytes" + FIRST: SIZE,
+        "tidelog_tier_upload_lag_segments" + FIRST: 1,
+        "tidelog_tier_upload_lag_seconds" + FIRST: ROSE,
+        "tidelog_tier_upload_lag_seconds_max": ROSE,
+        SOCKETS + "incoming_byte_total": len(FRAME),
+        SOCKETS + "outgoing_byte_total": ROSE,
+        "tidelog_gateway_busy_seconds_total": ROSE,
+        "kafka_network_socketserver_networkprocessoravgidle_percent": Within(0, 0.9999999),
+        "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent": Within(0, 0.9999999),
+        "process_cpu_seconds_total": ROSE,
+        "tidelog_scrape_seconds_count": 2,
+        "tidelog_scrape_seconds_sum": ROSE,
+    }
+)
+async def batches_are_produced(world: World) -> AsyncIterator[None]:
+    await world.create("t", 2)
+    await world.create("other")
+    yield
+    await world.ask(FRAME)
+    began = world.inner.clock.unix_ms()
+    await until(lambda: world.inner.clock.unix_ms() > began + 1)
+    yield
+
+
+@work(
+    {
+        TOPICS + "bytesrejected_total": SIZE,
+        TOPICS + 'bytesrejected_total{topic="t"}': SIZE,
+        TOPICS + "failedproducerequests_total": 1,
+        TOPICS + 'failedproducerequests_total{topic="t"}': 1,
+        REQUESTS + 'errors_total{request="Produce",error="MESSAGE_TOO_LARGE"}': 1,
+        TOPICS + "messagesin_total": 0,
+    }
+)
+async def a_batch_is_too_large(world: World) -> AsyncIterator[None]:
+    await world.create("t", configs={"max.message.bytes": str(SIZE - 1)})
+    yield
+    assert await world.produce("t", {0: BATCH}) == [ErrorCode.MESSAGE_TOO_LARGE]
+    yield
+
+
+@work(
+    {
+        TOPICS + "failedproducerequests_total": 1,
+        TOPICS + "totalproducerequests_total": 1,
+        REQUESTS + 'errors_total{request="Produce",error="UNKNOWN_TOPIC_OR_PARTITION"}': 1,
+        TOPICS + 'failedproducerequests_total{topic="t"}': 0,
+    }
+)
+async def the_topic_is_unknown(world: World) -> AsyncIterator[None]:
+    yield
+    await world.produce("t", {0: BATCH})
+    yield
+
+
+@work(
+    {
+        TOPICS + "invalidmagicnumberrecords_total": 1,
+        TOPICS + "invalidmessagecrcrecords_total": 1,
+        TOPICS + "invalidoffsetorsequencerecords_total": 1,
+        TOPICS + "nokeycompactedtopicrecords_total": 1,
+        TOPICS + "failedproducerequests_total": 4,
+        TOPICS + "messagesin_total": 0,
+    }
+)
+async def batches_are_wrong(world: World) -> AsyncIterator[None]:
+    await world.create("t")
+    await world.create("compacted", configs={"cleanup.policy": "compact"})
+    yield
+    await world.produce("t", {0: BATCH[:16] + b"\1" + BATCH[17:]})
+    await world.produce("t", {0: BATCH[:-1] + b"\1"})
+    await world.produce("t", {0: record_batch(b"x", attributes=0x20)})
+    await world.produce("compacted", {0: BATCH})
+    yield
+
+
+@work({MANAGER + "produceridcount": 1})
+async def a_producer_has_an_id(world: World) -> AsyncIterator[None]:
+    await world.create("t")
+    yield
+    assert await world.produce("t", {0: idempotent_batch(7, 0, b"a")}) == [0]
+    yield
+
+
+@work(
+    {
+        "kafka_log_logflushstats_logflushrateandtimems_count": 1,
+        "kafka_log_logflushstats_logflushrateandtimems_sum": ROSE,
+        REQUESTS + 'remotetimems_count{request="Produce"}': 1,
+        REQUESTS + 'remotetimems_sum{request="Produce"}': ROSE,
+    }
+)
+async def an_answer_waits_for_its_flush(world: World) -> AsyncIterator[None]:
+    await world.create("t", configs={"flush.messages": "1"})
+    yield
+    assert await world.produce("t", {0: BATCH}) == [0]
+    yield
+
+
+@work({"tidelog_produce_throttled_total": 1, PURGATORY + '{delayedOperation="Produce"}': Is(1)})
+async def the_disk_fills(world: World) -> AsyncIterator[None]:
+    await world.create("t")
+    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(world.inner.disk), "look", lambda _: None)
+        world.inner.disk.throttle_s = 30.0
+        _, writer = await world.connect()
+        writer.write(produce_frame("t", {0: BATCH}))
+        await until(lambda: world.gateway.held_answers(0) == 1)
+        yield
+
+
+@work(
+    {
+        "tidelog_produce_refused_total": 1,
+        "tidelog_disk_used_ratio": Is(0.99),
+        REQUESTS + 'errors_total{request="Produce",error="KAFKA_STORAGE_ERROR"}': 1,
+    }
+)
+async def the_disk_is_full(world: World) -> AsyncIterator[None]:
+    await world.create("t")
+    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(world.inner.disk), "look", lambda _: None)
+        world.inner.disk.judge(0.99)
+        assert await world.produce("t", {0: BATCH}) == [ErrorCode.KAFKA_STORAGE_ERROR]
+        yield
+
+
+# --- fetching ---------------------------------------------------------------------------------------------------------
+@work(
+    {
+        TOPICS + "bytesout_total": SIZE,
+        TOPICS + 'bytesout_total{topic="t"}': SIZE,
+        TOPICS + "totalfetchrequests_total": 1,
+        TOPICS + 'totalfetchrequests_total{topic="t"}': 1,
+        'tidelog_served_bytes_total{tier="hot"}': SIZE,
+        REQUESTS + 'requests_total{request="Fetch"}': 1,
+        REQUESTS + 'totaltimems_count{request="Fetch"}': 1,
+    }
+)
+async def records_are_fetched(world: World) -> AsyncIterator[None]:
+    await world.create("t")
+    await world.produce("t", {0: BATCH})
+    yield
+    assert await world.fetch("t", 0) == 0
+    yield
+
+
+@work(
+    {
+        TOPICS + "failedfetchrequests_total": 1,
+        TOPICS + 'failedfetchrequests_total{topic="t"}': 1,
+        REQUESTS + 'errors_total{request="Fetch",error="OFFSET_OUT_OF_RANGE"}': 1,
+    }
+)
+async def an_offset_is_out_of_range(world: World) -> AsyncIterator[None]:
+    await world.create("t")
+    yield
+    assert await world.fetch("t", 5) == ErrorCode.OFFSET_OUT_OF_RANGE
+    yield
+
+
+@work({PURGATORY + '{delayedOperation="Fetch"}': 1, SOCKETS + "connection_count": 1})
+async def a_fetch_waits_for_records(world: World) -> AsyncIterator[None]:
+    await world.create("t")
+    yield
+    _, writer = await world.connect()
+    writer.write(fetch_frame("t", 0, wait_ms=60_000))
+    await until(lambda: world.gateway.held_answers(1) == 1)
+    yield
+
+
+@work({SESSIONS + "numincrementalfetchsessions": 1, SESSIONS + "numincrementalfetchpartitionscached": 1})
+async def a_fetch_session_is_made(world: World) -> AsyncIterator[None]:
+    await world.create("t")
+    yield
+    await world.fetch("t", 0, session_epoch=0)
+    yield
+
+
+@work(
+    {SESSIONS + "incrementalfetchsessionevictions_total": 1, SESSIONS + "numincrementalfetchsessions": 0},
+    max_incremental_fetch_session_cache_slots="1",
+)
+async def a_fetch_session_gives_way(world: World) -> AsyncIterator[None]:
+    await world.create("t")
+    await world.fetch("t", 0, session_epoch=0)
+    yield
+    sessions = world.gateway.fetch_sessions
+    assert sessions is not None
+    next(iter(sessions._sessions.values())).used_ms -= 1e9
+    await world.fetch("t", 0, session_epoch=0)
+    yield
+
+
+@work(
+    {SOCKETS + "connection_creation_total": 1, SOCKETS + "connection_close_total": 1, SOCKETS + "connection_count": 0}
+)
+async def a_client_comes_and_goes(world: World) -> AsyncIterator[None]:
+    yield
+    _, writer = await world.connect()
+    await until(lambda: world.gateway.connections == 1)
+    writer.close()
+    await until(lambda: world.gateway.connections == 0)
+    yield
+
+
+@work(
+    {
+        REQUESTS + 'errors_total{request="Metadata",error="UNKNOWN_TOPIC_OR_PARTITION"}': 2,
+        REQUESTS + 'errors_total{request="ApiVersions",error="UNSUPPORTED_VERSION"}': 1,
+        REQUESTS + 'errors_total{request="ListOffsets",error="UNKNOWN_TOPIC_OR_PARTITION"}': 1,
+    }
+)
+async def answers_bear_errors(world: World) -> AsyncIterator[None]:
+    await world.create("t")
+    yield
+    topics = [{"name": name} for name in ("a", "t", "b")]
+    await world.ask(request_frame("metadata", 4, topics=topics, allow_auto_topic_creation=False))
+    await world.ask(struct.pack(">ihhihi", 14, 18, 99, 7, -1, 0))
+    rows = [{"partition_index": 9, "timestamp": -1}, {"partition_index": 0, "timestamp": -1}]
+    await world.ask(request_frame("list_offsets", 1, replica_id=-1, topics=[{"name": "t", "partitions": rows}]))
+    yield
+
+
+@work({"tidelog_gateway_failures_total": 1})
+async def a_handler_breaks(world: World) -> AsyncIterator[None]:
+    await world.create("t")
+    yield
+
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    lowest, highest, _, meter = world.gateway._apis[0]
+    world.gateway._apis = {**world.gateway._apis, 0: (lowest, highest, broken, meter)}
+    reader, writer = await world.connect()
+    writer.write(produce_frame("t", {0: BATCH}))
+    assert await reader.read() == b""
+    yield
+
+
+# --- topics and metadata ----------------------------------------------------------------------------------------------
+@work(
+    {
+        MANAGER + "partitioncount": 3,
+        MANAGER + "leadercount": 3,
+        MANAGER + "atminisrpartitioncount": 3,
+        MANAGER + "underreplicatedpartitions": Is(0),
+        CONTROLLER + "globaltopiccount": 1,
+        CONTROLLER + "globalpartitioncount": 3,
+        CONTROLLER + "offlinepartitionscount": 0,
+        CONTROLLER + "preferredreplicaimbalancecount": Is(0),
+        CONTROLLER + "lastappliedrecordoffset": ROSE,
+        CONTROLLER + "lastcommittedrecordoffset": ROSE,
+        CONTROLLER + "activecontrollercount": Is(1),
+        CONTROLLER + "activebrokercount": Is(1),
+        CONTROLLER + "fencedbrokercount": Is(0),
+    }
+)
+async def a_topic_is_created(world: World) -> AsyncIterator[None]:
+    yield
+    await world.create("t", 3)
+    yield
+
+
+@work({MANAGER + "underminisrpartitioncount": 1, MANAGER + "atminisrpartitioncount": 0})
+async def a_topic_wants_two_in_sync(world: World) -> AsyncIterator[None]:
+    yield
+    await world.create("t", configs={"min.insync.replicas": "2"})
+    yield
+
+
+@work({CONTROLLER + "metadataerrorcount": 1, CONTROLLER + "lastappliedrecordoffset": 0})
+async def the_disk_refuses_metadata(world: World) -> AsyncIterator[None]:
+    yield
+
+    def refuse(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.inner.metadata._store, "append", refuse)
+        block = planner.producer_id_block(world.inner.metadata.proposed, 1)
+        with pytest.raises(StorageError):
+            await world.inner.metadata.propose(block.records)
+    yield
+
+
+@work({MANAGER + "offlinereplicacount": Is(1), CONTROLLER + "offlinepartitionscount": 1})
+async def a_partition_cannot_be_opened(world: World) -> AsyncIterator[None]:
+    yield
+    with open(os.path.join(world.inner.data.path, "t-0"), "w"):
+        pass
+    await world.create("t")
+    await until(lambda: world.inner.assignment.unopened == 1)
+    yield
+
+
+@work({"kafka_log_logmanager_offlinelogdirectorycount": 1})
+async def the_disk_refuses_a_partition(world: World) -> AsyncIterator[None]:
+    await world.create("t")
+    yield
+    partition(world).fail(StorageError("fsync failed"))
+    yield
+
+
+@work({"tidelog_waiting_partitions": 1, MANAGER + "leadercount": -1, CONTROLLER + "offlinepartitionscount": 1})
+async def a_partition_waits_for_the_bucket(world: World) -> AsyncIterator[None]:
+    await world.create("t")
+    world.node.store.down = True
+    yield
+    wait_for_store(partition(world))
+    yield
+
+
+@work(
+    {
+        'tidelog_metrics_left_out{kind="topic"}': 1,
+        'tidelog_metrics_left_out{kind="partition"}': 2,
+        TOPICS + "messagesin_total": 3,
+        TOPICS + 'messagesin_total{topic="second"}': 0,
+        'kafka_log_log_logendoffset{topic="second",partition="0"}': 0,
+    },
+    tidelog_metrics_topics="1",
+    tidelog_metrics_partitions="1",
+)
+async def there_are_more_than_are_listed(world: World) -> AsyncIterator[None]:
+    await world.create("first")
+    yield
+    await world.create("second", 2)
+    assert await world.produce("second", {0: BATCH}) == [0]
+    yield
+
+
+@work({TOPICS + "messagesin_total": 0, TOPICS + "bytesin_total": 0, TOPICS + "totalproducerequests_total": 0})
+async def a_topic_is_deleted(world: World) -> AsyncIterator[None]:
+    await world.create("t")
+    assert await world.produce("t", {0: BATCH}) == [0]
+    yield
+    await world.node.core.topics.delete(["t"])
+    await until(lambda: not len(world.inner.partitions))
+    yield
+
+
+# --- the node ---------------------------------------------------------------------------------------------------------
+@work(
+    {
+        "kafka_server_kafkaserver_brokerstate": Is(6),
+        "tidelog_ready": Is(0),
+    }
+)
+async def the_node_stops(world: World) -> AsyncIterator[None]:
+    await until(lambda: world.inner.readiness.ready)
+    yield
+    world.inner.readiness.stopping = True
+    yield
+
+
+@work(
+    {
+        "kafka_server_kafkaserver_brokerstate": Is(3),
+        "tidelog_ready": Is(1),
+        "process_open_fds": 1,
+        "process_max_fds": Is(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        "process_resident_memory_bytes": Within(20e6, 4e9),
+        "process_virtual_memory_bytes": Within(20e6, 1e14),
+        "process_threads": Within(1, 1000),
+        "process_start_time_seconds": Within(1.6e9, 1e11),
+    }
+)
+async def a_file_is_open(world: World) -> AsyncIterator[None]:
+    await until(lambda: world.inner.readiness.ready)
+    yield
+    with open(os.devnull, "rb"):
+        yield

@@ -1,0 +1,180 @@
+"""A node and its gateway in this process, scraped before and after some work; and how work and its changes are written.
+
+@work({'kafka_..._total{topic="t"}': 3, "kafka_...": ROSE})
+async def three_records(world):
+    await world.create("t")
+    yield                       # scraped: what comes before is not counted
+    await world.produce("t", {0: BATCH})
+    yield                       # scraped again; what follows tidies up
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import struct
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics_families
+from prometheus_client.parser import text_string_to_metric_families
+
+from kafka_gateway.server import GatewayServer, serve
+from service.observability.scrape import Scraper
+from tests.kafka_gateway.kio_wire import milliseconds, request_frame, response
+from tests.service.broker.support import Running, running
+
+PRODUCE, FETCH = 8, 11
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Is:
+    """The value afterwards, whatever it was before."""
+
+    value: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Within:
+    """Where the value lies afterwards, both ends included."""
+
+    least: float
+    most: float
+
+
+class Rose:
+    def __repr__(self) -> str:
+        return "ROSE"
+
+
+ROSE = Rose()
+#: By how much it changes, or one of the above.
+Change = float | Is | Within | Rose
+Samples = dict[str, float]
+
+
+class World:
+    def __init__(self, node: Running, gateway: GatewayServer) -> None:
+        self.node = node
+        self.inner = node.node
+        self.gateway = gateway
+        self.scraper = Scraper(node.node, gateway)
+        self._writers: list[asyncio.StreamWriter] = []
+
+    create = property(lambda self: self.node.create)
+
+    async def scrape(self) -> Samples:
+        """Every sample by its text; both forms of it can be read by Prometheus's own parsers."""
+        plain = (await self.scraper.scrape(open_metrics=False)).decode()
+        families = list(text_string_to_metric_families(plain))  # type: ignore[no-untyped-call]
+        read = sum(len(family.samples) for family in families)
+        lines = [line.rpartition(" ") for line in plain.splitlines() if not line.startswith("#")]
+        assert read == len(lines)
+        open_metrics = (await self.scraper.scrape(open_metrics=True)).decode()
+        same = list(open_metrics_families(open_metrics))  # type: ignore[no-untyped-call]
+        assert sum(len(family.samples) for family in same) == read
+        return {sample: float(value) for sample, _, value in lines}
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.gateway.port)
+        self._writers.append(writer)
+        return reader, writer
+
+    async def ask(self, frame: bytes) -> bytes:
+        """One request on a connection of its own; the answer without its size."""
+        reader, writer = await self.connect()
+        writer.write(frame)
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        answer = await reader.readexactly(size)
+        writer.close()
+        return answer
+
+    async def produce(self, topic: str, batches: Mapping[int, bytes]) -> list[int]:
+        """The error codes."""
+        found = response("produce", PRODUCE, await self.ask(produce_frame(topic, batches)))
+        return [int(each.error_code) for each in found.responses[0].partition_responses]
+
+    async def fetch(self, topic: str, offset: int, **how: Any) -> int:
+        """The error code of a partition."""
+        found = response("fetch", FETCH, await self.ask(fetch_frame(topic, offset, **how)))
+        return int(found.responses[0].partitions[0].error_code) if found.responses else 0
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+
+def produce_frame(topic: str, batches: Mapping[int, bytes]) -> bytes:
+    rows = [{"index": index, "records": batch} for index, batch in batches.items()]
+    return request_frame(
+        "produce",
+        PRODUCE,
+        transactional_id=None,
+        acks=-1,
+        timeout=milliseconds(30_000),
+        topic_data=[{"name": topic, "partition_data": rows}],
+    )
+
+
+def fetch_frame(topic: str, offset: int, *, partition: int = 0, wait_ms: int = 0, session_epoch: int = -1) -> bytes:
+    row = {
+        "partition": partition,
+        "current_leader_epoch": -1,
+        "fetch_offset": offset,
+        "log_start_offset": -1,
+        "partition_max_bytes": 1 << 20,
+    }
+    return request_frame(
+        "fetch",
+        FETCH,
+        replica_id=-1,
+        max_wait=milliseconds(wait_ms),
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_id=0,
+        session_epoch=session_epoch,
+        rack_id="",
+        topics=[{"topic": topic, "partitions": [row]}],
+    )
+
+
+Act = Callable[[World], AsyncIterator[None]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """`act` yields where it is to be scraped, before and after; `broker` are the node's configs."""
+
+    act: Act
+    changes: Mapping[str, Change]
+    broker: Mapping[str, str]
+
+
+#: Whatever was declared, by name.
+WORKS: dict[str, Work] = {}
+
+
+def work(changes: Mapping[str, Change], **broker: str) -> Callable[[Act], Act]:
+    """Declares a piece of work; dots of configs are written as underscores."""
+
+    def declare(act: Act) -> Act:
+        WORKS[act.__name__] = Work(act, changes, {key.replace("_", "."): value for key, value in broker.items()})
+        return act
+
+    return declare
+
+
+@asynccontextmanager
+async def observed(directory: Path, broker: Mapping[str, str]) -> AsyncIterator[World]:
+    async with running(directory, broker=broker) as node:
+        settings = dataclasses.replace(node.node.gateway_settings(), port=0)
+        gateway = await serve(node.node.core, settings)
+        node.node.readiness.recovered = True
+        world = World(node, gateway)
+        try:
+            yield world
+        finally:
+            world.close()
+            await gateway.stop()
