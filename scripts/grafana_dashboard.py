@@ -1,0 +1,398 @@
+"""Writes grafana/dashboards/tidelog.json: rows of panels over the metrics of `service/observability/metrics.py`.
+
+The table below is what is edited; a test compares the file with it, and every expression with the names that are served.
+`python -m scripts.grafana_dashboard`
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PATH = Path(__file__).resolve().parents[1] / "grafana" / "dashboards" / "tidelog.json"
+#: Of Grafana 10 and newer; older versions migrate nothing back.
+SCHEMA_VERSION = 39
+WIDTH, HEIGHT, STAT_HEIGHT = 24, 7, 4
+
+TOPICS = "kafka_server_brokertopicmetrics_"
+REQUESTS = "kafka_network_requestmetrics_"
+SOCKETS = "kafka_server_socket_server_metrics_"
+#: Nodes chosen at the top of the dashboard.
+CHOSEN = 'instance=~"$node"'
+RATE = "[$__rate_interval]"
+
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+@dataclass(frozen=True)
+class Query:
+    expression: str
+    legend: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """`unit` is Grafana's: Bps, bytes, ms, s, percentunit, ops, short. `stat` shows the newest value alone."""
+
+    title: str
+    unit: str
+    queries: tuple[Query, ...]
+    help: str = ""
+    width: int = 8
+    stat: bool = False
+    stacked: bool = False
+
+
+def rate(name: str, by: str = "", matchers: str = "") -> str:
+    """A second, summed over what is not in `by`."""
+    inside = f"rate({name}{{{', '.join(filter(None, (CHOSEN, matchers)))}}}{RATE})"
+    return f"sum by ({by}) ({inside})" if by else f"sum({inside})"
+
+
+def now(name: str, by: str = "", matchers: str = "", function: str = "sum") -> str:
+    inside = f"{name}{{{', '.join(filter(None, (CHOSEN, matchers)))}}}"
+    return f"{function} by ({by}) ({inside})" if by else f"{function}({inside})"
+
+
+def quantile(share: float, name: str, by: str) -> str:
+    return f"histogram_quantile({share}, {rate(f'{name}_bucket', f'le, {by}')})"
+
+
+def mean(name: str, by: str = "", matchers: str = "") -> str:
+    return f"{rate(f'{name}_sum', by, matchers)} / {rate(f'{name}_count', by, matchers)}"
+
+
+def _topic(name: str) -> str:
+    return rate(f"{TOPICS}{name}_total", matchers='topic=""')
+
+
+def _by_topic(name: str) -> Query:
+    return Query(f"topk(10, {rate(f'{TOPICS}{name}_total', 'topic', _OF_A_TOPIC)})", "{{topic}}")
+
+
+_OF_A_TOPIC = 'topic!=""'
+
+TRAFFIC = (
+    Panel("Bytes in", "Bps", (Query(_topic("bytesin"), "in"),), stat=True, width=4),
+    Panel("Bytes out", "Bps", (Query(_topic("bytesout"), "out"),), stat=True, width=4),
+    Panel("Records in", "short", (Query(_topic("messagesin"), "records/s"),), stat=True, width=4),
+    Panel("Requests", "reqps", (Query(rate(f"{REQUESTS}requests_total"), "requests/s"),), stat=True, width=4),
+    Panel("Connections", "short", (Query(now(f"{SOCKETS}connection_count"), "connections"),), stat=True, width=4),
+    Panel(
+        "Partitions", "short", (Query(now("kafka_server_replicamanager_partitioncount"), "all"),), stat=True, width=4
+    ),
+    Panel("Throughput", "Bps", (Query(_topic("bytesin"), "in"), Query(_topic("bytesout"), "out"))),
+    Panel("In, busiest topics", "Bps", (_by_topic("bytesin"),), stacked=True),
+    Panel("Out, busiest topics", "Bps", (_by_topic("bytesout"),), stacked=True),
+)
+
+_PRODUCE = 'request="Produce"'
+_PARTS = ("requestqueue", "local", "remote", "responsequeue", "responsesend")
+
+REQUEST_ROW = (
+    Panel("Requests by API", "reqps", (Query(rate(f"{REQUESTS}requests_total", "request"), "{{request}}"),)),
+    Panel(
+        "99th percentile by API",
+        "ms",
+        (Query(quantile(0.99, f"{REQUESTS}totaltimems", "request"), "{{request}}"),),
+        "A Fetch that waits for records is as long as it was asked to wait.",
+    ),
+    Panel("Median by API", "ms", (Query(quantile(0.5, f"{REQUESTS}totaltimems", "request"), "{{request}}"),)),
+    Panel(
+        "Errors answered",
+        "reqps",
+        (Query(rate(f"{REQUESTS}errors_total", "request, error"), "{{request}} {{error}}"),),
+    ),
+    Panel(
+        "Where a Produce spends its time",
+        "ms",
+        tuple(Query(mean(f"{REQUESTS}{part}timems", matchers=_PRODUCE), part) for part in _PARTS),
+        "Means. remote is the wait for the flush that its topic asks for.",
+        stacked=True,
+    ),
+    Panel(
+        "Event loop",
+        "percentunit",
+        (
+            Query(rate("tidelog_gateway_busy_seconds_total", "instance"), "busy {{instance}}"),
+            Query(
+                now("kafka_network_socketserver_networkprocessoravgidle_percent", "instance", function="min"),
+                "idle {{instance}}",
+            ),
+        ),
+    ),
+)
+
+HOT = (
+    Panel("On local disk", "bytes", (Query(now("kafka_log_log_size", "topic"), "{{topic}}"),), stacked=True),
+    Panel(
+        "Disk used",
+        "percentunit",
+        (Query(now("tidelog_disk_used_ratio", "instance", function="max"), "{{instance}}"),),
+        "Produce is slowed from tidelog.disk.watermark.slow and refused from tidelog.disk.watermark.refuse on.",
+    ),
+    Panel(
+        "Slowed and refused by a full disk",
+        "ops",
+        (
+            Query(rate("tidelog_produce_throttled_total"), "slowed"),
+            Query(rate("tidelog_produce_refused_total"), "refused"),
+        ),
+    ),
+    Panel("Flushes", "ops", (Query(rate("kafka_log_logflushstats_logflushrateandtimems_count"), "flushes/s"),)),
+    Panel("A flush takes", "ms", (Query(mean("kafka_log_logflushstats_logflushrateandtimems"), "mean"),)),
+    Panel(
+        "Requests that wait",
+        "short",
+        (
+            Query(
+                now("kafka_server_delayedoperationpurgatory_purgatorysize", "delayedOperation"), "{{delayedOperation}}"
+            ),
+        ),
+    ),
+)
+
+_CHUNKS, _HIT = "tidelog_cold_chunk_reads_total", 'result="hit"'
+
+TIERING = (
+    Panel(
+        "Not in the bucket yet",
+        "bytes",
+        (Query(now(f"{TOPICS}remotecopylagbytes", "topic", _OF_A_TOPIC), "{{topic}}"),),
+        "Closed segments.",
+        stacked=True,
+    ),
+    Panel(
+        "Segments not in the bucket yet",
+        "short",
+        (Query(now(f"{TOPICS}remotecopylagsegments", matchers='topic=""'), "segments"),),
+    ),
+    Panel(
+        "Age of the oldest record not in the bucket",
+        "s",
+        (Query(now("tidelog_tier_upload_lag_seconds_max", "instance", function="max"), "{{instance}}"),),
+        "Grows up to segment.ms or tidelog.tier.max.lag.ms on quiet topics; beyond that uploads are behind.",
+    ),
+    Panel(
+        "Served from each tier", "Bps", (Query(rate("tidelog_served_bytes_total", "tier"), "{{tier}}"),), stacked=True
+    ),
+    Panel(
+        "To the bucket and away from the disk",
+        "Bps",
+        (Query(_topic("remotecopybytes"), "uploaded"), Query(rate("tidelog_local_evicted_bytes_total"), "evicted")),
+    ),
+    Panel("In the bucket", "bytes", (Query(now(f"{TOPICS}remotelogsizebytes", "topic", _OF_A_TOPIC), "{{topic}}"),)),
+    Panel(
+        "Chunk cache hits",
+        "percentunit",
+        (
+            Query(
+                f"{rate(_CHUNKS, matchers=_HIT)} / {rate(_CHUNKS)}",
+                "hits",
+            ),
+        ),
+    ),
+    Panel(
+        "Chunk cache",
+        "bytes",
+        (
+            Query(now("tidelog_cold_chunk_cache_bytes"), "used"),
+            Query(now("tidelog_cold_chunk_cache_limit_bytes"), "limit"),
+        ),
+    ),
+    Panel(
+        "Uploads and cold reads that failed",
+        "ops",
+        (Query(_topic("remotecopyerrors"), "uploads"), Query(_topic("remotefetcherrors"), "cold reads")),
+    ),
+)
+
+STORE = (
+    Panel("Store", "short", (Query(now("tidelog_store_reachable", function="min"), "reachable"),), stat=True, width=4),
+    Panel("Requests", "reqps", (Query(rate("tidelog_store_requests_total", "operation"), "{{operation}}"),), width=10),
+    Panel(
+        "A request takes",
+        "s",
+        (Query(mean("tidelog_store_request_seconds", "operation"), "{{operation}}"),),
+        "Means.",
+        width=10,
+    ),
+    Panel(
+        "Errors",
+        "reqps",
+        (
+            Query(rate("tidelog_store_errors_total", "operation, error"), "{{operation}} {{error}}"),
+            Query(rate("tidelog_store_retries_total"), "retries"),
+        ),
+    ),
+    Panel(
+        "Bytes",
+        "Bps",
+        (
+            Query(rate("tidelog_store_uploaded_bytes_total"), "up"),
+            Query(rate("tidelog_store_downloaded_bytes_total"), "down"),
+        ),
+    ),
+    Panel(
+        "Tier processes lost",
+        "short",
+        (Query(now("tidelog_tier_process_lost_total", "instance"), "{{instance}}"),),
+        "Ended unasked since the node's start.",
+    ),
+)
+
+PROCESS = (
+    Panel(
+        "Memory",
+        "bytes",
+        (
+            Query(now("process_resident_memory_bytes", "instance"), "broker {{instance}}"),
+            Query(now("tidelog_tier_process_resident_bytes", "instance"), "tier {{instance}}"),
+        ),
+    ),
+    Panel("Processor", "percentunit", (Query(rate("process_cpu_seconds_total", "instance"), "{{instance}}"),)),
+    Panel(
+        "Open files",
+        "short",
+        (
+            Query(now("process_open_fds", "instance"), "{{instance}}"),
+            Query(now("process_threads", "instance"), "threads {{instance}}"),
+        ),
+    ),
+    Panel(
+        "Readiness",
+        "short",
+        (
+            Query(now("tidelog_ready", "instance"), "ready {{instance}}"),
+            Query(now("tidelog_waiting_partitions", "instance"), "partitions that wait {{instance}}"),
+            Query(now("kafka_server_replicamanager_offlinereplicacount", "instance"), "offline {{instance}}"),
+        ),
+    ),
+    Panel(
+        "Connections made and closed",
+        "ops",
+        (
+            Query(rate(f"{SOCKETS}connection_creation_total"), "made"),
+            Query(rate(f"{SOCKETS}connection_close_total"), "closed"),
+        ),
+    ),
+    Panel(
+        "Up since",
+        "s",
+        (Query(f"time() - {now('process_start_time_seconds', 'instance', '', 'max')}", "{{instance}}"),),
+    ),
+)
+
+ROWS: dict[str, tuple[Panel, ...]] = {
+    "Traffic": TRAFFIC,
+    "Requests": REQUEST_ROW,
+    "Hot log": HOT,
+    "Tiering": TIERING,
+    "Object store": STORE,
+    "Process": PROCESS,
+}
+
+
+# --- Grafana's JSON ---------------------------------------------------------------------------------------------------
+def dashboard() -> dict[str, Any]:
+    panels: list[dict[str, Any]] = []
+    y = 0
+    for title, row in ROWS.items():
+        panels.append(_row(len(panels) + 1, title, y))
+        x, y = 0, y + 1
+        for place, panel in enumerate(row):
+            if x + panel.width > WIDTH:
+                x, y = 0, y + _height(row[place - 1])
+            panels.append(_panel(len(panels) + 1, panel, x, y))
+            x += panel.width
+        y += _height(row[-1])
+    return {
+        "uid": "tidelog",
+        "title": "tidelog",
+        "tags": ["tidelog", "kafka"],
+        "schemaVersion": SCHEMA_VERSION,
+        "editable": True,
+        "refresh": "10s",
+        "time": {"from": "now-30m", "to": "now"},
+        "timezone": "",
+        "graphTooltip": 1,
+        "templating": {"list": _variables()},
+        "annotations": {"list": []},
+        "links": [],
+        "panels": panels,
+    }
+
+
+def _height(panel: Panel) -> int:
+    return STAT_HEIGHT if panel.stat else HEIGHT
+
+
+def _variables() -> list[dict[str, Any]]:
+    return [
+        {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus", "hide": 0},
+        {
+            "name": "node",
+            "label": "Node",
+            "type": "query",
+            "datasource": SOURCE,
+            "query": {"query": "label_values(tidelog_node_info, instance)", "refId": "node"},
+            "refresh": 2,
+            "sort": 1,
+            "multi": True,
+            "includeAll": True,
+            "current": {"text": "All", "value": "$__all"},
+        },
+    ]
+
+
+def _row(number: int, title: str, y: int) -> dict[str, Any]:
+    place = {"x": 0, "y": y, "w": WIDTH, "h": 1}
+    return {"id": number, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
+
+
+def _panel(number: int, panel: Panel, x: int, y: int) -> dict[str, Any]:
+    targets = [
+        {"refId": chr(ord("A") + place), "datasource": SOURCE, "expr": query.expression, "legendFormat": query.legend}
+        for place, query in enumerate(panel.queries)
+    ]
+    return {
+        "id": number,
+        "type": "stat" if panel.stat else "timeseries",
+        "title": panel.title,
+        "description": panel.help,
+        "datasource": SOURCE,
+        "gridPos": {"x": x, "y": y, "w": panel.width, "h": _height(panel)},
+        "targets": targets,
+        "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
+        "options": _STAT_OPTIONS if panel.stat else _SERIES_OPTIONS,
+    }
+
+
+_STAT_OPTIONS = {
+    "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    "graphMode": "area",
+    "colorMode": "value",
+    "textMode": "value",
+}
+_SERIES_OPTIONS = {
+    "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+    "tooltip": {"mode": "multi", "sort": "desc"},
+}
+
+
+def _defaults(panel: Panel) -> dict[str, Any]:
+    if panel.stat:
+        return {"unit": panel.unit, "color": {"mode": "thresholds"}}
+    stacking = {"mode": "normal" if panel.stacked else "none", "group": "A"}
+    custom = {"drawStyle": "line", "lineWidth": 1, "fillOpacity": 10, "showPoints": "never", "stacking": stacking}
+    return {"unit": panel.unit, "min": 0, "color": {"mode": "palette-classic"}, "custom": custom}
+
+
+def text() -> str:
+    return json.dumps(dashboard(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    PATH.write_text(text())

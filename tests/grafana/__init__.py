@@ -1,0 +1,1 @@
+"""The dashboard in grafana/ asks for what /metrics serves."""
