@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyspark_tidelog.explaining import explain as explain
 from pyspark_tidelog.without_spark import Tables as Tables
 from pyspark_tidelog.without_spark import describe as describe
 from pyspark_tidelog.without_spark import tables as tables

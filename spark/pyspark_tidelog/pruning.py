@@ -1,8 +1,8 @@
 """Which ranges a query's filters cannot want, told by manifests alone.
 
 Pure, and careful: what is pruned holds no row that a filter would keep, and Spark filters again whatever is read. Partitions
-and offsets are exact. A timestamp's lower bound prunes ranges whose newest record is older; an upper bound prunes nothing,
-since a manifest does not know a range's oldest record. Keys prune nothing yet: no range says which keys it holds.
+and ranges of offsets are exact. A timestamp's lower bound prunes ranges whose newest record is older; an upper bound prunes
+nothing, since a manifest does not know a range's oldest record. Keys prune nothing yet: no range says which keys it holds.
 
 Not promised: sense in clients' clocks; that a range's newest timestamp is right is the broker's doing (`CreateTime` with
 `tidelog.record.validation=header` believes its clients).
@@ -47,15 +47,20 @@ class Pruning:
 
     comparisons: tuple[Comparison, ...] = ()
 
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.comparisons)) or "nothing"
+
     def wants_partition(self, partition: int) -> bool:
         return all(_COMPARE[each.operator](partition, each.value) for each in self._of("partition"))
 
     def offsets(self, start: int, end: int) -> tuple[int, int]:
-        """What is left of [start, end)."""
+        """What is left of [start, end), empty or not within it."""
+        least, most = start, end
         for each in self._of("offset"):
             low, stop = _bounds(each)
-            start, end = max(start, low), min(end, stop)
-        return start, max(start, end)
+            least, most = max(least, low), min(most, stop)
+        least = min(least, end)
+        return least, max(least, most)
 
     def wants_newest(self, timestamp: int) -> bool:
         """Whether a range with this largest timestamp (ms) may hold a wanted row."""

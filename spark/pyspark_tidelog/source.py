@@ -8,6 +8,7 @@ extras are imported inside, so that an executor which lacks one says so in one s
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,15 @@ from pyspark.sql.types import StructType
 
 from pyspark_tidelog.extras import check_extras
 from pyspark_tidelog.failures import one_sentence
+from pyspark_tidelog.one_query import check_one_query
 from pyspark_tidelog.options import ReadOptions, parse_options
 from pyspark_tidelog.pruning import COLUMNS, NOTHING, Comparison, Pruning
 from pyspark_tidelog.spark_columns import checked, full_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from pyspark_tidelog.plan import Split
 
 logger = logging.getLogger("pyspark_tidelog")
 
@@ -59,11 +63,21 @@ class DefaultSource(DataSource):
             return kind(self._parsed, checked(schema))
 
 
+class PlannedSplit(InputPartition):
+    """A split as Spark carries it; `plan` says of what plan, for people (`pyspark_tidelog.explain`)."""
+
+    def __init__(self, split: Split, plan: str) -> None:
+        super().__init__(split)
+        self.plan = plan
+
+
 class TopicReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._pruning = NOTHING
+        #: Of a plan that is pruned.
+        self._plan_id: str | None = None
 
     def partitions(self) -> list[InputPartition]:
         with one_sentence():
@@ -71,8 +85,11 @@ class TopicReader(DataSourceReader):
             from pyspark_tidelog.planning import described, plan_read
 
             plans = plan_read(self._options, self._pruning)
-        _log([described(plan) for plan in plans])
-        return [InputPartition(split) for plan in plans for split in plan.splits]
+        lines = [described(plan) for plan in plans]
+        _log(lines)
+        if self._pruning.comparisons:
+            lines = [f"{line}; pruned by {self._pruning}" for line in lines]
+        return [PlannedSplit(split, line) for plan, line in zip(plans, lines, strict=True) for split in plan.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:  # what Spark makes of a plan without splits
@@ -82,6 +99,8 @@ class TopicReader(DataSourceReader):
             from pyspark_tidelog.spark_columns import spark_arrow_schema
             from pyspark_tidelog.split_reader import read
 
+            if self._plan_id is not None:
+                check_one_query(self._plan_id, str(self._pruning))
             yield from read(self._options, spark_arrow_schema(self._schema), partition.value)
 
 
@@ -93,9 +112,9 @@ class FilteringReader(TopicReader):
         """All of them come back: Spark filters the rows of what is not pruned."""
         known = [found for found in map(_comparison, filters) if found is not None]
         self._pruning = Pruning(tuple(each for each in known if each.column in COLUMNS))
-        taken = ", ".join(map(str, self._pruning.comparisons)) or "nothing"
+        self._plan_id = secrets.token_hex(16) if self._pruning.comparisons else None
         idle = [str(each) for each in known if each.column == "key"]
-        _log([f"pruning by {taken}" + (f"; {', '.join(idle)} prunes nothing yet" if idle else "")])
+        _log([f"pruning by {self._pruning}" + (f"; {', '.join(idle)} prunes nothing yet" if idle else "")])
         return filters
 
 

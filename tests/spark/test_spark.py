@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pyspark_tidelog import explain
 from storage_tiers.cold.stores.locate import StoreLocation, open_blocking_store
 from storage_tiers.records.batch import Codec
 from storage_tiers.records.builder import NewRecord, build_batch
 from tests.spark.buckets import START_MS, Bucket, numbered, options
 from tests.support import s3_servers
+from tests.support.s3_proxy import S3Proxy, answer
 from tests.support.s3_servers import S3Server
 
 if TYPE_CHECKING:
@@ -54,6 +56,16 @@ def planning_refused(df: DataFrame) -> str:
     assert first.startswith("[PYTHON_DATA_SOURCE_ERROR] Failed to generate Python data source read partitions: ")
     assert others in ([], [" SQLSTATE: 38000"])
     return first
+
+
+def task_failed(df: DataFrame) -> str:
+    """The sentence of what a task ended with, on the second line of two: Spark's own is the first."""
+    shown = failure(df).strip()
+    assert "Traceback" not in shown
+    assert "\tat " not in shown
+    first, sentence = shown.splitlines()
+    assert first == "An exception was thrown from the Python worker:"
+    return sentence
 
 
 def test_rows_arrive_as_sparks_kafka_source_gives_them(spark: SparkSession, bucket: Bucket, store: Path) -> None:
@@ -157,7 +169,12 @@ PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
 @pytest.mark.parametrize("enabled", [False, True])
 @pytest.mark.parametrize("option", [False, True])
 def test_pushdown_by_option_and_conf(
-    spark: SparkSession, bucket: Bucket, store: Path, enabled: bool, option: bool
+    spark: SparkSession,
+    bucket: Bucket,
+    store: Path,
+    capsys: pytest.CaptureFixture[str],
+    enabled: bool,
+    option: bool,
 ) -> None:
     for base in range(0, 300, 100):
         bucket.extend("a", numbered(base, 100))
@@ -173,9 +190,26 @@ def test_pushdown_by_option_and_conf(
         found = asked.select("offset").collect()
         assert sorted(row.offset for row in found) == [at for at in range(150, 250) if at != 160]
         assert asked.rdd.getNumPartitions() == (2 if option else 4)
+        explain(asked)
+        shown = capsys.readouterr().out
+        assert ("pruned by partition = 0, offset >= 150, offset < 250\n" in shown) == option
+        assert ("a-0 " in shown, "a-1 " in shown) == (True, not option)
         late = df.where(f"timestamp > timestamp_millis({START_MS + 250_000})")
         assert late.count() == 49
         assert late.rdd.getNumPartitions() == (1 if option else 4)
+
+
+def test_a_pruned_plan_is_for_one_query(spark: SparkSession, bucket: Bucket, store: Path) -> None:
+    """Spark 4.2.0 hands it to the next query of the same load() that filters nothing."""
+    bucket.extend("a", numbered(0, 100))
+    bucket.extend("a", numbered(100, 100))
+    with filter_pushdown(spark, True):
+        df = load(spark, store, pushdown="true")
+        assert df.count() == 200
+        assert df.where("offset < 100").orderBy("offset").count() == 100
+        assert df.where("offset >= 90").count() == 110
+        assert "this plan was pruned by offset >= 90 for another query" in task_failed(df)
+        assert load(spark, store, pushdown="true").count() == 200
 
 
 def test_time_travel(spark: SparkSession, bucket: Bucket, store: Path) -> None:
@@ -194,13 +228,18 @@ def test_time_travel(spark: SparkSession, bucket: Bucket, store: Path) -> None:
 def test_what_was_swept_since_the_plan_is_an_error_never_fewer_rows(
     spark: SparkSession, bucket: Bucket, store: Path
 ) -> None:
+    from pyspark.errors import PySparkException
+
     bucket.extend("a", numbered(0, 50))
     bucket.extend("a", numbered(50, 50))
     df = load(spark, store)
     assert len(df.collect()) == 100  # planned once for this DataFrame
     bucket.retire("a", 50)
     bucket.sweep("a")
-    assert "offsets [0, 50) of a-0 are gone: retention removed them since commit 2" in failure(df)
+    assert "offsets [0, 50) of a-0 are gone: retention removed them since commit 2" in task_failed(df)
+    with pytest.raises(PySparkException) as failed:
+        df.write.format("noop").mode("overwrite").save()
+    assert "offsets [0, 50) of a-0 are gone" in str(failed.value).splitlines()[1]
     assert load(spark, store).count() == 50
 
 
@@ -209,7 +248,34 @@ def test_changed_bytes_are_an_error(spark: SparkSession, bucket: Bucket, store: 
     data = bytearray(bucket.store.get(entry.key).data)
     data[100] ^= 1
     bucket.store.put(entry.key, bytes(data))
-    assert "its bytes were changed in the bucket" in failure(load(spark, store))
+    assert "its bytes were changed in the bucket" in task_failed(load(spark, store))
+
+
+def test_explain_says_what_is_read_and_as_of_when(
+    spark: SparkSession, bucket: Bucket, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bucket.extend("a", numbered(0, 100))
+    bucket.extend("a", numbered(0, 30), partition=1)
+    asked = load(spark, store).where("offset < 80").groupBy("partition").count()
+    explain(asked, "formatted")  # plans: what is committed from here on is not in it
+    shown = capsys.readouterr().out
+    assert "BatchScan tidelog" in shown
+    assert "AdaptiveSparkPlan" in shown
+    _, _, ours = shown.partition("== tidelog ==\n")
+    first, second = ours.splitlines()
+    assert first.startswith("a-0 (topic id ")
+    assert first.endswith(
+        "offsets [0, 100) as of manifest commit 1 at 2023-11-14T22:13:21.000+00:00, which ends at 100; 1 split, 2790 bytes"
+    )
+    assert "offsets [0, 30) as of manifest commit 1 at 2023-11-14T22:13:22.000+00:00" in second
+    bucket.extend("a", numbered(100, 100))
+    explain(asked)
+    assert capsys.readouterr().out.endswith(f"== tidelog ==\n{first}\n{second}\n")
+    assert sorted(tuple(row) for row in asked.collect()) == [(0, 80), (1, 30)]
+    explain(load(spark, store, "empty"))
+    assert capsys.readouterr().out.endswith("== tidelog ==\nnothing is read of it\n")
+    with pytest.raises(TypeError, match="Spark Connect shows no plan to its clients"):
+        explain(object())  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +296,23 @@ def s3_bucket(s3_server: S3Server, tmp_path: Path) -> Iterator[Bucket]:
     made.publish("a", 1)
     yield made
     store.close()
+
+
+@pytest.mark.s3
+def test_denied_access_is_one_sentence(
+    spark: SparkSession, s3_server: S3Server, s3_bucket: Bucket, tmp_path: Path
+) -> None:
+    s3_bucket.extend("a", numbered(0, 10))
+    with S3Proxy(s3_server.endpoint) as proxy:
+
+        def denied() -> DataFrame:
+            store = f"s3://{s3_servers.BUCKET}/{tmp_path.name}"
+            return load(spark, store, s3__endpoint=proxy.endpoint, s3__region=s3_servers.REGION)
+
+        proxy.always(answer(403, "AccessDenied"), path="/segments/")
+        assert "allow s3:ListBucket" in task_failed(denied())
+        proxy.always(answer(403, "AccessDenied"))
+        assert "allow s3:ListBucket" in planning_refused(denied())
 
 
 @pytest.mark.s3

@@ -1,0 +1,54 @@
+"""What a DataFrame's plan reads of tidelog: Spark's `explain()` names the source, here is what it leaves out.
+
+The splits are in the physical plan, as this package pickled them; they are taken from there, so that what is shown is what
+the DataFrame's next `collect()` reads, not what a plan of now would be. Not shown: partitions of which nothing is read (the
+plan has no task for them), reads inside subqueries, and what a cached DataFrame was read from.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def explain(df: DataFrame, mode: str | None = None) -> None:
+    """Prints `df.explain(mode=...)`, then for each partition of each topic: the offsets that are read, and the manifest
+    commit they are of, with its time. Plans the read if nothing has yet. TypeError for a DataFrame of Spark Connect."""
+    if getattr(df, "_jdf", None) is None:
+        raise TypeError(
+            "Spark Connect shows no plan to its clients: the planning process's log has these lines, and "
+            "pyspark_tidelog.describe(...) says what a read would read now"
+        )
+    df.explain(mode=mode)
+    print("== tidelog ==", *planned(df), sep="\n")
+
+
+def planned(df: DataFrame) -> list[str]:
+    """The lines, in the plan's order."""
+    physical = df._jdf.queryExecution().executedPlan()
+    lines = [line for scan in _scans(physical) for line in _lines(scan)]
+    return list(dict.fromkeys(lines)) or ["nothing is read of it"]
+
+
+def _scans(plan: Any) -> Iterator[Any]:
+    if plan.getClass().getSimpleName() == "AdaptiveSparkPlanExec":
+        yield from _scans(plan.initialPlan())  # what it runs in the end has the same scans, hidden in its stages
+        return
+    for leaf in _each(plan.collectLeaves()):
+        if leaf.getClass().getSimpleName() == "BatchScanExec" and leaf.table().name().lower() == "tidelog":
+            yield leaf
+
+
+def _lines(scan: Any) -> Iterator[str]:
+    for partition in _each(scan.inputPartitions()):
+        plan = getattr(pickle.loads(partition.pickedPartition()), "plan", None)
+        if plan is not None:  # a read of nothing has one partition without a split
+            yield plan
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(at) for at in range(sequence.size()))
