@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition, Log
 from grpc_api.messages.errors import error_of
 from grpc_api.proto import log_pb2 as pb
-from grpc_api.servicers.fetching import fetched, message_of, records_of
-from storage_tiers.cold.byte_budget import ByteBudget
+from grpc_api.servicers.fetching import AnswerRoom, fetched, message_of, records_of, release
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.records.walker import scan_batches
 
@@ -61,12 +60,13 @@ class _Follower:
         return pb.FetchResponse(partitions=parts)
 
 
-async def follow(log: Log, fetch: Fetch, budget: ByteBudget, send: Send) -> None:
+async def follow(log: Log, fetch: Fetch, room: AnswerRoom, send: Send) -> None:
     """Never returns: raises the LogError of the first partition that fails, or is cancelled."""
     follower = _Follower(fetch)
     while True:
-        async with fetched(log, follower.next_fetch(), budget) as answers:
-            message = await follower.message(list(answers))
+        async with fetched(log, follower.next_fetch(), room) as answers:
+            message = await follower.message(answers)
+            release(answers)  # the caller may take its time
             failure = _take_failure(message)
             if failure is None or message.partitions:
                 await send(message)

@@ -12,14 +12,14 @@ from grpc_api.proto import log_pb2 as pb
 from grpc_api.proto.log_pb2_grpc import LogServicer
 from grpc_api.servicers.errors import answers_errors, ends_with_errors
 from grpc_api.servicers.fetch_stream import follow
-from grpc_api.servicers.fetching import answers_budget, bounded, fetched, whole_message
+from grpc_api.servicers.fetching import AnswerRoom, bounded, fetched, whole_message
 from grpc_api.servicers.produce_stream import ProduceSession, committed
 
 
 class CoreLog(LogServicer):
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._answers = answers_budget()
+        self._room = AnswerRoom()
 
     @answers_errors
     async def Produce(self, request: pb.ProduceRequest, context: Any) -> pb.ProduceResponse:  # noqa: N802
@@ -42,12 +42,12 @@ class CoreLog(LogServicer):
 
     @answers_errors
     async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:  # noqa: N802
-        async with fetched(self._core.log, bounded(fetch_of(request)), self._answers) as answers:
+        async with fetched(self._core.log, bounded(fetch_of(request)), self._room) as answers:
             return pb.FetchResponse(partitions=[await whole_message(index, each) for index, each in enumerate(answers)])
 
     @ends_with_errors
     async def FetchStream(self, request: pb.FetchRequest, context: Any) -> None:  # noqa: N802
-        await follow(self._core.log, bounded(fetch_of(request)), self._answers, context.write)
+        await follow(self._core.log, bounded(fetch_of(request)), self._room, context.write)
 
     @answers_errors
     async def InitProducerId(  # noqa: N802
