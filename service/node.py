@@ -14,6 +14,7 @@ from kafka_gateway.connection import Limits
 from kafka_gateway.gateway_settings import GatewaySettings
 from kafka_gateway.options import Options
 from kafka_gateway.telemetry import Telemetry
+from service import memory
 from service.broker.assignment import Assignment
 from service.broker.cold_service import ColdService
 from service.broker.config_service import ConfigService
@@ -416,6 +417,7 @@ class Node:
             ("sweeping of deleted topics", sweep_s, self.topic_files.sweep),
             ("disk watermark", DISK_TICK_S, self._look_at_disk),
             ("partitions to open", OPEN_TICK_S, self.assignment.retry),
+            ("memory", memory.TICK_S, memory.HeapTrimmer().tick),
         ]
         return [Worker(name, period, tick) for name, period, tick in rounds]  # type: ignore[arg-type]
 
