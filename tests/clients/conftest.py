@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import kafka_jars, node_packages
+from tests.clients import tools
+from tests.support import node_packages
 from tests.support.node import Node
 from tests.support.talker import Talker
 
@@ -29,8 +30,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture(scope="session")
 def java() -> Iterator[Talker]:
-    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
-    with Talker(["java", *options, "-cp", kafka_jars.class_path(), str(HERE / "java" / "Driver.java")]) as talker:
+    with tools.start() as talker:
         yield talker
 
 

@@ -9,10 +9,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.kafka_jars import run_tool
 from tests.support.node import Node
+from tests.support.talker import Talker
 
-DUMP = "kafka.tools.DumpLogSegments"
 RECORDS = 3000
 
 
@@ -40,14 +39,20 @@ def partition_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return node.partition_dir("dumped")
 
 
+def dumped(java: Talker, *arguments: str) -> str:
+    answer = java.ask(command="tool", tool="kafka.tools.DumpLogSegments", arguments=arguments)
+    assert answer["status"] == 0, answer["printed"]
+    return str(answer["printed"])
+
+
 def files(directory: Path, suffix: str) -> str:
     found = sorted(directory.glob(f"*{suffix}"))
     assert found, f"no {suffix} in {directory}"
     return ",".join(map(str, found))
 
 
-def test_every_record_of_every_segment_is_read(partition_dir: Path) -> None:
-    printed = run_tool(DUMP, "--deep-iteration", "--print-data-log", "--files", files(partition_dir, ".log"))
+def test_every_record_of_every_segment_is_read(partition_dir: Path, java: Talker) -> None:
+    printed = dumped(java, "--deep-iteration", "--print-data-log", "--files", files(partition_dir, ".log"))
     assert len(list(partition_dir.glob("*.log"))) > 2
     offsets = [int(n) for n in re.findall(r"^\| offset: (\d+)", printed, re.MULTILINE)]
     assert offsets == list(range(RECORDS))
@@ -56,19 +61,19 @@ def test_every_record_of_every_segment_is_read(partition_dir: Path) -> None:
     assert payloads == [f"{i:08d}" * 20 for i in range(RECORDS)]
 
 
-def test_offset_indexes_pass_its_sanity_check(partition_dir: Path) -> None:
-    printed = run_tool(DUMP, "--index-sanity-check", "--files", files(partition_dir, ".index"))
+def test_offset_indexes_pass_its_sanity_check(partition_dir: Path, java: Talker) -> None:
+    printed = dumped(java, "--index-sanity-check", "--files", files(partition_dir, ".index"))
     assert printed.count("passed sanity check") == len(list(partition_dir.glob("*.index")))
-    verified = run_tool(DUMP, "--verify-index-only", "--files", files(partition_dir, ".index"))
+    verified = dumped(java, "--verify-index-only", "--files", files(partition_dir, ".index"))
     assert "Mismatches" not in verified
 
 
-def test_time_indexes_agree_with_the_log(partition_dir: Path) -> None:
-    printed = run_tool(DUMP, "--verify-index-only", "--files", files(partition_dir, ".timeindex"))
+def test_time_indexes_agree_with_the_log(partition_dir: Path, java: Talker) -> None:
+    printed = dumped(java, "--verify-index-only", "--files", files(partition_dir, ".timeindex"))
     assert "Found timestamp mismatch" not in printed
     assert "Found out of order timestamp" not in printed
 
 
-def test_producer_snapshots_name_the_producer(partition_dir: Path) -> None:
-    printed = run_tool(DUMP, "--files", files(partition_dir, ".snapshot"))
+def test_producer_snapshots_name_the_producer(partition_dir: Path, java: Talker) -> None:
+    printed = dumped(java, "--files", files(partition_dir, ".snapshot"))
     assert re.search(r"producerId: 0 producerEpoch: 0 .*lastSequence: \d+", printed)

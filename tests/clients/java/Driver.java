@@ -182,9 +182,20 @@ public final class Driver {
   private static JsonNode tool(JsonNode question, Redirected printed) throws Throwable {
     List<String> arguments = new ArrayList<>();
     question.get("arguments").forEach(each -> arguments.add(each.asText()));
+    List<Integer> statuses = new ArrayList<>();
+    Exit.Procedure end =
+        (status, message) -> {
+          if (statuses.isEmpty()) {
+            statuses.add(status);
+            System.out.println(message == null ? "" : message);
+            // Some tools catch what is thrown here, and would print it.
+            printed.to = OutputStream.nullOutputStream();
+          }
+          throw new Ended();
+        };
+    Exit.setExitProcedure(end);
+    Exit.setHaltProcedure(end);
     List<Runnable> hooks = new ArrayList<>();
-    Exit.setExitProcedure((status, message) -> { throw new Ended(status, message); });
-    Exit.setHaltProcedure((status, message) -> { throw new Ended(status, message); });
     Exit.setShutdownHookAdder((name, hook) -> hooks.add(hook));
     ByteArrayOutputStream text = new ByteArrayOutputStream();
     PrintStream errors = System.err;
@@ -192,9 +203,8 @@ public final class Driver {
     printed.to = text;
     System.setErr(System.out);
     System.setIn(new java.io.ByteArrayInputStream(question.path("input").asText().getBytes(StandardCharsets.UTF_8)));
-    int status = 0;
     try {
-      status = run(question.get("class").asText(), arguments.toArray(new String[0]));
+      run(question.get("tool").asText(), arguments.toArray(new String[0]), statuses);
       hooks.forEach(Runnable::run);
     } finally {
       System.out.flush();
@@ -202,36 +212,25 @@ public final class Driver {
       System.setIn(input);
       printed.to = OutputStream.nullOutputStream();
     }
-    return JSON.createObjectNode().put("status", status).put("printed", text.toString(StandardCharsets.UTF_8));
+    return JSON.createObjectNode().put("status", statuses.get(0)).put("printed", text.toString(StandardCharsets.UTF_8));
   }
 
-  private static int run(String name, String[] arguments) throws Throwable {
+  private static void run(String name, String[] arguments, List<Integer> statuses) throws Throwable {
     try {
       Class.forName(name).getMethod("main", String[].class).invoke(null, (Object) arguments);
-      return 0;
+      statuses.add(0);
     } catch (InvocationTargetException wrapped) {
-      if (wrapped.getCause() instanceof Ended) {
-        Ended ended = (Ended) wrapped.getCause();
-        if (ended.getMessage() != null) {
-          System.out.println(ended.getMessage());
-        }
-        return ended.status;
+      if (!(wrapped.getCause() instanceof Ended)) {
+        // As Java itself ends a program.
+        System.out.println(wrapped.getCause());
+        statuses.add(1);
       }
-      // As Java itself ends a program.
-      System.out.println(wrapped.getCause());
-      return 1;
     }
   }
 
   /** In place of the end of the process. */
   private static final class Ended extends Error {
     private static final long serialVersionUID = 1L;
-    final int status;
-
-    Ended(int status, String message) {
-      super(message);
-      this.status = status;
-    }
   }
 
   private static final class Redirected extends OutputStream {

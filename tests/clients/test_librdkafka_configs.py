@@ -1,12 +1,9 @@
-"""Configs changed by the tools that people use: Kafka's own kafka-configs, and librdkafka's admin client."""
+"""Configs changed by librdkafka's admin client, and how the next request feels them. Kafka's own tools: test_tools.py."""
 
 from __future__ import annotations
 
-import re
-import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +18,8 @@ from confluent_kafka.admin import (
 )
 
 from tests.support.clients import create
-from tests.support.kafka_jars import class_path
 from tests.support.node import Node
 
-pytestmark = pytest.mark.xdist_group("config-tools")
-COMMANDS = Path(__file__).with_name("ConfigCommands.java")
 SET, DELETE = AlterConfigOpType.SET, AlterConfigOpType.DELETE
 
 
@@ -33,47 +27,6 @@ SET, DELETE = AlterConfigOpType.SET, AlterConfigOpType.DELETE
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with Node(tmp_path_factory.mktemp("node"), store="none") as running:
         yield running
-
-
-def kafka_configs(node: Node, *lines: str) -> list[str]:
-    """What `kafka-configs` prints for each line of arguments."""
-    lines = tuple(f"--bootstrap-server {node.kafka} {line}" for line in lines)
-    command = ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path(), str(COMMANDS)]
-    done = subprocess.run(
-        command, input="".join(f"{line}\n" for line in lines), capture_output=True, text=True, timeout=120, check=True
-    )
-    printed = re.split(r"^--- .*\n", done.stdout, flags=re.MULTILINE)
-    assert len(printed) == len(lines) + 1, done.stdout + done.stderr
-    return printed[:-1]
-
-
-def test_kafkas_own_tool_describes_and_alters_topics_brokers_and_loggers(node: Node) -> None:
-    create(node, "tooled", 1, {})
-    topic, brokers = "--entity-type topics --entity-name tooled", "--entity-type brokers"
-    loggers = "--entity-type broker-loggers --entity-name 1"
-    printed = kafka_configs(
-        node,
-        f"{topic} --alter --add-config cleanup.policy=[compact,delete],segment.ms=60000",
-        f"{topic} --describe",
-        f"{topic} --alter --delete-config segment.ms",
-        f"{topic} --describe --all",
-        f"{topic} --alter --add-config segment.bytes=5",
-        f"{brokers} --entity-default --alter --add-config log.retention.ms=5000",
-        f"{brokers} --entity-name 1 --alter --add-config log.retention.ms=6000",
-        f"{brokers} --describe",
-        f"{loggers} --alter --add-config root=DEBUG",
-        f"{loggers} --describe",
-    )
-    assert "cleanup.policy=compact,delete sensitive=false" in printed[1]
-    assert "{DYNAMIC_TOPIC_CONFIG:segment.ms=60000}" in printed[1]
-    assert "segment.ms=604800000 sensitive=false synonyms={}" in printed[3]
-    assert len(re.findall(r"^ +[a-z0-9.]+=", printed[3], re.MULTILINE)) == 35
-    assert "Invalid value 5 for configuration segment.bytes: Value must be at least 1048576" in printed[4]
-    assert "it failed" in printed[4]
-    both = "DYNAMIC_BROKER_CONFIG:log.retention.ms=6000, DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=5000"
-    assert both in printed[7]
-    assert "root=DEBUG" in printed[9]
-    assert not any("it failed" in text for place, text in enumerate(printed) if place != 4)
 
 
 def altered(node: Node, kind: ResourceType, name: str, **values: str | None) -> None:

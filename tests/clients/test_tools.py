@@ -1,0 +1,91 @@
+"""Kafka's own tools on a node: what they print is what they print on Apache Kafka, but where the table says so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients import tools
+from tests.support import kafka_jars
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.clients import consume, create
+from tests.support.node import Node
+from tests.support.talker import Talker
+
+TOOL_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """Without a store, so that defaults are Kafka's."""
+    with Node(tmp_path_factory.mktemp("tools"), store="none") as node:
+        yield node
+
+
+def test_they_print_what_they_print_on_apache_kafka(plain: Node, java: Talker, tmp_path: Path) -> None:
+    expected = tools.APACHE_KAFKA.read_text()
+    for difference in tools.DIFFERENCES:
+        expected, times = re.subn(difference.kafkas, difference.instead, expected, flags=re.MULTILINE)
+        assert times > 0, f"no longer different: {difference}"
+    printed = tools.text(tools.run(java, plain.kafka, plain.data_dir, tmp_path))
+    for ours, why in tools.OURS:
+        printed, times = re.subn(ours, "", printed, flags=re.MULTILINE)
+        assert times > 0, f"no longer printed: {why}"
+    assert printed.split("$ ") == expected.split("$ ")
+
+
+def test_every_tool_is_asked() -> None:
+    asked = {line.split()[0] for line in tools.COMMANDS.strip().splitlines() if line.startswith("kafka-")}
+    assert asked == set(tools.CLASSES)
+
+
+@pytest.mark.differential
+def test_apache_kafka_still_prints_it(java: Talker, tmp_path: Path) -> None:
+    with ApacheKafka(tmp_path / "kafka") as kafka:
+        printed = tools.text(tools.run(java, kafka.address, kafka.data_dir, tmp_path))
+    assert printed.split("$ ") == tools.APACHE_KAFKA.read_text().split("$ ")
+
+
+def test_kafkas_test_of_clients_and_brokers_passes(plain: Node, java: Talker) -> None:
+    """It writes, reads under assign(), looks up offsets by time, creates topics and describes configs."""
+    features = ("create-topics", "offsets-for-times", "cluster-id", "describe-configs", "idempotent-producer")
+    words = ["--bootstrap-server", plain.kafka, "--topic", "compatible", "--num-cluster-nodes", "1"]
+    for feature in features:
+        words += [f"--{feature}-supported", "true"]
+    words += ["--describe-acls-supported", "false", "--expect-record-too-large-exception", "false"]
+    create(plain, "compatible", 1, {})
+    answer = java.ask(command="tool", tool="org.apache.kafka.tools.ClientCompatibilityTest", arguments=words)
+    assert (answer["status"], "SUCCESS" in answer["printed"]) == (0, True), answer["printed"]
+
+
+def test_its_verifiable_producer_is_told_of_every_record(plain: Node) -> None:
+    """It writes 0, 1, 2 ... and says for each that it was acknowledged. It ends its process, so it has one of its own."""
+    create(plain, "verified", 1, {})
+    printed = kafka_jars.run_tool(
+        "org.apache.kafka.tools.VerifiableProducer",
+        *("--bootstrap-server", plain.kafka, "--topic", "verified", "--max-messages", "500", "--acks", "-1"),
+        *("--repeating-keys", "1000"),
+    )
+    assert printed.count("producer_send_success") == 500
+    found = consume(plain, "verified", 1, 500)
+    assert {value for _, _, value in found.values()} == {b"%d" % number for number in range(500)}
+
+
+def test_its_replica_verification_finds_no_lag(plain: Node, tmp_path: Path) -> None:
+    """It fetches as a replica does and goes on until it is ended."""
+    create(plain, "replicated", 2, {})
+    main = ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", kafka_jars.class_path()]
+    main += ["org.apache.kafka.tools.ReplicaVerificationTool", "--broker-list", plain.kafka]
+    main += ["--topics-include", "replicated", "--report-interval-ms", "100"]
+    with subprocess.Popen(main, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(2)]
+        finally:
+            process.kill()
+    assert "verification process is started" in lines[0]
+    assert re.search(r"max lag is 0 for partition replicated-\d at offset 0 among 2 partitions", lines[1])
