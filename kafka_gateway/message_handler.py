@@ -91,9 +91,16 @@ class MessageHandler:
     def _refused(self, error: Exception, request: Any, call: Call, correlation: int) -> Sequence[Piece]:
         api, version = self._schema, call.messages.version
         if isinstance(error, LogError):
-            name = call.client_id
             events.provoked(
-                logger, "request.refused", by=api, door="kafka", api=api, version=version, client_id=name, error=error
+                logger,
+                "request.refused",
+                by=api,
+                door="kafka",
+                api=api,
+                version=version,
+                client=f"{call.client.host}:{call.client.port}",
+                client_id=call.client_id,
+                error=error,
             )
         else:
             events.error(logger, "request.defect", door="kafka", api=api, version=version, defect=error)

@@ -171,13 +171,14 @@ async def _serve_grpc(core: BrokerCore, settings: NodeSettings) -> GrpcServer:
 def _stop_on_signals(readiness: Readiness) -> asyncio.Event:
     stop = asyncio.Event()
 
-    def told() -> None:
+    def told(name: str) -> None:
+        events.info(log, "node.told_to_stop", signal=name)
         readiness.stopping = True
         stop.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told)
+        loop.add_signal_handler(number, told, number.name)
     return stop
 
 

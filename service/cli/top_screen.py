@@ -56,6 +56,7 @@ def _table(title: str, first: str, *numbers: str) -> Table:
 def _nodes(seen: Sequence[Seen]) -> Table:
     columns = ("state", "up", "in/s", "out/s", "req/s", "conns", "parts", "cpu", "memory", "tier mem", "disk", "store")
     table = _table("", "node", *columns)
+    table.columns[1].justify = "left"
     for each in seen:
         now = each.numbers
         if now is None or each.trouble:
