@@ -5,6 +5,9 @@ bytes ends the process. So what a request says of itself is compared with its si
 than there are bytes left, a length ends within the message, and null stands only where the schema allows it (kio takes
 a null array for anything).
 
+Tagged fields that the schema does not have are cut out (KIP-482: a newer client may send some, and they are to be ignored;
+kio takes them for a mistake).
+
 The shape of a message comes from kio's own classes, so that it needs no table. What can be skipped is not looked at: runs
 of fields of fixed size, and arrays of elements of fixed size, cost one comparison.
 """
@@ -38,13 +41,43 @@ _FIXED = {
 #: Bytes of the length before a string, or before bytes, in versions that are not flexible.
 _LENGTHS = {"string": 2, "bytes": 4, "records": 4}
 
+#: Known tagged fields of one entity beside unknown ones; the count of so many is one byte.
+MOST_TAGS = 127
+
 #: From a message and a place in it to the place after the field. Raises Malformed.
 Skip = Callable[[bytes, int], int]
 
 
-def check(kind: Any, body: bytes) -> None:
-    """Raises Malformed where `body` cannot be a `kind` of kio's; what follows the message is ignored."""
-    _entity(kind)(body, 0)
+class _UnknownTags(Malformed):
+    """The message is to be walked again, as `_Cutting`. Malformed where it stands in a tagged field itself."""
+
+
+class _Cutting(bytes):
+    """A message whose unknown tagged fields are noted while it is walked: (from, to, what stands there instead)."""
+
+    cuts: list[tuple[int, int, bytes]]
+
+
+def checked(kind: Any, body: bytes) -> bytes:
+    """`body`, without tagged fields that `kind` of kio's does not have. Raises Malformed where it cannot be a `kind`; what
+    follows the message is ignored."""
+    try:
+        _entity(kind)(body, 0)
+    except _UnknownTags:
+        cutting = _Cutting(body)
+        cutting.cuts = []
+        _entity(kind)(cutting, 0)
+        return _without(body, cutting.cuts)
+    return body
+
+
+def _without(body: bytes, cuts: list[tuple[int, int, bytes]]) -> bytes:
+    parts = []
+    at = 0
+    for begin, end, instead in cuts:
+        parts += [body[at:begin], instead]
+        at = end
+    return b"".join([*parts, body[at:]])
 
 
 @functools.cache
@@ -147,14 +180,25 @@ def _skip_nullable_entity(entity: Skip, data: bytes, at: int) -> int:
 
 
 def _skip_tags(data: bytes, at: int, tagged: dict[int, Skip]) -> int:
+    begin = at
     at, count = _varint(data, at)
+    known = []
     for _ in range(count):
+        first = at
         at, tag = _varint(data, at)
         at, size = _varint(data, at)
         after = _skip_fixed(size, data, at)
         if tag in tagged:
             tagged[tag](data[:after], at)
+            known.append(data[first:after])
         at = after
+    if len(known) == count:
+        return at
+    if not isinstance(data, _Cutting):
+        raise _UnknownTags(f"a tagged field that nobody knows before {at}")
+    if len(known) > MOST_TAGS:
+        raise Malformed(f"{len(known)} tagged fields before {at}")
+    data.cuts.append((begin, at, bytes([len(known)]) + b"".join(known)))
     return at
 
 

@@ -21,7 +21,7 @@ from dataclasses import fields
 from typing import Any
 
 from kafka_gateway.hot_parse import Malformed
-from kafka_gateway.message_shape import check
+from kafka_gateway.message_shape import checked
 from storage_tiers.types import TopicId
 
 
@@ -65,12 +65,12 @@ class Messages:
         self._tagged_header = bool(self._response_kind.__header_schema__.__flexible__)
 
     def read(self, body: bytes) -> Any:
-        """The request. Trailing bytes are ignored, as Kafka does. Raises Malformed."""
+        """The request. Trailing bytes and tagged fields of later versions are ignored, as Kafka does. Raises Malformed."""
         if len(body) > MESSAGE_BYTES:
             raise Malformed(f"{self._request_kind.__name__} of {len(body)} bytes; at most {MESSAGE_BYTES} are taken")
-        check(self._request_kind, body)
+        known = checked(self._request_kind, body)
         try:
-            return self._read(body, 0)[0]
+            return self._read(known, 0)[0]
         except Exception as error:
             raise Malformed(f"{self._request_kind.__name__} v{self.version}: {error}") from error
 

@@ -130,6 +130,10 @@ class Peer:
         self._send(wire.request(api, version, number, values))
         return self._answer(api, version, number)
 
+    def begin(self, api: str, version: int, /, **values: Any) -> Waiting:
+        """Asks on a connection of its own, for an answer that is to come later."""
+        return Waiting(self, api, version, values)
+
     def hang_up(self) -> None:
         if self._socket is not None:
             self._socket.close()
@@ -257,3 +261,23 @@ class Peer:
         if correlation != number:
             raise PeerFailed(f"{self.name}: answer {correlation} came where {number} was due")
         return answer
+
+
+class Waiting:
+    """A request that may be answered long after it was sent. Made by `Peer.begin`."""
+
+    def __init__(self, peer: Peer, api: str, version: int, values: Mapping[str, Any]) -> None:
+        self._peer = peer
+        self._own = Peer(peer.name, f"{peer.host}:{peer.port}", peer.prefix)
+        self._asked = (api, version)
+        self._number = self._own._next()
+        self._own._send(wire.request(api, version, self._number, dict(values)))
+
+    def end(self, label: str) -> Tree:
+        """The answer, within `ANSWER_SECONDS`."""
+        api, version = self._asked
+        try:
+            answer = self._own._answer(api, version, self._number)
+        finally:
+            self._own.hang_up()
+        return self._peer._note(api, version, label, answer)

@@ -109,6 +109,7 @@ NORMALISED = (
 _WORDS = "every refusal says in words what is wrong; Kafka leaves the words out of many"
 _PRECISE = "Kafka fails unexpectedly and says UNKNOWN_SERVER_ERROR; tidelog says what is wrong with the request"
 _EMPTY = "a topic that is asked for with no partitions is answered with none; Kafka leaves it out of the answer"
+_TWICE = "a topic that is asked for twice is answered twice; Kafka merges its rows"
 _LOG_START = "every refusal by a log names where the log begins; Kafka leaves that out where it has not asked the log"
 _TIERED = (
     "the bucket keeps history, so topics are tiered and the local disk holds their tail only (README, Configuration)"
@@ -120,6 +121,7 @@ _LIMIT = "a negative limit counts as 0, which means at least one batch; Kafka fa
 _ENCODER = "another library compresses: the bytes differ, the records do not"
 _ISOLATION = "an isolation level that does not exist is INVALID_REQUEST for the whole answer; Kafka fails unexpectedly"
 _COLLIDE = "names that collide as metrics are refused also when they are created by one request"
+_MANY = "one request makes at most 10,000 partitions, by whichever API; Kafka bounds CreateTopics only"
 _FEATURES = "a feature of Kafka's own controllers and clients, or of work to come; nothing here acts on it"
 _TYPO = (
     "a config that nothing knows is refused, so that a misspelt one is not taken for set; Kafka keeps it for plugins"
@@ -130,6 +132,15 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
     # --- records
     OnPurpose("produce", "responses.*.error_message", None, "<text>", _WORDS),
     OnPurpose("produce", "responses.<*>", ABSENT, ANY, _EMPTY, "*: no partition"),
+    OnPurpose("produce", "responses.<*>", ABSENT, ANY, _TWICE, "produce-partitions-twice: a topic twice"),
+    OnPurpose(
+        "produce",
+        "responses.<*>.partition_responses.<1>",
+        ANY,
+        ABSENT,
+        _TWICE,
+        "produce-partitions-twice: a topic twice",
+    ),
     OnPurpose("produce", "responses.*.error_code", "UNKNOWN_SERVER_ERROR", ANY, _PRECISE),
     OnPurpose("produce", "responses.*.error_code", "INVALID_RECORD", "CORRUPT_MESSAGE", _CUT, "*cut off"),
     OnPurpose("produce", "responses.*.log_start_offset", -1, 0, _LOG_START, "produce-damaged: *"),
@@ -194,6 +205,14 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
     OnPurpose("fetch", "responses.partitions*", ANY, ANY, _LIMIT, "fetch-limits: -1 *"),
     OnPurpose("fetch", "error_code", "UNKNOWN_SERVER_ERROR", "INVALID_REQUEST", _ISOLATION, "fetch-isolation: *"),
     OnPurpose("fetch", "responses*", ANY, ANY, _ISOLATION, "fetch-isolation: level [-2]*"),
+    OnPurpose(
+        "fetch",
+        "responses.partitions.aborted_transactions",
+        None,
+        ANY,
+        "a partition that is gone is answered alike, whether the request had waited or not",
+        "fetch-waits-that-end: the topic was deleted",
+    ),
     # --- offsets
     OnPurpose(
         "list_offsets",
@@ -208,7 +227,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "topics.<*>",
         ABSENT,
         ANY,
-        "a topic that is asked for twice is answered twice; Kafka merges its rows",
+        _TWICE,
         "list-offsets-wrong: twice",
     ),
     OnPurpose("list_offsets", "topics.<*>", ABSENT, ANY, _EMPTY, "list-offsets-wrong: no partition"),
@@ -227,6 +246,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
     OnPurpose("create_topics", "topics.configs.<tidelog.*>", ABSENT, ANY, _OURS),
     OnPurpose("create_topics", "topics.configs.<min.insync.replicas>.config_source", 3, 5, _ELR),
     OnPurpose("create_topics", "topics.*", ANY, ANY, _COLLIDE, "create-topics-names-that-collide: both at once"),
+    OnPurpose("create_partitions", "results.*", ANY, ANY, _MANY, "create-topics-many-partitions: 20,000*"),
     OnPurpose(
         "delete_topics",
         "responses*",

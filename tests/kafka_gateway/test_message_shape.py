@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kio.serial import entity_writer
 
 from kafka_gateway.hot_parse import Malformed
-from kafka_gateway.message_shape import check
+from kafka_gateway.message_shape import checked
 from kafka_gateway.messages import MESSAGE_BYTES, messages_of
 from kafka_gateway.registry import APIS
 from tests.kafka_gateway.kio_wire import entity, message
@@ -69,11 +69,11 @@ def body_of(schema: str, version: int) -> bytes:
 @pytest.mark.parametrize(("schema", "version"), VERSIONS)
 def test_what_kio_writes_is_well_shaped_and_every_truncation_is_not(schema: str, version: int) -> None:
     kind, body = message(schema, version, "request"), body_of(schema, version)
-    check(kind, body)
-    check(kind, body + b"trailing")
+    checked(kind, body)
+    checked(kind, body + b"trailing")
     for end in range(len(body)):
         with pytest.raises(Malformed):
-            check(kind, body[:end])
+            checked(kind, body[:end])
 
 
 @settings(max_examples=500, suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -113,3 +113,38 @@ def test_a_message_that_would_hold_the_node_up_is_not_read() -> None:
     names = (MESSAGE_BYTES - 4) // 2
     with pytest.raises(Malformed, match="at most 4194304 are taken"):
         messages_of("metadata", 1).read(struct.pack(">i", names + 1) + b"\0\0" * (names + 1))
+
+
+#: An unknown tagged field, number 100 of three bytes, as the only one of its entity.
+TOMORROW = b"\x01\x64\x03abc"
+FLEXIBLE = [each for each in VERSIONS if message(*each, "request").__flexible__ and body_of(*each)[-1] == 0]
+
+
+@pytest.mark.parametrize(("schema", "version"), FLEXIBLE)
+def test_a_tagged_field_of_tomorrow_is_ignored(schema: str, version: int) -> None:
+    body = body_of(schema, version)
+    messages = messages_of(schema, version)
+    assert messages.read(body[:-1] + TOMORROW) == messages.read(body)
+    assert messages.read(body[:-1] + TOMORROW + b"behind") == messages.read(body)
+    for end in range(len(body) - 1, len(body) + len(TOMORROW) - 2):
+        with pytest.raises(Malformed):
+            messages.read((body[:-1] + TOMORROW)[:end])
+
+
+def test_tagged_fields_of_tomorrow_are_ignored_in_every_element() -> None:
+    one, other = b"\x02a", b"\x03bc"
+    tomorrow = messages_of("metadata", 9).read(b"\x03" + one + TOMORROW + other + TOMORROW + b"\1\0\1" + TOMORROW)
+    assert tomorrow == messages_of("metadata", 9).read(b"\x03" + one + b"\0" + other + b"\0" + b"\1\0\1\0")
+
+
+def test_a_known_tagged_field_beside_one_of_tomorrow_is_kept() -> None:
+    known = b"\x00\x02\x78\x79"  # number 0, two bytes
+    kind = type("Kind", (), {"__flexible__": True})
+    annotated = dataclasses.make_dataclass("Tagged", [("number", int, field_of_tag(0))], bases=(kind,))
+    assert checked(annotated, b"\x02" + known + TOMORROW[1:]) == b"\x01" + known
+    assert checked(annotated, b"\x02" + TOMORROW[1:] + known + b"behind") == b"\x01" + known + b"behind"
+    assert checked(annotated, b"\x01" + known) == b"\x01" + known
+
+
+def field_of_tag(tag: int) -> Any:
+    return dataclasses.field(default=0, metadata={"kafka_type": "int16", "tag": tag})
