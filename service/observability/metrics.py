@@ -78,9 +78,7 @@ _TOPICS = (
     _of_topics("FailedFetchRequestsPerSec", "Partitions of fetches that were answered with an error."),
     _of_all_topics("InvalidMagicNumberRecordsPerSec", "Batches refused for a message format that is not served."),
     _of_all_topics("InvalidMessageCrcRecordsPerSec", "Batches refused for a checksum or framing that does not fit."),
-    _of_all_topics(
-        "InvalidOffsetOrSequenceRecordsPerSec", "Batches refused as INVALID_RECORD for any other rule."
-    ),
+    _of_all_topics("InvalidOffsetOrSequenceRecordsPerSec", "Batches refused as INVALID_RECORD for any other rule."),
     _of_all_topics("NoKeyCompactedTopicRecordsPerSec", "Batches refused for records without key on a compacted topic."),
 )
 

@@ -68,7 +68,7 @@ class World:
     async def scrape(self) -> Samples:
         """Every sample by its text; both forms of it can be read by Prometheus's own parsers."""
         plain = (await self.scraper.scrape(open_metrics=False)).decode()
-        families = list(text_string_to_metric_families(plain))  # type: ignore[no-untyped-call]
+        families = list(text_string_to_metric_families(plain))
         read = sum(len(family.samples) for family in families)
         lines = [line.rpartition(" ") for line in plain.splitlines() if not line.startswith("#")]
         assert read == len(lines)

@@ -1,0 +1,148 @@
+"""Kafka's broker metrics that are not served, each with its reason: for `docs/operations.md`, and so that none is forgotten.
+
+Names are MBeans as in `metrics.Metric.mbean`, `*` for the rest of a name. A test holds them against those of Apache Kafka
+4.2.1.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+_TOPICS = "kafka.server:type=BrokerTopicMetrics,name="
+_CONTROLLER = "kafka.controller:type=KafkaController,name="
+_REMOTE = "kafka.log.remote:type=RemoteLogManager,name="
+
+#: (MBeans, why they are not served)
+LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
+    (
+        (
+            "kafka.cluster:type=Partition,name=*",
+            "kafka.server:type=ReplicaManager,name=FailedIsrUpdatesPerSec",
+            "kafka.server:type=ReplicaManager,name=IsrExpandsPerSec",
+            "kafka.server:type=ReplicaManager,name=IsrShrinksPerSec",
+            "kafka.server:type=ReplicaManager,name=ReassigningPartitions",
+            "kafka.server:type=ReplicaFetcherManager,name=*",
+            "kafka.server:type=ReplicaAlterLogDirsManager,name=*",
+            "kafka.server:type=FetcherLagMetrics,name=ConsumerLag",
+            "kafka.server:type=alter-partition-metrics",
+            "kafka.server:type=AssignmentsManager,name=*",
+            "kafka.server:type=directory-assignments-metrics",
+            _TOPICS + "ReplicationBytes*",
+            _TOPICS + "ReassignmentBytes*",
+        ),
+        "One node, one replica, one directory: nothing follows, nothing moves. The sums of ReplicaManager are served.",
+    ),
+    (
+        (
+            "kafka.controller:type=ControllerEventManager,name=*",
+            "kafka.controller:type=ControllerStats,name=*",
+            _CONTROLLER + "BrokerRegistrationState",
+            _CONTROLLER + "ControlledShutdownBrokerCount",
+            _CONTROLLER + "ControllerState",
+            _CONTROLLER + "EventQueueOperations*",
+            _CONTROLLER + "IgnoredStaticVoters",
+            _CONTROLLER + "LastAppliedRecordLagMs",
+            _CONTROLLER + "LastAppliedRecordTimestamp",
+            _CONTROLLER + "NewActiveControllersCount",
+            _CONTROLLER + "TimeSinceLastHeartbeatReceivedMs",
+            _CONTROLLER + "TimedOutBrokerHeartbeatCount",
+            "kafka.server:type=BrokerMetadataListener,name=*",
+            "kafka.server:type=ControllerServer,name=*",
+            "kafka.server:type=MetadataLoader,name=*",
+            "kafka.server:type=SnapshotEmitter,name=*",
+            "kafka.server:type=ForwardingManager",
+            "kafka.server:type=broker-metadata-metrics",
+            "kafka.server:type=forwarding-metrics",
+            "kafka.server:type=heartbeat-metrics",
+            "kafka.server:type=node-metrics",
+            "kafka.server:type=raft-channel-metrics",
+            "kafka.server:type=raft-metrics",
+            "kafka.server:type=registration-metrics",
+        ),
+        "A quorum of one: no elections, no heartbeats, no queue between controller and broker, nothing to lag behind.",
+    ),
+    (
+        (
+            "kafka.log:type=LogCleaner,name=*",
+            "kafka.log:type=LogCleanerManager,name=*",
+            "kafka.utils:type=Throttler,name=cleaner-io",
+        ),
+        "There is no compaction yet.",
+    ),
+    (
+        (
+            "kafka.server:type=AddPartitionsManager-channel-metrics",
+            "kafka.server:type=AddPartitionsToTxnManager,name=*",
+            "kafka.server:type=ReplicaManager,name=PartitionsWithLateTransactionsCount",
+            "kafka.server:type=txn-marker-channel-metrics",
+            "kafka.server:type=Persister-channel-metrics",
+            "kafka.server:type=ShareGroupMetrics,name=*",
+            "kafka.server:type=ShareSessionCache,name=*",
+            _TOPICS + "*ShareFetchRequestsPerSec",
+            _TOPICS + "*ShareAcknowledgementRequestsPerSec",
+        ),
+        "There are neither transactions nor groups yet.",
+    ),
+    (
+        (
+            "kafka.server:type=ControllerMutation",
+            "kafka.server:type=Fetch",
+            "kafka.server:type=Produce",
+            "kafka.server:type=Request",
+            "kafka.network:type=RequestMetrics,name=ThrottleTimeMs",
+        ),
+        "There are no quotas. What a filling disk holds back is tidelog_produce_throttled_total.",
+    ),
+    (
+        (
+            _TOPICS + "FetchMessageConversionsPerSec",
+            _TOPICS + "ProduceMessageConversionsPerSec",
+            "kafka.network:type=RequestMetrics,name=MessageConversionsTimeMs",
+            "kafka.network:type=RequestMetrics,name=TemporaryMemoryBytes",
+        ),
+        "Batches are never converted between message formats: only format 2 is taken and given.",
+    ),
+    (
+        (
+            "kafka.network:type=Acceptor,name=*",
+            "kafka.network:type=Processor,name=*",
+            "kafka.network:type=RequestChannel,name=*",
+            "kafka.network:type=SocketServer,name=ExpiredConnectionsKilledCount",
+            "kafka.network:type=SocketServer,name=MemoryPool*",
+            "kafka.server:type=KafkaRequestHandlerPool,name=BrokerRequestHandlerAvgIdlePercent",
+            "kafka.server:type=KafkaRequestHandlerPool,name=ControllerRequestHandlerAvgIdlePercent",
+            "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations",
+        ),
+        "One event loop in place of acceptors, processors, handlers and the queues between them; its idle share is served. "
+        "What waits is counted once, as PurgatorySize.",
+    ),
+    (
+        (
+            _REMOTE + "*",
+            _TOPICS + "BuildRemoteLogAuxState*",
+            _TOPICS + "RemoteLogSizeComputationTime",
+            _TOPICS + "RemoteDeleteLag*",
+            "kafka.server:type=DelayedRemoteFetchMetrics,name=ExpiresPerSec",
+        ),
+        "Parts that the tier does not have: no pool of readers, no followers that rebuild state, sizes known without "
+        "computing; what a manifest has dropped waits for its grace, not for a worker.",
+    ),
+    (
+        (
+            "kafka.log:type=LogManager,name=LogDirectoryOffline",
+            "kafka.server:type=KafkaServer,name=ClusterId",
+            "kafka.server:type=KafkaServer,name=linux-disk-*",
+            "kafka.server:type=KafkaServer,name=yammer-metrics-count",
+            "kafka.server:type=app-info",
+            "kafka.server:type=kafka-metrics-count",
+            "kafka.server:type=client-metrics",
+            "kafka.server:type=plugins",
+        ),
+        "Said elsewhere: OfflineLogDirectoryCount, tidelog_node_info, process_*, and the node exporter's disks; clients' own "
+        "metrics go to the log where metric.reporters says so.",
+    ),
+)
+
+
+def is_left_out(mbean: str) -> bool:
+    return any(fnmatchcase(mbean, pattern) for patterns, _ in LEFT_OUT for pattern in patterns)

@@ -1,0 +1,44 @@
+"""The reference page names every metric, and every metric of Kafka's is served or left out for a reason."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from service.observability.left_out import LEFT_OUT, is_left_out
+from service.observability.metrics import METRICS
+from service.observability.page import PAGE, renewed
+
+#: Recorded over JMX from a broker of that version, by type and name, with those that it has only with remote storage on,
+#: and two that dashboards still ask for.
+KAFKA = (Path(__file__).parent / "kafka-4.2.1-mbeans.txt").read_text().split()
+
+
+def test_the_page_is_current() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == renewed(page), "the metrics have changed: run `make docs`"
+    assert page.count("\n## Metrics\n") == 1
+    for name in METRICS:
+        assert f"| `{name}` |" in page
+
+
+def test_every_metric_of_kafka_is_served_or_left_out() -> None:
+    served = {metric.mbean for metric in METRICS.values()}
+    without_attribute = {mbean.partition(",")[0] for mbean in served if "socket-server-metrics" in mbean}
+    missing = [mbean for mbean in KAFKA if mbean not in served | without_attribute and not is_left_out(mbean)]
+    assert not missing
+    assert not [mbean for mbean in served if is_left_out(mbean)]
+
+
+def test_nothing_is_left_out_that_kafka_does_not_have() -> None:
+    for patterns, reason in LEFT_OUT:
+        assert reason.endswith(".")
+        for pattern in patterns:
+            assert any(fnmatchcase(mbean, pattern) for mbean in KAFKA), pattern
+
+
+def test_what_is_served_is_kafkas() -> None:
+    kinds = set(KAFKA)
+    for metric in METRICS.values():
+        if metric.mbean and "socket-server-metrics" not in metric.mbean:
+            assert metric.mbean in kinds
