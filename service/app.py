@@ -27,6 +27,7 @@ from service.http import Readiness, serve_http
 from service.node import Node
 from service.observability.scrape import Scraper
 from service.observability.stats import node_stats
+from service.scheduling import shorten_slice
 from service.settings import NodeSettings
 from service.supervisor import supervised
 from storage_tiers import events
@@ -51,6 +52,7 @@ def run(settings: NodeSettings) -> int:
     import uvloop
 
     events.set_up(settings.log_level, settings.log_format)
+    shorten_slice()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings))

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.scheduling import SHORTEST_SLICE_NS, slice_of
+from tests.support.node import ROOT, Node
+
+PROGRAM = """
+import json, os, subprocess, sys, threading
+from service.scheduling import shorten_slice, slice_of
+before, nice = slice_of(), os.getpriority(os.PRIO_PROCESS, 0)
+asked, seen = shorten_slice(), []
+thread = threading.Thread(target=lambda: seen.append(slice_of()))
+thread.start()
+thread.join()
+look = "from service.scheduling import slice_of; print(slice_of())"
+child = subprocess.run([sys.executable, "-c", look], capture_output=True)
+print(json.dumps({
+    "asked": asked, "before": before, "after": slice_of(), "thread": seen[0], "child": json.loads(child.stdout),
+    "nice": [nice, os.getpriority(os.PRIO_PROCESS, 0)],
+}))
+"""
+
+
+def in_a_process(*, nice: int = 0) -> dict[str, object]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: os.nice(nice),
+    )
+    answer: dict[str, object] = json.loads(done.stdout)
+    if not answer["asked"]:
+        pytest.skip("this kernel grants no slices")
+    return answer
+
+
+def test_a_short_slice_is_of_the_one_thread_alone() -> None:
+    seen = in_a_process()
+    assert seen["after"] == SHORTEST_SLICE_NS
+    assert seen["before"] != SHORTEST_SLICE_NS
+    assert seen["thread"] == seen["child"] == seen["before"]
+
+
+def test_who_was_made_nice_stays_nice() -> None:
+    assert in_a_process(nice=3)["nice"] == [3, 3]
+
+
+def test_a_policy_that_somebody_chose_stays() -> None:
+    program = (
+        "import os; os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))\n"
+        "from service.scheduling import shorten_slice; print(shorten_slice(), os.sched_getscheduler(0) == os.SCHED_BATCH)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
+def test_a_node_asks_for_its_loop(tmp_path: Path) -> None:
+    in_a_process()  # or there is nothing to see
+    with Node(tmp_path, store="none") as node:
+        assert slice_of(node.pid) == SHORTEST_SLICE_NS
+        others = {int(thread) for thread in os.listdir(f"/proc/{node.pid}/task")} - {node.pid}
+        assert SHORTEST_SLICE_NS not in {slice_of(thread) for thread in others}
+        node.stop()
