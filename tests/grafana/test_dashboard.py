@@ -96,7 +96,7 @@ def test_panels_lie_side_by_side_in_their_rows(loaded: dict[str, Any]) -> None:
 def test_what_is_provisioned_is_there() -> None:
     source = (ROOT / "provisioning" / "datasources" / "tidelog.yaml").read_text()
     assert "type: prometheus" in source and "isDefault: true" in source
-    assert "path: $TIDELOG_DASHBOARDS" in (ROOT / "provisioning" / "dashboards" / "tidelog.yaml").read_text()
+    assert "path: $DASHBOARDS" in (ROOT / "provisioning" / "dashboards" / "tidelog.yaml").read_text()
     page = (ROOT.parent / "docs" / "operations.md").read_text()
-    for word in ("grafana/prometheus.yml", "TIDELOG_DASHBOARDS=", "GF_PATHS_PROVISIONING="):
+    for word in ("grafana/prometheus.yml", "DASHBOARDS=", "GF_PATHS_PROVISIONING="):
         assert word in page

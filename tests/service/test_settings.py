@@ -25,6 +25,7 @@ def test_each_source_hides_the_ones_below_it(config_file: Path) -> None:
     assert load_settings({}, config_file=config_file, environ=environ).port == 2000
     assert load_settings({}, config_file=config_file, environ={}).port == 1000
     assert load_settings({}, environ={}).port == 9092
+    assert load_settings({}, environ={"TIDELOG_LOG_FORMAT": "json"}).log_format == "json"
 
 
 def test_broker_configs_merge_by_key(config_file: Path) -> None:
@@ -60,6 +61,7 @@ def test_names_of_configs_need_no_quotes_and_lists_may_be_lists(tmp_path: Path) 
         ({"port": 70000}, {}, "the command line: port: .*65535"),
         ({"advertise": "nowhere"}, {}, "the command line: advertise: .*HOST:PORT"),
         ({"log_level": "LOUD"}, {}, "one of DEBUG"),
+        ({}, {"TIDELOG_LOG_FORMAT": "xml"}, "the environment: log_format: .*'text' or 'json'"),
     ],
 )
 def test_bad_values_name_their_source(flags: dict[str, object], environ: dict[str, str], complaint: str) -> None:
