@@ -65,8 +65,7 @@ def _rate(work: Callable[[], object], records: int) -> float:
     return records * calls / taken / 1e6
 
 
-def measured(*, rounds: int) -> Table:
-    table = Table()
+def measure(table: Table, *, rounds: int) -> None:
     runs = {codec: run_of(codec) for codec in Codec}
     for _ in range(rounds):
         for codec, (log, records) in runs.items():
@@ -74,4 +73,3 @@ def measured(*, rounds: int) -> Table:
             table.add("tidelog", row, "M/s a core", _rate(lambda log=log: _columns(log), records))  # type: ignore[misc]
             table.add("plain", row, "M/s a core", _rate(lambda log=log: _plain(log), records))  # type: ignore[misc]
             table.add("copy", row, "M/s a core", _rate(lambda log=log: bytearray(log), records))  # type: ignore[misc]
-    return table

@@ -140,15 +140,11 @@ class Bench:
         cold.measure(self._table, self._directory, rounds=self._arguments.rounds, gibibytes=self._arguments.gibibytes)
 
     def decoder(self) -> None:
-        self._take(decoder.measured(rounds=self._arguments.rounds))
+        decoder.measure(self._table, rounds=self._arguments.rounds)
 
     def spark(self) -> None:
         records = int(self._arguments.million_records * 1e6)
-        self._take(spark_scan.measured(self._directory, rounds=self._arguments.rounds, records=records))
-
-    def _take(self, measured: Table) -> None:
-        self._table.rows.update(measured.rows)
-        self._table.notes += measured.notes
+        spark_scan.measure(self._table, self._directory, rounds=self._arguments.rounds, records=records)
 
 
 def _turned(made: Mapping[str, Broker], number: int) -> dict[str, Broker]:
@@ -209,7 +205,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="WORD", help="raw rows whose name has it")
     parser.add_argument("--share", type=float, default=1, help="of Java's record counts")
     parser.add_argument("--gibibytes", type=float, default=2.1, help="of cold data")
-    parser.add_argument("--million-records", type=float, default=10, help="that Spark scans")
+    parser.add_argument("--million-records", type=float, default=5, help="that Spark scans")
     parser.add_argument("--kafka", action="store_true", help="start Apache Kafka 4.2.1 beside")
     parser.add_argument("--rival", action="append", default=[], metavar="[NAME=]HOST:PORT")
     parser.add_argument("--write", action="store_true", help="keep the figures, renew the docs' tables and the plot")

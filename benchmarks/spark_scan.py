@@ -38,8 +38,7 @@ KAFKA_TASKS = 8
 LIMIT_S = 600
 
 
-def measured(directory: Path, *, rounds: int, records: int) -> Table:
-    table = Table()
+def measure(table: Table, directory: Path, *, rounds: int, records: int) -> None:
     store = directory / "store"
     with ExitStack() as stack:
         kafka = stack.enter_context(ApacheKafka(directory / "kafka"))
@@ -56,13 +55,12 @@ def measured(directory: Path, *, rounds: int, records: int) -> Table:
         counts = {name: source().count() for name, source in sources.items()}
         if len(set(counts.values())) != 1:
             raise load.LoadFailed(f"the sources do not hold the same: {counts}")
+        table.notes.append(
+            f"Spark: {counts['tidelog']:,} records in batches of {BATCH_RECORDS}, a directory as the bucket."
+        )
         for _ in range(rounds):
             for name, source in sources.items():
                 table.add(name, ROW, UNIT, counts[name] / _seconds(source) / 1e6)
-    table.notes.append(
-        f"Spark: {counts['tidelog']:,} records in batches of {BATCH_RECORDS}, a directory as the bucket."
-    )
-    return table
 
 
 def _fill(address: str, records: int) -> None:
@@ -90,6 +88,7 @@ def _session(directory: Path) -> Iterator[SparkSession]:
         SparkSession.builder.master("local[2]")
         .appName("tidelog bench")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "3g")
         .config("spark.log.level", "ERROR")
         .config("spark.local.dir", str(directory / "spark"))
