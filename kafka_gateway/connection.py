@@ -224,9 +224,11 @@ class Connection:
         self._answered_at = now
 
     def wrote(self, began: float, ended: float) -> float:
-        """Counts a turn's write of answers, between these times; gives back its end."""
+        """Counts a turn's write of answers, between these times (but not before they were made); gives back its end."""
         meter = self._meter
         if meter is not None:
+            if began < self._answered_at:
+                began = self._answered_at
             meter.sends += 1
             meter.answer_queue_s += began - self._answered_at
             meter.answer_send_s += ended - began

@@ -58,8 +58,7 @@ class Session:
 
 @dataclass(slots=True)
 class Counters:
-    """Plain numbers for a metrics collector to read: `busy_s` are seconds of the gateway's turns, `sending_s` of them went
-    to writing answers to sockets."""
+    """Plain numbers for a metrics collector to read: `busy_s` are seconds of the gateway's turns."""
 
     connections_accepted: int = 0
     connections_closed: int = 0
@@ -67,4 +66,3 @@ class Counters:
     received_bytes: int = 0
     failures: int = 0
     busy_s: float = 0.0
-    sending_s: float = 0.0
