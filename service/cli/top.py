@@ -12,10 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from http.client import HTTPException
 from typing import TYPE_CHECKING, Annotated
-from urllib.error import HTTPError, URLError
-from urllib.request import urlopen
 
 import typer
 
@@ -24,10 +21,11 @@ from service.cli.kafka import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_S, Bootstrap, c
 from service.cli.output import AsJson, print_json_line
 from service.cli.top_numbers import Reading, node_numbers
 from service.cli.top_screen import Seen, as_json, screen
-from storage_tiers.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from storage_tiers.clock import Clock
 
 #: The read-only broker config that says where a node's metrics are.
 HTTP_LISTENER = "tidelog.http.listener"
@@ -56,6 +54,8 @@ def top(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """What nodes do now: throughput, requests, tiers, topics. Ends with Ctrl-C; --json prints a line a node and look."""
+    from storage_tiers.clock import SystemClock
+
     if interval < SHORTEST_INTERVAL_S:
         raise typer.BadParameter(f"at least {SHORTEST_INTERVAL_S} s", param_hint="--interval")
     find = None if http else partial(listeners, bootstrap)
@@ -135,6 +135,10 @@ class Nodes:
 
 def scrape(address: str) -> str:
     """The text of its /metrics. Unreachable, with the reason, if there is none."""
+    from http.client import HTTPException
+    from urllib.error import HTTPError, URLError
+    from urllib.request import urlopen
+
     try:
         with urlopen(f"http://{address}/metrics", timeout=SCRAPE_TIMEOUT_S) as answer:
             body: bytes = answer.read(LONGEST_SCRAPE)
