@@ -349,6 +349,18 @@ def test_a_range_swept_since_the_plan_is_an_error(bucket: Bucket, store: Path) -
     assert read_offsets(store) == list(range(60, 100))
 
 
+def test_a_range_swept_while_it_is_scanned_ends_the_scan(bucket: Bucket, store: Path) -> None:
+    for base in range(0, 120_000, 20_000):
+        bucket.extend("a", numbered(base, 20_000, per_batch=5000))
+    reader, (partition,) = planned(store)
+    batches = reader.read(partition)
+    assert next(batches).column("offset")[0].as_py() == 0
+    bucket.retire("a", 120_000)
+    bucket.sweep("a")
+    with pytest.raises(TierObjectMissing, match=r"offsets \[\d+, \d+\) of a-0 are gone: retention removed them since"):
+        list(batches)
+
+
 def test_a_topic_deleted_since_the_plan_is_an_error(bucket: Bucket, store: Path) -> None:
     root = bucket.extend("a", numbered(0, 50))
     reader, partitions = planned(store)
