@@ -105,9 +105,11 @@ class Cursor:
         raise Malformed(f"a varint of more than five bytes ends at {self.at}")
 
     def count(self) -> int:
-        """Of an array's elements; a null array has none."""
+        """Of an array's elements; none of these arrays may be null."""
         value = self.varint() - 1 if self.flexible else self.int32()
-        return value if value > 0 else 0
+        if value < 0:
+            raise Malformed(f"a null array before {self.at} where none is allowed")
+        return value
 
     def text_size(self) -> int:
         """Of a string; -1 for null."""
@@ -311,7 +313,7 @@ class HotParser:
                     request.forgotten.append((key, cursor.int32()))
                 cursor.tags()
         if version >= 11:
-            cursor.skip(max(0, cursor.text_size()))
+            cursor.skip(cursor.text_size())
         if version < 12:
             return
         for _ in range(cursor.varint()):

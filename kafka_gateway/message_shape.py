@@ -5,8 +5,8 @@ bytes ends the process. So what a request says of itself is compared with its si
 than there are bytes left, a length ends within the message, and null stands only where the schema allows it (kio takes
 a null array for anything).
 
-Tagged fields that the schema does not have are cut out (KIP-482: a newer client may send some, and they are to be ignored;
-kio takes them for a mistake).
+Two things that Kafka reads are put into the form that kio takes. Tagged fields that the schema does not have are cut out
+(KIP-482: newer clients may send some, which are to be ignored), and a boolean that is neither 0 nor 1 is true.
 
 The shape of a message comes from kio's own classes, so that it needs no table. What can be skipped is not looked at: runs
 of fields of fixed size, and arrays of elements of fixed size, cost one comparison.
@@ -25,7 +25,6 @@ from kafka_gateway.hot_parse import Malformed
 
 #: Bytes of the types that always take as many. https://kafka.apache.org/protocol.html#protocol_types
 _FIXED = {
-    "bool": 1,
     "int8": 1,
     "int16": 2,
     "uint16": 2,
@@ -48,30 +47,29 @@ MOST_TAGS = 127
 Skip = Callable[[bytes, int], int]
 
 
-class _UnknownTags(Malformed):
-    """The message is to be walked again, as `_Cutting`. Malformed where it stands in a tagged field itself."""
+class _Unusual(Malformed):
+    """The message is to be walked again, as `_Cutting`. Malformed where that stands in a tagged field itself."""
 
 
 class _Cutting(bytes):
-    """A message whose unknown tagged fields are noted while it is walked: (from, to, what stands there instead)."""
+    """A message whose unusual parts are noted while it is walked: (from, to, what stands there instead)."""
 
     cuts: list[tuple[int, int, bytes]]
 
 
 def checked(kind: Any, body: bytes) -> bytes:
-    """`body`, without tagged fields that `kind` of kio's does not have. Raises Malformed where it cannot be a `kind`; what
-    follows the message is ignored."""
+    """`body` as kio reads it. Raises Malformed where it cannot be a `kind` of kio's; what follows the message is ignored."""
     try:
         _entity(kind)(body, 0)
-    except _UnknownTags:
+    except _Unusual:
         cutting = _Cutting(body)
         cutting.cuts = []
         _entity(kind)(cutting, 0)
-        return _without(body, cutting.cuts)
+        return _mended(body, cutting.cuts)
     return body
 
 
-def _without(body: bytes, cuts: list[tuple[int, int, bytes]]) -> bytes:
+def _mended(body: bytes, cuts: list[tuple[int, int, bytes]]) -> bytes:
     parts = []
     at = 0
     for begin, end, instead in cuts:
@@ -141,6 +139,8 @@ def _single(kind: Any, field: dataclasses.Field[Any], flexible: bool, *, nullabl
     name = field.metadata["kafka_type"]
     if name in _FIXED:
         return _FIXED[name]
+    if name == "bool":
+        return _skip_bool
     return functools.partial(_skip_sized, 0 if flexible else _LENGTHS[name], nullable)
 
 
@@ -149,6 +149,16 @@ def _skip_fixed(size: int, data: bytes, at: int) -> int:
     if size > len(data) - at:
         raise Malformed(f"{size} bytes wanted at {at}, {len(data) - at} left")
     return at + size
+
+
+def _skip_bool(data: bytes, at: int) -> int:
+    """Whatever is not 0 is true. https://kafka.apache.org/protocol.html#protocol_types"""
+    after = _skip_fixed(1, data, at)
+    if data[at] > 1:
+        if not isinstance(data, _Cutting):
+            raise _Unusual(f"a boolean of {data[at]} at {at}")
+        data.cuts.append((at, after, b"\1"))
+    return after
 
 
 def _skip_sized(width: int, nullable: bool, data: bytes, at: int) -> int:
@@ -195,7 +205,7 @@ def _skip_tags(data: bytes, at: int, tagged: dict[int, Skip]) -> int:
     if len(known) == count:
         return at
     if not isinstance(data, _Cutting):
-        raise _UnknownTags(f"a tagged field that nobody knows before {at}")
+        raise _Unusual(f"a tagged field that nobody knows before {at}")
     if len(known) > MOST_TAGS:
         raise Malformed(f"{len(known)} tagged fields before {at}")
     data.cuts.append((begin, at, bytes([len(known)]) + b"".join(known)))

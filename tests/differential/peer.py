@@ -112,11 +112,19 @@ class Peer:
             for number, (label, _) in zip(numbers, requests, strict=True)
         ]
 
-    def raw(self, label: str, data: bytes, /, api: str = "frames", version: int = 0) -> Tree:
-        """Bytes as they are, size included. Answers are read as `api` v`version`; "frames" expects to be hung up on."""
+    def raw(
+        self, label: str, data: bytes, /, api: str = "frames", version: int = 0, *, patience: float | None = None
+    ) -> Tree:
+        """Bytes as they are, size included. Answers are read as `api` v`version`; "frames" expects to be hung up on. With
+        `patience`, no answer in so many seconds is one too."""
         self.hang_up()
         self._send_bytes(data)
-        frame = self._receive(CLOSE_SECONDS if api == "frames" else ANSWER_SECONDS)
+        try:
+            frame = self._receive(patience or (CLOSE_SECONDS if api == "frames" else ANSWER_SECONDS))
+        except PeerSilent:
+            if patience is None:
+                raise
+            return self._note(api, version, label, SILENT)
         if frame is None:
             return self._note(api, version, label, CLOSED)
         if api == "frames":

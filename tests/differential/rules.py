@@ -122,6 +122,8 @@ _ENCODER = "another library compresses: the bytes differ, the records do not"
 _ISOLATION = "an isolation level that does not exist is INVALID_REQUEST for the whole answer; Kafka fails unexpectedly"
 _COLLIDE = "names that collide as metrics are refused also when they are created by one request"
 _MANY = "one request makes at most 10,000 partitions, by whichever API; Kafka bounds CreateTopics only"
+_UTF8 = "a text that is no UTF-8, and a length below -1, are malformed; Kafka reads the one as another text, the other as null"
+_PATIENT = "what is asked is done at once, whatever the timeout; Kafka has no time for it where that is negative"
 _FEATURES = "a feature of Kafka's own controllers and clients, or of work to come; nothing here acts on it"
 _TYPO = (
     "a config that nothing knows is refused, so that a misspelt one is not taken for set; Kafka keeps it for plugins"
@@ -257,6 +259,27 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
     ),
     OnPurpose("metadata", "topics.<*>.*", ANY, ANY, _AT_ONCE, "metadata-made-by-asking: the first time"),
     OnPurpose("metadata", "*error_code", "UNKNOWN_SERVER_ERROR", "INVALID_REQUEST", _PRECISE),
+    # --- damaged requests
+    OnPurpose("*", "connection", "answered", "closed", _UTF8, "api-versions-damaged-bytes: *"),
+    OnPurpose(
+        "fetch",
+        "connection",
+        "answered",
+        "a string that is no UTF-8",
+        "a name is bytes to Produce and Fetch; Kafka puts other letters where it is no UTF-8",
+        "api-versions-damaged-bytes: *",
+    ),
+    OnPurpose("*", "*error_code", "REQUEST_TIMED_OUT", ANY, _PATIENT, "api-versions-damaged-bytes: *"),
+    OnPurpose("*", "*error_message", None, "<text>", _PATIENT, "api-versions-damaged-bytes: *"),
+    OnPurpose("list_offsets", "topics.<*>", ABSENT, ANY, _EMPTY, "api-versions-damaged-bytes: *"),
+    OnPurpose(
+        "fetch",
+        "responses.partitions.*",
+        ANY,
+        ANY,
+        "what holds for a whole request (who claims to be a replica, an isolation level) is said before topics are looked up",
+        "api-versions-damaged-bytes: *",
+    ),
     # --- configs
     OnPurpose("describe_configs", "results.configs.<remote.storage.enable>.value", "false", "true", _TIERED),
     OnPurpose("describe_configs", "results.configs.<local.retention.*>.value", "-2", ANY, _TIERED),

@@ -20,12 +20,15 @@ import uuid
 from typing import Any, TypeAlias
 
 from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import InvalidUnicode
 
 from tests.differential.batches import read_batches
 
 Tree: TypeAlias = Any
 
 CLIENT_ID = "judge"
+#: An answer that nobody can read whole.
+NO_TEXT: Tree = {"connection": "a string that is no UTF-8"}
 _ZEROS: dict[str, Any] = {
     "int8": 0,
     "uint16": 0,
@@ -141,10 +144,14 @@ def _check_names(schema: str, values: Any) -> None:
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 def answer(schema: str, version: int, body: bytes) -> tuple[int, Tree]:
-    """Correlation id and tree of an answer without its size. Raises ValueError unless every byte is used."""
+    """Correlation id and tree of an answer without its size; `NO_TEXT` where a string of it is no UTF-8. Raises ValueError
+    unless every byte is used."""
     kind = message(schema, version, "response")
     head, head_size = entity_reader(kind.__header_schema__)(body, 0)
-    read, size = entity_reader(kind)(body, head_size)
+    try:
+        read, size = entity_reader(kind)(body, head_size)
+    except InvalidUnicode:
+        return int(head.correlation_id), NO_TEXT
     if head_size + size != len(body):
         raise ValueError(f"{schema} v{version}: {len(body) - head_size - size} bytes behind the answer")
     return int(head.correlation_id), tree(read)

@@ -137,6 +137,14 @@ def test_tagged_fields_of_tomorrow_are_ignored_in_every_element() -> None:
     assert tomorrow == messages_of("metadata", 9).read(b"\x03" + one + b"\0" + other + b"\0" + b"\1\0\1\0")
 
 
+@pytest.mark.parametrize("byte", [2, 0x7F, 0xFF])
+def test_whatever_is_not_0_is_true(byte: int) -> None:
+    asked = messages_of("metadata", 9).read(b"\x02\x02a\0" + bytes([byte, 0, byte]) + TOMORROW)
+    assert asked == messages_of("metadata", 9).read(b"\x02\x02a\0" + b"\1\0\1\0")
+    assert not messages_of("describe_configs", 1).read(struct.pack(">iB", 0, 0)).include_synonyms
+    assert messages_of("describe_configs", 1).read(struct.pack(">iB", 0, byte)).include_synonyms
+
+
 def test_a_known_tagged_field_beside_one_of_tomorrow_is_kept() -> None:
     known = b"\x00\x02\x78\x79"  # number 0, two bytes
     kind = type("Kind", (), {"__flexible__": True})

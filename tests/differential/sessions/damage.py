@@ -1,0 +1,52 @@
+"""Requests with one byte made another: both answer the same, or hang up on the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.differential import wire
+from tests.differential.judge import SERVED, session
+from tests.differential.peer import Peer
+from tests.differential.sessions.common import UNKNOWN_ID
+
+_PARTITION: dict[str, Any] = {"partition_index": 0}
+#: Requests that change nothing, whatever byte of them is damaged (so not Metadata, which makes topics). None of these
+#: topics exists.
+REQUESTS: dict[str, dict[str, Any]] = {
+    "fetch": {"max_wait": 0, "topics": [{"topic": "no", "topic_id": UNKNOWN_ID, "partitions": [{"partition": 0}]}]},
+    "list_offsets": {"replica_id": -1, "topics": [{"name": "no", "partitions": [{**_PARTITION, "timestamp": -1}]}]},
+    "delete_topics": {"topic_names": ["no"], "topics": [{"name": "no"}]},
+    "delete_records": {"topics": [{"name": "no", "partitions": [{**_PARTITION, "offset": 1}]}]},
+    "offset_for_leader_epoch": {
+        "replica_id": -1,
+        "topics": [{"topic": "no", "partitions": [{"partition": 0, "leader_epoch": 0}]}],
+    },
+    "describe_configs": {"resources": [{"resource_type": 2, "resource_name": "no", "configuration_keys": ["k"]}]},
+    "describe_log_dirs": {"topics": [{"topic": "no", "partitions": [0]}]},
+    "describe_quorum": {"topics": [{"topic_name": "no", "partitions": [_PARTITION]}]},
+    "describe_cluster": {"endpoint_type": 1},
+    "describe_producers": {"topics": [{"name": "no", "partition_indexes": [0]}]},
+    "describe_topic_partitions": {"topics": [{"name": "no"}], "cursor": None},
+    "list_partition_reassignments": {"topics": [{"name": "no", "partition_indexes": [0]}]},
+    "elect_leaders": {"topic_partitions": [{"topic": "no", "partitions": [0]}]},
+    "create_partitions": {"topics": [{"name": "no", "count": 2, "assignments": None}], "validate_only": True},
+    "api_versions": {"client_software_name": "judge", "client_software_version": "1"},
+}
+BYTES = (0x00, 0x02, 0x7F, 0xFF)
+PATIENCE_S = 2.0
+
+
+@session("api_versions", versions=(0,))
+def damaged_bytes(peer: Peer, version: int) -> None:
+    for name, values in REQUESTS.items():
+        _, low, high = SERVED[name]
+        for at in sorted({low, high}):
+            request = wire.request(name, at, 7, values)
+            flexible = bool(wire.message(name, at, "request").__flexible__)
+            for place in range(10 + len(wire.CLIENT_ID) + (1 if flexible else 0), len(request)):
+                for byte in BYTES:
+                    if request[place] == byte:
+                        continue
+                    damaged = request[:place] + bytes([byte]) + request[place + 1 :]
+                    label = f"{name} v{at}: byte {place} is {byte}"
+                    peer.raw(label, wire.framed(damaged), api=name, version=at, patience=PATIENCE_S)
