@@ -166,7 +166,7 @@ def draw_top(node: Node) -> None:
     nodes = Nodes([node.http], SystemClock())
     nodes.look()
     time.sleep(WINDOW_S)
-    console = Console(record=True, width=122, file=io.StringIO())
+    console = Console(record=True, width=132, file=io.StringIO())
     console.print(screen(nodes.look(), title="tidelog top: 1 node, every 10 s", topics=10))
     nodes.close()
     # Without the fonts that rich would load from the net: the reader's own monospaced one serves.

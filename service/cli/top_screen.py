@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from service.cli.output import size as whole_size
 from service.cli.top_numbers import ApiNumbers, NodeNumbers, TierNumbers, TopicNumbers
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
 
 #: A share of the disk from which produce may be slowed by default.
 _DISK_FILLING = 0.9
+#: Columns of a terminal that shows all about a node in one line.
+_WIDE = 130
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ def screen(seen: Sequence[Seen], *, title: str, topics: int, apis: int = 12) -> 
     from rich.text import Text
 
     live = [each.numbers for each in seen if each.numbers is not None and each.trouble is None]
-    parts: list[RenderableType] = [Text(title, style="bold"), _nodes(seen)]
+    parts: list[RenderableType] = [Text(title, style="bold"), _Nodes(seen)]
     parts += [Text(f"{each.address}: {each.trouble}", style="red") for each in seen if each.trouble]
     if live:
         side = [_tiering(live), _store(live)]
@@ -46,38 +48,39 @@ def _table(title: str, first: str, *numbers: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold cyan", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(first, no_wrap=True)
+    table = Table(title=title, title_justify="left", title_style="bold cyan", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold", min_width=min(len(first) * 2, 12))
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
-def _nodes(seen: Sequence[Seen]) -> Table:
-    columns = ("state", "up", "in/s", "out/s", "req/s", "conns", "parts", "cpu", "memory", "tier mem", "disk", "store")
+@dataclass(frozen=True)
+class _Nodes:
+    """A line a node; on a narrow screen what it does and what it needs stand in tables of their own."""
+
+    seen: Sequence[Seen]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        if options.max_width >= _WIDE:
+            yield _nodes(self.seen, {**_DOES, **_NEEDS})
+        else:
+            yield _nodes(self.seen, _DOES)
+            yield _nodes(self.seen, _NEEDS)
+
+
+def _nodes(seen: Sequence[Seen], columns: Mapping[str, Callable[[NodeNumbers], str]]) -> Table:
     table = _table("", "node", *columns)
-    table.columns[1].justify = "left"
+    for column in table.columns:
+        if column.header == "state":
+            column.justify = "left"
     for each in seen:
         now = each.numbers
         if now is None or each.trouble:
             state = "[red]unreachable[/]" if each.trouble else "first look"
-            table.add_row(each.address, state, *["-"] * (len(columns) - 1))
-            continue
-        table.add_row(
-            f"{now.node_id} {each.address}",
-            _state(now),
-            duration(now.uptime_s),
-            size(now.bytes_in_per_s),
-            size(now.bytes_out_per_s),
-            count(now.requests_per_s),
-            count(now.connections),
-            _partitions(now),
-            f"{now.cpu_cores:.0%}",
-            size(now.memory_bytes),
-            size(now.tier_memory_bytes),
-            _warn(f"{now.disk_used:.0%}", now.disk_used >= _DISK_FILLING),
-            {True: "[green]ok[/]", False: "[red]away[/]", None: "none"}[now.store_reachable],
-        )
+            table.add_row(each.address, *(state if name == "state" else "-" for name in columns))
+        else:
+            table.add_row(f"{now.node_id} {each.address}", *(cell(now) for cell in columns.values()))
     return table
 
 
@@ -171,7 +174,7 @@ def _store(live: Sequence[NodeNumbers]) -> Table:
 
 
 def _topics(live: Sequence[NodeNumbers], most: int) -> Table:
-    columns = ("records in/s", "in/s", "out/s", "hot", "in the bucket", "upload lag", "oldest")
+    columns = ("records/s", "in/s", "out/s", "hot", "in bucket", "upload lag", "oldest")
     table = _table("topics", "topic", *columns)
     rows = _merged_topics(live)
     for row in rows[:most]:
@@ -217,9 +220,32 @@ def _and_more(table: Table, more: int) -> None:
         table.add_row(f"[dim]and {more} more[/]", *[""] * (len(table.columns) - 1))
 
 
+#: Columns of nodes.
+_DOES: Mapping[str, Callable[[NodeNumbers], str]] = {
+    "state": _state,
+    "up": lambda now: duration(now.uptime_s),
+    "in/s": lambda now: size(now.bytes_in_per_s),
+    "out/s": lambda now: size(now.bytes_out_per_s),
+    "req/s": lambda now: count(now.requests_per_s),
+    "conns": lambda now: count(now.connections),
+    "store": lambda now: {True: "[green]ok[/]", False: "[red]away[/]", None: "none"}[now.store_reachable],
+}
+_NEEDS: Mapping[str, Callable[[NodeNumbers], str]] = {
+    "partitions": _partitions,
+    "cpu": lambda now: f"{now.cpu_cores:.0%}",
+    "memory": lambda now: size(now.memory_bytes),
+    "tier memory": lambda now: size(now.tier_memory_bytes),
+    "disk": lambda now: _warn(f"{now.disk_used:.0%}", now.disk_used >= _DISK_FILLING),
+}
+
+
 # --- words ------------------------------------------------------------------------------------------------------------
 def size(value: float) -> str:
-    return whole_size(round(value))
+    """Bytes in three digits, so that columns stay narrow."""
+    unit = 0
+    while value >= 999.5 and unit < len(_SIZES) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{_three_digits(value) if unit else round(value)} {_SIZES[unit]}"
 
 
 def count(value: float) -> str:

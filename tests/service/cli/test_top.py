@@ -147,8 +147,8 @@ NUMBERS = NodeNumbers(
 )
 
 
-def rendered(seen: list[Seen]) -> str:
-    console = Console(file=io.StringIO(), width=150, highlight=False)
+def rendered(seen: list[Seen], width: int = 150) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(screen(seen, title="tidelog top", topics=2))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
@@ -158,6 +158,13 @@ def test_the_screen_of_fixed_numbers() -> None:
     """The file is the screen; it is read by people when it changes."""
     seen = [Seen("10.0.0.1:9094", NUMBERS), Seen("10.0.0.2:9094", None, "cannot be reached: Connection refused")]
     assert rendered(seen) == SNAPSHOT.read_text()
+
+
+def test_a_narrow_screen_cuts_nothing_off() -> None:
+    text = rendered([Seen("127.0.0.1:9094", NUMBERS)], width=80)
+    assert "…" not in text and max(map(len, text.splitlines())) <= 80
+    for words in ("1 127.0.0.1:9094", "23,457", "1,000 (3 wait)", "88.0 MiB", "2.44 GiB"):
+        assert words in text
 
 
 def test_states_of_a_node_stand_on_its_line() -> None:
