@@ -9,8 +9,8 @@ import asyncio
 import base64
 import subprocess
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from tests.clients.samples import Record
 from tests.support.talker import Talker
@@ -18,7 +18,12 @@ from tests.support.talker import Talker
 #: Of each topic, the first offset wanted and the one after the last.
 Wanted = Mapping[str, tuple[int, int]]
 Found = dict[str, list[Record]]
-Read = Callable[[str, Wanted], Found]
+
+
+class Read(Protocol):
+    def __call__(self, address: str, wanted: Wanted, **settings: object) -> Found: ...
+
+
 PATIENCE_S = 60
 
 

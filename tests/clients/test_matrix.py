@@ -10,23 +10,21 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from storage_tiers.records.batch import headers
-from storage_tiers.records.decoder import decode
+from tests.clients.disk import KEPT, evict, log, stored
 from tests.clients.readers import READERS, readers
 from tests.clients.samples import CODECS, COUNT, Record, records
-from tests.clients.writers import confluent, writers
-from tests.support.clients import TIERED, create, local_bytes, seal, until
+from tests.clients.writers import WRITERS, confluent, writers
+from tests.support.clients import create
 from tests.support.node import Node
 from tests.support.talker import Talker
 
 #: The first connection of kafka-python reads its messages' schemas in a way that Python is to drop.
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated", "ignore:open_text is deprecated")
-WRITERS = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "Java", "kafkajs")
 #: librdkafka takes a broker without FindCoordinator for one without lz4, and sends such batches as they are.
 UNCOMPRESSED = {("confluent-kafka", "lz4"), ("kcat", "lz4")}
-KEPT = {**TIERED, "local.retention.ms": "-1"}
 
 
 def topic_of(writer: str, codec: str) -> str:
@@ -58,24 +56,8 @@ def on_disk(node: Node, told: dict[str, list[Record]]) -> dict[str, list[Record]
 @pytest.fixture(scope="module")
 def evicted(node: Node, on_disk: dict[str, list[Record]]) -> Iterator[None]:
     """No local copy is left of any of it."""
-    change = ConfigEntry("local.retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
-    resources = [ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[change]) for topic in on_disk]
-    admin = AdminClient({"bootstrap.servers": node.kafka})
-    for altered in admin.incremental_alter_configs(resources).values():
-        altered.result(30)
-    for topic in on_disk:
-        seal(node, topic)
-    until(lambda: not any(local_bytes(node, topic, 1) for topic in on_disk), "local segments are evicted")
+    evict(node, list(on_disk))
     yield
-
-
-def log(node: Node, topic: str) -> bytes:
-    return b"".join(path.read_bytes() for path in sorted(node.partition_dir(topic).glob("*.log")))
-
-
-def stored(node: Node, topic: str) -> list[Record]:
-    found = decode(log(node, topic))
-    return [Record(each.key, each.value, each.headers, each.timestamp) for each in found]
 
 
 def seen_by(reader: str, found: dict[str, list[Record]]) -> dict[str, list[Record]]:

@@ -105,6 +105,9 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode()
 
 
+WRITERS = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "Java", "kafkajs")
+
+
 def writers(java_talker: Talker, javascript_talker: Talker) -> dict[str, tuple[Write, Sequence[Record]]]:
     """Each with the records that it can be told to write."""
     return {
