@@ -33,7 +33,7 @@ from benchmarks.brokers import Broker
 from benchmarks.table import Table, rendered
 
 #: Minutes that each part may take.
-LIMITS = {"raw": 8, "starts": 3, "java": 8, "partitions": 8, "cold": 8, "decoder": 2, "spark": 5}
+LIMITS = {"raw": 8, "starts": 3, "java": 8, "partitions": 8, "cold": 8, "decoder": 2, "spark": 10}
 
 
 class TooLong(Exception):
