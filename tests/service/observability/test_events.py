@@ -92,9 +92,10 @@ def test_a_topic_from_its_making_to_the_bucket(node: Node, log: Log, admin: Admi
     evicted = log.wait("segment.evicted", topic=TOPIC, partition=0, base_offset=0)
     assert (evicted["end_offset"], evicted["bytes"]) == (uploaded["end_offset"], uploaded["bytes"])
     said = node.output().count("\n")
-    producer.produce(TOPIC, b"small", partition=0)
-    assert producer.flush(30) == 0
-    assert node.output().count("\n") == said, "nothing for a request"
+    for _ in range(200):
+        producer.produce(TOPIC, b"small", partition=0)
+        assert producer.flush(30) == 0
+    assert node.output().count("\n") < said + 20, "nothing for a request; a segment or two may be on their way yet"
 
 
 def test_changes_by_an_administrator(node: Node, log: Log, admin: AdminClient) -> None:
