@@ -59,7 +59,8 @@ def top(
     if interval < SHORTEST_INTERVAL_S:
         raise typer.BadParameter(f"at least {SHORTEST_INTERVAL_S} s", param_hint="--interval")
     find = None if http else partial(listeners, bootstrap)
-    nodes = Nodes(http or listeners(bootstrap), SystemClock(), find=find)
+    named = [address.removeprefix("http://").rstrip("/").removesuffix("/metrics") for address in http or ()]
+    nodes = Nodes(named or listeners(bootstrap), SystemClock(), find=find)
     try:
         if once or as_json or not sys.stdout.isatty():
             _print(nodes, interval, topics, lines=as_json, forever=as_json and not once)
