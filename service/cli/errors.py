@@ -5,12 +5,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from storage_tiers.errors import LogError
+
+#: What writing to a full disk meets. A closed pipe (EPIPE) is no failure worth a word: typer ends the command silently.
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class CommandError(Exception):
@@ -29,6 +35,8 @@ class ReportingGroup(TyperGroup):
     """The one place where errors become lines and exit codes. Defects keep their traceback."""
 
     def invoke(self, ctx: Any) -> Any:
+        if sys.stdout is None:  # closed by the caller: nobody wants to see anything
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - as long as the process lives
         try:
             return super().invoke(ctx)
         except CommandError as error:
@@ -36,6 +44,13 @@ class ReportingGroup(TyperGroup):
             raise typer.Exit(error.exit_code) from None
         except LogError as error:
             report(str(error))
+            raise typer.Exit(1) from None
+        except OSError as error:
+            if error.filename is not None or error.errno not in _CANNOT_WRITE:
+                raise
+            report(f"cannot write the output: {error.strerror}")
+            # What is buffered would fail again at the interpreter's end, with a traceback.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise typer.Exit(1) from None
 
 

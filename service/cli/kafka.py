@@ -108,7 +108,7 @@ def as_command_error(bootstrap: str, error: KafkaException, what: str) -> Comman
 def explain(bootstrap: str, error: KafkaError, what: str) -> CommandError:
     """What librdkafka says, in a sentence: whether the node was not reached, or what it refused and why."""
     if error.name() in ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE"):
-        return Unreachable(f"the node at {bootstrap} does not answer: {error.str()}")
+        return Unreachable(f"the node at {bootstrap} does not answer: {error.str()}; is that its Kafka port?")
     sentence = error.str().removeprefix("Broker: ").removeprefix("Local: ")
     return CommandError(f"{what}: {sentence} ({error.name().removeprefix('_')})")
 

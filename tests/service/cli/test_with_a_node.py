@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -226,6 +227,25 @@ def test_the_console_script_works_in_a_pipe(node: Node, topic: str) -> None:
 
 
 # --- the bucket --------------------------------------------------------------------------------------------------------
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux")
+def test_output_that_cannot_be_written_is_one_line(node: Node, topic: str) -> None:
+    address = ("--bootstrap-server", node.kafka)
+    assert tidelog("produce", topic, *address, stdin="a\nb\n").code == 0
+    consume = ("consume", topic, "--exit-at-end")
+    for words in (consume, (*consume, "--json"), ("topic", "list", "--json"), ("topic", "list")):
+        with open("/dev/full", "wb") as full:
+            command = [sys.executable, "-m", "service.cli.main", *words, *address]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, cwd=ROOT, check=False)
+        sentence = "tidelog: cannot write the output: No space left on device\n"
+        assert (done.returncode, done.stderr.decode()) == (1, sentence)
+
+
+def test_nobody_need_take_the_output(node: Node, topic: str) -> None:
+    command = f"{sys.executable} -m service.cli.main topic list --bootstrap-server {node.kafka} >&-"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, timeout=60, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_seal_moves_everything_to_the_bucket(node: Node, topic: str) -> None:
     at(node, "produce", topic, stdin="\n".join(map(str, range(1000))))
 
