@@ -32,6 +32,7 @@ def _key(
     validator: Validator | None = None,
     *synonyms: str | Synonym,
     unused: str = "",
+    refused: str = "",
 ) -> ConfigKey:
     return ConfigKey(
         name,
@@ -41,8 +42,8 @@ def _key(
         Scope.TOPIC,
         validator,
         tuple(s if isinstance(s, Synonym) else Synonym(s) for s in synonyms),
-        effect=Effect.ACCEPTED if unused else Effect.HONOURED,
-        reason=unused,
+        effect=Effect.REFUSED if refused else Effect.ACCEPTED if unused else Effect.HONOURED,
+        reason=refused or unused,
     )
 
 
@@ -134,7 +135,8 @@ _RETENTION = (
         "cleanup.policy",
         _LIST,
         ("delete",),
-        "What happens to old segments: delete by age and size, compact by key, both, or (empty) neither.",
+        "What happens to old segments: delete by age and size, compact by key, both, or (empty) neither. "
+        "Where it says compact, records without key are refused; the log cleaner does not run yet, so others stay.",
         CLEANUP_POLICIES,
         "log.cleanup.policy",
     ),
@@ -184,7 +186,7 @@ _RETENTION = (
         _BOOLEAN,
         False,
         "Delete a topic's ranges in the object store when remote.storage.enable is taken back.",
-        unused="what is in the object store stays there and readable until retention removes it",
+        refused="what is in the object store stays there and readable until retention or tidelog topic delete removes it",
     ),
     _key(
         "tidelog.tier.max.lag.ms",
