@@ -259,7 +259,25 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
     ),
     OnPurpose("metadata", "topics.<*>.*", ANY, ANY, _AT_ONCE, "metadata-made-by-asking: the first time"),
     OnPurpose("metadata", "*error_code", "UNKNOWN_SERVER_ERROR", "INVALID_REQUEST", _PRECISE),
-    # --- damaged requests
+    OnPurpose(
+        "fetch",
+        "responses*",
+        ANY,
+        ANY,
+        "the id of a topic that was made again is unknown; Kafka calls it inconsistent where a session remembers the name",
+        "fetch-a-topic-that-comes-and-goes: and the old one",
+    ),
+    # --- damaged requests and names
+    OnPurpose("*", "*error_code", "UNKNOWN_SERVER_ERROR", ANY, _PRECISE, "api-versions-names-that-are-none: *"),
+    OnPurpose("*", "*error_message", None, "<text>", _PRECISE, "api-versions-names-that-are-none: *"),
+    OnPurpose(
+        "describe_topic_partitions",
+        "topics.topic_authorized_operations",
+        ANY,
+        ANY,
+        _PRECISE,
+        "api-versions-names-that-are-none: *empty",
+    ),
     OnPurpose("*", "connection", "answered", "closed", _UTF8, "api-versions-damaged-bytes: *"),
     OnPurpose(
         "fetch",
@@ -333,6 +351,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
 _GROUPS = "consumer groups"
 _TRANSACTIONS = "transactions"
 _SECURITY = "security: SASL, ACLs, SCRAM, delegation tokens"
+_QUOTAS = "quotas of users, clients and addresses: a limit that nothing keeps would be no limit"
 _SHARE = "share groups (queues)"
 
 LATER = (
@@ -361,8 +380,8 @@ LATER = (
     Later(41, "DescribeDelegationToken", _SECURITY),
     Later(42, "DeleteGroups", _GROUPS),
     Later(47, "OffsetDelete", _GROUPS),
-    Later(48, "DescribeClientQuotas", "quotas"),
-    Later(49, "AlterClientQuotas", "quotas"),
+    Later(48, "DescribeClientQuotas", _QUOTAS),
+    Later(49, "AlterClientQuotas", _QUOTAS),
     Later(50, "DescribeUserScramCredentials", _SECURITY),
     Later(51, "AlterUserScramCredentials", _SECURITY),
     Later(65, "DescribeTransactions", _TRANSACTIONS),

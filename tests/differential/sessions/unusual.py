@@ -9,7 +9,7 @@ from tests.differential import wire
 from tests.differential.batches import batch
 from tests.differential.judge import SERVED, session
 from tests.differential.peer import Peer
-from tests.differential.sessions.common import contents, ends, idempotent, of, to
+from tests.differential.sessions.common import UNKNOWN_ID, contents, ends, idempotent, of, to
 
 #: What a request needs for being answered at all, or alike by any two brokers.
 NEEDED: dict[str, dict[str, Any]] = {
@@ -202,3 +202,58 @@ def many_partitions(peer: Peer, version: int) -> None:
     topic = peer.create()[0]
     rows = [{"name": topic, "count": 20_000, "assignments": None}]
     peer.ask("create_partitions", 3, "20,000, only tried", topics=rows, validate_only=True)
+
+
+#: Names that no topic can have, or that only look like one.
+NAMES = {
+    "empty": "",
+    "a dot": ".",
+    "a slash": "a/b",
+    "a path": "../../etc/passwd",
+    "a null byte": "a\0b",
+    "a line": "a\nb",
+    "not ASCII": "th\u00e9",
+    "250 letters": "x" * 250,
+    "32,767 letters": "x" * 32767,
+    "percent": "%s%n",
+    "the metadata": "__cluster_metadata",
+}
+
+
+def by_name(name: str, topic: str) -> Any:
+    """A request about partition 0 of that topic."""
+    index = {"partition_index": 0}
+    return {
+        "produce": {"acks": -1, "topic_data": to((topic, UNKNOWN_ID), {0: batch(b"x")})},
+        "fetch": {"max_wait": 0, "topics": of((topic, UNKNOWN_ID), {0: 0})},
+        "list_offsets": {"replica_id": -1, "topics": [{"name": topic, "partitions": [{**index, "timestamp": -1}]}]},
+        "delete_records": {"topics": [{"name": topic, "partitions": [{**index, "offset": 0}]}]},
+        "offset_for_leader_epoch": {
+            "replica_id": -1,
+            "topics": [{"topic": topic, "partitions": [{"partition": 0, "leader_epoch": 0}]}],
+        },
+        "describe_log_dirs": {"topics": [{"topic": topic, "partitions": [0]}]},
+        "describe_producers": {"topics": [{"name": topic, "partition_indexes": [0]}]},
+        "describe_topic_partitions": {"topics": [{"name": topic}]},
+        "elect_leaders": {"topic_partitions": [{"topic": topic, "partitions": [0]}]},
+        "create_partitions": {"topics": [{"name": topic, "count": 2, "assignments": None}]},
+        "alter_partition_reassignments": {"topics": [{"name": topic, "partitions": [{**index, "replicas": [1]}]}]},
+        "list_partition_reassignments": {"topics": [{"name": topic, "partition_indexes": [0]}]},
+        "describe_configs": {"resources": [{"resource_type": 2, "resource_name": topic, "configuration_keys": []}]},
+    }[name]
+
+
+@session("api_versions", versions=(0,))
+def names_that_are_none(peer: Peer, version: int) -> None:
+    """Of topics, to every API that takes one by its name."""
+    for name in (
+        "produce", "fetch", "list_offsets", "delete_records", "offset_for_leader_epoch", "describe_log_dirs",
+        "describe_producers", "describe_topic_partitions", "elect_leaders", "create_partitions",
+        "alter_partition_reassignments", "list_partition_reassignments", "describe_configs",
+    ):  # fmt: skip
+        _, low, high = SERVED[name]
+        at = {"produce": 12, "fetch": 12}.get(name, high)
+        for label, topic in NAMES.items():
+            peer.ask(name, at, f"{name} v{at}: {label}", **by_name(name, topic))
+            if low != at and label in ("empty", "250 letters"):
+                peer.ask(name, low, f"{name} v{low}: {label}", **by_name(name, topic))
