@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from kafka_gateway.telemetry import PushedMetrics
 from service.observability.client_telemetry import LINE_CHARACTERS, NAME, ClientTelemetryLog, metrics_of
@@ -94,23 +95,17 @@ def test_a_push_of_many_metrics_takes_several_lines(caplog: pytest.LogCaptureFix
     assert max(map(len, caplog.messages)) < 2 * LINE_CHARACTERS
 
 
+def subscribe(node: Node, match: str) -> None:
+    """To everything of the clients that match, every tenth of a second, with Kafka's own tool."""
+    tool, bootstrap = "org.apache.kafka.tools.ClientMetricsCommand", ("--bootstrap-server", node.kafka)
+    wanted = ("--name", "all", "--metrics", "*", "--interval", "100", "--match", match)
+    kafka_jars.run_tool(tool, *bootstrap, "--alter", *wanted)
+    assert kafka_jars.run_tool(tool, *bootstrap, "--list").split() == ["all"]
+
+
 def test_a_java_producer_pushes_what_was_subscribed_to(tmp_path: Path) -> None:
     with Node(tmp_path, settings={"metric.reporters": NAME}) as node:
-        bootstrap = ("--bootstrap-server", node.kafka)
-        subscription = (
-            "--alter",
-            "--name",
-            "all",
-            "--metrics",
-            "*",
-            "--interval",
-            "100",
-            "--match",
-            "client_id=perf.*",
-        )
-        kafka_jars.run_tool("org.apache.kafka.tools.ClientMetricsCommand", *bootstrap, *subscription)
-        listed = kafka_jars.run_tool("org.apache.kafka.tools.ClientMetricsCommand", *bootstrap, "--list")
-        assert listed.split() == ["all"]
+        subscribe(node, "client_id=perf.*")
         properties = ("--command-property", f"bootstrap.servers={node.kafka}", "client.id=perf-1")
         load = ("--topic", "t", "--num-records", "200", "--record-size", "100", "--throughput", "200")
         kafka_jars.run_tool("org.apache.kafka.tools.ProducerPerformance", *load, *properties)
@@ -118,6 +113,18 @@ def test_a_java_producer_pushes_what_was_subscribed_to(tmp_path: Path) -> None:
     last = pushes(node)[-1]
     assert last["client_id"] == "perf-1"
     assert any(name.startswith("org.apache.kafka.producer.") for name in last["metrics"])
+
+
+def test_librdkafka_pushes_what_was_subscribed_to(tmp_path: Path) -> None:
+    """Matched by its software's name, which only its connection knows."""
+    with Node(tmp_path, settings={"metric.reporters": NAME}) as node:
+        subscribe(node, "client_software_name=confluent-kafka-python")
+        producer = Producer({"bootstrap.servers": node.kafka, "client.id": "rd", "enable.metrics.push": True})
+        producer.produce("t", b"x")
+        until(lambda: producer.poll(0.1) >= 0 and bool(pushes(node)), "the producer has pushed")
+        assert producer.flush(30) == 0
+    assert {push["client_id"] for push in pushes(node)} == {"rd"}
+    assert any(name.startswith("org.apache.kafka.producer.") for push in pushes(node) for name in push["metrics"])
 
 
 def pushes(node: Node) -> list[Any]:
