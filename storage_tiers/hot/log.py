@@ -387,7 +387,7 @@ class HotLog(AppendingLog):
             self._files.rename(oldest.path, doomed)
             del self._segments[0]
             self._closed_bytes -= oldest.size
-            self.evicted_bytes += oldest.size
+            self._tally.evicted_bytes += oldest.size
             if oldest in self._recently_read:
                 self._recently_read.remove(oldest)
             oldest.release_file()
