@@ -116,6 +116,9 @@ class LogService:
         return answers
 
     def _refusal(self, error: LogError, partition: Partition | None, batch: memoryview) -> LogError:
+        # It becomes an answer: with its traceback it would keep all that was looked at on the way, an inflated batch of tens
+        # of megabytes too, and itself, until the garbage collector comes.
+        error.__traceback__ = error.__cause__ = error.__context__ = None
         if partition is not None and not isinstance(error, _WITHOUT_LOG_START):
             error.log_start_offset = partition.log.log_start_offset
         self.failed_appends += 1

@@ -5,6 +5,7 @@ One node in this process, hot disk and a memory store behind it.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,7 +13,10 @@ import pytest
 
 from grpc_api.contract.log import Append, Appended, FetchPartition
 from grpc_api.contract.ready import settled
-from storage_tiers.errors import FencedLeaderEpoch
+from service.memory import resident_bytes, trim_heap
+from storage_tiers.errors import FencedLeaderEpoch, RecordTooLarge
+from storage_tiers.records.batch import Codec
+from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, batch, filled, running, until
 
@@ -34,6 +38,24 @@ async def test_an_append_that_must_be_flushed_is_visible_only_afterwards(node: R
     await answer.committed
     assert node.node.partitions.get(T0).state.high_watermark == 1
     assert node.node.partitions.get(T0).log.hot.recovery_point == 1
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+async def test_a_refused_batch_keeps_no_memory(node: Running, codec: Codec) -> None:
+    """However seldom the garbage collector comes."""
+    await node.create("t")
+    bomb = memoryview(build_batch([NewRecord(None, bytes(100 << 20))], codec=codec))
+    gc.collect()
+    gc.disable()
+    try:
+        before = resident_bytes()
+        for _ in range(4):
+            (answer,) = await settled(node.log.append([Append(T0, bomb)]))
+            assert isinstance(answer, RecordTooLarge)
+        trim_heap()
+        assert resident_bytes() - before < 100 << 20
+    finally:
+        gc.enable()
 
 
 async def test_leader_epochs_rise_at_every_start_and_fence_the_old(tmp_path: Path) -> None:
