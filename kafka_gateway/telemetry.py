@@ -30,6 +30,8 @@ EVERYTHING = "*"
 ACCEPTED_CODECS = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
 #: What a push may inflate to, as a multiple of `telemetry.max.bytes`.
 INFLATION = 16
+#: Characters of what a client says of itself; a longer text fits no pattern, so that patterns can be known to be quick.
+LONGEST_MATCHED = 128
 #: Kafka: Uuid.RESERVED.
 RESERVED = (bytes(16), bytes(15) + b"\1")
 
@@ -60,7 +62,8 @@ class Subscription(NamedTuple):
     match: Sequence[tuple[str, str]]
 
     def fits(self, known: Mapping[str, str]) -> bool:
-        return all(re.fullmatch(pattern, known.get(what, "")) for what, pattern in self.match)
+        texts = ((known.get(what, ""), pattern) for what, pattern in self.match)
+        return all(len(text) <= LONGEST_MATCHED and re.fullmatch(pattern, text) for text, pattern in texts)
 
 
 class Asker(NamedTuple):

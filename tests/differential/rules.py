@@ -321,6 +321,14 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "incremental-alter-configs-broker-configs: *",
     ),
     OnPurpose(
+        "incremental_alter_configs",
+        "responses.error_code",
+        "NONE",
+        "INVALID_CONFIG",
+        "a pattern that can take minutes to match is refused; Kafka matches it",
+        "incremental-alter-configs-client-metrics: match that may take for ever",
+    ),
+    OnPurpose(
         "alter_configs",
         "connection",
         "no answer",

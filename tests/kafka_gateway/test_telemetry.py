@@ -6,7 +6,15 @@ import cramjam
 import pytest
 
 from kafka_gateway.client import Client
-from kafka_gateway.telemetry import EXPIRY_MS, Asker, PushedMetrics, Subscribed, Subscription, Telemetry
+from kafka_gateway.telemetry import (
+    EXPIRY_MS,
+    LONGEST_MATCHED,
+    Asker,
+    PushedMetrics,
+    Subscribed,
+    Subscription,
+    Telemetry,
+)
 from storage_tiers.errors import InvalidRecord
 
 ONE, TWO, THREE = (bytes(15) + bytes([number]) for number in (11, 12, 13))
@@ -95,6 +103,12 @@ def test_a_subscription_may_name_what_the_connection_knows(world: World, what: s
     world.client.software_name, world.client.software_version = "librdkafka", "1.2"
     world.subscriptions = [Subscription(["a."], 500, [(what, pattern)])]
     assert bool(world.subscribed().metrics) is fits
+
+
+def test_a_very_long_text_fits_no_pattern(world: World) -> None:
+    world.subscriptions = [Subscription(["a."], 500, [("client_id", ".*")])]
+    assert world.subscribed(ONE, "x" * LONGEST_MATCHED).metrics == ("a.",)
+    assert world.subscribed(TWO, "x" * (LONGEST_MATCHED + 1)).metrics == ()
 
 
 def test_another_subscription_has_another_number(world: World) -> None:

@@ -219,6 +219,7 @@ def client_metrics(peer: Peer, version: int) -> None:
         ("match with two equals", "match", "client_id=a=b"),
         ("match of something unknown", "match", "colour=red"),
         ("match of no pattern", "match", "client_id=("),
+        ("match that may take for ever", "match", "client_id=(a+)+b"),
         ("an empty match", "match", ""),
         ("empty metrics", "metrics", ""),
         ("null", "metrics", None),
