@@ -30,6 +30,7 @@ CLASSES = {
     "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
     "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
     "kafka-leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
@@ -88,6 +89,8 @@ kafka-client-metrics --list
 kafka-console-producer --topic made --reader-property parse.key=true --reader-property key.separator=: <0:zero\\n0:again\\n1:one
 kafka-dump-log --deep-iteration --print-data-log --files {data}/made-2/00000000000000000000.log
 kafka-dump-log --deep-iteration --print-data-log --files {data}/made-0/00000000000000000000.log
+kafka-console-consumer --topic made --partition 2 --offset earliest --max-messages 2 \
+ --formatter-property print.key=true --formatter-property print.offset=true
 kafka-topics --create --topic measured
 kafka-producer-perf-test --topic measured --num-records 3000 --record-size 100 --throughput -1 --command-property acks=all \
  compression.type=lz4
