@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from kafka_gateway.error_counts import count_errors  # noqa: F401 - what is tested through the gateway
 from kafka_gateway.errors import ErrorCode
 from service.broker.leading import wait_for_store
 from service.broker.partition import Partition
@@ -34,7 +33,6 @@ SOCKETS = "kafka_server_socket_server_metrics_"
 SESSIONS = "kafka_server_fetchsessioncache_"
 PURGATORY = "kafka_server_delayedoperationpurgatory_purgatorysize"
 FIRST = '{topic="t",partition="0"}'
-NO_STORE_YET = {"internal.segment.bytes": "100000"}
 
 
 def partition(world: World, topic: str = "t", number: int = 0) -> Partition:

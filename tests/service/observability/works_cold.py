@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from storage_tiers.cold.chunk_cache import ChunkKey
+from storage_tiers.errors import StoreRefused
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, until
-from tests.service.observability.works import BATCH, PURGATORY, REQUESTS, TOPICS, cold, partition
+from tests.service.observability.works import PURGATORY, REQUESTS, TOPICS, cold, partition
 from tests.service.observability.world import ROSE, Is, Within, World, fetch_frame, work
 
 MIB = 1 << 20
@@ -172,8 +173,6 @@ async def the_bucket_refuses(world: World) -> AsyncIterator[None]:
     await world.node.seal("t")
     await until(lambda: world.inner.readiness.store == "ok")
     yield
-    from storage_tiers.errors import StoreRefused
-
     for place in range(1, 20):
         world.node.store.fail(place, "put", "segments/", error=StoreRefused("denied"))
     for number in range(5):
@@ -221,5 +220,4 @@ async def the_tier_works(world: World) -> AsyncIterator[None]:
     await world.create("t", configs=TIERED)
     await world.node.append("t", b"a")
     await world.node.seal("t")
-    assert BATCH
     yield
