@@ -265,7 +265,7 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         ANY,
         ANY,
         "the id of a topic that was made again is unknown; Kafka calls it inconsistent where a session remembers the name",
-        "fetch-a-topic-that-comes-and-goes: and the old one",
+        "fetch-a-topic-that-comes-and-goes: and the old one by its id",
     ),
     # --- damaged requests and names
     OnPurpose("*", "*error_code", "UNKNOWN_SERVER_ERROR", ANY, _PRECISE, "api-versions-names-that-are-none: *"),

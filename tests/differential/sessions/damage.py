@@ -10,8 +10,8 @@ from tests.differential.peer import Peer
 from tests.differential.sessions.common import UNKNOWN_ID
 
 _PARTITION: dict[str, Any] = {"partition_index": 0}
-#: Requests that change nothing, whatever byte of them is damaged (so not Metadata, which makes topics). None of these
-#: topics exists.
+#: Requests that change nothing, whatever byte of them is damaged (so not Metadata, which makes topics), and
+#: do not ask about everything that other sessions made (as ElectLeaders of null does). None of these topics exists.
 REQUESTS: dict[str, dict[str, Any]] = {
     "fetch": {"max_wait": 0, "topics": [{"topic": "no", "topic_id": UNKNOWN_ID, "partitions": [{"partition": 0}]}]},
     "list_offsets": {"replica_id": -1, "topics": [{"name": "no", "partitions": [{**_PARTITION, "timestamp": -1}]}]},
@@ -28,7 +28,6 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "describe_producers": {"topics": [{"name": "no", "partition_indexes": [0]}]},
     "describe_topic_partitions": {"topics": [{"name": "no"}], "cursor": None},
     "list_partition_reassignments": {"topics": [{"name": "no", "partition_indexes": [0]}]},
-    "elect_leaders": {"topic_partitions": [{"topic": "no", "partitions": [0]}]},
     "create_partitions": {"topics": [{"name": "no", "count": 2, "assignments": None}], "validate_only": True},
     "api_versions": {"client_software_name": "judge", "client_software_version": "1"},
 }

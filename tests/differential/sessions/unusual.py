@@ -59,7 +59,8 @@ def bytes_behind(peer: Peer, version: int) -> None:
     idempotent(peer)
     idempotent(peer)  # the first one's id may be 0, which is no id elsewhere
     for name, (_, low, high) in SERVED.items():
-        for at in sorted({low, high}):
+        lowest = 1 if name == "metadata" else low  # no topic means every topic in version 0
+        for at in sorted({lowest, high}):
             peer.raw(f"{name} v{at}", wire.framed(whole(name, at) + b"\0\0\0"), api=name, version=at)
 
 
