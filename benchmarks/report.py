@@ -129,10 +129,15 @@ def plot(rows: list[Row], path: Path) -> None:
     axes.axvline(1, color="black", linewidth=0.8)
     for place, times in zip(places, better, strict=True):
         axes.annotate(
-            f"{times:.1f}×", (max(times, 1), place), (5, 0), textcoords="offset points", va="center", fontsize=8
+            f"{times:.2g}×" if times >= 10 else f"{times:.2f}×",
+            (max(times, 1), place),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
         )
     axes.set_xscale("log", base=2)
-    axes.set_xlim(0.4, max(*better, *marks, 2) * 1.5)
+    axes.set_xlim(min(*better, 0.4) / 1.2, max(*better, *marks, 2) * 1.5)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
     axes.set_yticks(places, [_label(row, wanted) for row, wanted, _ in bars], fontsize=9)
     axes.invert_yaxis()
