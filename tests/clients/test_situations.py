@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import time
 from collections.abc import Mapping
 
@@ -10,6 +12,7 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 from storage_tiers.records.batch import headers
+from tests.clients import tools
 from tests.clients.disk import KEPT, evict, log, stored
 from tests.clients.readers import READERS, readers
 from tests.clients.samples import COUNT, Record, records
@@ -116,9 +119,40 @@ def test_no_topic_is_made_where_the_node_forbids_it(
         assert refused == [{"error": "TimeoutException"}]
         with pytest.raises(Refused, match="does not host this topic-partition"):
             javascript.ask(command="produce", codec="none", records=one, bootstrap=strict.kafka, topic="unasked")
-        errors: list[KafkaError | None] = []
+        errors: list[int | None] = []
         producer = Producer({"bootstrap.servers": strict.kafka, "topic.metadata.propagation.max.ms": 500})
-        producer.produce("unasked", b"x", on_delivery=lambda error, _: errors.append(error))
+        producer.produce("unasked", b"x", on_delivery=lambda error, _: errors.append(error and error.code()))
         assert producer.flush(30) == 0
-        assert [error.code() if error else None for error in errors] == [KafkaError._UNKNOWN_TOPIC]
+        # Its own error or the node's, by which of the two it looks at first.
+        assert len(errors) == 1
+        assert errors[0] in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART)
         assert AdminClient({"bootstrap.servers": strict.kafka}).list_topics(timeout=30).topics == {}
+
+
+# --- what is not served -----------------------------------------------------------------------------------------------
+async def test_who_wants_a_group_is_told_that_there_are_none(node: Node, java: Talker) -> None:
+    from aiokafka import AIOKafkaConsumer
+    from aiokafka.errors import IncompatibleBrokerVersion
+    from kafka import KafkaConsumer
+    from kafka.errors import IncompatibleBrokerVersion as IncompatibleBroker
+
+    create(node, "grouped", 1, {})
+    grouped = AIOKafkaConsumer("grouped", bootstrap_servers=node.kafka, group_id="g")
+    with pytest.raises(IncompatibleBrokerVersion):
+        await grouped.start()
+    await grouped.stop()
+    consumer = KafkaConsumer("grouped", bootstrap_servers=node.kafka, group_id="g", consumer_timeout_ms=5000)
+    with pytest.raises(IncompatibleBroker, match="FindCoordinator"):
+        next(consumer)
+    consumer.close(autocommit=False)
+    words = ["--bootstrap-server", node.kafka, "--topic", "grouped"]
+    answer = java.ask(command="tool", tool=tools.CLASSES["kafka-console-consumer"], arguments=words)
+    assert "The node does not support FIND_COORDINATOR" in answer["printed"]
+
+
+def test_librdkafka_takes_a_node_without_groups_for_one_without_lz4(node: Node) -> None:
+    command = ["kcat", "-b", node.kafka, "-L", "-d", "feature"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
+    disabled = set(re.findall(r"Disabling feature (\w+)", told))
+    assert "LZ4" in disabled
+    assert disabled.isdisjoint({"MsgVer2", "ZSTD", "IdempotentProducer", "OffsetTime"})

@@ -169,7 +169,9 @@ DIFFERENCES = (
     Difference(r"^  min\.insync\.replicas=1 .*\{DYNAMIC_DEFAULT_BROKER_CONFIG:min[^ ]*\}\n", "", _REPLICAS),
     Difference(r"CONTROLLER://", "PLAINTEXT://", "one listener serves clients and controller alike"),
     Difference(
-        r"(metadata\.version\tSupportedMinVersion: )\S+", r"\g<1>4.2-IV1", "there are no older forms of metadata"
+        r"(metadata\.version\tSupportedMinVersion: )\S+",
+        r"\g<1>4.2-IV1",
+        "there are no older forms of the metadata to go back to",
     ),
     Difference(r"(SupportedMaxVersion: )[12](\tFinalizedVersionLevel: )[012]", r"\g<1>0\g<2>0", _FEATURES),
     Difference(r"(?<=only supports versions 0-)1", "0", _FEATURES),
@@ -180,8 +182,8 @@ DIFFERENCES = (
 )
 #: What ours says more, and Kafka's never.
 OURS = (
-    (r"^  tidelog\..*\n", "configs of tidelog's own"),
-    (r" \(it is NAME=REGEX, .*\)", "what a pattern has to look like"),
+    (r"^  tidelog\..*\n", "ours shows tidelog's own configs as well"),
+    (r" \(it is NAME=REGEX, .*\)", "ours adds what a pattern of client metrics has to look like"),
 )
 
 

@@ -1,0 +1,32 @@
+"""The parts of docs/clients.md that are made from tables: `python -m tests.clients.page` writes them anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.clients import tools
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "clients.md"
+
+
+def tool_names() -> str:
+    return ", ".join(sorted(tools.CLASSES)) + "."
+
+
+def differences() -> str:
+    """Each reason once."""
+    whys = list(dict.fromkeys([each.why for each in tools.DIFFERENCES] + [why for _, why in tools.OURS]))
+    return "\n".join(f"- {why}" for why in whys)
+
+
+def filled(page: str) -> str:
+    """The page with its made parts made anew."""
+    for name, text in (("tools", tool_names()), ("differences", differences())):
+        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        head, _, rest = page.partition(begin)
+        page = f"{head}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text()))
