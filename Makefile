@@ -84,11 +84,12 @@ differential: test-tools  ## every served API beside Apache Kafka 4.2.1, field b
 faults: test-tools  ## all kill, power-loss and request-death runs
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m faults
 
-docs: test-tools  ## what is made from tables: pages of configs, compatibility and metrics, the Grafana dashboard
+docs: test-tools  ## what is made from tables: pages of configs, compatibility, clients and metrics, the Grafana dashboard
 	@$(BIN)/python -m service.configs.page
 	@$(BIN)/python -m service.observability.page
 	@$(BIN)/python -m scripts.grafana_dashboard
 	@$(BIN)/python -m tests.differential.page
+	@$(BIN)/python -m tests.clients.page
 
 proto: install  ## generate code from the .proto files
 	@$(BIN)/python -m grpc_api.proto.generate
