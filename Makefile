@@ -79,7 +79,7 @@ test: test-tools  ## every test, in under 15 minutes on two cores
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not faults and not differential"
 
 differential: test-tools  ## every served API beside Apache Kafka 4.2.1, field by field (ARGS=--write-counts)
-	@$(BIN)/pytest -q tests/differential -m differential $(ARGS)
+	@$(BIN)/pytest -q tests/differential tests/clients/test_tools.py -m differential $(ARGS)
 
 faults: test-tools  ## all kill, power-loss and request-death runs
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m faults

@@ -99,7 +99,7 @@ kafka-get-offsets --topic made --time earliest
 kafka-get-offsets --topic made --time latest
 kafka-get-offsets --topic made --time -1
 kafka-get-offsets --topic made --time -2
-kafka-get-offsets --topic made --time max-timestamp
+kafka-get-offsets --topic-partitions made:0,made:1 --time max-timestamp
 kafka-get-offsets --topic made --time earliest-local
 kafka-get-offsets --topic made --time latest-tiered
 kafka-get-offsets --topic made --time earliest-pending-upload
