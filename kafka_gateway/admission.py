@@ -31,14 +31,14 @@ class Admission:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._of_address: Counter[str] = Counter()
-        self._inside = 0
+        self.inside = 0
         self._window_began = -WINDOW_S
         self._window_count = 0
 
     @property
     def is_full(self) -> bool:
         """Nobody may come in before one leaves."""
-        return self._inside >= self.limits.total
+        return self.inside >= self.limits.total
 
     def wait_s(self, now: float) -> float:
         """Seconds until the next one may come in as far as the rate goes; 0 for at once."""
@@ -56,11 +56,11 @@ class Admission:
                 del self._of_address[address]
             return False
         self._of_address[address] += 1
-        self._inside += 1
+        self.inside += 1
         return True
 
     def leave(self, address: str) -> None:
-        self._inside -= 1
+        self.inside -= 1
         self._of_address[address] -= 1
         if not self._of_address[address]:
             del self._of_address[address]

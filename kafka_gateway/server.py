@@ -24,7 +24,8 @@ from typing import Any
 
 from grpc_api.contract.node import NodeCore
 from kafka_gateway import server_events
-from kafka_gateway.admission import Admission, ConnectionLimits
+from kafka_gateway.acceptor import Acceptor
+from kafka_gateway.admission import ConnectionLimits
 from kafka_gateway.connection import PRODUCE, Apis, Connection, InvalidFrame, Meter, Piece, Slot, release
 from kafka_gateway.fetch_sessions import FetchSessionCache
 from kafka_gateway.gateway_settings import GatewaySettings, listen
@@ -49,8 +50,6 @@ SWEEP_S = 10.0
 SECONDS = time.perf_counter
 #: Connections that the loop watches itself.
 WATCHED_BY_LOOP = 8
-#: Connections accepted in one turn.
-ACCEPTS_A_TURN = 64
 
 _IN, _OUT = int(select.EPOLLIN), int(select.EPOLLOUT)
 _GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
@@ -82,14 +81,12 @@ class GatewayServer:
         self._scratch = bytearray(RECEIVE_BUFFER)
         self._epoll = select.epoll()
         self._sessions: dict[int, Session] = {}
-        self._admission = Admission(settings.connections)
+        self._acceptor = Acceptor(self._epoll, settings.connections, self._welcome)
         self._sender = Sender(self._loop)
         self._watched_by_loop = 0
         self._dirty: list[Session] = []
         self._flush_scheduled = False
         self._held_bytes = 0
-        self._listener: socket.socket | None = None
-        self._accepting = False
         self._stopping = False
         self._sweeper: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -101,11 +98,7 @@ class GatewayServer:
 
     # --- life ---------------------------------------------------------------------------------------------------------
     def start(self, listener: socket.socket) -> None:
-        self._listener = listener
-        self._listener.setblocking(False)
-        self.port = self._listener.getsockname()[1]
-        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
-        self._accepting = True
+        self.port = self._acceptor.start(listener)
         self._loop.add_reader(self._epoll.fileno(), self._turn)
         self._schedule_sweep()
 
@@ -114,10 +107,7 @@ class GatewayServer:
         if self._stopping:
             return
         self._stopping = True
-        if self._listener is not None:
-            self._epoll.unregister(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
+        self._acceptor.stop()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for session in list(self._sessions.values()):
@@ -137,8 +127,7 @@ class GatewayServer:
 
     def limit_connections(self, limits: ConnectionLimits) -> None:
         """Binds whoever connects from now on."""
-        self._admission.limits = limits
-        self._resume_accepting()
+        self._acceptor.limit(limits)
 
     @property
     def connections(self) -> int:
@@ -170,7 +159,7 @@ class GatewayServer:
         for fd, events in self._epoll.poll(0, EVENTS_A_TURN):
             session = sessions.get(fd)
             if session is None:
-                self._accept()
+                self._acceptor.accept(self._now)
                 continue
             if events & _OUT:
                 self._watch(session, session.events & ~_OUT)
@@ -187,53 +176,16 @@ class GatewayServer:
         # One look at the clock less: its answers are written as soon as they are made.
         self.counters.busy_s += self._flush(began) - began
 
-    def _accept(self) -> None:
-        if self._listener is None:
-            return
-        for _ in range(ACCEPTS_A_TURN):
-            wait_s = self._admission.wait_s(self._now)
-            if self._admission.is_full or wait_s:
-                bound = "max.connection.creation.rate" if wait_s else "max.connections"
-                server_events.held_back(bound, self.connections)
-                self._pause_accepting(wait_s)
-                return
-            try:
-                sock, address = self._listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                server_events.not_accepted(error)
-                self._pause_accepting()
-                return
-            if not self._admission.enter(address[0]):
-                server_events.not_let_in(address, "max.connections.per.ip")
-                sock.close()
-                continue
-            sock.setblocking(False)
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            session = Session(sock, address, Connection(self._settings.limits, self._scratch), self._now)
-            self._sessions[session.fd] = session
-            if self._watched_by_loop < WATCHED_BY_LOOP:
-                self._watched_by_loop += 1
-                session.by_loop = True
-                self._loop.add_reader(session.fd, self._turn_of, session)
-            else:
-                self._epoll.register(session.fd, session.events)
-            self.counters.connections_accepted += 1
-
-    def _pause_accepting(self, wait_s: float = 0) -> None:
-        """For that long, or else until a connection closes, or the next sweep."""
-        if self._accepting and self._listener is not None:
-            self._accepting = False
-            self._epoll.modify(self._listener.fileno(), 0)
-            if wait_s:
-                self._loop.call_later(wait_s, self._resume_accepting)
-
-    def _resume_accepting(self) -> None:
-        if not self._accepting and self._listener is not None:
-            self._accepting = True
-            self._epoll.modify(self._listener.fileno(), select.EPOLLIN)
+    def _welcome(self, sock: socket.socket, address: tuple[str, int]) -> None:
+        session = Session(sock, address, Connection(self._settings.limits, self._scratch), self._now)
+        self._sessions[session.fd] = session
+        if self._watched_by_loop < WATCHED_BY_LOOP:
+            self._watched_by_loop += 1
+            session.by_loop = True
+            self._loop.add_reader(session.fd, self._turn_of, session)
+        else:
+            self._epoll.register(session.fd, session.events)
+        self.counters.connections_accepted += 1
 
     def _readable(self, session: Session, events: int) -> None:
         connection = session.connection
@@ -545,9 +497,8 @@ class GatewayServer:
             session.client.left()
         self._held_bytes -= session.held_bytes
         session.socket.close()
-        self._admission.leave(session.address[0])
         self.counters.connections_closed += 1
-        self._resume_accepting()
+        self._acceptor.leave(session.address[0])
 
     def _schedule_sweep(self) -> None:
         period = min(SWEEP_S, self._settings.connections_max_idle_ms / 4000)
@@ -561,5 +512,5 @@ class GatewayServer:
             if session.last_active < oldest and not session.connection.waiting:
                 self._close(session, "idle")
         self._reclaim(now - SWEEP_S)
-        self._resume_accepting()
+        self._acceptor.resume()
         self._schedule_sweep()
