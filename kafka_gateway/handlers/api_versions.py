@@ -24,6 +24,9 @@ from kafka_gateway.reply import Reply
 KEY = 18
 #: Advertised only where something receives what clients would push (KIP-714).
 TELEMETRY_KEYS = (71, 72)
+#: Advertised to librdkafka only: it takes a broker without FindCoordinator for one of before 0.8.2, and sends lz4 batches
+#: uncompressed without a word (rdkafka_feature.c).
+LIBRDKAFKA_KEYS = (10,)
 #: Kafka: ApiVersionsRequest.SOFTWARE_NAME_VERSION_PATTERN
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -61,10 +64,16 @@ class ApiVersionsHandler:
         keys: tuple[Any, ...] = tuple(
             messages.make("ApiVersion", api_key=key, min_version=low, max_version=high)
             for key, (low, high) in ranges.items()
-            if key not in TELEMETRY_KEYS or self._options.telemetry.enabled
+            if self._is_advertised(key)
         )
         features = _features(messages, self._core) if version >= 3 else {}
         return (messages.respond(correlation, error_code=code, api_keys=keys, **features),)
+
+    def _is_advertised(self, key: int) -> bool:
+        if key in TELEMETRY_KEYS:
+            return self._options.telemetry.enabled
+        client = self._options.asking.client
+        return key not in LIBRDKAFKA_KEYS or "rdkafka" in f"{client.software_name} {client.software_version}"
 
 
 def _features(messages: Messages, core: NodeCore) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def partition_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A partition of several segments, written by an idempotent producer, its node stopped."""
     with Node(tmp_path_factory.mktemp("dump")) as node:
         admin = AdminClient({"bootstrap.servers": node.kafka})
-        configs = {"internal.segment.bytes": "100000", "remote.storage.enable": "false", "index.interval.bytes": "4096"}
+        configs = {"internal.segment.bytes": "20000", "remote.storage.enable": "false", "index.interval.bytes": "4096"}
         admin.create_topics([NewTopic("dumped", 1, 1, config=configs)])["dumped"].result(30)
         producer = Producer(
             {

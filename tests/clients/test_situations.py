@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from storage_tiers.records.batch import headers
@@ -150,9 +150,15 @@ async def test_who_wants_a_group_is_told_that_there_are_none(node: Node, java: T
     assert "The node does not support FIND_COORDINATOR" in answer["printed"]
 
 
-def test_librdkafka_takes_a_node_without_groups_for_one_without_lz4(node: Node) -> None:
+def test_librdkafka_misses_no_feature_that_a_producer_needs(node: Node) -> None:
     command = ["kcat", "-b", node.kafka, "-L", "-d", "feature"]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
     disabled = set(re.findall(r"Disabling feature (\w+)", told))
-    assert "LZ4" in disabled
-    assert disabled.isdisjoint({"MsgVer2", "ZSTD", "IdempotentProducer", "OffsetTime"})
+    assert disabled.isdisjoint({"LZ4", "MsgVer2", "ZSTD", "IdempotentProducer", "OffsetTime"})
+
+
+def test_a_transactional_producer_is_told_at_once(node: Node) -> None:
+    producer = Producer({"bootstrap.servers": node.kafka, "transactional.id": "t"})
+    with pytest.raises(KafkaException, match="transactions are not served") as refused:
+        producer.init_transactions(60)
+    assert refused.value.args[0].fatal()

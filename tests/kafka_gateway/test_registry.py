@@ -48,7 +48,3 @@ def test_only_produce_is_advertised_below_what_is_served() -> None:
 def test_a_key_that_stands_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="api key 3 is both Metadata and Second"):
         by_key((*APIS, dataclasses.replace(by_key()[3], name="Second")))
-
-
-def test_group_coordination_is_not_advertised_before_it_exists() -> None:
-    assert 10 not in by_key()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafka_gateway.handlers.api_versions import TELEMETRY_KEYS
+from kafka_gateway.handlers.api_versions import LIBRDKAFKA_KEYS, TELEMETRY_KEYS
 from kafka_gateway.options import Options
 from kafka_gateway.registry import by_key
 from tests.kafka_gateway.asking import CORRELATION, Asker
@@ -111,8 +111,19 @@ async def test_api_versions_tells_the_table(asker: Asker, version: int) -> None:
     answer = await asker.ask("api_versions", version, **values)
     assert int(answer.error_code) == 0
     assert {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys} == {
-        key: (api.lowest, api.highest) for key, api in by_key().items() if key not in TELEMETRY_KEYS
+        key: (api.lowest, api.highest)
+        for key, api in by_key().items()
+        if key not in (*TELEMETRY_KEYS, *LIBRDKAFKA_KEYS)
     }
+
+
+@pytest.mark.parametrize("software", [("librdkafka", "2.0.2"), ("confluent-kafka-python", "2.16.1-rdkafka-2.16.0")])
+async def test_librdkafka_is_told_of_find_coordinator_since_it_tells_lz4_by_it(
+    asker: Asker, software: tuple[str, str]
+) -> None:
+    named = dict(zip(("client_software_name", "client_software_version"), software, strict=True))
+    answer = await asker.ask("api_versions", 4, **named)
+    assert set(LIBRDKAFKA_KEYS) <= {row.api_key for row in answer.api_keys}
 
 
 @pytest.mark.parametrize(

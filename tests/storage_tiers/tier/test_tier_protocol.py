@@ -54,7 +54,9 @@ JOB = ExtendJob(
 )
 PAGE = PageRef(PageKind.LIVE, "k", 0, 9, 1, 100, 7, 1, 2, 9, 90, 3)
 TOPIC = TopicState("c", "t", TOPIC_ID, State.DELETED, 3, 7, {"retention.ms": "-1"}, (TOPIC_ID,))
-COUNTERS = questions.Counters({"Extend": 2}, {}, {"get": 1}, {"get TierUnavailable": 1}, {"get": 1}, {"get": 0.5}, 1, 2, 3, 4, 5)
+COUNTERS = questions.Counters(
+    {"Extend": 2}, {}, {"get": 1}, {"get TierUnavailable": 1}, {"get": 1}, {"get": 0.5}, 1, 2, 3, 4, 5
+)
 QUESTIONS: list[questions.Question[Any]] = [
     questions.FetchChunk("k", 1, 2, (3, 4), urgent=False),
     questions.FetchObject("k", 1, 2),
