@@ -67,8 +67,8 @@ class KilledNode:
 
     def die(self, load: Load) -> None:
         """At a random moment of a round's work; sometimes once more while the next start recovers."""
+        goal = load.acknowledged + self.rng.randrange(1, 3 * A_ROUND)  # before there is more: never beyond all of it
         load.more(A_ROUND)
-        goal = load.acknowledged + self.rng.randrange(1, 3 * A_ROUND)
         until(lambda: load.failures or load.acknowledged >= goal, f"{goal} records are acknowledged")
         assert not load.failures, load.failures
         if self.rng.random() < 0.3:
