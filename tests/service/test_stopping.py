@@ -1,0 +1,53 @@
+"""From SIGTERM to the end: unready at once, what is owed is still sent, exit code 0."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import struct
+from pathlib import Path
+
+from tests.faults.clients import until
+from tests.support.node import Node
+
+#: ApiVersions, version 0, without a client id, with its size in front.
+REQUEST = struct.pack(">ihhih", 10, 18, 0, 7, -1)
+#: More than the buffers of two sockets hold, of requests or of answers.
+REQUESTS = 1_000_000
+#: So often in a row nothing could be sent: the node takes no more before its answers are read.
+IN_A_ROW = 10
+
+
+def test_it_is_unready_while_it_finishes_what_it_owes(tmp_path: Path) -> None:
+    with Node(tmp_path) as node, socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = node.kafka.split(":")
+        slow.connect((host, int(port)))
+        slow.setblocking(False)
+        unsent = memoryview(REQUEST * REQUESTS)
+        refused = 0
+
+        def owes_more_than_it_can_send() -> bool:
+            nonlocal unsent, refused
+            try:
+                unsent = unsent[slow.send(unsent) :]
+                refused = 0
+            except BlockingIOError:
+                refused += 1
+            return refused == IN_A_ROW
+
+        until(owes_more_than_it_can_send, "the node takes no more requests")
+        node.signal(signal.SIGTERM)
+        until(lambda: node.readyz() == 503, "the node says that it stops")
+        status, body = node.get("/readyz")
+        assert (status, json.loads(body)["stopping"]) == (503, True)
+        assert node.get("/healthz")[0] == 200
+        slow.setblocking(True)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):  # it closes once all is sent, with requests it has not read
+            while data := slow.recv(1 << 20):
+                received += len(data)
+        assert received > 0
+        assert node.wait() == 0
