@@ -31,6 +31,7 @@ from kafka_gateway.fetch_sessions import FetchSessionCache
 from kafka_gateway.gateway_settings import GatewaySettings, listen
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
 from kafka_gateway.handlers.fetch import FetchHandler
+from kafka_gateway.held_memory import HeldMemory
 from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.registry import APIS, Api, by_key
 from kafka_gateway.reply import Handler, Hangup, Later, Reply
@@ -86,7 +87,7 @@ class GatewayServer:
         self._watched_by_loop = 0
         self._dirty: list[Session] = []
         self._flush_scheduled = False
-        self._held_bytes = 0
+        self._held = HeldMemory(self._sessions, settings.receiving_bytes)
         self._stopping = False
         self._sweeper: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -132,6 +133,10 @@ class GatewayServer:
     @property
     def connections(self) -> int:
         return len(self._sessions)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._held.held_bytes
 
     def held_answers(self, api_key: int) -> int:
         """Requests of that API which wait for something else than their handler."""
@@ -271,22 +276,9 @@ class GatewayServer:
         raise Hangup(f"api key {api_key} version {version} is not served")
 
     def _hold(self, session: Session) -> None:
-        """Counts the memory of what has been received and not taken."""
-        self._held_bytes += session.connection.held_bytes - session.held_bytes
-        session.held_bytes = session.connection.held_bytes
-        if self._held_bytes > self._settings.receiving_bytes:
-            self._reclaim(self._now)
-        if self._held_bytes > self._settings.receiving_bytes:
-            server_events.no_memory(session, self._held_bytes, self._settings.receiving_bytes)
+        if not self._held.fits(session, self._now):
+            server_events.no_memory(session, self._held.held_bytes, self._held.limit_bytes)
             self._end(session, "no memory for its request")
-
-    def _reclaim(self, active_before: float) -> None:
-        """Takes the buffers of connections that have nothing in them."""
-        for session in self._sessions.values():
-            if session.held_bytes and not session.connection.has_rest and session.last_active <= active_before:
-                session.connection.discard()
-                self._held_bytes -= session.held_bytes
-                session.held_bytes = 0
 
     def _take_reply(self, session: Session, api_key: int, reply: Reply) -> None:
         connection = session.connection
@@ -495,7 +487,7 @@ class GatewayServer:
         session.connection.abandon()
         if session.client.left is not None:
             session.client.left()
-        self._held_bytes -= session.held_bytes
+        self._held.forget(session)
         session.socket.close()
         self.counters.connections_closed += 1
         self._acceptor.leave(session.address[0])
@@ -511,6 +503,6 @@ class GatewayServer:
         for session in list(self._sessions.values()):
             if session.last_active < oldest and not session.connection.waiting:
                 self._close(session, "idle")
-        self._reclaim(now - SWEEP_S)
+        self._held.reclaim(now - SWEEP_S)
         self._acceptor.resume()
         self._schedule_sweep()

@@ -162,7 +162,7 @@ async def test_a_large_batch_goes_in_and_out(tmp_path: Path, size: int) -> None:
         body = await client.receive()
         assert body is not None
         assert len(response("fetch", 11, body).responses[0].partitions[0].records) == 2 * len(batch)
-        assert server._held_bytes == 0
+        assert server.held_bytes == 0
 
 
 async def test_thousands_of_requests_in_one_segment_are_taken_in_shares(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ async def test_a_client_that_does_not_read_stops_being_served(tmp_path: Path) ->
 async def test_requests_that_are_not_whole_have_a_bound_together(tmp_path: Path) -> None:
     async with serving(tmp_path, receiving_bytes=3 << 20) as (_, server), connected(server) as quiet:
         quiet.send(produce(1, batch=record_batch(bytes(2 << 20)))[: 3 << 19])
-        await until(lambda: server._held_bytes > 0)
+        await until(lambda: server.held_bytes > 0)
         async with connected(server) as greedy:
             greedy.send(produce(2, batch=record_batch(bytes(9 << 20)))[: 4 << 20])
             assert await greedy.receive() is None
@@ -307,7 +307,7 @@ async def test_the_buffer_of_a_quiet_client_is_taken_back(tmp_path: Path, monkey
             client.send(produce(1, batch=batch)[half])
             await until(lambda: server.counters.received_bytes > received)  # noqa: B023
         assert await client.correlation() == 1
-        await until(lambda: server._held_bytes == 0)
+        await until(lambda: server.held_bytes == 0)
         client.send(produce(2, batch=batch))
         assert await client.correlation() == 2
 
