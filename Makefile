@@ -76,7 +76,7 @@ check: install  ## ruff, mypy --strict, import-linter
 	@$(BIN)/lint-imports --no-cache
 
 test: test-tools  ## every test, in under 15 minutes on two cores
-	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not faults and not differential"
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not faults and not differential and not terraform"
 
 differential: test-tools  ## every served API beside Apache Kafka 4.2.1, field by field (ARGS=--write-counts)
 	@$(BIN)/pytest -q tests/differential tests/clients/test_tools.py -m differential $(ARGS)
