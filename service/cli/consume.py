@@ -6,6 +6,7 @@ for when following, and an error when an end was asked for.
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -71,6 +72,7 @@ def consume(
     follower = Follower(bootstrap, topic, show, max_messages, exit_at_end)
     try:
         follower.assign(partition, position)
+        signal.signal(signal.SIGINT, lambda *_: follower.stop())
         follower.run()
     except KafkaException as error:
         raise as_command_error(bootstrap, error, f"cannot read {topic}") from None
@@ -97,6 +99,7 @@ class Follower:
         self._topic = topic
         self._show = show
         self._left = max_messages
+        self._stopped = False
         self._exit_at_end = exit_at_end
         self._open_partitions: set[int] = set()
         self._lost = False
@@ -137,11 +140,15 @@ class Follower:
             if self._lost and not batch:
                 self._on_lost()
 
+    def stop(self) -> None:
+        """Ends `run` after at most POLL_S. For a signal's handler: an exception, raised anywhere, could be lost."""
+        self._stopped = True
+
     def close(self) -> None:
         self._consumer.close()
 
     def _done(self) -> bool:
-        return self._left == 0 or (self._exit_at_end and not self._open_partitions)
+        return self._stopped or self._left == 0 or (self._exit_at_end and not self._open_partitions)
 
     def _take(self, message: Message) -> None:
         error = message.error()
