@@ -43,11 +43,20 @@ def test_every_tool_is_asked() -> None:
     assert asked == set(tools.CLASSES)
 
 
+#: At Apache Kafka itself.
+ATTEMPTS = 3
+
+
 @pytest.mark.differential
 def test_apache_kafka_still_prints_it(java: Talker, tmp_path: Path) -> None:
-    with ApacheKafka(tmp_path / "kafka") as kafka:
-        printed = tools.text(tools.run(java, kafka.address, kafka.data_dir, tmp_path))
-    assert printed.split("$ ") == tools.APACHE_KAFKA.read_text().split("$ ")
+    """Of some attempts, one is enough: Kafka answers an alteration before it acts, and for a moment shows half of it."""
+    wanted = tools.APACHE_KAFKA.read_text()
+    for attempt in range(ATTEMPTS):
+        with ApacheKafka(tmp_path / f"kafka-{attempt}") as kafka:
+            printed = tools.text(tools.run(java, kafka.address, kafka.data_dir, tmp_path))
+        if printed == wanted:
+            return
+    assert printed.split("$ ") == wanted.split("$ ")
 
 
 def test_kafkas_test_of_clients_and_brokers_passes(plain: Node, java: Talker) -> None:
