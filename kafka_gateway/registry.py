@@ -2,7 +2,8 @@
 
 Advertised ranges equal Apache Kafka 4.2.1's for the same APIs (a test holds the recorded table). A version outside what
 is served, and a key that is not here, ends the connection, as Kafka does; Produce 0 to 2 are advertised and not served,
-because librdkafka stops compressing where they are not advertised (KAFKA-18659).
+because librdkafka stops compressing where they are not advertised (KAFKA-18659). Some rows are advertised to some only
+(`api_versions.py`): client telemetry where it is received, FindCoordinator to librdkafka.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """FindCoordinator, key 10, versions 0 to 6: there is no coordinator, since neither groups nor transactions are served.
 
 Advertised to librdkafka only (`api_versions.py`). Whoever asks for a group's is told to ask later (it may hold a group's
-name and assign partitions by itself); a transactional id is refused as one that
-nobody may use: it is the one answer upon which librdkafka does not ask again until its time is out.
+name and assign partitions by itself). A transactional id is refused as one that nobody may use: upon other answers that were
+tried librdkafka asks again until its time is out.
 """
 
 from __future__ import annotations

@@ -143,6 +143,7 @@ class Follower:
     def stop(self) -> None:
         """Ends `run` after at most POLL_S. For a signal's handler: an exception, raised anywhere, could be lost."""
         self._stopped = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends a write that blocks
 
     def close(self) -> None:
         self._consumer.close()
