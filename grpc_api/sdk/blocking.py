@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeVar
 
+import grpc.aio
+
 from grpc_api.contract.cold import ColdManifest, ColdRange
 from grpc_api.contract.log import SealedPartition
 from grpc_api.contract.topics import ConfigEntry, TopicDescription
@@ -51,6 +53,9 @@ class _Loop:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        # Held for good: else the poller ends with the last channel, in whichever thread that goes, and closes its socket under
+        # this loop, which then complains of a bad file descriptor. First of all on the loop, since it is bound to that.
+        self.loop.call_soon(grpc.aio.init_grpc_aio)
         self._thread = threading.Thread(target=self.loop.run_forever, name="tidelog-client", daemon=True)
         self._thread.start()
 

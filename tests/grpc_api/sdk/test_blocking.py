@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -152,6 +154,22 @@ def test_clients_come_and_go_in_one_thread(address: str) -> None:
         with BlockingClient.connect(address) as client:
             assert client.topics() == []
     assert [thread.name for thread in threading.enumerate()].count("tidelog-client") == 1
+
+
+def test_a_program_whose_last_client_has_gone_says_nothing(address: str) -> None:
+    """In a process of its own: here the node's channels and server keep gRPC's poller."""
+    program = (
+        "import sys\n"
+        "from grpc_api.sdk.blocking import BlockingClient\n"
+        "for _ in range(30):\n"
+        "    with BlockingClient.connect(sys.argv[1]) as client:\n"
+        "        client.topics()\n"
+        "    del client\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, address], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_no_node_is_said_in_time() -> None:
