@@ -89,11 +89,13 @@ def _from_file(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidConfig(f"cannot read {path}: {error.strerror}") from None
     except tomllib.TOMLDecodeError as error:
         raise InvalidConfig(f"{path} is not TOML: {error}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidConfig(f"{path} is not TOML, which is UTF-8: byte {error.start} is not") from None
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import typer
 from service.cli.errors import CommandError, report
 from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,
+    HIGHEST_OFFSET,
     REQUEST_TIMEOUT_S,
     Bootstrap,
     as_command_error,
@@ -185,7 +186,8 @@ def _parse_start(text: str) -> Start:
     if text == "end":
         return lambda consumer, partitions: _at(partitions, -1)
     if text.isdecimal():
-        return lambda consumer, partitions: _at(partitions, int(text))
+        offset = _within_64_bits(int(text))
+        return lambda consumer, partitions: _at(partitions, offset)
     unix_ms = _parse_time(text)
     return lambda consumer, partitions: consumer.offsets_for_times(_at(partitions, unix_ms), timeout=REQUEST_TIMEOUT_S)
 
@@ -198,7 +200,7 @@ def _at(partitions: list[TopicPartition], offset: int) -> list[TopicPartition]:
 
 def _parse_time(text: str) -> int:
     if text.startswith("@") and text[1:].isdecimal():
-        return int(text[1:])
+        return _within_64_bits(int(text[1:]))
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
@@ -208,7 +210,13 @@ def _parse_time(text: str) -> int:
         ) from None
     if parsed.tzinfo is None:
         parsed = parsed.replace(tzinfo=UTC)
-    return round(parsed.timestamp() * 1000)
+    return max(0, round(parsed.timestamp() * 1000))  # below it lie the numbers that mean the beginning and the end
+
+
+def _within_64_bits(number: int) -> int:
+    if number > HIGHEST_OFFSET:
+        raise typer.BadParameter(f"{number} is beyond {HIGHEST_OFFSET}, the highest there can be", param_hint="--from")
+    return number
 
 
 # --- printing ----------------------------------------------------------------------------------------------------------

@@ -23,6 +23,10 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
+#: What librdkafka takes into a request; beyond them it raises instead of asking the node.
+MOST_PARTITIONS = 100_000
+HIGHEST_PARTITION = 2**31 - 1
+HIGHEST_OFFSET = 2**63 - 1
 #: People watch: a node that comes back is found within this time.
 RECONNECT_BACKOFF_MS = 1000
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"

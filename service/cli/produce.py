@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from service.cli.errors import CommandError
-from service.cli.kafka import DEFAULT_BOOTSTRAP, Bootstrap, client_config, explain, pairs, require_reachable
+from service.cli.kafka import (
+    DEFAULT_BOOTSTRAP,
+    HIGHEST_PARTITION,
+    Bootstrap,
+    client_config,
+    explain,
+    pairs,
+    require_reachable,
+)
 from service.cli.output import AsJson, counted, print_json
 
 if TYPE_CHECKING:
@@ -73,7 +81,9 @@ def produce(
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-k", help="What parts a line's key from its value.")
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Instead of one by key.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, max=HIGHEST_PARTITION, help="Instead of one by key.")
+    ] = None,
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="On every record; repeatable.")
     ] = None,

@@ -16,7 +16,7 @@ from storage_tiers.cold.manifest import Entry, Root
 from storage_tiers.cold.manifest_json import decode
 
 #: Documents that are no manifests.
-PLAIN_DOCUMENTS = ("cluster.json", "topic.json")
+PLAIN_DOCUMENTS = ("cluster.json", "topic.json", "endpoints.json")
 
 
 def dump_sidecar(path: Path, *, deep: bool) -> Iterator[Line]:

@@ -35,7 +35,7 @@ SCRAPE_TIMEOUT_S = 10.0
 LONGEST_SCRAPE = 64 << 20
 #: Nodes that are asked at once.
 SCRAPES_AT_ONCE = 16
-SHORTEST_INTERVAL_S = 0.2
+SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.2, 86_400.0
 #: Width of a screen that no terminal shows.
 WIDTH = 150
 
@@ -56,8 +56,8 @@ def top(
     """What nodes do now: throughput, requests, tiers, topics. Ends with Ctrl-C; --json prints a line a node and look."""
     from storage_tiers.clock import SystemClock
 
-    if interval < SHORTEST_INTERVAL_S:
-        raise typer.BadParameter(f"at least {SHORTEST_INTERVAL_S} s", param_hint="--interval")
+    if not SHORTEST_INTERVAL_S <= interval <= LONGEST_INTERVAL_S:
+        raise typer.BadParameter(f"from {SHORTEST_INTERVAL_S} s to {LONGEST_INTERVAL_S} s", param_hint="--interval")
     find = None if http else partial(listeners, bootstrap)
     named = [address.removeprefix("http://").rstrip("/").removesuffix("/metrics") for address in http or ()]
     nodes = Nodes(named or listeners(bootstrap), SystemClock(), find=find)

@@ -11,6 +11,7 @@ import typer
 from service.cli.errors import CommandError, Unreachable
 from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,
+    MOST_PARTITIONS,
     REQUEST_TIMEOUT_S,
     Bootstrap,
     connect_admin,
@@ -34,13 +35,21 @@ Configs = Annotated[
 GRPC_LISTENER = "tidelog.grpc.listener"
 #: What a call may take on top of the time that the node was told to wait.
 GRPC_MARGIN_S = 10.0
+#: A week; gRPC's deadlines end somewhere too.
+LONGEST_SEAL_S = 604_800
+#: The protocol has 16 bits for it.
+MOST_REPLICAS = 2**15 - 1
 
 
 @topic.command()
 def create(
     name: Name,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", help="-1: the node's num.partitions.")] = -1,
-    replication_factor: Annotated[int, typer.Option("--replication-factor", "-r", help="-1: the node's default.")] = -1,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", max=MOST_PARTITIONS, help="-1: the node's num.partitions.")
+    ] = -1,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", "-r", max=MOST_REPLICAS, help="-1: the node's default.")
+    ] = -1,
     config: Configs = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no error.")] = False,
     as_json: AsJson = False,
@@ -126,7 +135,9 @@ def alter(
     delete_config: Annotated[
         list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Back to the default; repeatable.")
     ] = None,
-    partitions: Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="The new, larger count.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, max=MOST_PARTITIONS, help="The new, larger count.")
+    ] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -182,7 +193,7 @@ def delete(
 def seal(
     name: Name,
     wait: Annotated[bool, typer.Option("--wait", help="Return once all records so far are in the bucket.")] = False,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait at most.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0, max=LONGEST_SEAL_S, help="Seconds to wait at most.")] = 60.0,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

@@ -167,6 +167,7 @@ def test_consume_begins_where_it_is_told(node: Node, topic: str) -> None:
     assert at(node, "consume", topic, "--from", "end", "-e").out == ""
     assert at(node, "consume", topic, "--from", f"@{times[0]}", "-n", "1").out == "0\n"
     assert at(node, "consume", topic, "--from", "2001-01-01", "-n", "2").out.split() == ["0", "1"]
+    assert at(node, "consume", topic, "--from", "1969-12-31T23:59:59.999Z", "-n", "2").out.split() == ["0", "1"]
     assert at(node, "consume", topic, "--from", "2099-01-01T00:00:00Z", "-e").out == ""
 
 
@@ -270,6 +271,13 @@ def test_sealing_a_topic_that_is_not_there_is_said(node: Node) -> None:
 
     assert ran.code == 1
     assert "never-was" in ran.err
+
+
+def test_nothing_in_a_data_directory_is_called_damaged(node: Node, topic: str) -> None:
+    ran = tidelog("log", "dump", node.data_dir)
+
+    assert ran.code == 0
+    assert node.kafka in ran.out
 
 
 def test_dump_reads_a_running_nodes_directory(node: Node, topic: str) -> None:
