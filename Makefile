@@ -55,7 +55,7 @@ demo: install  ## real flights through the node, the bucket, and PySpark (ARGS=-
 bench: test-tools  ## speed beside the floor (RIVAL=host:port: and that broker), in one interleaved run
 	@$(BIN)/python -m benchmarks.run $(if $(RIVAL),--rival $(RIVAL)) $(ARGS)
 
-bench-kafka: test-tools  ## every row beside Apache Kafka 4.2.1, which it fetches, starts and stops; about 30 minutes
+bench-kafka: test-tools  ## all but decoder and Spark beside Apache Kafka 4.2.1, which it fetches, starts and stops; about 15 minutes
 	@scripts/system-packages bench
 	@$(BIN)/python -m benchmarks.run --kafka --parts raw,starts,java,partitions,cold $(ARGS)
 
@@ -75,7 +75,7 @@ check: install  ## ruff, mypy --strict, import-linter
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-test: test-tools  ## every test, in under 15 minutes on two cores
+test: test-tools  ## every test but differential, terraform and all of faults; under 15 minutes on two cores
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not faults and not differential and not terraform"
 
 differential: test-tools  ## every served API beside Apache Kafka 4.2.1, field by field (ARGS=--write-counts)

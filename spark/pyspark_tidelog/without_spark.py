@@ -30,12 +30,14 @@ class Tables:
 
     def reader(self, split: int | None = None) -> pa.RecordBatchReader:
         """Batches of all splits, or of one of them (numbered as `splits` counts), in the order of partitions and offsets.
-        Memory stays that of one of Spark's tasks."""
+        Memory stays that of one of Spark's tasks. OptionError where there is no such split."""
         import pyarrow as pa
 
         from pyspark_tidelog.split_reader import read
 
         splits = [each for plan in self.plans for each in plan.splits]
+        if split is not None and not 0 <= split < len(splits):
+            raise OptionError(f"there is no split {split}: the plan has {len(splits)}, counted from 0")
         chosen = splits if split is None else [splits[split]]
         batches: Iterator[pa.RecordBatch] = chain.from_iterable(
             read(self._options, self.schema, each) for each in chosen

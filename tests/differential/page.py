@@ -18,7 +18,7 @@ Clients need not know that they talk to tidelog: what it answers is what Apache 
 checked, and where it is not so.
 
 ```sh
-make differential                       # four minutes on two cores; needs Java, and Maven once
+make differential                       # three minutes on two cores; needs Java, and Maven once
 make differential ARGS="-k list_offsets"
 ```
 

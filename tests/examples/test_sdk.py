@@ -54,6 +54,16 @@ def test_the_examples_do_what_they_say(node: Node) -> None:
     assert "10 records, 10 bytes of values" in cold
 
 
+@pytest.mark.parametrize("name", ["produce", "consume", "blocking", "topics", "cold"])
+def test_an_example_without_arguments_says_how_it_is_called(name: str) -> None:
+    program = ROOT / "examples" / "sdk" / f"{name}.py"
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"`{name}.py " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert f"`{name}.py`" in PAGE
+
+
 @pytest.mark.xdist_group("sdk-examples")
 def test_every_code_block_of_the_page_runs(node: Node) -> None:
     assert len(BLOCKS) >= 6

@@ -58,6 +58,13 @@ def test_batches_come_one_by_one(store: Path) -> None:
     assert reader.read_next_batch().num_rows < 3021
 
 
+@pytest.mark.parametrize("split", [2, -1])
+def test_a_split_that_is_not_there(store: Path, split: int) -> None:
+    found = pyspark_tidelog.tables(**options(store, "a"))
+    with pytest.raises(OptionError, match=f"no split {split}: the plan has 2, counted from 0"):
+        found.reader(split)
+
+
 def test_nothing_there_is_an_empty_table(tmp_path: Path, bucket: Bucket) -> None:
     bucket.publish("empty", 3)
     table = pyspark_tidelog.tables(**options(tmp_path / "store", "empty")).table()
