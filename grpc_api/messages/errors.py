@@ -164,6 +164,9 @@ _WITHOUT_DETAIL: Mapping[grpc.StatusCode, type[LogError]] = {
     _Code.UNIMPLEMENTED: log.UnsupportedVersion,
     _Code.INVALID_ARGUMENT: log.InvalidRequest,
 }
+#: What gRPC's Python says under INTERNAL or UNKNOWN when a channel breaks while a call uses it, instead of UNAVAILABLE. No
+#: node says it: its own defects have another sentence.
+_BROKEN_CHANNEL = ("Internal error from Core", "Stream removed")
 
 
 def error_of_call(failure: Any, address: str) -> LogError:
@@ -172,5 +175,6 @@ def error_of_call(failure: Any, address: str) -> LogError:
     detail = detail_in(failure.trailing_metadata())
     if detail is not None:
         return error_of(detail)
-    kind = _WITHOUT_DETAIL.get(failure.code(), LogError)
+    broken = failure.details() in _BROKEN_CHANNEL
+    kind = log.LeaderNotAvailable if broken else _WITHOUT_DETAIL.get(failure.code(), LogError)
     return kind(f"{address}: {failure.code().name}: {failure.details()}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from grpc.aio._call import StreamStreamCall
 
 from grpc_api.contract.log import Append
 from grpc_api.sdk.client import Client
@@ -73,6 +74,29 @@ async def test_a_lost_answer_is_asked_for_again_and_the_record_is_there_once(
         assert (await lost).offset == 1
         assert (await (await producer.send("t", b"after"))).offset == 2
     assert await values_of(client) == [b"first", b"lost", b"after"]
+
+
+async def test_a_write_that_meets_the_end_of_its_channel_is_written_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC calls it INTERNAL, in words of its own, when the batch of a write fails before the call's end is known."""
+    await client.create_topic("t")
+    original = StreamStreamCall.write
+    broken: list[Any] = []
+
+    async def write(call: Any, message: Any) -> None:
+        await original(call, message)
+        if message.HasField("produce") and not broken:
+            broken.append(call)
+            call._cython_call.set_internal_error("the batch failed")
+            await call._raise_for_status()
+
+    monkeypatch.setattr(StreamStreamCall, "write", write)
+    async with client.producer() as producer:
+        sent = [await future for future in await send_all(producer, 3)]
+    assert broken
+    assert sorted(each.offset for each in sent) == [0, 1, 2]
+    assert await values_of(client) == [b"0", b"1", b"2"]
 
 
 async def test_without_idempotence_a_lost_answer_may_mean_twice_but_never_none(
