@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+try:
+    import typer
+except ModuleNotFoundError as missing:  # the SDK and Spark's source are installed without what the command needs
+    raise SystemExit(f"tidelog: this command needs {missing.name}; in a clone: pip install '.[server]'") from None
 
 from service.cli.cold import cold
 from service.cli.configs import configs

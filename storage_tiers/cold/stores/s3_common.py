@@ -161,7 +161,7 @@ def error_code(error: BaseException | None) -> str:
 
 def explain(error: Exception, location: StoreLocation, action: str, *, conditional: bool = False) -> LogError:
     """What an error of the SDK or its transport means, as the error to raise instead."""
-    where = f"cannot {action} in {location.url}"
+    where = f"cannot {action.strip()} in {location.url}"  # a listing of everything has no prefix
     if isinstance(error, sdk.ClientError):
         return _explain_answer(error, where, location, conditional)
     if isinstance(error, _SETTINGS_ERRORS) or (isinstance(error, ValueError) and not isinstance(error, OSError)):

@@ -317,3 +317,8 @@ async def test_a_cancelled_upload_aborts_its_parts(
         await writing
     assert [upload async for upload in store.unfinished_uploads("")] == []
     await store.close()
+
+
+def test_a_listing_of_everything_is_explained_like_any_other() -> None:
+    said = str(s3_common.explain(ValueError("no credentials"), StoreLocation.parse("s3://logs/live"), "list "))
+    assert said.startswith("cannot list in s3://logs/live: no credentials.")
