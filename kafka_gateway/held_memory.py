@@ -15,13 +15,19 @@ class HeldMemory:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
 
-    def fits(self, session: Session, now: float) -> bool:
-        """Counts what that connection holds now; False if all together hold too much."""
+    def count(self, session: Session) -> None:
+        """Counts what that connection holds now."""
         self.held_bytes += session.connection.held_bytes - session.held_bytes
         session.held_bytes = session.connection.held_bytes
+
+    def crowding(self, asking: Session, now: float) -> Session | None:
+        """Who has to go, if all together hold too much: of those who hold most the one that was quiet longest, in seconds;
+        then the one that asks. Not simply that one: requests that never get whole would lock everybody else out."""
         if self.held_bytes > self.limit_bytes:
             self.reclaim(now)
-        return self.held_bytes <= self.limit_bytes
+        if self.held_bytes <= self.limit_bytes:
+            return None
+        return max(self._sessions.values(), key=lambda s: (s.held_bytes, int(now - s.last_active), s is asking))
 
     def forget(self, session: Session) -> None:
         """It has closed."""

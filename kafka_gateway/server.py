@@ -276,9 +276,12 @@ class GatewayServer:
         raise Hangup(f"api key {api_key} version {version} is not served")
 
     def _hold(self, session: Session) -> None:
-        if not self._held.fits(session, self._now):
-            server_events.no_memory(session, self._held.held_bytes, self._held.limit_bytes)
-            self._end(session, "no memory for its request")
+        self._held.count(session)
+        while (crowding := self._held.crowding(session, self._now)) is not None:
+            server_events.no_memory(crowding, self._held.held_bytes, self._held.limit_bytes)
+            self._end(crowding, "no memory for its request")
+            if not crowding.closed:
+                self._held.count(crowding)
 
     def _take_reply(self, session: Session, api_key: int, reply: Reply) -> None:
         connection = session.connection

@@ -298,6 +298,20 @@ async def test_requests_that_are_not_whole_have_a_bound_together(tmp_path: Path)
         assert server.connections == 1
 
 
+async def test_requests_that_never_get_whole_lock_nobody_out(tmp_path: Path) -> None:
+    begun = produce(1, batch=record_batch(bytes(2 << 20)))
+    async with serving(tmp_path, receiving_bytes=9 << 19) as (_, server), connected(server) as stalled:
+        stalled.send(begun[: 5 << 18])
+        await until(lambda: server.held_bytes > 0)
+        async with connected(server) as stalled_later:
+            stalled_later.send(begun[: 5 << 18])
+            await until(lambda: server.counters.received_bytes >= 2 * (5 << 18))
+            async with connected(server) as honest:
+                honest.send(produce(2, batch=record_batch(bytes(900_000))))
+                assert await honest.correlation() == 2
+                assert await stalled.receive() is None
+
+
 async def test_the_buffer_of_a_quiet_client_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafka_gateway.server.SWEEP_S", 0.02)
     batch = record_batch(bytes(200_000))
