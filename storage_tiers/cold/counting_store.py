@@ -18,6 +18,7 @@ from storage_tiers.cold.object_store import (
     ObjectBody,
     ObjectInfo,
     ObjectStore,
+    Sink,
     UnfinishedUpload,
 )
 from storage_tiers.errors import LogError
@@ -57,6 +58,15 @@ class CountingStore:
             body = await self._store.get(key, start, length)
         self.bytes_downloaded += len(body.data)
         return body
+
+    async def get_into(self, key: str, start: int, length: int, sink: Sink) -> None:
+        def counted(piece: bytes | memoryview) -> None:
+            self.bytes_downloaded += len(piece)
+            sink(piece)
+
+        self.calls["get"] += 1
+        with self._failing("get"):
+            await self._store.get_into(key, start, length, counted)
 
     async def head(self, key: str) -> ObjectInfo:
         self.calls["head"] += 1

@@ -1,10 +1,8 @@
 """Ranged GETs into files of the cache directory: bounded, repeated while that may help, verified before they are visible.
 
-Invariants: a file appears under its final name only after every byte of it was compared with its checksum, and never
-changes afterwards; of equal questions at one time only one reaches the store; a failure leaves no file and is remembered
-by nobody; memory in flight stays within the byte budget, urgent downloads first.
-
-The files need no fsync: the cache is emptied at every start.
+Invariants: a file appears under its final name only when it is whole (`chunk_file.py`); of equal questions at one time only
+one reaches the store; a failure leaves no file and is remembered by nobody; bytes in flight stay within the byte budget,
+urgent downloads first.
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ from typing import NamedTuple
 
 from storage_tiers.clock import Rng
 from storage_tiers.cold.byte_budget import ByteBudget, Ticket
+from storage_tiers.cold.chunk_file import ChunkFile
 from storage_tiers.cold.patient_reads import GetStore, PatientReads
 from storage_tiers.cold.tier_questions import Done, FetchChunk, FetchObject, Hurry, ReadyFile
 from storage_tiers.cold.tier_settings import CHUNK_BYTES, MAX_METADATA_OBJECT_BYTES, MIB, TierSettings
-from storage_tiers.errors import InvalidRequest, StorageError, TierCorrupt
-from storage_tiers.records.checksum import crc32c
+from storage_tiers.errors import InvalidRequest
 
 #: What names a download: object, position, length, checksums (None: unverified).
 Wanted = tuple[str, int, int, tuple[int, ...] | None]
@@ -85,53 +83,20 @@ class Downloads:
     async def _download(self, wanted: Wanted, ticket: Ticket) -> ReadyFile:
         key, position, length, crcs = wanted
         async with self.budget.hold(ticket):
-            data = await self._get(key, position, length)
-            if len(data) != length:
-                raise TierCorrupt(
-                    f"{key} ends at byte {position + len(data)}, before byte {position + length} that its manifest "
-                    "promises; run `tidelog fsck`"
-                )
-            if crcs is not None:
-                _verify(data, wanted)
             name = os.path.join(self._directory, self._rng.token(16).hex())
-            await asyncio.to_thread(_write_file, name, data)
+            file = ChunkFile(name, key, position, length, crcs)
+            try:
+                await self._get_into(key, position, length, file)
+                file.finish()
+            except BaseException:
+                file.discard()
+                raise
         return ReadyFile(name, length)
 
-    async def _get(self, key: str, position: int, length: int) -> bytes:
-        async def attempt() -> bytes:
+    async def _get_into(self, key: str, position: int, length: int, file: ChunkFile) -> None:
+        async def attempt() -> None:
             store = await self._store()
-            return (await store.get(key, position, length)).data
+            file.restart()
+            await store.get_into(key, position, length, file.write)
 
-        return await self._reads.until_answered(f"bytes of {key}", attempt)
-
-
-def _verify(data: bytes, wanted: Wanted) -> None:
-    key, position, _, crcs = wanted
-    view = memoryview(data)
-    for index, expected in enumerate(crcs or ()):
-        found = crc32c(view[index * MIB : (index + 1) * MIB])
-        if found != expected:
-            raise TierCorrupt(
-                f"{key}: the MiB at byte {position + index * MIB} has CRC-32C {found:08x}, its sidecar says "
-                f"{expected:08x}; its bytes were changed in the bucket. Run `tidelog fsck`"
-            )
-
-
-def _write_file(name: str, data: bytes) -> None:
-    """All of the file or nothing: written under a temporary name, then renamed."""
-    temporary = f"{name}.tmp"
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-        finally:
-            os.close(fd)
-        os.rename(temporary, name)
-    except OSError as error:
-        try:
-            os.unlink(temporary)
-        except OSError:
-            pass
-        raise StorageError(f"cannot write the cache file {name}: {error.strerror}; free some space") from error
+        await self._reads.until_answered(f"bytes of {key}", attempt)

@@ -10,7 +10,7 @@ partial object. Not promised: that a failed or timed-out write did not take effe
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,8 +19,14 @@ from storage_tiers.errors import StoreRefused
 #: Objects above this size are uploaded in parts of `PART_BYTES`.
 MULTIPART_THRESHOLD = 16 << 20
 PART_BYTES = 8 << 20
+#: The largest piece that `get_into` hands over. Larger blocks cost more to allocate than to copy.
+MAX_PIECE_BYTES = 256 << 10
 #: S3's own bound on a key, prefix included, in bytes of UTF-8.
 MAX_KEY_BYTES = 1024
+
+
+#: Takes the next bytes of an object. May be called in another thread than the reader's, never twice at a time.
+Sink = Callable[[bytes | memoryview], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,10 @@ class ObjectStore(Protocol):
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> ObjectBody:
         """Bytes [start, start + length), fewer if the object ends before."""
+
+    async def get_into(self, key: str, start: int, length: int, sink: Sink) -> None:
+        """The same bytes, at least one of them, handed to `sink` in order as they come, in pieces of at most MAX_PIECE_BYTES.
+        What `sink` raises ends the read; what it was given before a failure is not taken back."""
 
     async def head(self, key: str) -> ObjectInfo: ...
 

@@ -28,12 +28,13 @@ log = logging.getLogger("tidelog.tier")
 
 #: glibc's parameter (mallopt(3)): blocks from so many bytes on go back to the system when they are freed.
 _M_MMAP_THRESHOLD = -3
-_GIVEN_BACK_BYTES = 256 << 10
+_GIVEN_BACK_BYTES = 1 << 20
 
 
 def give_back_freed_blocks() -> bool:
-    """By itself glibc raises the bound to the largest block it has seen, and downloads of 4 MiB then leave more behind in
-    fragments than their budget is. False with another C library."""
+    """By itself glibc raises the bound to the largest block it has seen, and uploads then leave more behind in fragments than
+    their budget is. What is received comes in far smaller blocks (MAX_PIECE_BYTES), which are best used again: to map and
+    fault each in anew costs more than to receive into it. False with another C library."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and mallopt(_M_MMAP_THRESHOLD, _GIVEN_BACK_BYTES) == 1
 

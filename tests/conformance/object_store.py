@@ -6,6 +6,7 @@ A subclass gives the fixture `subject`. The suite knows what a server lacks from
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,14 @@ import pytest
 from crc32c import crc32c
 
 from storage_tiers.clock import SystemClock
-from storage_tiers.cold.object_store import MULTIPART_THRESHOLD, PART_BYTES, FileBody, ObjectInfo, ObjectStore
+from storage_tiers.cold.object_store import (
+    MAX_PIECE_BYTES,
+    MULTIPART_THRESHOLD,
+    PART_BYTES,
+    FileBody,
+    ObjectInfo,
+    ObjectStore,
+)
 from storage_tiers.errors import PreconditionFailed, StorageError, StoreRefused, TierCorrupt, TierObjectMissing
 from tests.support.blocking_adapter import BlockingAdapter
 
@@ -120,6 +128,29 @@ class ObjectStoreConformance:
             read = await store.get("object", start, length)
             assert (read.data, read.etag) == (b"", etag)
 
+    async def test_a_range_comes_in_pieces_in_order(self, store: ObjectStore) -> None:
+        content = random.Random(5).randbytes(3 * MAX_PIECE_BYTES)
+        await store.put("object", content)
+        for start, length in [(0, len(content)), (1, len(content)), (MAX_PIECE_BYTES - 1, 2), (len(content), 1)]:
+            pieces: list[bytes | memoryview] = []
+            await store.get_into("object", start, length, pieces.append)
+            assert b"".join(pieces) == content[start : start + length], (start, length)
+            assert all(0 < len(piece) <= MAX_PIECE_BYTES for piece in pieces)
+
+    async def test_a_sink_that_fails_ends_the_read_and_nothing_else(self, store: ObjectStore) -> None:
+        await store.put("object", bytes(3 * MAX_PIECE_BYTES))
+        given: list[int] = []
+
+        def full(piece: bytes | memoryview) -> None:
+            given.append(len(piece))
+            raise StorageError("the disk is full")
+
+        for count in (1, 2, 3):
+            with pytest.raises(StorageError, match="the disk is full"):
+                await store.get_into("object", 0, 3 * MAX_PIECE_BYTES, full)
+            assert len(given) == count
+        assert (await store.get("object", 0, 2)).data == b"\0\0"
+
     async def test_missing_objects_are_said_to_be_missing(self, store: ObjectStore) -> None:
         await store.put("folder/object", b"")
         for key in ("absent", "folder", "folder/absent"):
@@ -127,6 +158,8 @@ class ObjectStoreConformance:
                 await store.get(key)
             with pytest.raises(TierObjectMissing):
                 await store.get(key, 1, 0)
+            with pytest.raises(TierObjectMissing):
+                await store.get_into(key, 0, 1, lambda piece: None)
             with pytest.raises(TierObjectMissing):
                 await store.head(key)
 

@@ -6,8 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
-from storage_tiers.cold.object_store import BlockingObjectStore, FileBody, ObjectBody, ObjectInfo, UnfinishedUpload
-from storage_tiers.cold.stores.bodies import whole
+from storage_tiers.cold.object_store import (
+    BlockingObjectStore,
+    FileBody,
+    ObjectBody,
+    ObjectInfo,
+    Sink,
+    UnfinishedUpload,
+)
+from storage_tiers.cold.stores.bodies import hand_over, whole
 
 T = TypeVar("T")
 
@@ -25,6 +32,9 @@ class BlockingAdapter:
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> ObjectBody:
         return await asyncio.to_thread(self.blocking.get, key, start, length)
+
+    async def get_into(self, key: str, start: int, length: int, sink: Sink) -> None:
+        hand_over((await self.get(key, start, length)).data, sink)
 
     async def head(self, key: str) -> ObjectInfo:
         return await asyncio.to_thread(self.blocking.head, key)

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from storage_tiers.cold.object_store import FileBody, ObjectBody, ObjectInfo, ObjectStore, UnfinishedUpload
+from storage_tiers.cold.object_store import FileBody, ObjectBody, ObjectInfo, ObjectStore, Sink, UnfinishedUpload
 from storage_tiers.errors import TierUnavailable
 
 
@@ -92,6 +92,11 @@ class FaultyStore:
         body = await self.store.get(key, start, length)
         await _act(after)
         return body
+
+    async def get_into(self, key: str, start: int, length: int, sink: Sink) -> None:
+        after = await self._enter("get", key)
+        await self.store.get_into(key, start, length, sink)
+        await _act(after)
 
     async def head(self, key: str) -> ObjectInfo:
         after = await self._enter("head", key)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from crc32c import crc32c
 
-from storage_tiers.cold.object_store import FileBody
+from storage_tiers.cold.object_store import MAX_PIECE_BYTES, FileBody, Sink
 from storage_tiers.errors import StorageError, TierCorrupt
 
 
@@ -36,6 +36,13 @@ def pieces(body: bytes | FileBody, size: int) -> Iterator[bytes]:
 def whole(body: bytes | FileBody) -> bytes:
     """All of the body in memory; the caller bounds its length."""
     return body if isinstance(body, bytes) else b"".join(pieces(body, max(body.length, 1)))
+
+
+def hand_over(data: bytes | memoryview, sink: Sink) -> None:
+    """What is in memory, in the pieces of `ObjectStore.get_into`."""
+    view = memoryview(data)
+    for start in range(0, len(view), MAX_PIECE_BYTES):
+        sink(view[start : start + MAX_PIECE_BYTES])
 
 
 def _file_pieces(body: FileBody, size: int) -> Iterator[bytes]:

@@ -27,7 +27,15 @@ from typing import TypeVar
 from crc32c import crc32c
 
 from storage_tiers.clock import Rng, SystemRng
-from storage_tiers.cold.object_store import FileBody, ObjectBody, ObjectInfo, UnfinishedUpload, check_put
+from storage_tiers.cold.object_store import (
+    MAX_PIECE_BYTES,
+    FileBody,
+    ObjectBody,
+    ObjectInfo,
+    Sink,
+    UnfinishedUpload,
+    check_put,
+)
 from storage_tiers.cold.stores.bodies import pieces
 from storage_tiers.cold.stores.directory_names import (
     LOCKS,
@@ -106,6 +114,12 @@ class BlockingDirectoryStore:
             status = os.fstat(fd)
             end = status.st_size if length is None else min(start + length, status.st_size)
             return ObjectBody(_read(fd, start, end), _etag(status))
+
+    def get_into(self, key: str, start: int, length: int, sink: Sink) -> None:
+        with self._explained(f"read {key}"), self._opened(key) as fd:
+            end = min(start + length, os.fstat(fd).st_size)
+            for position in range(start, end, MAX_PIECE_BYTES):
+                sink(_read(fd, position, min(position + MAX_PIECE_BYTES, end)))
 
     def head(self, key: str) -> ObjectInfo:
         """Reads the whole object for its CRC-32C: what this returns is what the disk returns."""
@@ -349,6 +363,9 @@ class DirectoryStore:
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> ObjectBody:
         return await self._run(lambda: self._store.get(key, start, length))
+
+    async def get_into(self, key: str, start: int, length: int, sink: Sink) -> None:
+        await self._run(lambda: self._store.get_into(key, start, length, sink))
 
     async def head(self, key: str) -> ObjectInfo:
         return await self._run(lambda: self._store.head(key))

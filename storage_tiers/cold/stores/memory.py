@@ -25,12 +25,13 @@ from storage_tiers.cold.object_store import (
     FileBody,
     ObjectBody,
     ObjectInfo,
+    Sink,
     UnfinishedUpload,
     check_key,
     check_put,
     next_folder,
 )
-from storage_tiers.cold.stores.bodies import body_length, pieces, whole
+from storage_tiers.cold.stores.bodies import body_length, hand_over, pieces, whole
 from storage_tiers.errors import PreconditionFailed, TierObjectMissing, TierUnavailable
 
 
@@ -174,6 +175,10 @@ class MemoryStore:
     async def get(self, key: str, start: int = 0, length: int | None = None) -> ObjectBody:
         await asyncio.sleep(0)
         return self._objects.get(key, start, length)
+
+    async def get_into(self, key: str, start: int, length: int, sink: Sink) -> None:
+        await asyncio.sleep(0)
+        hand_over(self._objects.get(key, start, length).data, sink)
 
     async def head(self, key: str) -> ObjectInfo:
         await asyncio.sleep(0)

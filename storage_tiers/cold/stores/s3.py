@@ -34,11 +34,12 @@ from storage_tiers.cold.object_store import (
     FileBody,
     ObjectBody,
     ObjectInfo,
+    Sink,
     UnfinishedUpload,
     check_put,
 )
 from storage_tiers.cold.stores import s3_common
-from storage_tiers.cold.stores.bodies import body_length, pieces, whole
+from storage_tiers.cold.stores.bodies import body_length, hand_over, pieces, whole
 from storage_tiers.cold.stores.locate import StoreLocation
 from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierObjectMissing
 
@@ -144,6 +145,15 @@ class S3Store:
             if s3_common.error_code(error.__cause__) != "InvalidRange":
                 raise
             return ObjectBody(b"", (await self.head(key)).etag)  # the answer 416 names no version
+
+    async def get_into(self, key: str, start: int, length: int, sink: Sink) -> None:
+        full = s3_common.full_key(self._location, key)
+        try:
+            await self._call(f"read {key}", self._fetch_into(full, s3_common.range_header(start, length), sink))
+        except StoreRefused as error:
+            # A range beyond the object's end has no bytes.
+            if s3_common.error_code(error.__cause__) != "InvalidRange":
+                raise
 
     async def head(self, key: str) -> ObjectInfo:
         full = s3_common.full_key(self._location, key)
@@ -328,6 +338,15 @@ class S3Store:
         if span and "ContentRange" not in answer:
             raise s3_common.ignores_ranges(self._location)
         return ObjectBody(data, answer["ETag"].strip('"'))
+
+    async def _fetch_into(self, full: str, span: dict[str, Any], sink: Sink) -> None:
+        answer = await self._repeating.get_object(Bucket=self._bucket, Key=full, **span)
+        async with answer["Body"] as stream:
+            if "ContentRange" not in answer:
+                raise s3_common.ignores_ranges(self._location)
+            # Of the response itself: what the body's own `read` joins and copies is as much work again as to receive it.
+            async for piece, _ in stream.raw_stream.content.iter_chunks():
+                hand_over(piece, sink)
 
     async def _check_bucket(self) -> None:
         try:

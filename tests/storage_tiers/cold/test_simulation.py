@@ -25,8 +25,9 @@ from storage_tiers.clock import ManualClock
 from storage_tiers.cold import lookup
 from storage_tiers.cold.manifest import Entry, Root, State, broken, broken_step, first_root
 from storage_tiers.cold.manifest_json import decode, decode_page
-from storage_tiers.cold.object_store import FileBody, ObjectBody, ObjectInfo, UnfinishedUpload
+from storage_tiers.cold.object_store import FileBody, ObjectBody, ObjectInfo, Sink, UnfinishedUpload
 from storage_tiers.cold.partition_tier import PartitionTier
+from storage_tiers.cold.stores.bodies import hand_over
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import FencedWriter, InvalidRequest, PreconditionFailed, TierUnavailable
 from storage_tiers.records.checksum import crc32c
@@ -101,6 +102,9 @@ class Chaos:
         body = self.memory.blocking().get(key, start, length)
         await self._turns()
         return body
+
+    async def get_into(self, key: str, start: int, length: int, sink: Sink) -> None:
+        hand_over((await self.get(key, start, length)).data, sink)
 
     async def head(self, key: str) -> ObjectInfo:
         await self._turns()

@@ -15,7 +15,8 @@ from storage_tiers.clock import SeededRng
 from storage_tiers.cold.cluster_file import Holder
 from storage_tiers.cold.local_tier import LocalHandle, LocalLauncher
 from storage_tiers.cold.manifest import State
-from storage_tiers.cold.object_store import ObjectStore
+from storage_tiers.cold.object_store import ObjectStore, Sink
+from storage_tiers.cold.stores.bodies import hand_over
 from storage_tiers.cold.stores.locate import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.tier_launcher import Launched
@@ -167,6 +168,9 @@ class Watched(MemoryStore):
             await asyncio.sleep(0)
         self.now -= 1
         return await super().get(key, start, length)
+
+    async def get_into(self, key: str, start: int, length: int, sink: Sink) -> None:
+        hand_over((await self.get(key, start, length)).data, sink)
 
 
 async def test_urgent_downloads_overtake_read_ahead(tmp_path: Path) -> None:
