@@ -34,14 +34,18 @@ def fsck(
     from service.fsck.local import check_local
     from storage_tiers.errors import LogError
 
+    if data_dir is not None and quick:
+        raise typer.BadParameter("compares bytes: leave --quick out", param_hint="--data-dir")
     scope = Scope(cluster_id, topic, quick, grace_ms)
     try:
         with opened_store(store, s3_endpoint, s3_region) as opened:
             report = _checked(opened, scope, quiet=as_json)
-            if data_dir is not None and not quick:
+            if data_dir is not None:
                 check_local(opened, data_dir, report)
     except (LogError, OSError) as error:
         raise Unreachable(f"the store could not be checked: {error}") from None
+    if not report.clusters and not report.damaged:
+        raise Unreachable(f"there is no cluster in {store}: correct its bucket or prefix")
     if as_json:
         typer.echo(json.dumps(_as_json(report), indent=1))
     else:

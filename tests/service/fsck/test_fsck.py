@@ -242,3 +242,16 @@ def test_exit_codes(directory: Path, store: BlockingMemoryStore, tmp_path: Path)
     assert printed["findings"][0]["key"] == root_of(store).entries[2].key
     missing = runner.invoke(app, ["fsck", "--store", str(tmp_path / "nowhere")])
     assert missing.exit_code == 2
+
+
+def test_a_store_without_a_cluster_is_not_called_sound(tmp_path: Path) -> None:
+    (tmp_path / "mistyped").mkdir()
+    ran = CliRunner().invoke(app, ["fsck", "--store", str(tmp_path / "mistyped")])
+    assert ran.exit_code == 2
+    assert "there is no cluster in " in ran.output
+
+
+def test_local_logs_are_not_left_out_in_silence(directory: Path, tmp_path: Path) -> None:
+    ran = CliRunner().invoke(app, ["fsck", "--store", str(directory), "--data-dir", str(tmp_path), "--quick"])
+    assert ran.exit_code == 2
+    assert "leave --quick out" in " ".join(ran.output.split())
