@@ -2,7 +2,8 @@
 
 Invariants: [log start, log end) is readable without gap or repeat, whatever is evicted meanwhile: local segments serve
 from their first offset on, the manifest everything before it, and eviction never passes the manifest's durable end (I3).
-An answer planned from a local segment keeps that segment's descriptor open, so evicting it harms nobody.
+An answer planned from a local segment keeps that segment's descriptor open, so evicting it harms nobody. What a local
+segment turns out to lack, or cannot be read of, is served from the bucket, if it lies there.
 
 Not promised: that a cold read is answered at once. `read` returns a `ColdMiss` whose waiter ends when it is worth asking
 again; what was hydrated meanwhile stays for the next who asks.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from storage_tiers.cold.cold_reader import ColdMiss, ColdReader
 from storage_tiers.cold.manifest import Root
-from storage_tiers.errors import OffsetOutOfRange
+from storage_tiers.errors import OffsetOutOfRange, StorageError
 from storage_tiers.hot.log import HotLog
 from storage_tiers.types import FileSlice, TimestampOffset
 
@@ -46,7 +47,14 @@ class TieredLog:
         """Slices from the batch that holds `offset`, below `upto_offset`; the caller releases them."""
         hot = self.hot
         if offset >= hot.local_start_offset and offset >= hot.log_start_offset:
-            return hot.read(offset, max_bytes=max_bytes, upto_offset=upto_offset, min_one=min_one)
+            in_bucket = self.cold is not None and offset < self.tiered_end
+            try:
+                return hot.read(
+                    offset, max_bytes=max_bytes, upto_offset=upto_offset, min_one=min_one, over_gaps=not in_bucket
+                )
+            except StorageError:
+                if not in_bucket:
+                    raise
         if offset < hot.log_start_offset or self.root is None or self.cold is None:
             raise OffsetOutOfRange(
                 f"{hot.partition}: offset {offset} is outside [{hot.log_start_offset}, {hot.end_offset}]; "

@@ -149,12 +149,15 @@ class HotLog(AppendingLog):
         return retire_directory(self._files, self._rng, self.directory, self.partition, suffix)
 
     # --- reading ------------------------------------------------------------------------------------------------------
-    def read(self, offset: int, *, max_bytes: int, upto_offset: int, min_one: bool = True) -> list[FileSlice]:
+    def read(
+        self, offset: int, *, max_bytes: int, upto_offset: int, min_one: bool = True, over_gaps: bool = True
+    ) -> list[FileSlice]:
         """Bytes of one segment from the batch that holds `offset` on, ending before the batch that reaches `upto_offset`.
 
         At most `max_bytes`, so the last batch may be cut short, but never the first: with `min_one` that one may exceed
         the limit, without it there is none. None at the end. The caller releases the slice's file. OffsetOutOfRange
-        outside [local start, log end].
+        outside [local start, log end]. A closed segment that ends before `offset` is a gap, as compaction leaves them, or
+        damage: the next one is read, or without `over_gaps` StorageError raised.
         """
         segments = self._segments
         if not segments[0].base <= offset <= self.end_offset:
@@ -168,6 +171,8 @@ class HotLog(AppendingLog):
             span = segment.find(offset)
             if span is not None:
                 break
+            if not over_gaps and segment is not segments[-1]:
+                raise StorageError(f"{segment.path} ends before offset {offset}; run `tidelog fsck`")
             index += 1
         else:
             return []

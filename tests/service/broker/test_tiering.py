@@ -244,6 +244,24 @@ async def test_a_partition_whose_root_was_lost_waits_for_the_bucket(tmp_path: Pa
         assert [record.offset for record in await node.read_all("t")] == list(range(41))
 
 
+@pytest.mark.parametrize("damage", ["gone", "cut", "zeroed"])
+async def test_what_a_local_segment_lost_is_served_from_the_bucket(tmp_path: Path, damage: str) -> None:
+    async with running(tmp_path / "data") as node:
+        await filled(node, KEPT)
+        await node.seal("t")
+        store = node.store
+    damaged = sorted((tmp_path / "data" / "t-0").glob("*.log"))[2]
+    size = damaged.stat().st_size
+    damaged.unlink()
+    if damage != "gone":
+        damaged.touch()
+        os.truncate(damaged, size if damage == "zeroed" else size // 2)
+    async with running(tmp_path / "data", store) as node:
+        led = node.node.partitions.get(T0)
+        assert led.log.hot.local_start_offset == 0
+        assert [record.offset for record in await node.read_all("t")] == list(range(40))
+
+
 async def test_a_damaged_log_holds_no_other_partition_up(tmp_path: Path) -> None:
     """A closed segment that can be read no more is found by the rounds that look at every partition."""
     often = {"segment.ms": "500", "retention.ms": "-1"}

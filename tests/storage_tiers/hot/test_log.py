@@ -76,6 +76,25 @@ def test_reads_outside_are_refused(tmp_path: Path, offset: int) -> None:
         log.read(offset, max_bytes=1000, upto_offset=10)
 
 
+@pytest.mark.parametrize("damage", ["gone", "empty", "cut"])
+def test_a_gap_is_passed_over_only_where_it_may_be(tmp_path: Path, damage: str) -> None:
+    """Closed segments are trusted at a start, so that damage of one looks like what compaction leaves."""
+    log, _ = filled(tmp_path, 80)
+    log.close(clean=True)
+    paths = sorted((tmp_path / str(log.partition)).glob("*.log"))
+    following = int(paths[2].stem)
+    if damage == "gone":
+        paths[1].unlink()
+    else:
+        os.truncate(paths[1], 0 if damage == "empty" else read_header(paths[1].read_bytes(), 0).size)
+    log = open_log(tmp_path, settings=SMALL, clean=True)
+
+    with pytest.raises(StorageError, match=f"ends before offset {following - 1}; run `tidelog fsck`"):
+        log.read(following - 1, max_bytes=1 << 20, upto_offset=log.end_offset, over_gaps=False)
+    assert log.read(following - 1, max_bytes=1 << 20, upto_offset=log.end_offset)
+    assert log.read(following, max_bytes=1 << 20, upto_offset=log.end_offset, over_gaps=False)
+
+
 def test_a_read_stays_within_its_bounds(tmp_path: Path) -> None:
     log, content = filled(tmp_path, 8)
     size = len(content[0])
