@@ -131,6 +131,8 @@ def _config(bootstrap: str, compression: Compression, acks: RequiredAcks) -> dic
         "compression.type": compression.value,
         "acks": acks.value,
         "enable.idempotence": acks is RequiredAcks.all,
+        # As Java's producer and the SDK: librdkafka's own choice, CRC-32, sends a key elsewhere.
+        "partitioner": "murmur2_random",
         "message.timeout.ms": DELIVERY_TIMEOUT_MS,
         "topic.metadata.propagation.max.ms": TOPIC_TIMEOUT_MS,
     }

@@ -123,6 +123,16 @@ def test_lines_come_back_as_they_went(node: Node, topic: str) -> None:
     assert sorted(read.out.splitlines()) == sorted(lines)
 
 
+def test_a_key_goes_where_javas_producer_sends_it(node: Node) -> None:
+    name = "by-key"
+    assert at(node, "topic", "create", name, "--partitions", "3").code == 0
+    assert at(node, "produce", name, "-k", ":", stdin="alice:1\nbob:2\ncarol:3\ndave:4\n").code == 0
+
+    lines = at(node, "consume", name, "-e", "--json").json_lines
+
+    assert {line["key"]: line["partition"] for line in lines} == {"alice": 0, "bob": 0, "carol": 2, "dave": 1}
+
+
 @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
 def test_every_codec(node: Node, topic: str, compression: str) -> None:
     text = "\n".join(["the same line"] * 1000)
