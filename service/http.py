@@ -4,6 +4,7 @@ has done, as JSON)."""
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -55,6 +56,17 @@ class HttpServer:
         await self._runner.cleanup()
 
 
+def _not_of_a_stranger(record: logging.LogRecord) -> bool:
+    """aiohttp logs requests that it cannot parse as errors, with a traceback each, so that any stranger could fill the log.
+    They are answered with 400 and left out; what fails in the node is not."""
+    from aiohttp.http_exceptions import HttpProcessingError
+
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+log = logging.getLogger(__name__)
+log.addFilter(_not_of_a_stranger)
+
 #: Gives the body of an answer in text format, or in OpenMetrics where asked; None before the node serves.
 Scrape = Callable[[bool], Awaitable[bytes] | None]
 
@@ -93,7 +105,7 @@ async def serve_http(
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/stats", counters)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, logger=log)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()
