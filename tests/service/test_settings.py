@@ -77,5 +77,5 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="is not TOML"):
         load_settings({}, config_file=broken, environ={})
     broken.write_bytes(b"\xff\xfep\x00")
-    with pytest.raises(InvalidConfig, match="is not TOML.*UTF-8"):
+    with pytest.raises(InvalidConfig, match=r"is not TOML.*UTF-8"):
         load_settings({}, config_file=broken, environ={})
