@@ -338,10 +338,14 @@ class Node:
 
     def _opened(self, partition: Partition) -> None:
         """A partition that the bucket may know more of than its disk waits for the bucket."""
+        hot, tiered = partition.log.hot, partition.log.hot.settings.remote_storage_enable
+        lost = self.partitions.ends_before_flushed(partition)
+        if lost:
+            flushed = self.partitions.flushed_before(partition)
+            events.error(log, "log.shrunk", partition=hot.partition, local_end=hot.end_offset, flushed_end=flushed)
         if self.client is None:
             return
-        hot, tiered = partition.log.hot, partition.log.hot.settings.remote_storage_enable
-        if tiered and self.partitions.ends_before_flushed(partition):
+        if tiered and lost:
             wait_for_store(partition)
             return
         try:

@@ -170,7 +170,11 @@ class Partitions:
 
     def ends_before_flushed(self, partition: Partition) -> bool:
         """Whether the log has lost what an earlier start had flushed: a damaged disk, or an older copy of the directory."""
-        return self._checkpoints.known(RECOVERY_POINTS).get(partition.partition, 0) > partition.log.end_offset
+        return self.flushed_before(partition) > partition.log.end_offset
+
+    def flushed_before(self, partition: Partition) -> int:
+        """Up to which offset an earlier start had flushed, as far as the last checkpoint says."""
+        return self._checkpoints.known(RECOVERY_POINTS).get(partition.partition, 0)
 
     def close_deleted(self, partition: Partition) -> HotLog:
         """Forgets a deleted partition; whoever waits is told that it is gone. Its log is `discard`'s."""

@@ -193,6 +193,25 @@ async def test_a_store_that_is_away_is_said_once(tmp_path: Path, caplog: pytest.
     assert "partition.waits" not in names, "the store's trouble is no partition's"
 
 
+@pytest.mark.parametrize("configs", [{}, TIERED], ids=["local", "tiered"])
+async def test_a_log_that_lost_what_was_flushed_is_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, configs: dict[str, str]
+) -> None:
+    async with running(tmp_path) as node:
+        for topic in ("whole", "cut"):
+            await node.create(topic, configs=configs)
+            for _ in range(3):
+                await node.append(topic, b"x")
+    newest = max((tmp_path / "cut-0").glob("*.log"))
+    newest.write_bytes(b"")
+    caplog.set_level(logging.INFO)
+    async with running(tmp_path):
+        pass
+    found = [record.fields for record in caplog.records if getattr(record, "event", "") == "log.shrunk"]  # type: ignore[attr-defined]
+    assert [(each["topic"], each["flushed_end"]) for each in found] == [("cut", 3)]
+    assert found[0]["local_end"] == int(newest.stem)
+
+
 def said(caplog: pytest.LogCaptureFixture, **fields: object) -> list[str]:
     events = [record for record in caplog.records if hasattr(record, "event")]
     return [e.event for e in events if fields.items() <= e.fields.items()]  # type: ignore[attr-defined]
