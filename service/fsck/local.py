@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -11,10 +12,10 @@ from storage_tiers.cold.lookup import live_entries
 from storage_tiers.cold.manifest import Entry, Ids, Page, PageRef, Root, State
 from storage_tiers.cold.manifest_json import decode, decode_page
 from storage_tiers.cold.object_store import BlockingObjectStore
-from storage_tiers.errors import InvalidConfig, LogError, TierCorrupt, TierObjectMissing
+from storage_tiers.errors import CorruptRecord, InvalidConfig, LogError, TierCorrupt, TierObjectMissing
 from storage_tiers.hot import layout
 from storage_tiers.hot.data_dir import META_PROPERTIES, read_topic_id
-from storage_tiers.records.batch import headers
+from storage_tiers.records.batch import BatchHeader, headers
 
 
 def check_local(store: BlockingObjectStore, data_dir: str, report: Report) -> None:
@@ -61,12 +62,44 @@ def _check_partition(store: BlockingObjectStore, directory: str, root: Root, rep
     local = sorted(_log_files(directory))
     if not local:
         return
+    _check_continuous(local, report)
     entries = list(live_entries(root, load_page, local[0][0]))
     for base, path in local:
         following = min((other for other, _ in local if other > base), default=None)
         for entry in entries:
             if entry.end > base and (following is None or entry.base < following):
                 _compare(store, path, entry, report)
+
+
+def _check_continuous(local: list[tuple[int, str]], report: Report) -> None:
+    """What goes locally goes from the front: between two segments nothing may lack."""
+    for (base, path), (following, _) in itertools.pairwise(local):
+        data = _read(path)
+        if data is None:
+            continue
+        end = max((header.next_offset for _, header in _batches(data)), default=base)
+        if end != following:
+            detail = (
+                f"its batches end at offset {end}, the next segment begins at {following}: a file is damaged or missing"
+            )
+            report.add(Kind.LOCAL_DISAGREES, path, detail)
+
+
+def _read(path: str) -> bytes | None:
+    """None if a running node has evicted it meanwhile."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _batches(data: bytes) -> Iterator[tuple[int, BatchHeader]]:
+    """Up to the first bytes that are none."""
+    try:
+        yield from headers(data)
+    except CorruptRecord:
+        return
 
 
 def _log_files(directory: str) -> Iterator[tuple[int, str]]:
@@ -78,15 +111,16 @@ def _log_files(directory: str) -> Iterator[tuple[int, str]]:
 
 def _compare(store: BlockingObjectStore, path: str, entry: Entry, report: Report) -> None:
     """Batches of one local segment against those of one range in the bucket, by offset."""
-    with open(path, "rb") as file:
-        data = file.read()
+    data = _read(path)
+    if data is None:
+        return
     try:
         remote = store.get(entry.key, entry.position, entry.length).data
     except TierObjectMissing:
         return  # the bucket's own check has named it
     report.bytes_read += len(remote)
     theirs = {header.base_offset: remote[at : at + header.size] for at, header in headers(remote)}
-    for at, header in headers(data):
+    for at, header in _batches(data):
         if not entry.base <= header.base_offset < entry.end:
             continue
         if theirs.get(header.base_offset) != data[at : at + header.size]:

@@ -213,6 +213,23 @@ def test_a_local_log_that_disagrees(store: BlockingMemoryStore, data_dir: Path) 
     assert (finding.kind, finding.key) == (Kind.LOCAL_DISAGREES, str(path))
 
 
+@pytest.mark.parametrize("damage", ["missing", "empty", "halved", "zeroed"])
+def test_a_local_log_that_lacks_records_between_others(store: BlockingMemoryStore, data_dir: Path, damage: str) -> None:
+    first, middle, _ = sorted((data_dir / f"{IDS.topic}-{IDS.partition}").glob("*.log"))
+    data = middle.read_bytes()
+    left = {"empty": b"", "halved": data[: len(data) // 2], "zeroed": bytes(len(data))}
+    if damage == "missing":
+        middle.unlink()
+    else:
+        middle.write_bytes(left[damage])
+    report = Report()
+    check_local(store, str(data_dir), report)
+    finding = only(report)
+    assert finding.kind is Kind.LOCAL_DISAGREES
+    assert finding.key == str(first if damage == "missing" else middle)
+    assert "the next segment begins at 20" in finding.detail
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def directory(store: BlockingMemoryStore, tmp_path: Path) -> Path:
