@@ -41,6 +41,7 @@ from service.metadata import planner
 from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
 from service.observability.client_telemetry import ClientTelemetryLog
+from service.scheduling import waited_s
 from service.settings import NodeSettings
 from service.supervisor import Worker
 from storage_tiers import events
@@ -49,6 +50,7 @@ from storage_tiers.cold.chunk_cache import ChunkCache, default_cache_bytes
 from storage_tiers.cold.cold_reader import ColdReader
 from storage_tiers.cold.hydrator import Hydrator
 from storage_tiers.cold.manifest import Ids, Root
+from storage_tiers.cold.pace import Pace
 from storage_tiers.cold.stores.locate import StoreLocation
 from storage_tiers.cold.tier_client import TierClient
 from storage_tiers.cold.tier_launcher import TierLauncher
@@ -146,8 +148,9 @@ class Node:
         clean = take_clean_mark(files, self.data.path)
         self._recover(clean=clean)
         self.readiness.waiting = lambda: sorted(str(p.partition) for p in self.partitions if waits(p))
+        self._log = self._log_service()
         self.core = BrokerCore(
-            self._log_service(),
+            self._log,
             TopicService(
                 self.metadata, self.configs, self.rng, on_change=self._follow, settled=self.assignment.settled
             ),
@@ -217,7 +220,8 @@ class Node:
             on_end=self.cache.remove_strays,
         )
         self.readiness.trouble = lambda: self.client.trouble if self.client is not None else None
-        self.hydrator = Hydrator(self.client, self.cache)
+        pace = Pace(lambda: self._log.appends, waited_s, self._most_waiting)
+        self.hydrator = Hydrator(self.client, self.cache, pace, self.clock)
         self.access = StoreAccess(
             self.client,
             self.metadata,
@@ -314,6 +318,9 @@ class Node:
     def ids_of(self, partition: Partition) -> Ids:
         key = partition.partition
         return Ids(self.cluster_id, key.topic, partition.topic_id, key.partition)
+
+    def _most_waiting(self) -> float:
+        return self.configs.broker_int(self.metadata.image, "tidelog.tier.read.most.waiting.percent") / 100
 
     def _grace_ms(self) -> int:
         return self.configs.broker_int(self.metadata.image, "tidelog.tier.delete.grace.ms")

@@ -1,4 +1,4 @@
-"""Asks Linux to let this thread run soon after it wakes.
+"""Asks Linux to let this thread run soon after it wakes, and knows how long it waited for that.
 
 A broker's event loop sleeps most of the time and works for a fraction of a millisecond at once. Beside busy processes (a
 backfill's downloads, a consumer on the same machine) it would wait until one of them has used its time slice up. Since
@@ -49,6 +49,16 @@ def slice_of(thread: int = 0) -> int | None:
     calls = _CALLS.get(platform.machine())
     attributes = None if calls is None else _attributes(calls[1], thread)
     return attributes[5] if attributes is not None else None
+
+
+def waited_s() -> float:
+    """Seconds that the calling thread was ready to run and did not since it began: the kernel had no processor for it, or
+    its container's quota was used up. 0 where the system does not count them (Linux does, in schedstat)."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
+            return int(file.read(80).split()[1]) / 1e9
+    except OSError:
+        return 0.0
 
 
 def _attributes(call: int, thread: int = 0) -> tuple[int, ...] | None:

@@ -230,6 +230,15 @@ _TIER = (
         at_least(64 << 20),
     ),
     _key(
+        "tidelog.tier.read.most.waiting.percent",
+        _INT,
+        15,
+        "Share of time in percent that the node may wait for a processor while clients produce; beyond it cold data is fetched "
+        "more slowly. 100: it is never slowed.",
+        between(0, 100),
+        dynamic=Dynamic.CLUSTER_WIDE,
+    ),
+    _key(
         "tidelog.disk.watermark.slow",
         _DOUBLE,
         0.9,

@@ -53,6 +53,7 @@ def _cold_reads(hydrator: Hydrator, into: Exposition) -> None:
     into.put("tidelog_cold_sidecars_fetched_total", hydrator.sidecars)
     into.put("tidelog_cold_chunk_cache_bytes", cache.used_bytes)
     into.put("tidelog_cold_chunk_cache_limit_bytes", cache.limit_bytes)
+    into.put("tidelog_cold_fetches_held_seconds_total", hydrator.held_s)
     into.put("tidelog_cold_fetches_in_flight", hydrator.in_flight)
 
 

@@ -279,6 +279,9 @@ _TIER = (
     _own(_COUNTER, "cold_sidecars_fetched_total", "Index parts of sidecars brought from the bucket."),
     _own(_GAUGE, "cold_chunk_cache_bytes", "Bytes of disk that the chunk cache uses."),
     _own(_GAUGE, "cold_chunk_cache_limit_bytes", "Bytes of disk that the chunk cache may use."),
+    _own(
+        _COUNTER, "cold_fetches_held_seconds_total", "Seconds that chunks were fetched later for the sake of producers."
+    ),
     _own(_GAUGE, "cold_fetches_in_flight", "Chunks and sidecars on their way from the bucket."),
     _own(_COUNTER, "store_requests_total", "Requests of the object store; a part of an upload is one.", ("operation",)),
     _own(_COUNTER, "store_errors_total", "Calls of the object store that failed.", ("operation", "error")),

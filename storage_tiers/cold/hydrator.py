@@ -14,9 +14,11 @@ from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Any
 
+from storage_tiers.clock import Clock
 from storage_tiers.cold import sidecar
 from storage_tiers.cold.chunk_cache import ChunkCache, ChunkKey
 from storage_tiers.cold.manifest import Entry, NewestSidecar
+from storage_tiers.cold.pace import Pace
 from storage_tiers.cold.sidecar import Sidecar
 from storage_tiers.cold.tier_client import TierClient
 from storage_tiers.cold.tier_questions import FetchChunk, FetchObject, Hurry, PageEntries, ReadyFile
@@ -47,21 +49,25 @@ class Flight:
 
 
 class Hydrator:
-    """Counters are plain ints: reads answered at once (`hits`) or not (`misses`), chunks `brought`, of them `read_ahead` of
-    anybody's asking, and `sidecars` fetched."""
+    """Counters are plain numbers: reads answered at once (`hits`) or not (`misses`), chunks `brought`, of them `read_ahead` of
+    anybody's asking, `sidecars` fetched, and seconds that fetches were held back for producers (`held_s`)."""
 
-    def __init__(self, client: TierClient, cache: ChunkCache) -> None:
+    def __init__(self, client: TierClient, cache: ChunkCache, pace: Pace, clock: Clock) -> None:
         self._client = client
+        self._clock = clock
         self.cache = cache
+        self.pace = pace
         self._fronts: OrderedDict[str, Sidecar] = OrderedDict()
         self._fronts_bytes = 0
         self._flights: dict[ChunkKey | str, Flight] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._read_ahead_bytes = 0
         self._room = asyncio.Event()
+        self._pacing = asyncio.Lock()
         #: Held by the one read that may hold chunks while it waits for more.
         self.holding = asyncio.Lock()
         self.hits = self.misses = self.brought = self.read_ahead = self.sidecars = 0
+        self.held_s = 0.0
 
     @property
     def in_flight(self) -> int:
@@ -203,10 +209,22 @@ class Hydrator:
             self._fronts_bytes -= _cost(self._fronts.popitem(last=False)[1])
 
     async def _bring_chunk(self, key: ChunkKey, question: FetchChunk) -> None:
+        await self._yield_to_producers(question)
         ready = await self._fetch_file(question)
         self.cache.add(key, ready.path, ready.size, unread=not question.urgent)
         self.brought += 1
         self.read_ahead += not question.urgent
+
+    async def _yield_to_producers(self, question: FetchChunk) -> None:
+        if question.urgent:
+            self.pace.delay(question.length, self._clock.monotonic(), urgent=True)
+            return
+        # One after the other, each by the rate of its own moment.
+        async with self._pacing:
+            held_s = self.pace.delay(question.length, self._clock.monotonic(), urgent=False)
+            if held_s > 0:
+                self.held_s += held_s
+                await self._clock.sleep(held_s)
 
     async def _want(self, entry: Entry, index: int, size: int) -> None:
         try:

@@ -70,3 +70,33 @@ def test_a_node_asks_for_its_loop(tmp_path: Path) -> None:
         others = {int(thread) for thread in os.listdir(f"/proc/{node.pid}/task")} - {node.pid}
         assert SHORTEST_SLICE_NS not in {slice_of(thread) for thread in others}
         node.stop()
+
+
+def test_what_waits_for_a_processor_is_counted() -> None:
+    """Two threads of which one holds the only processor that both may use."""
+    if not os.path.exists("/proc/self/schedstat"):
+        pytest.skip("this system does not count it")
+    program = """
+import os, threading
+from service.scheduling import waited_s
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+busy = os.fork()
+if busy == 0:
+    while True:
+        pass
+try:
+    seen, first = [], waited_s()
+    while waited_s() < first + 0.05:
+        pass
+    other = threading.Thread(target=lambda: seen.append(waited_s()))
+    other.start()
+    other.join()
+    print(seen[0] < waited_s())
+finally:
+    os.kill(busy, 9)
+    os.waitpid(busy, 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "True\n"

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from storage_tiers.cold.chunk_cache import ChunkKey
+from storage_tiers.cold.pace import PERIOD_S
 from storage_tiers.errors import StoreRefused
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, until
@@ -85,6 +86,21 @@ async def a_chunk_is_read_ahead(world: World) -> AsyncIterator[None]:
     hydrator, root = world.inner.hydrator, partition(world).log.root
     assert hydrator is not None
     assert root is not None
+    assert hydrator.want(root.entries[-1], 0)
+    await until(lambda: hydrator.read_ahead == 1)
+    yield
+
+
+@work({"tidelog_cold_fetches_held_seconds_total": ROSE})
+async def a_fetch_yields_to_producers(world: World) -> AsyncIterator[None]:
+    await cold(world)
+    yield
+    hydrator, root = world.inner.hydrator, partition(world).log.root
+    assert hydrator is not None
+    assert root is not None
+    await world.node.append("t", b"produced")
+    # Fetched for somebody who waited for it: what is read ahead makes up for that. The pace looks anew at such a time.
+    hydrator.pace.delay(8 * MIB, world.inner.clock.monotonic() + 2 * PERIOD_S, urgent=True)
     assert hydrator.want(root.entries[-1], 0)
     await until(lambda: hydrator.read_ahead == 1)
     yield

@@ -17,6 +17,7 @@ from storage_tiers.cold.hydrator import Hydrator
 from storage_tiers.cold.local_tier import LocalLauncher
 from storage_tiers.cold.manifest import Ids, Root, Writer
 from storage_tiers.cold.object_store import ObjectStore
+from storage_tiers.cold.pace import Pace
 from storage_tiers.cold.stores.locate import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.tier_client import TierClient
@@ -128,7 +129,7 @@ async def broker(
         launcher=local,
         on_end=cache.remove_strays,
     )
-    hydrator = Hydrator(client, cache)
+    hydrator = Hydrator(client, cache, Pace(lambda: 0, lambda: 0.0, lambda: 1.0), clock)
     try:
         yield Broker(faulty, client, cache, hydrator, directory)
     finally:
