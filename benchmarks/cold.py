@@ -7,6 +7,7 @@ of a scan; and the memory that a hundred consumers with fetches of 50 MiB cost.
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
 import struct
@@ -56,6 +57,8 @@ def measure(table: Table, directory: Path, *, rounds: int, gibibytes: float) -> 
         flags = ("--s3-endpoint", server.endpoint)
         with Node(directory / "node", store=url, settings=settings, flags=flags, environment=ENVIRONMENT) as node:
             _fill(node, wanted)
+            # The gibibytes just written would be on their way to the disk during the first rows.
+            os.sync()
             for n in range(rounds):
                 _one_round(table, node, server, url, directory, wanted, n)
             # A fresh one: what the hundred cost is not hidden in what scans have left.

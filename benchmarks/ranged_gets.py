@@ -30,8 +30,9 @@ async def fetched(url: str, endpoint: str, directory: str, wanted: int) -> float
 
         async def lane() -> None:
             for key, position, length in left:
-                data = (await store.get(key, position, length)).data
-                await asyncio.to_thread(_write, os.path.join(directory, f"{os.path.basename(key)}-{position}"), data)
+                path = os.path.join(directory, f"{os.path.basename(key)}-{position}")
+                with open(path, "wb", buffering=0) as file:
+                    await store.get_into(key, position, length, file.write)
 
         began = time.perf_counter()
         await asyncio.gather(*(lane() for _ in range(AT_ONCE)))
@@ -51,11 +52,6 @@ async def _ranges(store: ObjectStore, wanted: int) -> AsyncIterator[tuple[str, i
             length = min(CHUNK_BYTES, found.size - position)
             wanted -= length
             yield found.key, position, length
-
-
-def _write(path: str, data: bytes) -> None:
-    with open(path, "wb", buffering=0) as file:
-        file.write(data)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,9 @@ from tests.service.broker.support import TIERED, running, until
 from tests.support.clients import until as wait_until
 from tests.support.node import Node
 
+#: One node and one topic, whose life the tests follow in their order.
+pytestmark = pytest.mark.xdist_group("events")
+
 TOPIC = "said"
 RECORDS = 30
 #: A segment for each few records, none kept.
