@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 from storage_tiers.cold.object_store import ObjectStore
 from storage_tiers.cold.stores.locate import StoreLocation
@@ -30,9 +31,11 @@ async def fetched(url: str, endpoint: str, directory: str, wanted: int) -> float
 
         async def lane() -> None:
             for key, position, length in left:
-                path = os.path.join(directory, f"{os.path.basename(key)}-{position}")
-                with open(path, "wb", buffering=0) as file:
-                    await store.get_into(key, position, length, file.write)
+                fd = _created(os.path.join(directory, f"{os.path.basename(key)}-{position}"))
+                try:
+                    await store.get_into(key, position, length, partial(_write, fd))
+                finally:
+                    os.close(fd)
 
         began = time.perf_counter()
         await asyncio.gather(*(lane() for _ in range(AT_ONCE)))
@@ -52,6 +55,16 @@ async def _ranges(store: ObjectStore, wanted: int) -> AsyncIterator[tuple[str, i
             length = min(CHUNK_BYTES, found.size - position)
             wanted -= length
             yield found.key, position, length
+
+
+def _created(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+
+
+def _write(fd: int, piece: bytes | memoryview) -> None:
+    written = os.write(fd, piece)
+    if written != len(piece):
+        raise OSError(f"{written} of {len(piece)} bytes were written: the disk is full")
 
 
 if __name__ == "__main__":
