@@ -97,6 +97,7 @@ async def every_operation(store: ObjectStore) -> list[tuple[str, LogError]]:
         "put in parts": lambda: store.put("key", IN_PARTS),
         "get": lambda: store.get("key"),
         "get a range": lambda: store.get("key", 1, 5),
+        "get into": lambda: store.get_into("key", 1, 5, lambda piece: None),
         "get nothing": lambda: store.get("key", 1, 0),
         "head": lambda: store.head("key"),
         "list": lambda: anext(aiter(store.list("")), None),
@@ -260,6 +261,14 @@ async def test_half_an_answer_is_no_answer(open_store: OpenStore, proxy: S3Proxy
     proxy.on(1, truncated(100), method="GET")
     with pytest.raises(TierUnavailable):
         await store.get("key")
+    size, pieces = len(b"content" * 1000), list[bytes | memoryview]()
+    proxy.on(1, truncated(5000), method="GET")
+    with pytest.raises(TierUnavailable):
+        await store.get_into("key", 0, size, pieces.append)
+    assert len(b"".join(pieces)) <= 5000
+    pieces.clear()
+    await store.get_into("key", 0, size, pieces.append)
+    assert b"".join(pieces) == b"content" * 1000
     proxy.on(1, tampered(3), method="GET")
     assert (await store.get("key", 0, 7)).data == b"conuent"  # whoever reads compares checksums of its own
 
