@@ -234,7 +234,7 @@ _TIER = (
         _INT,
         15,
         "Share of time in percent that the node may wait for a processor while clients produce; beyond it cold data is fetched "
-        "more slowly. 100: it is never slowed.",
+        "more slowly, down to 32 MiB a second. 100: it is never slowed.",
         between(0, 100),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),

@@ -17,9 +17,9 @@ from collections.abc import Callable
 PERIOD_S = 0.1
 #: Seconds without an append after which nobody produces; also without a fetch, after which the rate is not known any more.
 QUIET_S = 1.0
-#: Bytes a second: where it begins, and what is never refused.
+#: Bytes a second: where it begins, and what is never refused, so that who lags can catch up whatever else goes on.
 FIRST_RATE = 64 << 20
-LEAST_RATE = 16 << 20
+LEAST_RATE = 32 << 20
 #: Factors of a step: up until it was too fast for the first time, up from then on, and down.
 RISE_AT_FIRST, RISE, FALL = 1.25, 1.05, 0.9
 #: A rate that is not made use of grows no further than to so many times what is.
