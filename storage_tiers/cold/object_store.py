@@ -25,7 +25,7 @@ MAX_PIECE_BYTES = 256 << 10
 MAX_KEY_BYTES = 1024
 
 
-#: Takes the next bytes of an object. May be called in another thread than the reader's, never twice at a time.
+#: Takes the next bytes of an object, on the reader's event loop and never after the read has ended or was cancelled.
 Sink = Callable[[bytes | memoryview], None]
 
 

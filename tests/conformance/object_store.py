@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +137,12 @@ class ObjectStoreConformance:
             await store.get_into("object", start, length, pieces.append)
             assert b"".join(pieces) == content[start : start + length], (start, length)
             assert all(0 < len(piece) <= MAX_PIECE_BYTES for piece in pieces)
+
+    async def test_pieces_are_handed_over_on_the_readers_own_thread(self, store: ObjectStore) -> None:
+        await store.put("object", bytes(2 * MAX_PIECE_BYTES))
+        threads: set[int] = set()
+        await store.get_into("object", 0, 2 * MAX_PIECE_BYTES, lambda piece: threads.add(threading.get_ident()))
+        assert threads == {threading.get_ident()}
 
     async def test_a_sink_that_fails_ends_the_read_and_nothing_else(self, store: ObjectStore) -> None:
         await store.put("object", bytes(3 * MAX_PIECE_BYTES))

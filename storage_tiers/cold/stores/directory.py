@@ -27,16 +27,8 @@ from typing import TypeVar
 from crc32c import crc32c
 
 from storage_tiers.clock import Rng, SystemRng
-from storage_tiers.cold.object_store import (
-    MAX_PIECE_BYTES,
-    FileBody,
-    ObjectBody,
-    ObjectInfo,
-    Sink,
-    UnfinishedUpload,
-    check_put,
-)
-from storage_tiers.cold.stores.bodies import pieces
+from storage_tiers.cold.object_store import FileBody, ObjectBody, ObjectInfo, Sink, UnfinishedUpload, check_put
+from storage_tiers.cold.stores.bodies import hand_over, pieces
 from storage_tiers.cold.stores.directory_names import (
     LOCKS,
     folder_name,
@@ -114,12 +106,6 @@ class BlockingDirectoryStore:
             status = os.fstat(fd)
             end = status.st_size if length is None else min(start + length, status.st_size)
             return ObjectBody(_read(fd, start, end), _etag(status))
-
-    def get_into(self, key: str, start: int, length: int, sink: Sink) -> None:
-        with self._explained(f"read {key}"), self._opened(key) as fd:
-            end = min(start + length, os.fstat(fd).st_size)
-            for position in range(start, end, MAX_PIECE_BYTES):
-                sink(_read(fd, position, min(position + MAX_PIECE_BYTES, end)))
 
     def head(self, key: str) -> ObjectInfo:
         """Reads the whole object for its CRC-32C: what this returns is what the disk returns."""
@@ -365,7 +351,8 @@ class DirectoryStore:
         return await self._run(lambda: self._store.get(key, start, length))
 
     async def get_into(self, key: str, start: int, length: int, sink: Sink) -> None:
-        await self._run(lambda: self._store.get_into(key, start, length, sink))
+        # On the loop, not in the thread: that goes on when the read is cancelled, and would write to a file that is closed.
+        hand_over((await self.get(key, start, length)).data, sink)
 
     async def head(self, key: str) -> ObjectInfo:
         return await self._run(lambda: self._store.head(key))
