@@ -62,27 +62,26 @@ def _check_partition(store: BlockingObjectStore, directory: str, root: Root, rep
     local = sorted(_log_files(directory))
     if not local:
         return
-    _check_continuous(local, report)
     entries = list(live_entries(root, load_page, local[0][0]))
-    for base, path in local:
-        following = min((other for other, _ in local if other > base), default=None)
-        for entry in entries:
-            if entry.end > base and (following is None or entry.base < following):
-                _compare(store, path, entry, report)
-
-
-def _check_continuous(local: list[tuple[int, str]], report: Report) -> None:
-    """What goes locally goes from the front: between two segments nothing may lack."""
-    for (base, path), (following, _) in itertools.pairwise(local):
+    for (base, path), following in itertools.zip_longest(local, [base for base, _ in local[1:]]):
         data = _read(path)
         if data is None:
             continue
-        end = max((header.next_offset for _, header in _batches(data)), default=base)
-        if end != following:
-            detail = (
-                f"its batches end at offset {end}, the next segment begins at {following}: a file is damaged or missing"
-            )
-            report.add(Kind.LOCAL_DISAGREES, path, detail)
+        if following is not None:
+            _check_reaches(base, path, data, following, report)
+        for entry in entries:
+            if entry.end > base and (following is None or entry.base < following):
+                _compare(store, path, data, entry, report)
+
+
+def _check_reaches(base: int, path: str, data: bytes, following: int, report: Report) -> None:
+    """What goes locally goes from the front: between two segments nothing may lack."""
+    end = max((header.next_offset for _, header in _batches(data)), default=base)
+    if end != following:
+        detail = (
+            f"its batches end at offset {end}, the next segment begins at {following}: a file is damaged or missing"
+        )
+        report.add(Kind.LOCAL_DISAGREES, path, detail)
 
 
 def _read(path: str) -> bytes | None:
@@ -109,11 +108,8 @@ def _log_files(directory: str) -> Iterator[tuple[int, str]]:
             yield parsed.offset, os.path.join(directory, name)
 
 
-def _compare(store: BlockingObjectStore, path: str, entry: Entry, report: Report) -> None:
+def _compare(store: BlockingObjectStore, path: str, data: bytes, entry: Entry, report: Report) -> None:
     """Batches of one local segment against those of one range in the bucket, by offset."""
-    data = _read(path)
-    if data is None:
-        return
     try:
         remote = store.get(entry.key, entry.position, entry.length).data
     except TierObjectMissing:
