@@ -1,4 +1,9 @@
-"""Memory of what has been received and not taken: bytes of requests that are not whole yet, of all connections together."""
+"""Memory of what has been received and not taken: bytes of requests that are not whole yet, of all connections together.
+
+Each connection may hold a request of the largest size; what bounds their sum is this. Connections report what they hold, and
+whoever has to go is named here and closed by the server. Does not promise: that the sum is never exceeded, only that it is
+not once the turn is over.
+"""
 
 from __future__ import annotations
 

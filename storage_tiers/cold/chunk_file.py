@@ -4,8 +4,10 @@ Invariants: the file has its final name only when all of its bytes have come and
 written again; a failure leaves no file.
 
 Each piece is checked and written as it comes, while it is in the processor's cache and its memory can be used for the
-next: to collect a chunk and write it at once costs three times the processor time. The write goes to the page cache, in
+next: to collect a chunk and write it at once costs more than twice the processor time. The write goes to the page cache, in
 less time than it takes to hand it to a thread. The file needs no fsync: the cache is emptied at every start.
+
+Not promised: that a disk which stands still does not hold up the event loop that writes.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ it waits for a time slice, in the broker and in the client. The sign of that is 
 ready to run and did not; beyond `most_waiting` fetches become slower step by step, else faster again. Where processors are
 to spare nothing is slowed for long.
 
-Invariants: nothing is held back unless records were appended within the last QUIET_S, nor below LEAST_RATE; what somebody
-waits for is not held back, but counts, so that what is read ahead makes up for it. Not promised: any latency.
+Invariants: nothing is held back unless records were appended within the last QUIET_S, and never below LEAST_RATE; what
+somebody waits for is not held back, but counts, so that what is read ahead makes up for it. Not promised: any latency; that
+what is in the cache already is sent more slowly.
 """
 
 from __future__ import annotations
@@ -56,8 +57,11 @@ class Pace:
         if self.rate is None:
             return 0.0
         begin = max(self._next, now)
-        self._next = min(begin + size / self.rate, now + MOST_OWED_S if urgent else float("inf"))
-        return 0.0 if urgent else begin - now
+        self._next = begin + size / self.rate
+        if urgent:
+            self._next = min(self._next, now + MOST_OWED_S)
+            return 0.0
+        return begin - now
 
     def _look(self, now: float) -> None:
         elapsed, self._looked_at = now - self._looked_at, now
@@ -71,7 +75,7 @@ class Pace:
             self.rate = None
         elif self.rate is None or elapsed > QUIET_S:
             # What was fetched at full speed until somebody produced says what half of it is.
-            self.rate = max(FIRST_RATE, achieved / 2) if elapsed <= QUIET_S else FIRST_RATE
+            self.rate = max(FIRST_RATE, achieved / 2)
             self._rising_at_first = True
             self._next = now
         elif waiting > most:

@@ -75,7 +75,7 @@ def test_a_node_asks_for_its_loop(tmp_path: Path) -> None:
 def test_what_waits_for_a_processor_is_counted() -> None:
     """Two threads of which one holds the only processor that both may use."""
     if not os.path.exists("/proc/self/schedstat"):
-        pytest.skip("this system does not count it")
+        pytest.skip("this system does not count how long threads wait for a processor (no schedstat)")
     program = """
 import os, threading
 from service.scheduling import waited_s
