@@ -24,8 +24,8 @@ from typing import Any
 from benchmarks import load
 from benchmarks.brokers import resident_megabytes
 from benchmarks.table import Table
-from storage_tiers.cold.hydrator import MAX_SIDECAR_BYTES
-from storage_tiers.cold.tier_settings import TierSettings
+from storage_tiers.cold.process.settings import TierSettings
+from storage_tiers.cold.read.fetcher import MAX_SIDECAR_BYTES
 from tests.support.node import ROOT, Node
 from tests.support.s3_servers import BUCKET, ENVIRONMENT, S3Server, versitygw_missing, versitygw_server
 

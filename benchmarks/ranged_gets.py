@@ -14,10 +14,10 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 
-from storage_tiers.cold.object_store import ObjectStore
-from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.process.settings import CHUNK_BYTES
+from storage_tiers.cold.stores.location import StoreLocation
+from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.cold.stores.s3 import S3Store
-from storage_tiers.cold.tier_settings import CHUNK_BYTES
 
 AT_ONCE = 8
 

@@ -27,8 +27,8 @@ from grpc_api.messages.topics import (
 )
 from grpc_api.proto import topics_pb2 as pb
 from grpc_api.proto.topics_pb2_grpc import TopicsStub
+from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.backoff import Backoff, BackoffSettings
 from storage_tiers.errors import (
     InvalidTopic,
     LeaderNotAvailable,

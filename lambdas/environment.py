@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import InvalidConfig
 
 STORE = "TIDELOG_STORE"

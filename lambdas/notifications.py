@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_plus
 
-from storage_tiers.cold import keys
-from storage_tiers.cold.manifest import Ids
-from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.model import Ids
+from storage_tiers.cold.stores.location import StoreLocation
 
 
 class NotANotification(Exception):

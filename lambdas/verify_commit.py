@@ -23,12 +23,12 @@ from typing import Any, Protocol
 from lambdas.environment import Settings, read_settings
 from lambdas.notifications import messages
 from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
-from storage_tiers.cold.manifest import Entry, Ids, Page, PageRef, Root, State
-from storage_tiers.cold.manifest_json import decode, decode_page
-from storage_tiers.cold.object_store import BlockingObjectStore
-from storage_tiers.cold.range_check import Fault, RangeVerdict, check_range
-from storage_tiers.cold.reader_files import Cursor, advance_cursor, read_cursor, record_missed, record_verdict
-from storage_tiers.cold.stores.locate import open_blocking_store
+from storage_tiers.cold.manifest.json import decode, decode_page
+from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root, State
+from storage_tiers.cold.offline.reader_files import Cursor, advance_cursor, read_cursor, record_missed, record_verdict
+from storage_tiers.cold.segments.range_check import Fault, RangeVerdict, check_range
+from storage_tiers.cold.stores.open import open_blocking_store
+from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import LogError, PreconditionFailed, TierObjectMissing
 from storage_tiers.policy.new_ranges import CommitWork, NewRanges, plan_new_ranges
 

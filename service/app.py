@@ -32,7 +32,7 @@ from service.settings import NodeSettings
 from service.supervisor import supervised
 from storage_tiers import events
 from storage_tiers.clock import SystemClock, SystemRng
-from storage_tiers.cold.tier_launcher import ExecLauncher
+from storage_tiers.cold.process.launcher import ExecLauncher
 from storage_tiers.errors import InvalidConfig, LogError
 from storage_tiers.files import OsFiles, replace_file
 

@@ -46,14 +46,14 @@ from service.settings import NodeSettings
 from service.supervisor import Worker
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.chunk_cache import ChunkCache, default_cache_bytes
-from storage_tiers.cold.cold_reader import ColdReader
-from storage_tiers.cold.hydrator import Hydrator
-from storage_tiers.cold.manifest import Ids, Root
-from storage_tiers.cold.pace import Pace
-from storage_tiers.cold.stores.locate import StoreLocation
-from storage_tiers.cold.tier_client import TierClient
-from storage_tiers.cold.tier_launcher import TierLauncher
+from storage_tiers.cold.manifest.model import Ids, Root
+from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.process.launcher import TierLauncher
+from storage_tiers.cold.read.cache import ChunkCache, default_cache_bytes
+from storage_tiers.cold.read.fetcher import Hydrator
+from storage_tiers.cold.read.pace import Pace
+from storage_tiers.cold.read.reader import ColdReader
+from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import InvalidConfig, LogError, StorageError, TierCorrupt, TierUnavailable
 from storage_tiers.files import Files
 from storage_tiers.hot.checkpoints import mark_clean, take_clean_mark

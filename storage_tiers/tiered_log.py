@@ -11,8 +11,8 @@ again; what was hydrated meanwhile stays for the next who asks.
 
 from __future__ import annotations
 
-from storage_tiers.cold.cold_reader import ColdMiss, ColdReader
-from storage_tiers.cold.manifest import Root
+from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.read.reader import ColdMiss, ColdReader
 from storage_tiers.errors import OffsetOutOfRange, StorageError
 from storage_tiers.hot.log import HotLog
 from storage_tiers.types import FileSlice, TimestampOffset

@@ -18,7 +18,7 @@ from itertools import islice
 
 from grpc_api.sdk.decoding import messages
 from grpc_api.sdk.values import Message, Start, start_ms
-from storage_tiers.cold.bucket_reads import (
+from storage_tiers.cold.offline.bucket import (
     FoundTopic,
     PartitionReads,
     find_cluster,
@@ -26,8 +26,9 @@ from storage_tiers.cold.bucket_reads import (
     load_root,
     topic_names,
 )
-from storage_tiers.cold.object_store import BlockingObjectStore
-from storage_tiers.cold.stores.locate import StoreLocation, open_blocking_store
+from storage_tiers.cold.stores.location import StoreLocation
+from storage_tiers.cold.stores.open import open_blocking_store
+from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import InvalidPartitions, InvalidRequest, OffsetOutOfRange
 from storage_tiers.types import OffsetRange
 

@@ -28,8 +28,8 @@ from grpc_api.sdk.accumulator import Accumulator, Batch, Lane, record_bytes
 from grpc_api.sdk.checking import checked_record, checked_topic
 from grpc_api.sdk.partitioner import StickyPartitioner, partition_of_key
 from grpc_api.sdk.values import Acks, Header, ProducerOptions, Sent
+from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.backoff import Backoff, BackoffSettings
 from storage_tiers.errors import (
     DuplicateSequence,
     InvalidPartitions,

@@ -25,8 +25,8 @@ from grpc_api.remote_log import RemoteLog
 from grpc_api.remote_topics import RemoteTopics
 from grpc_api.sdk.decoding import messages
 from grpc_api.sdk.values import Message, OutOfRange, ReaderOptions, Start, start_ms
+from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.backoff import Backoff, BackoffSettings
 from storage_tiers.errors import InvalidPartitions, InvalidRequest, LogError, OffsetOutOfRange
 from storage_tiers.records.walker import scan_batches
 from storage_tiers.types import TopicPartition

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from grpc_api.contract.cold import MAX_RANGES, ColdManifest, ColdRange
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
-from storage_tiers.cold.hydrator import Hydrator
-from storage_tiers.cold.lookup import live_bytes
-from storage_tiers.cold.manifest import Entry, Ids, Root, first_root
-from storage_tiers.cold.tier_questions import PageEntries
+from storage_tiers.cold.manifest.lookup import live_bytes
+from storage_tiers.cold.manifest.model import Entry, Ids, Root, first_root
+from storage_tiers.cold.process.operations import PageEntries
+from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import TopicPartition
 

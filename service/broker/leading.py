@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from service.broker.partition import Partition
 from storage_tiers import events
-from storage_tiers.cold.manifest import Root
+from storage_tiers.cold.manifest.model import Root
 from storage_tiers.errors import LeaderNotAvailable, TierCorrupt
 from storage_tiers.types import NO_EPOCH, EpochEntry
 

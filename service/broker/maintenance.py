@@ -14,9 +14,9 @@ from service.broker.store_access import StoreAccess
 from service.broker.tiering import Tiering, say_committed
 from storage_tiers import events
 from storage_tiers.clock import Clock
-from storage_tiers.cold.manifest import Entry, Ids, PageRef
-from storage_tiers.cold.tier_client import TierClient
-from storage_tiers.cold.tier_questions import PageEntries
+from storage_tiers.cold.manifest.model import Entry, Ids, PageRef
+from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.process.operations import PageEntries
 from storage_tiers.errors import Advice, LogError, TierObjectMissing, TierUnavailable
 from storage_tiers.policy.retention import RetentionLimits, RetentionPlan, plan_retention
 

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 
 from service.broker.partition import Partition
 from storage_tiers import events
+from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.backoff import Backoff, BackoffSettings
 from storage_tiers.errors import Advice, LogError, StorageError, TierUnavailable
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from service.broker.leading import waits
 from service.broker.partition import Notify, Partition
 from service.broker.partition_state import PartitionState
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.cold_reader import ColdReader
+from storage_tiers.cold.read.reader import ColdReader
 from storage_tiers.errors import UnknownTopicOrPartition
 from storage_tiers.files import Files
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS

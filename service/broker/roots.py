@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from storage_tiers.cold.manifest import Ids, Root
-from storage_tiers.cold.manifest_json import decode, encode
+from storage_tiers.cold.manifest.json import decode, encode
+from storage_tiers.cold.manifest.model import Ids, Root
 from storage_tiers.errors import StorageError, TierCorrupt
 from storage_tiers.files import Files, replace_file
 

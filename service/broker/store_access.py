@@ -15,11 +15,11 @@ from service.metadata import planner
 from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
 from storage_tiers import events
+from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.backoff import Backoff, BackoffSettings
-from storage_tiers.cold.cluster_file import ClusterState, Holder
-from storage_tiers.cold.manifest import Writer
-from storage_tiers.cold.tier_client import TierClient
+from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
+from storage_tiers.cold.manifest.model import Writer
+from storage_tiers.cold.process.client import TierClient
 from storage_tiers.errors import Advice, FencedWriter, LogError
 
 log = logging.getLogger(__name__)

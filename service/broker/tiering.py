@@ -24,9 +24,9 @@ from service.broker.roots import write_root
 from service.broker.store_access import StoreAccess
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.manifest import Ids, Root, State, Writer
-from storage_tiers.cold.tier_client import TierClient
-from storage_tiers.cold.uploader import ExtendJob
+from storage_tiers.cold.manifest.model import Ids, Root, State, Writer
+from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.errors import (
     FencedWriter,
     InvalidRequest,

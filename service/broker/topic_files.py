@@ -19,9 +19,9 @@ from service.metadata import planner
 from service.metadata.image import DeletingTopic, TopicImage
 from service.metadata.log import MetadataLog
 from storage_tiers import events
-from storage_tiers.cold.manifest import Ids, State
-from storage_tiers.cold.tier_client import TierClient
-from storage_tiers.cold.topic_file import TopicState
+from storage_tiers.cold.manifest.model import Ids, State
+from storage_tiers.cold.manifest.topic_file import TopicState
+from storage_tiers.cold.process.client import TierClient
 from storage_tiers.errors import Advice, LogError, TierUnavailable
 from storage_tiers.types import TopicId
 

@@ -13,7 +13,7 @@ from service.cli.store import ClusterId, S3Endpoint, S3Region, StoreUrl, opened_
 
 if TYPE_CHECKING:
     from service.cli.cold_listing import ColdPartition
-    from storage_tiers.cold.manifest import Entry
+    from storage_tiers.cold.manifest.model import Entry
 
 cold = typer.Typer(no_args_is_help=True, help="Look into the bucket.")
 
@@ -61,7 +61,7 @@ def ls(
 
 
 def _check_names(topic: str | None, cluster_id: str | None) -> None:
-    from storage_tiers.cold import keys
+    from storage_tiers.cold.manifest import keys
 
     try:
         keys.topic_prefix(cluster_id or "any", topic or "any")

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from storage_tiers.cold import keys
-from storage_tiers.cold.lookup import live_bytes, live_entries
-from storage_tiers.cold.manifest import Entry, Ids, Page, PageRef, Root, State
-from storage_tiers.cold.manifest_json import decode, decode_page
-from storage_tiers.cold.object_store import BlockingObjectStore
-from storage_tiers.cold.topic_file import TopicState, decode_topic
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.json import decode, decode_page
+from storage_tiers.cold.manifest.lookup import live_bytes, live_entries
+from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root, State
+from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic
+from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import TierCorrupt, TierObjectMissing
 from storage_tiers.types import TopicId
 

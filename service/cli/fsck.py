@@ -13,7 +13,7 @@ from service.cli.store import ClusterId, S3Endpoint, S3Region, StoreUrl, opened_
 if TYPE_CHECKING:
     from service.fsck.bucket import Scope
     from service.fsck.findings import Report
-    from storage_tiers.cold.object_store import BlockingObjectStore
+    from storage_tiers.cold.stores.port import BlockingObjectStore
 
 
 def fsck(

@@ -12,7 +12,7 @@ from service.cli.errors import Unreachable
 from storage_tiers.errors import InvalidConfig, StoreRefused, TierUnavailable
 
 if TYPE_CHECKING:
-    from storage_tiers.cold.object_store import BlockingObjectStore
+    from storage_tiers.cold.stores.port import BlockingObjectStore
 
 StoreUrl = Annotated[
     str, typer.Option("--store", "-s", metavar="URL", help="s3://bucket/prefix, file:///path, or a path.")
@@ -25,7 +25,8 @@ ClusterId = Annotated[str | None, typer.Option("--cluster-id", help="Only this c
 @contextmanager
 def opened_store(url: str, endpoint: str | None, region: str | None) -> Iterator[BlockingObjectStore]:
     """The store at `url`, closed afterwards. A store that refuses or does not answer meanwhile is Unreachable."""
-    from storage_tiers.cold.stores.locate import StoreLocation, open_blocking_store
+    from storage_tiers.cold.stores.location import StoreLocation
+    from storage_tiers.cold.stores.open import open_blocking_store
 
     try:
         location = StoreLocation.parse(url, endpoint=endpoint, region=region)

@@ -11,9 +11,9 @@ from typing import Any
 
 from service.cli.dump_line import Line, damage
 from service.cli.log_files import snapshot_lines
-from storage_tiers.cold import sidecar
-from storage_tiers.cold.manifest import Entry, Root
-from storage_tiers.cold.manifest_json import decode
+from storage_tiers.cold.manifest.json import decode
+from storage_tiers.cold.manifest.model import Entry, Root
+from storage_tiers.cold.segments import sidecar
 
 #: Documents that are no manifests.
 PLAIN_DOCUMENTS = ("cluster.json", "topic.json", "endpoints.json")

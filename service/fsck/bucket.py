@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from service.fsck.findings import Kind, Report
-from storage_tiers.cold import keys
-from storage_tiers.cold.cluster_file import decode_cluster
-from storage_tiers.cold.manifest import Entry, Ids, Page, PageKind, Root, State, broken
-from storage_tiers.cold.manifest_json import decode, decode_page
-from storage_tiers.cold.object_store import BlockingObjectStore, ObjectInfo
-from storage_tiers.cold.range_check import check_range, sidecar_bytes
-from storage_tiers.cold.topic_file import decode_topic
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.cluster_file import decode_cluster
+from storage_tiers.cold.manifest.json import decode, decode_page
+from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageKind, Root, State, broken
+from storage_tiers.cold.manifest.topic_file import decode_topic
+from storage_tiers.cold.segments.range_check import check_range, sidecar_bytes
+from storage_tiers.cold.stores.port import BlockingObjectStore, ObjectInfo
 from storage_tiers.errors import InvalidConfig, LogError, TierCorrupt, TierObjectMissing, TierUnavailable
 
 #: Called with (ranges done, ranges known) as the check goes on.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from storage_tiers.cold.range_check import Fault
+from storage_tiers.cold.segments.range_check import Fault
 
 
 class Kind(Enum):

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from service.broker.roots import read_root
 from service.fsck.findings import Kind, Report
-from storage_tiers.cold.lookup import live_entries
-from storage_tiers.cold.manifest import Entry, Ids, Page, PageRef, Root, State
-from storage_tiers.cold.manifest_json import decode, decode_page
-from storage_tiers.cold.object_store import BlockingObjectStore
+from storage_tiers.cold.manifest.json import decode, decode_page
+from storage_tiers.cold.manifest.lookup import live_entries
+from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root, State
+from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import CorruptRecord, InvalidConfig, LogError, TierCorrupt, TierObjectMissing
 from storage_tiers.hot import layout
 from storage_tiers.hot.data_dir import META_PROPERTIES, read_topic_id

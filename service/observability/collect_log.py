@@ -18,7 +18,7 @@ from storage_tiers.errors import StorageError
 if TYPE_CHECKING:
     from service.broker.partition import Partition
     from service.node import Node
-    from storage_tiers.cold.manifest import Root
+    from storage_tiers.cold.manifest.model import Root
 
 #: Partitions looked at in one turn of the event loop: well below a millisecond.
 PARTITIONS_A_TURN = 32

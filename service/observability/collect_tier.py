@@ -15,8 +15,8 @@ from storage_tiers.errors import LogError
 
 if TYPE_CHECKING:
     from service.node import Node
-    from storage_tiers.cold.hydrator import Hydrator
-    from storage_tiers.cold.tier_client import StoreTotals, TierClient
+    from storage_tiers.cold.process.client import StoreTotals, TierClient
+    from storage_tiers.cold.read.fetcher import Hydrator
 
 #: Calls that stand at 0 from the start, so that rates have a beginning.
 OPERATIONS = ("get", "put", "head", "list", "delete", "abort")

@@ -15,8 +15,8 @@ from storage_tiers.errors import LogError
 
 if TYPE_CHECKING:
     from service.node import Node
-    from storage_tiers.cold.hydrator import Hydrator
-    from storage_tiers.cold.tier_client import TierClient
+    from storage_tiers.cold.process.client import TierClient
+    from storage_tiers.cold.read.fetcher import Hydrator
 
 #: Seconds that the tier process may take to say what it has done.
 ASK_S = 1.0

@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pyspark_tidelog.options import OptionError, ReadOptions
-from storage_tiers.cold import keys, sidecar
-from storage_tiers.cold.lookup import state_at
-from storage_tiers.cold.manifest import NEVER, Entry, Ids, Page, PageRef, Root, State, first_root
-from storage_tiers.cold.manifest_json import decode, decode_page
-from storage_tiers.cold.object_store import BlockingObjectStore
-from storage_tiers.cold.sidecar import Sidecar
-from storage_tiers.cold.stores.locate import StoreLocation, open_blocking_store
-from storage_tiers.cold.topic_file import TopicState, decode_topic
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.json import decode, decode_page
+from storage_tiers.cold.manifest.lookup import state_at
+from storage_tiers.cold.manifest.model import NEVER, Entry, Ids, Page, PageRef, Root, State, first_root
+from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic
+from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.segments.sidecar import Sidecar
+from storage_tiers.cold.stores.location import StoreLocation
+from storage_tiers.cold.stores.open import open_blocking_store
+from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import InvalidRequest, TierCorrupt, TierObjectMissing
 from storage_tiers.types import TopicId
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from storage_tiers.cold.manifest import Entry, Ids
+from storage_tiers.cold.manifest.model import Entry, Ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from pyspark_tidelog.options import EARLIEST, LATEST, Bound, OptionError
 from pyspark_tidelog.plan import Piece, Split
-from storage_tiers.cold.lookup import LoadPage, live_entries
-from storage_tiers.cold.manifest import Entry, Root
-from storage_tiers.cold.sidecar import Sidecar
+from storage_tiers.cold.manifest.lookup import LoadPage, live_entries
+from storage_tiers.cold.manifest.model import Entry, Root
+from storage_tiers.cold.segments.sidecar import Sidecar
 
 #: The sidecar of an entry with its index, at least.
 LoadIndex = Callable[[Entry], Sidecar]

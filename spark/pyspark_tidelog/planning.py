@@ -15,8 +15,8 @@ from pyspark_tidelog.planner import range_to_read, splits_of
 from pyspark_tidelog.pruning import NOTHING, Pruning
 from pyspark_tidelog.ranged_reads import in_order
 from pyspark_tidelog.times import first_offset_at
-from storage_tiers.cold.manifest import Entry, Ids, Page, PageRef, Root
-from storage_tiers.cold.sidecar import INDEX, Sidecar
+from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root
+from storage_tiers.cold.segments.sidecar import INDEX, Sidecar
 from storage_tiers.errors import TierObjectMissing
 
 #: Partitions planned at once; a page or a sidecar is a request each.

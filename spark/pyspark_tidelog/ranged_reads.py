@@ -17,10 +17,10 @@ from typing import NamedTuple, TypeVar
 
 from pyspark_tidelog.bucket import parse_sidecar
 from pyspark_tidelog.plan import Piece
-from storage_tiers.cold import sidecar
-from storage_tiers.cold.manifest import Entry
-from storage_tiers.cold.object_store import BlockingObjectStore
-from storage_tiers.cold.sidecar import ABORTED, CHECK_BYTES, CHECKS, Sidecar
+from storage_tiers.cold.manifest.model import Entry
+from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.segments.sidecar import ABORTED, CHECK_BYTES, CHECKS, Sidecar
+from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import TierCorrupt
 from storage_tiers.records.checksum import crc32c
 

@@ -16,9 +16,9 @@ from pyspark_tidelog.bucket import Bucket, open_store
 from pyspark_tidelog.options import ReadOptions
 from pyspark_tidelog.plan import Piece, Split
 from pyspark_tidelog.ranged_reads import Verified, verified_pieces
-from storage_tiers.cold.lookup import live_entries
-from storage_tiers.cold.manifest import State
-from storage_tiers.cold.manifest_json import decode as decode_root
+from storage_tiers.cold.manifest.json import decode as decode_root
+from storage_tiers.cold.manifest.lookup import live_entries
+from storage_tiers.cold.manifest.model import State
 from storage_tiers.errors import (
     CorruptRecord,
     LogError,

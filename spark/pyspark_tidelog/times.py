@@ -12,9 +12,9 @@ from pyspark_tidelog.batches import Batch, Run, runs
 from pyspark_tidelog.bucket import Bucket
 from pyspark_tidelog.plan import Piece
 from pyspark_tidelog.ranged_reads import verified_pieces
-from storage_tiers.cold.lookup import LoadPage, entries_for_timestamp
-from storage_tiers.cold.manifest import Entry, Root
-from storage_tiers.cold.sidecar import CHECK_BYTES, INDEX
+from storage_tiers.cold.manifest.lookup import LoadPage, entries_for_timestamp
+from storage_tiers.cold.manifest.model import Entry, Root
+from storage_tiers.cold.segments.sidecar import CHECK_BYTES, INDEX
 from storage_tiers.errors import CorruptRecord, TierCorrupt
 from storage_tiers.records.decoder import decode_batch
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from storage_tiers.cold.lookup import LoadPage, added_after
-from storage_tiers.cold.manifest import Entry, Root, State
+from storage_tiers.cold.manifest.lookup import LoadPage, added_after
+from storage_tiers.cold.manifest.model import Entry, Root, State
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from storage_tiers.cold.manifest import Pin, Removed
-from storage_tiers.cold.object_store import ObjectInfo, UnfinishedUpload
+from storage_tiers.cold.manifest.model import Pin, Removed
+from storage_tiers.cold.stores.port import ObjectInfo, UnfinishedUpload
 
 
 def due_removed(items: Iterable[Removed], pins: Sequence[Pin], now_ms: int, grace_ms: int) -> list[Removed]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from storage_tiers.cold.manifest import Entry
+from storage_tiers.cold.manifest.model import Entry
 from storage_tiers.policy.segments import SegmentView, newest_ms
 
 UNLIMITED = -1

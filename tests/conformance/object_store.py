@@ -16,7 +16,7 @@ import pytest
 from crc32c import crc32c
 
 from storage_tiers.clock import SystemClock
-from storage_tiers.cold.object_store import (
+from storage_tiers.cold.stores.port import (
     MAX_PIECE_BYTES,
     MULTIPART_THRESHOLD,
     PART_BYTES,

@@ -13,7 +13,7 @@ from boto3.session import Session
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.directory import DirectoryStore
 from storage_tiers.cold.stores.directory_names import object_path, upload_path
-from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.s3 import S3Store
 from storage_tiers.cold.stores.s3_blocking import BlockingS3Store

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 
 from service.fsck.bucket import Scope, check_bucket
 from storage_tiers.clock import SystemClock
-from storage_tiers.cold import keys
-from storage_tiers.cold.lookup import live_entries
-from storage_tiers.cold.manifest import Ids, Page, PageRef, Root, State
-from storage_tiers.cold.manifest_json import decode, decode_page
-from storage_tiers.cold.object_store import BlockingObjectStore
-from storage_tiers.cold.stores.locate import StoreLocation, open_blocking_store
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.json import decode, decode_page
+from storage_tiers.cold.manifest.lookup import live_entries
+from storage_tiers.cold.manifest.model import Ids, Page, PageRef, Root, State
+from storage_tiers.cold.stores.location import StoreLocation
+from storage_tiers.cold.stores.open import open_blocking_store
+from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.records.decoder import decode as decode_records
 from tests.faults.history import Content, Seen
 

@@ -21,7 +21,7 @@ def tier_process(pid: int) -> int | None:
     for thread in _threads(pid):
         with contextlib.suppress(OSError):
             for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split():
-                if b"tier_process" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if b"cold.process.main" in Path(f"/proc/{child}/cmdline").read_bytes():
                     return int(child)
     return None
 

@@ -18,8 +18,8 @@ import pytest
 
 from service.broker.roots import FILE_NAME, read_root
 from storage_tiers.clock import SystemClock
-from storage_tiers.cold.manifest import Ids
-from storage_tiers.cold.manifest_json import decode
+from storage_tiers.cold.manifest.json import decode
+from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import LogError
 from storage_tiers.hot.data_dir import read_topic_id

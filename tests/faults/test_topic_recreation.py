@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.cold import keys
-from storage_tiers.cold.manifest import State
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.model import State
 from storage_tiers.errors import TierObjectMissing
 from tests.faults import bucket, wire
 from tests.faults.clients import delete_records, delete_topic, seal, until

@@ -11,10 +11,10 @@ from urllib.parse import quote_plus
 from lambdas.environment import Settings
 from lambdas.verify_commit import handle
 from storage_tiers.clock import SeededRng
-from storage_tiers.cold import keys
-from storage_tiers.cold.manifest import Ids
-from storage_tiers.cold.partition_tier import PartitionTier
-from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.model import Ids
+from storage_tiers.cold.segments.partition_tier import PartitionTier
+from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import BlockingMemoryStore, MemoryStore
 from tests.storage_tiers.cold.support import IDS, EagerClock, Local, stored_root, tier_of
 

@@ -11,10 +11,10 @@ import pytest
 from lambdas.environment import read_settings
 from lambdas.verify_commit import Verifier
 from storage_tiers.clock import SeededRng
-from storage_tiers.cold import keys
-from storage_tiers.cold.object_store import FileBody, ObjectBody, ObjectInfo, UnfinishedUpload
-from storage_tiers.cold.reader_files import advance_cursor, read_cursor
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.offline.reader_files import advance_cursor, read_cursor
 from storage_tiers.cold.stores.memory import BlockingMemoryStore
+from storage_tiers.cold.stores.port import FileBody, ObjectBody, ObjectInfo, UnfinishedUpload
 from storage_tiers.errors import InvalidConfig, PreconditionFailed, TierCorrupt, TierUnavailable
 from tests.lambdas.support import LOCATION, READER, Context, World, hint, notification
 from tests.storage_tiers.cold.support import DAY, IDS, stored_live, stored_root
@@ -200,8 +200,8 @@ async def test_a_missing_object_is_damage_only_while_it_is_named(world: World) -
     def without_last_entry() -> bytes:
         from dataclasses import replace
 
-        from storage_tiers.cold.manifest import CommitId, Removed, Stamp
-        from storage_tiers.cold.manifest_json import encode
+        from storage_tiers.cold.manifest.json import encode
+        from storage_tiers.cold.manifest.model import CommitId, Removed, Stamp
 
         commit = planned.commit + 1
         return encode(

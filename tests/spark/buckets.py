@@ -13,13 +13,13 @@ from pyspark.sql.types import StructType
 
 from pyspark_tidelog import DefaultSource
 from storage_tiers.clock import ManualClock, SeededRng
-from storage_tiers.cold.cluster_file import ClusterState, Holder, encode_cluster
-from storage_tiers.cold.commit import CommitSettings
-from storage_tiers.cold.manifest import Ids, Root, State, Writer
-from storage_tiers.cold.object_store import BlockingObjectStore
-from storage_tiers.cold.partition_tier import PartitionTier
-from storage_tiers.cold.topic_file import TopicState, encode_topic
-from storage_tiers.cold.uploader import ExtendJob
+from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, encode_cluster
+from storage_tiers.cold.manifest.commit import CommitSettings
+from storage_tiers.cold.manifest.model import Ids, Root, State, Writer
+from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
+from storage_tiers.cold.segments.partition_tier import PartitionTier
+from storage_tiers.cold.segments.uploader import ExtendJob
+from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.records.batch import Codec, headers
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.types import AbortedTransaction, EpochEntry, TopicId

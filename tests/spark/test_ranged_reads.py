@@ -9,9 +9,9 @@ import pytest
 
 from pyspark_tidelog.plan import Piece
 from pyspark_tidelog.ranged_reads import in_order, verified_pieces
-from storage_tiers.cold.manifest import Entry
-from storage_tiers.cold.object_store import BlockingObjectStore, ObjectBody
-from storage_tiers.cold.sidecar import CHECK_BYTES
+from storage_tiers.cold.manifest.model import Entry
+from storage_tiers.cold.segments.sidecar import CHECK_BYTES
+from storage_tiers.cold.stores.port import BlockingObjectStore, ObjectBody
 from storage_tiers.errors import TierCorrupt, TierObjectMissing
 from tests.spark.buckets import Bucket, numbered
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pyspark_tidelog import explain
-from storage_tiers.cold.stores.locate import StoreLocation, open_blocking_store
+from storage_tiers.cold.stores.location import StoreLocation
+from storage_tiers.cold.stores.open import open_blocking_store
 from storage_tiers.records.batch import Codec
 from storage_tiers.records.builder import NewRecord, build_batch
 from tests.spark.buckets import START_MS, Bucket, numbered, options

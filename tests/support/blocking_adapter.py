@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
-from storage_tiers.cold.object_store import (
+from storage_tiers.cold.stores.bodies import hand_over, whole
+from storage_tiers.cold.stores.port import (
     BlockingObjectStore,
     FileBody,
     ObjectBody,
@@ -14,7 +15,6 @@ from storage_tiers.cold.object_store import (
     Sink,
     UnfinishedUpload,
 )
-from storage_tiers.cold.stores.bodies import hand_over, whole
 
 T = TypeVar("T")
 

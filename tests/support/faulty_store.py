@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from storage_tiers.cold.object_store import FileBody, ObjectBody, ObjectInfo, ObjectStore, Sink, UnfinishedUpload
+from storage_tiers.cold.stores.port import FileBody, ObjectBody, ObjectInfo, ObjectStore, Sink, UnfinishedUpload
 from storage_tiers.errors import TierUnavailable
 
 

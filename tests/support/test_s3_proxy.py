@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.stores.location import StoreLocation
 from tests.support.s3_proxy import Action, S3Proxy, kill_after, kill_before
 from tests.support.s3_servers import BUCKET, REGION, S3Server
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.s3
 
 CLIENT = (
     "import sys\n"
-    "from storage_tiers.cold.stores.locate import StoreLocation, open_blocking_store\n"
+    "from storage_tiers.cold.stores.location import StoreLocation, open_blocking_store\n"
     "store = open_blocking_store(StoreLocation.parse(sys.argv[1], endpoint=sys.argv[2], region=sys.argv[3]))\n"
     "print(flush=True)\n"
     "sys.stdin.readline()\n"

@@ -19,7 +19,7 @@ import pytest
 from lambdas.environment import Settings
 from lambdas.verify_commit import handle
 from storage_tiers.clock import SeededRng, SystemClock
-from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.s3_blocking import BlockingS3Store
 from tests.lambdas.support import Context, World
 from tests.support import s3_servers

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from crc32c import crc32c
 
-from storage_tiers.cold.object_store import MAX_PIECE_BYTES, FileBody, Sink
+from storage_tiers.cold.stores.port import MAX_PIECE_BYTES, FileBody, Sink
 from storage_tiers.errors import StorageError, TierCorrupt
 
 

@@ -27,7 +27,6 @@ from typing import TypeVar
 from crc32c import crc32c
 
 from storage_tiers.clock import Rng, SystemRng
-from storage_tiers.cold.object_store import FileBody, ObjectBody, ObjectInfo, Sink, UnfinishedUpload, check_put
 from storage_tiers.cold.stores.bodies import hand_over, pieces
 from storage_tiers.cold.stores.directory_names import (
     LOCKS,
@@ -37,6 +36,7 @@ from storage_tiers.cold.stores.directory_names import (
     parse_folder,
     upload_path,
 )
+from storage_tiers.cold.stores.port import FileBody, ObjectBody, ObjectInfo, Sink, UnfinishedUpload, check_put
 from storage_tiers.errors import PreconditionFailed, StoreRefused, TierObjectMissing, TierUnavailable
 from storage_tiers.files import Files
 

@@ -18,7 +18,7 @@ import os
 import re
 from typing import NamedTuple
 
-from storage_tiers.cold.object_store import check_key
+from storage_tiers.cold.stores.port import check_key
 from storage_tiers.errors import StoreRefused
 
 #: What tidelog's own objects end in: these keep their plain names as files.

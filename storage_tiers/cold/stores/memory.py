@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from storage_tiers.clock import Clock
-from storage_tiers.cold.object_store import (
+from storage_tiers.cold.stores.bodies import body_length, hand_over, pieces, whole
+from storage_tiers.cold.stores.port import (
     MULTIPART_THRESHOLD,
     PART_BYTES,
     FileBody,
@@ -31,7 +32,6 @@ from storage_tiers.cold.object_store import (
     check_put,
     next_folder,
 )
-from storage_tiers.cold.stores.bodies import body_length, hand_over, pieces, whole
 from storage_tiers.errors import PreconditionFailed, TierObjectMissing, TierUnavailable
 
 

@@ -9,7 +9,7 @@ Not promised: that conditions are atomic under a race (the conformance suite sho
 from __future__ import annotations
 
 from storage_tiers.clock import Rng
-from storage_tiers.cold.object_store import ObjectInfo, ObjectStore
+from storage_tiers.cold.stores.port import ObjectInfo, ObjectStore
 from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierUnavailable
 
 #: No probe takes longer; what is older was left by a node that died while it probed. By the store's clock, in ms.

@@ -28,7 +28,10 @@ from aiobotocore.session import AioSession, get_session
 from botocore.exceptions import BotoCoreError, ClientError
 from crc32c import crc32c
 
-from storage_tiers.cold.object_store import (
+from storage_tiers.cold.stores import s3_common
+from storage_tiers.cold.stores.bodies import body_length, hand_over, pieces, whole
+from storage_tiers.cold.stores.location import StoreLocation
+from storage_tiers.cold.stores.port import (
     MULTIPART_THRESHOLD,
     PART_BYTES,
     FileBody,
@@ -38,9 +41,6 @@ from storage_tiers.cold.object_store import (
     UnfinishedUpload,
     check_put,
 )
-from storage_tiers.cold.stores import s3_common
-from storage_tiers.cold.stores.bodies import body_length, hand_over, pieces, whole
-from storage_tiers.cold.stores.locate import StoreLocation
 from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierObjectMissing
 
 if TYPE_CHECKING:

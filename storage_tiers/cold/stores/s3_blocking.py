@@ -17,9 +17,9 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from crc32c import crc32c
 
-from storage_tiers.cold.object_store import ObjectBody, ObjectInfo, UnfinishedUpload, check_put, next_folder
 from storage_tiers.cold.stores import s3_common
-from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.stores.location import StoreLocation
+from storage_tiers.cold.stores.port import ObjectBody, ObjectInfo, UnfinishedUpload, check_put, next_folder
 from storage_tiers.errors import StoreRefused, TierObjectMissing
 
 if TYPE_CHECKING:

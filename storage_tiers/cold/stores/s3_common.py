@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from botocore import exceptions as sdk
 
-from storage_tiers.cold.object_store import MAX_KEY_BYTES, ObjectInfo, UnfinishedUpload, check_key
-from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.stores.location import StoreLocation
+from storage_tiers.cold.stores.port import MAX_KEY_BYTES, ObjectInfo, UnfinishedUpload, check_key
 from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierObjectMissing, TierUnavailable
 
 CONNECT_SECONDS = 5.0

@@ -12,8 +12,8 @@ from grpc_api.sdk.client import Client
 from grpc_api.sdk.cold import AsyncColdBucket, ColdBucket
 from grpc_api.sdk.values import Message, ProducerOptions
 from storage_tiers.clock import SystemClock
-from storage_tiers.cold.object_store import BlockingObjectStore
 from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import (
     InvalidConfig,
     InvalidPartitions,

@@ -16,10 +16,10 @@ from service.node import Node
 from service.settings import NodeSettings
 from service.supervisor import supervised
 from storage_tiers.clock import SystemClock, SystemRng
-from storage_tiers.cold.local_tier import LocalLauncher
-from storage_tiers.cold.object_store import ObjectStore
-from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.process.local import LocalLauncher
+from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import LogError
 from storage_tiers.files import Files, OsFiles
 from storage_tiers.records.batch import headers

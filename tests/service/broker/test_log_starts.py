@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
-from storage_tiers.cold.manifest import Root
+from storage_tiers.cold.manifest.model import Root
 from storage_tiers.errors import StorageError, UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import LOG_STARTS, read_offsets

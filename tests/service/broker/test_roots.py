@@ -15,7 +15,7 @@ import pytest
 
 from service.broker.partition import Partition
 from service.broker.roots import FILE_NAME, read_root
-from storage_tiers.cold.manifest import RECENT_COMMITS, CommitId, Root
+from storage_tiers.cold.manifest.model import RECENT_COMMITS, CommitId, Root
 from storage_tiers.errors import UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
 from storage_tiers.types import TopicPartition

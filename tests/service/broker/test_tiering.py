@@ -15,7 +15,7 @@ from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, Resour
 from service.broker.partition import Partition
 from service.broker.roots import FILE_NAME
 from storage_tiers.clock import SystemClock
-from storage_tiers.cold.manifest import State
+from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import (
     FencedWriter,

@@ -15,8 +15,8 @@ from grpc_api.contract.ready import settled
 from service.broker.flusher import FLUSH_THREADS
 from service.broker.leading import adopt
 from service.broker.partition import Partition
-from storage_tiers.cold.manifest import Root
-from storage_tiers.cold.sidecar import Sidecar
+from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import LeaderNotAvailable, LogError, TierCorrupt, UnknownTopicOrPartition
 from storage_tiers.types import EpochEntry, TopicPartition
 from tests.service.broker.support import TIERED, Running, batch, running, until

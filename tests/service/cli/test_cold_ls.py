@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.cold import keys
-from storage_tiers.cold.manifest import MAX_ENTRIES, Ids, State
-from storage_tiers.cold.object_store import ObjectStore
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.model import MAX_ENTRIES, Ids, State
+from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
 from storage_tiers.cold.stores.directory import DirectoryStore
-from storage_tiers.cold.stores.locate import StoreLocation, open_store
-from storage_tiers.cold.topic_file import TopicState, encode_topic
+from storage_tiers.cold.stores.location import StoreLocation
+from storage_tiers.cold.stores.open import open_store
+from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.files import OsFiles
 from storage_tiers.types import TopicId
 from tests.service.cli.support import tidelog

@@ -16,12 +16,12 @@ from service.fsck.bucket import Scope, check_bucket
 from service.fsck.findings import Finding, Kind, Report
 from service.fsck.local import check_local
 from storage_tiers.clock import SeededRng
-from storage_tiers.cold import keys
-from storage_tiers.cold.cluster_file import ClusterState, Holder, encode_cluster
-from storage_tiers.cold.manifest import Root, State
-from storage_tiers.cold.manifest_json import decode, encode
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, encode_cluster
+from storage_tiers.cold.manifest.json import decode, encode
+from storage_tiers.cold.manifest.model import Root, State
+from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
 from storage_tiers.cold.stores.memory import BlockingMemoryStore, MemoryStore
-from storage_tiers.cold.topic_file import TopicState, encode_topic
 from storage_tiers.errors import InvalidConfig
 from tests.storage_tiers.cold.support import DAY, IDS, EagerClock, Local, tier_of
 

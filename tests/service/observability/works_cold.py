@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from storage_tiers.cold.chunk_cache import ChunkKey
-from storage_tiers.cold.pace import PERIOD_S
+from storage_tiers.cold.read.cache import ChunkKey
+from storage_tiers.cold.read.pace import PERIOD_S
 from storage_tiers.errors import StoreRefused
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, until

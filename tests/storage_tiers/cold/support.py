@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_tiers.clock import ManualClock, SeededRng
-from storage_tiers.cold import lookup
-from storage_tiers.cold.commit import CommitSettings
-from storage_tiers.cold.manifest import Entry, Ids, Page, PageRef, Root, Section, Writer
-from storage_tiers.cold.manifest_json import decode, decode_page
-from storage_tiers.cold.object_store import ObjectStore
-from storage_tiers.cold.partition_tier import PartitionTier
-from storage_tiers.cold.sidecar import SidecarBytes
+from storage_tiers.cold.manifest import lookup
+from storage_tiers.cold.manifest.commit import CommitSettings
+from storage_tiers.cold.manifest.json import decode, decode_page
+from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root, Section, Writer
+from storage_tiers.cold.segments.partition_tier import PartitionTier
+from storage_tiers.cold.segments.sidecar import SidecarBytes
+from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.memory import BlockingMemoryStore
-from storage_tiers.cold.uploader import ExtendJob
+from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.types import EpochEntry, TopicId
 

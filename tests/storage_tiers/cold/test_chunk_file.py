@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.cold.chunk_file import ChunkFile
-from storage_tiers.cold.tier_settings import MIB
+from storage_tiers.cold.process.chunk_file import ChunkFile
+from storage_tiers.cold.process.settings import MIB
 from storage_tiers.errors import StorageError, TierCorrupt
 from storage_tiers.records.checksum import crc32c
 

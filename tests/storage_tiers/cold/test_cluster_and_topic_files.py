@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from storage_tiers.clock import ManualClock
-from storage_tiers.cold.cluster_file import (
+from storage_tiers.cold.manifest.cluster_file import (
     ClusterState,
     Holder,
     check_incarnation,
@@ -16,9 +16,8 @@ from storage_tiers.cold.cluster_file import (
     read_cluster,
     settled_incarnation,
 )
-from storage_tiers.cold.manifest import State
-from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.cold.topic_file import (
+from storage_tiers.cold.manifest.model import State
+from storage_tiers.cold.manifest.topic_file import (
     MAX_EARLIER,
     TopicState,
     decode_topic,
@@ -28,6 +27,7 @@ from storage_tiers.cold.topic_file import (
     published,
     read_topic,
 )
+from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import FencedWriter, TierCorrupt, TierUnavailable
 from storage_tiers.types import TopicId
 from tests.support.faulty_store import FaultyStore

@@ -11,10 +11,10 @@ from unittest import mock
 
 from crc32c import crc32c
 
-from storage_tiers.cold.cluster_file import ClusterState, Holder, encode_cluster
-from storage_tiers.cold.manifest_json import encode
+from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, encode_cluster
+from storage_tiers.cold.manifest.json import encode
+from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
 from storage_tiers.cold.stores.memory import BlockingMemoryStore, MemoryStore
-from storage_tiers.cold.topic_file import TopicState, encode_topic
 from tests.storage_tiers.cold.support import IDS, EagerClock, Local, batches, tier_of
 from tests.storage_tiers.cold.test_manifest_json import full_root
 
@@ -77,7 +77,7 @@ async def test_a_reader_written_from_the_page_reads_everything(tmp_path: Path) -
     clock = EagerClock()
     memory = MemoryStore(clock)
     tier, local = tier_of(memory, clock), Local(tmp_path)
-    with mock.patch.multiple("storage_tiers.cold.pages", MAX_ENTRIES=4):
+    with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_ENTRIES=4):
         for base in range(0, 100, 10):
             await tier.extend(local.job(base, 10, text="x" * 20_000))
         await tier.retire(15)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_tiers.cold import keys
-from storage_tiers.cold.keys import (
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.keys import (
     ClusterFile,
     CursorKey,
     ManifestKey,

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from storage_tiers.cold import manifest, pages
-from storage_tiers.cold.manifest import (
+from storage_tiers.cold.manifest import model as manifest
+from storage_tiers.cold.manifest import pages
+from storage_tiers.cold.manifest.json import decode, decode_page, encode, encode_page
+from storage_tiers.cold.manifest.model import (
     Author,
     Ids,
     Page,
@@ -20,8 +22,7 @@ from storage_tiers.cold.manifest import (
     Writer,
     first_root,
 )
-from storage_tiers.cold.manifest_json import decode, decode_page, encode, encode_page
-from storage_tiers.cold.pages import Change, PageWrite
+from storage_tiers.cold.manifest.pages import Change, PageWrite
 from storage_tiers.errors import StoreRefused, TierCorrupt
 from storage_tiers.records.checksum import crc32c
 from tests.storage_tiers.cold.support import IDS, entry_of

@@ -13,8 +13,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from storage_tiers.cold import lookup, manifest, pages
-from storage_tiers.cold.manifest import (
+from storage_tiers.cold.manifest import lookup, pages
+from storage_tiers.cold.manifest import model as manifest
+from storage_tiers.cold.manifest.json import decode, decode_page, encode
+from storage_tiers.cold.manifest.model import (
     Author,
     Entry,
     Page,
@@ -26,8 +28,7 @@ from storage_tiers.cold.manifest import (
     broken_step,
     first_root,
 )
-from storage_tiers.cold.manifest_json import decode, decode_page, encode
-from storage_tiers.cold.pages import Change
+from storage_tiers.cold.manifest.pages import Change
 from storage_tiers.errors import FencedWriter, InvalidRequest, StorageError
 from tests.storage_tiers.cold.support import IDS, entry_of
 
@@ -47,7 +48,7 @@ class Known:
 class ManifestModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.patch = mock.patch.multiple("storage_tiers.cold.pages", **SMALL)
+        self.patch = mock.patch.multiple("storage_tiers.cold.manifest.pages", **SMALL)
         self.patch.start()
         self.ids = itertools.count(1)
         self.root = first_root(IDS)

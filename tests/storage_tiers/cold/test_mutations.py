@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from storage_tiers.cold import sidecar
-from storage_tiers.cold.cluster_file import ClusterState, Holder, decode_cluster, encode_cluster
-from storage_tiers.cold.manifest import State
-from storage_tiers.cold.manifest_json import decode, decode_page, encode
-from storage_tiers.cold.topic_file import TopicState, decode_topic, encode_topic
+from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, decode_cluster, encode_cluster
+from storage_tiers.cold.manifest.json import decode, decode_page, encode
+from storage_tiers.cold.manifest.model import State
+from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic, encode_topic
+from storage_tiers.cold.segments import sidecar
 from storage_tiers.errors import StoreRefused, TierCorrupt
 from storage_tiers.records.checksum import crc32c
 from tests.storage_tiers.cold.support import IDS, batches

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_tiers.cold.pace import FIRST_RATE, LEAST_RATE, PERIOD_S, QUIET_S, Pace
+from storage_tiers.cold.read.pace import FIRST_RATE, LEAST_RATE, PERIOD_S, QUIET_S, Pace
 
 CHUNK = 4 << 20
 

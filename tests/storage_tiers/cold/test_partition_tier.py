@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.cold import sidecar
-from storage_tiers.cold.keys import topic_file_key
-from storage_tiers.cold.manifest import State
-from storage_tiers.cold.object_store import MULTIPART_THRESHOLD
+from storage_tiers.cold.manifest.keys import topic_file_key
+from storage_tiers.cold.manifest.model import State
+from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.cold.stores.port import MULTIPART_THRESHOLD
 from storage_tiers.errors import CorruptRecord, FencedWriter, InvalidRequest, TierUnavailable
 from storage_tiers.records.builder import NewRecord, build_batch
 from tests.storage_tiers.cold.support import DAY, IDS, EagerClock, Local, stored_live, stored_root, tier_of

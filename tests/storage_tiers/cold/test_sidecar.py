@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_tiers.cold import sidecar
-from storage_tiers.cold.sidecar import CHECK_BYTES, INTERVAL_BYTES, Sidecar, SidecarBytes
+from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.segments.sidecar import CHECK_BYTES, INTERVAL_BYTES, Sidecar, SidecarBytes
 from storage_tiers.errors import CorruptRecord, InvalidRequest, StorageError, StoreRefused, TierCorrupt
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.records.checksum import crc32c

@@ -22,13 +22,13 @@ from unittest import mock
 import pytest
 
 from storage_tiers.clock import ManualClock
-from storage_tiers.cold import lookup
-from storage_tiers.cold.manifest import Entry, Root, State, broken, broken_step, first_root
-from storage_tiers.cold.manifest_json import decode, decode_page
-from storage_tiers.cold.object_store import FileBody, ObjectBody, ObjectInfo, Sink, UnfinishedUpload
-from storage_tiers.cold.partition_tier import PartitionTier
+from storage_tiers.cold.manifest import lookup
+from storage_tiers.cold.manifest.json import decode, decode_page
+from storage_tiers.cold.manifest.model import Entry, Root, State, broken, broken_step, first_root
+from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.bodies import hand_over
 from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.cold.stores.port import FileBody, ObjectBody, ObjectInfo, Sink, UnfinishedUpload
 from storage_tiers.errors import FencedWriter, InvalidRequest, PreconditionFailed, TierUnavailable
 from storage_tiers.records.checksum import crc32c
 from tests.storage_tiers.cold.support import HOUR, IDS, Local, tier_of
@@ -280,7 +280,7 @@ async def simulate(seed: int, directory: Path) -> Simulation:
     bounds: dict[str, Any] = {"RETIRED_PAGES": 1}
     if seed % 2:
         bounds |= {"MAX_ENTRIES": 4, "MAX_PAGE_ENTRIES": 8, "_RETIRED_INLINE": 1}
-    with mock.patch.multiple("storage_tiers.cold.pages", **bounds):
+    with mock.patch.multiple("storage_tiers.cold.manifest.pages", **bounds):
         await simulation.run(delete=delete)
     simulation.check(delete=delete)
     return simulation

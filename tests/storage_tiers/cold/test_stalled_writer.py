@@ -11,9 +11,9 @@ from unittest import mock
 
 import pytest
 
-from storage_tiers.cold.manifest import Root, State
-from storage_tiers.cold.object_store import FileBody, ObjectInfo, ObjectStore
+from storage_tiers.cold.manifest.model import Root, State
 from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.cold.stores.port import FileBody, ObjectInfo, ObjectStore
 from storage_tiers.errors import FencedWriter, PreconditionFailed
 from storage_tiers.records.checksum import crc32c
 from tests.storage_tiers.cold.support import (
@@ -129,7 +129,7 @@ async def test_referenced_and_spilled_while_the_sweeper_stalls(world: World) -> 
     await condemnation.reached.wait()
     gate.open()
     await extension
-    with mock.patch.multiple("storage_tiers.cold.pages", MAX_ENTRIES=2):
+    with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_ENTRIES=2):
         for base in range(2, 8):
             await world.writer.extend(world.local.job(base, 1))
     root = world.check()

@@ -10,7 +10,7 @@ from tests.support.node import ROOT
 #: A smaller block above each freed one keeps the heap from shrinking.
 PROGRAM = """
 import os, sys
-from storage_tiers.cold.tier_process import give_back_freed_blocks
+from storage_tiers.cold.process.main import give_back_freed_blocks
 
 def resident():
     with open("/proc/self/statm") as file:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_tiers.cold.manifest import Entry, Pin, Removed, Stamp
-from storage_tiers.cold.object_store import ObjectInfo, UnfinishedUpload
+from storage_tiers.cold.manifest.model import Entry, Pin, Removed, Stamp
+from storage_tiers.cold.stores.port import ObjectInfo, UnfinishedUpload
 from storage_tiers.policy.eviction import Evict, LocalLimits, Reason, plan_eviction
 from storage_tiers.policy.orphans import abandoned, due_removed, orphans
 from storage_tiers.policy.retention import RetentionLimits, RetentionPlan, plan_retention

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_tiers.clock import SeededRng, SystemClock
-from storage_tiers.cold.chunk_cache import ChunkCache
-from storage_tiers.cold.cold_reader import ColdMiss, ColdReader, ColdSlices
-from storage_tiers.cold.hydrator import Hydrator
-from storage_tiers.cold.local_tier import LocalLauncher
-from storage_tiers.cold.manifest import Ids, Root, Writer
-from storage_tiers.cold.object_store import ObjectStore
-from storage_tiers.cold.pace import Pace
-from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.manifest.model import Ids, Root, Writer
+from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.process.launcher import TierLauncher
+from storage_tiers.cold.process.local import LocalLauncher
+from storage_tiers.cold.process.settings import TierSettings
+from storage_tiers.cold.read.cache import ChunkCache
+from storage_tiers.cold.read.fetcher import Hydrator
+from storage_tiers.cold.read.pace import Pace
+from storage_tiers.cold.read.reader import ColdMiss, ColdReader, ColdSlices
+from storage_tiers.cold.segments.uploader import ExtendJob
+from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.cold.tier_client import TierClient
-from storage_tiers.cold.tier_launcher import TierLauncher
-from storage_tiers.cold.tier_settings import TierSettings
-from storage_tiers.cold.uploader import ExtendJob
+from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.types import AbortedTransaction, EpochEntry
 from tests.storage_tiers.cold.support import IDS, EagerClock

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.cold import chunk_cache
-from storage_tiers.cold.chunk_cache import LEAST_BYTES, SHRUNK_BYTES, ChunkCache, ChunkKey, default_cache_bytes
-from storage_tiers.cold.tier_settings import CHUNK_BYTES
+from storage_tiers.cold.process.settings import CHUNK_BYTES
+from storage_tiers.cold.read import cache as chunk_cache
+from storage_tiers.cold.read.cache import LEAST_BYTES, SHRUNK_BYTES, ChunkCache, ChunkKey, default_cache_bytes
 
 
 def filled(cache: ChunkCache, number: int, size: int = CHUNK_BYTES, *, unread: bool = False) -> ChunkKey:

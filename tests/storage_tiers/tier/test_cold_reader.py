@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.cold.cold_reader import ColdMiss
+from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import OffsetOutOfRange, TierCorrupt, TierObjectMissing, TierUnavailable
 from storage_tiers.records.batch import headers
 from storage_tiers.types import AbortedTransaction, EpochEntry, TimestampOffset

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.cold.cold_reader import ColdMiss, ColdReader
-from storage_tiers.cold.manifest import Ids, Root
+from storage_tiers.cold.manifest.model import Ids, Root
+from storage_tiers.cold.process.settings import CHUNK_BYTES, MIB
+from storage_tiers.cold.read.reader import ColdMiss, ColdReader
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.cold.tier_settings import CHUNK_BYTES, MIB
 from storage_tiers.errors import TierUnavailable
 from storage_tiers.records.batch import headers
 from tests.storage_tiers.cold.support import IDS, EagerClock

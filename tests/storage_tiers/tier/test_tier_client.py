@@ -12,18 +12,18 @@ import pytest
 import uvloop
 
 from storage_tiers.clock import SeededRng
-from storage_tiers.cold.cluster_file import Holder
-from storage_tiers.cold.local_tier import LocalHandle, LocalLauncher
-from storage_tiers.cold.manifest import State
-from storage_tiers.cold.object_store import ObjectStore, Sink
+from storage_tiers.cold.manifest.cluster_file import Holder
+from storage_tiers.cold.manifest.model import State
+from storage_tiers.cold.manifest.topic_file import TopicState
+from storage_tiers.cold.process.launcher import Launched
+from storage_tiers.cold.process.local import LocalHandle, LocalLauncher
+from storage_tiers.cold.process.operations import FetchChunk, FetchObject, ReadyFile, Stats
+from storage_tiers.cold.process.settings import CHUNK_BYTES, MIB
+from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.bodies import hand_over
-from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.cold.tier_launcher import Launched
-from storage_tiers.cold.tier_questions import FetchChunk, FetchObject, ReadyFile, Stats
-from storage_tiers.cold.tier_settings import CHUNK_BYTES, MIB
-from storage_tiers.cold.topic_file import TopicState
-from storage_tiers.cold.uploader import ExtendJob
+from storage_tiers.cold.stores.port import ObjectStore, Sink
 from storage_tiers.errors import (
     FencedWriter,
     InvalidRequest,

@@ -15,14 +15,15 @@ from pathlib import Path
 import pytest
 
 from storage_tiers.clock import SystemClock
-from storage_tiers.cold import tier_client
-from storage_tiers.cold.manifest import Root
-from storage_tiers.cold.object_store import ObjectStore
-from storage_tiers.cold.stores.locate import StoreLocation, open_store
-from storage_tiers.cold.tier_launcher import ExecLauncher
-from storage_tiers.cold.tier_protocol import Configure, encode
-from storage_tiers.cold.tier_questions import FetchChunk
-from storage_tiers.cold.tier_settings import TierSettings
+from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.process import client as tier_client
+from storage_tiers.cold.process.launcher import ExecLauncher
+from storage_tiers.cold.process.operations import FetchChunk
+from storage_tiers.cold.process.protocol import Configure, encode
+from storage_tiers.cold.process.settings import TierSettings
+from storage_tiers.cold.stores.location import StoreLocation
+from storage_tiers.cold.stores.open import open_store
+from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import TierUnavailable
 from storage_tiers.files import OsFiles
 from storage_tiers.records.batch import headers
@@ -189,7 +190,7 @@ async def test_sigterm_ends_it_cleanly_and_sigint_does_not(tmp_path: Path) -> No
 def start_alone(tmp_path: Path) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair()
     process = subprocess.Popen(
-        [sys.executable, "-m", "storage_tiers.cold.tier_process", "--socket", str(theirs.fileno())],
+        [sys.executable, "-m", "storage_tiers.cold.process.main", "--socket", str(theirs.fileno())],
         pass_fds=(theirs.fileno(),),
         stderr=subprocess.PIPE,
     )
@@ -223,10 +224,10 @@ async def test_it_ends_where_the_protocol_is_broken(tmp_path: Path, said: bytes)
 def test_the_brokers_side_loads_no_store_library() -> None:
     """Nor does the process load the node's own packages."""
     imports = {
-        "storage_tiers.cold.tier_client, storage_tiers.cold.cold_reader": (
-            "aiobotocore botocore boto3 aiohttp pyarrow service storage_tiers.cold.stores.s3 storage_tiers.cold.tier_server"
+        "storage_tiers.cold.process.client, storage_tiers.cold.read.reader": (
+            "aiobotocore botocore boto3 aiohttp pyarrow service storage_tiers.cold.stores.s3 storage_tiers.cold.process.server"
         ),
-        "storage_tiers.cold.tier_process, storage_tiers.cold.stores.s3": "service kafka_gateway grpc_api pyarrow grpc",
+        "storage_tiers.cold.process.main, storage_tiers.cold.stores.s3": "service kafka_gateway grpc_api pyarrow grpc",
     }
     for modules, unwanted in imports.items():
         code = f"import sys, {modules}; print(sorted(set({unwanted.split()!r}) & set(sys.modules)))"

@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 
 from storage_tiers import errors
-from storage_tiers.cold import tier_questions as questions
-from storage_tiers.cold.cluster_file import Holder
-from storage_tiers.cold.downloads import Downloads
-from storage_tiers.cold.manifest import Entry, PageKind, PageRef, Section, Stamp, State, Writer
-from storage_tiers.cold.stores.locate import StoreLocation
-from storage_tiers.cold.tier_commits import TierCommits
-from storage_tiers.cold.tier_protocol import (
+from storage_tiers.cold.manifest.cluster_file import Holder
+from storage_tiers.cold.manifest.model import Entry, PageKind, PageRef, Section, Stamp, State, Writer
+from storage_tiers.cold.manifest.topic_file import TopicState
+from storage_tiers.cold.process import operations as questions
+from storage_tiers.cold.process.downloads import Downloads
+from storage_tiers.cold.process.manifests import TierCommits
+from storage_tiers.cold.process.protocol import (
     MAX_FRAME_BYTES,
     Ask,
     Configure,
@@ -29,11 +29,11 @@ from storage_tiers.cold.tier_protocol import (
     encode,
     read_frame,
 )
-from storage_tiers.cold.tier_server import workers
-from storage_tiers.cold.tier_settings import TierSettings
-from storage_tiers.cold.topic_file import TopicState
-from storage_tiers.cold.uploader import ExtendJob
-from storage_tiers.cold.wire import ProtocolError, from_json, to_json
+from storage_tiers.cold.process.server import workers
+from storage_tiers.cold.process.settings import TierSettings
+from storage_tiers.cold.process.wire import ProtocolError, from_json, to_json
+from storage_tiers.cold.segments.uploader import ExtendJob
+from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import LogError
 from storage_tiers.types import AbortedTransaction, EpochEntry
 from tests.storage_tiers.cold.support import IDS, TOPIC_ID

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.cold import hydrator
-from storage_tiers.cold.cold_reader import ColdMiss
-from storage_tiers.cold.manifest import Root
-from storage_tiers.cold.tier_questions import Stats
-from storage_tiers.cold.tier_settings import MIB
+from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.process.operations import Stats
+from storage_tiers.cold.process.settings import MIB
+from storage_tiers.cold.read import fetcher as hydrator
+from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import Advice, LogError, OffsetOutOfRange
 from storage_tiers.records.batch import headers
 from tests.storage_tiers.cold.support import IDS, EagerClock

@@ -16,9 +16,9 @@ import pytest
 from crc32c import crc32c
 
 from storage_tiers.clock import SeededRng
-from storage_tiers.cold.object_store import FileBody, UnfinishedUpload
 from storage_tiers.cold.stores import directory
 from storage_tiers.cold.stores.directory import COPY_BYTES, BlockingDirectoryStore, DirectoryStore
+from storage_tiers.cold.stores.port import FileBody, UnfinishedUpload
 from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierUnavailable
 from storage_tiers.files import Buffer, OsFiles
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from storage_tiers.clock import ManualClock, SeededRng, SystemClock
-from storage_tiers.cold.object_store import FileBody, ObjectInfo, ObjectStore
 from storage_tiers.cold.stores.directory import DirectoryStore
-from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.cold.stores.port import FileBody, ObjectInfo, ObjectStore
 from storage_tiers.cold.stores.probe import LEFT_OVER_MS, probe_conditional_writes
 from storage_tiers.cold.stores.s3 import S3Store
 from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierUnavailable

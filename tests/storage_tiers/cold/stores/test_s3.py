@@ -11,9 +11,9 @@ import pytest
 from aiobotocore.session import AioSession, get_session
 from boto3.session import Session
 
-from storage_tiers.cold.object_store import MULTIPART_THRESHOLD, ObjectStore, UnfinishedUpload
 from storage_tiers.cold.stores import s3_common
-from storage_tiers.cold.stores.locate import StoreLocation
+from storage_tiers.cold.stores.location import StoreLocation
+from storage_tiers.cold.stores.port import MULTIPART_THRESHOLD, ObjectStore, UnfinishedUpload
 from storage_tiers.cold.stores.s3 import PARTS_AT_ONCE, S3Store
 from storage_tiers.cold.stores.s3_blocking import BlockingS3Store
 from storage_tiers.cold.stores.s3_common import ATTEMPTS

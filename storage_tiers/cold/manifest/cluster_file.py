@@ -1,0 +1,147 @@
+"""`cluster.json`: whose bucket this is, and which start of the node owns it.
+
+    {"format": 1, "least_reader": 1, "cluster_id": "…", "incarnation": 7,
+     "holder": {"node_id": 1, "directory_id": "…", "start_id": "…"}}
+
+The incarnation rises by one at every start of a quorum of one. The node first writes the new number and its start's random
+id to its data directory, then swaps from exactly the number that it had: so of two nodes on copies of one directory one
+finds another number than its own, and stops. A lost answer is recognised by the start id.
+
+    directory: had N, means N+1 as S  ──>  swap N -> (N+1, S)  ──>  directory: has N+1
+
+Invariants: nobody lowers the incarnation; no manifest is committed before the swap, and each records the incarnation
+(`manifest.check_writer` refuses a lower one). Not promised: that the older copy notices before it commits or asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER, Fields, check_version, document
+from storage_tiers.cold.stores.port import ObjectStore
+from storage_tiers.errors import FencedWriter, PreconditionFailed, TierObjectMissing, TierUnavailable
+
+#: Swaps tried by one call: the second attempt already settles a lost answer, the rest are for races.
+_ATTEMPTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """`directory_id` is the disk's identity, `start_id` random and new at each start."""
+
+    node_id: int
+    directory_id: str
+    start_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    cluster_id: str
+    incarnation: int
+    holder: Holder
+
+
+def encode_cluster(state: ClusterState) -> bytes:
+    holder = state.holder
+    return document(
+        {
+            "format": FORMAT,
+            "least_reader": LEAST_READER,
+            "cluster_id": state.cluster_id,
+            "incarnation": state.incarnation,
+            "holder": {
+                "node_id": holder.node_id,
+                "directory_id": holder.directory_id,
+                "start_id": holder.start_id,
+            },
+        }
+    )
+
+
+def decode_cluster(data: bytes, cluster_id: str) -> ClusterState:
+    fields = Fields.parse(data, keys.cluster_key(cluster_id))
+    check_version(fields)
+    if fields.text("cluster_id") != cluster_id:
+        raise fields.bad(f"it belongs to cluster {fields.text('cluster_id')}")
+    holder = fields.object("holder")
+    return ClusterState(
+        cluster_id,
+        fields.number("incarnation"),
+        Holder(holder.number("node_id"), holder.text("directory_id"), holder.text("start_id")),
+    )
+
+
+async def read_cluster(store: ObjectStore, cluster_id: str) -> ClusterState | None:
+    """None if the cluster has never been in this bucket. A take-over reads the number to swap from here."""
+    found = await _read(store, cluster_id)
+    return found[0] if found is not None else None
+
+
+def settled_incarnation(found: ClusterState | None, had: int, meant: tuple[int, str] | None) -> int:
+    """The number to swap from, from what the data directory says: `had` is known to be its own, `meant` is the (number,
+    start id) that an earlier start wrote down before a swap whose answer it may not have seen.
+
+    FencedWriter if the bucket holds neither: a copy of the directory has run, or the bucket is another.
+    """
+    number = found.incarnation if found is not None else 0
+    if found is not None and meant == (number, found.holder.start_id):
+        return number
+    if number != had:
+        raise _copy_has_run(found, had)
+    return had
+
+
+async def open_cluster(store: ObjectStore, cluster_id: str, holder: Holder, expected_incarnation: int) -> int:
+    """Raises the incarnation from exactly `expected_incarnation` (0: the file must be absent) and returns the new one.
+
+    The caller has durably written the new number and `holder.start_id` to its directory. FencedWriter if the bucket holds
+    another number; TierUnavailable if the outcome is open: call again with the same arguments.
+    """
+    key = keys.cluster_key(cluster_id)
+    new = ClusterState(cluster_id, expected_incarnation + 1, holder)
+    failure: Exception | None = None
+    for _ in range(_ATTEMPTS):
+        found = await _read(store, cluster_id)
+        if found is not None and found[0] == new:
+            return new.incarnation
+        if (found[0].incarnation if found is not None else 0) != expected_incarnation:
+            raise _copy_has_run(found[0] if found is not None else None, expected_incarnation)
+        try:
+            if found is None:
+                await store.put(key, encode_cluster(new), if_absent=True)
+            else:
+                await store.put(key, encode_cluster(new), if_match=found[1])
+            return new.incarnation
+        except (PreconditionFailed, TierUnavailable) as error:
+            failure = error
+    raise TierUnavailable(f"the incarnation of cluster {cluster_id} could not be raised: {failure}") from failure
+
+
+async def check_incarnation(store: ObjectStore, cluster_id: str, incarnation: int, holder: Holder) -> None:
+    """FencedWriter unless the bucket still belongs to this start of this node."""
+    found = await _read(store, cluster_id)
+    if found is None or (found[0].incarnation, found[0].holder.start_id) != (incarnation, holder.start_id):
+        raise _copy_has_run(found[0] if found is not None else None, incarnation)
+
+
+async def _read(store: ObjectStore, cluster_id: str) -> tuple[ClusterState, str] | None:
+    try:
+        body = await store.get(keys.cluster_key(cluster_id))
+    except TierObjectMissing:
+        return None
+    return decode_cluster(body.data, cluster_id), body.etag
+
+
+def _copy_has_run(found: ClusterState | None, expected: int) -> FencedWriter:
+    if found is None:
+        return FencedWriter(
+            f"the bucket holds no cluster.json, but this directory has run as incarnation {expected}: it is another "
+            "bucket or prefix, or it was emptied. Start with the right --store, or on an empty directory"
+        )
+    holder = found.holder
+    return FencedWriter(
+        f"cluster {found.cluster_id} is at incarnation {found.incarnation} in the bucket (node {holder.node_id}, directory "
+        f"{holder.directory_id}, start {holder.start_id}), this directory is at {expected}: a copy of its directory has "
+        "run. Stop this node, or start it on an empty directory"
+    )

@@ -1,0 +1,262 @@
+"""The compare-and-swap loop: how a transition of the manifest becomes true, exactly once, whatever answers are lost.
+
+    read root ──> prepare(root) ──> step(root, author) ──> PUT pages ──> PUT root if it is still the one read
+        ^                                                                     │
+        └──── 412, 409, timeout: read it again; ours in `recent`? done <──────┘
+
+Invariants: every attempt of one operation carries the same commit id, so a write that was thought lost is recognised
+whenever it lands, as long as the root shows the last 32 commits; no two attempts can both take effect, since each
+replaces exactly the version it read and no two versions are equal bytes. `prepare` has run on the very root that is
+committed on. The root in memory is dropped before each write and set again only when the outcome is known.
+
+Not promised: that an operation which ends in `TierUnavailable` had no effect; the next one starts from a fresh read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from storage_tiers.backoff import Backoff, BackoffSettings
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.manifest.documents import FORMAT
+from storage_tiers.cold.manifest.json import decode, decode_page, encode
+from storage_tiers.cold.manifest.model import (
+    Author,
+    Ids,
+    Page,
+    PageNeeded,
+    PageRef,
+    Root,
+    Writer,
+    broken,
+    broken_step,
+    first_root,
+)
+from storage_tiers.cold.manifest.pages import Change, PageWrite, settle
+from storage_tiers.cold.stores.port import ObjectStore
+from storage_tiers.errors import PreconditionFailed, StoreRefused, TierCorrupt, TierObjectMissing, TierUnavailable
+
+T = TypeVar("T")
+
+#: A transition: from the root just read to the next one, or None if there is nothing to do. Pure; run once an attempt.
+Step = Callable[[Root, Author], Change | Root | None]
+#: What must be true before a root may be committed on; raises to give up. Run once for each root that is read.
+Prepare = Callable[[Root], Awaitable[None]]
+LoadPage = Callable[[PageRef], Page]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSettings:
+    """`attempts` bounds one operation; between them it waits as `backoff` says, in seconds."""
+
+    attempts: int = 8
+    backoff: BackoffSettings = field(default_factory=lambda: BackoffSettings(0.05, 2.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    root: Root
+    etag: str
+
+
+class PageCache:
+    """Decoded pages by key, least recently used out first, bounded by their entries (about 1.2 KB each)."""
+
+    def __init__(self, max_entries: int = 16_384) -> None:
+        self._max_entries = max_entries
+        self._entries = 0
+        self._pages: OrderedDict[str, Page] = OrderedDict()
+
+    def get(self, key: str) -> Page | None:
+        page = self._pages.get(key)
+        if page is not None:
+            self._pages.move_to_end(key)
+        return page
+
+    def put(self, key: str, page: Page) -> None:
+        if key in self._pages or len(page) > self._max_entries:
+            return
+        self._pages[key] = page
+        self._entries += len(page)
+        while self._entries > self._max_entries:
+            _, oldest = self._pages.popitem(last=False)
+            self._entries -= len(oldest)
+
+
+class StoreClock:
+    """The store's time, known from objects just written: their modification time plus what has passed since on ours."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead_ms: int | None = None
+
+    def wrote(self, modified_ms: int) -> None:
+        """The answer to a write of ours said so a moment ago."""
+        self._ahead_ms = modified_ms - int(self._clock.monotonic() * 1000)
+
+    def now_ms(self) -> int | None:
+        """None before the first write."""
+        return None if self._ahead_ms is None else self._ahead_ms + int(self._clock.monotonic() * 1000)
+
+
+class CommitLoop:
+    """One partition's manifest. Operations of one process are made one after another; processes race by the store."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        ids: Ids,
+        writer: Writer,
+        clock: Clock,
+        rng: Rng,
+        settings: CommitSettings | None = None,
+        *,
+        pages: PageCache | None = None,
+        store_clock: StoreClock | None = None,
+    ) -> None:
+        self.ids = ids
+        self.writer = writer
+        self.store_clock = store_clock or StoreClock(clock)
+        self._store = store
+        self._clock = clock
+        self._rng = rng
+        self._settings = settings or CommitSettings()
+        self._pages = pages or PageCache()
+        self._loaded: Loaded | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def root(self) -> Root | None:
+        """The newest root known for certain; None before the first read, and after a write of unknown outcome."""
+        return self._loaded.root if self._loaded is not None else None
+
+    async def load(self) -> Loaded | None:
+        """Reads the root from the store; None if the partition has no manifest. TierUnavailable, TierCorrupt."""
+        try:
+            body = await self._store.get(self.ids.manifest_key)
+        except TierObjectMissing:
+            self._loaded = None
+            return None
+        read = Loaded(decode(body.data, self.ids), body.etag)
+        # A commit may have ended while an older root was on its way here.
+        if self._loaded is None or self._loaded.root.commit <= read.root.commit:
+            self._loaded = read
+        return self._loaded
+
+    async def current(self) -> Root:
+        """The root in memory, else the one in the store, else the empty first one."""
+        loaded = self._loaded or await self.load()
+        return loaded.root if loaded is not None else first_root(self.ids)
+
+    async def page(self, ref: PageRef) -> Page:
+        """TierObjectMissing if it was swept: the root it came from is old, load it again."""
+        page = self._pages.get(ref.key)
+        if page is None:
+            page = decode_page((await self._store.get(ref.key)).data, self.ids, ref)
+            self._pages.put(ref.key, page)
+        return page
+
+    async def look(self, question: Callable[[LoadPage], T]) -> T:
+        """Runs a pure question over pages, fetching each that it lacks. It must return a value, not an iterator."""
+        held: dict[str, Page] = {}
+
+        def load_page(ref: PageRef) -> Page:
+            page = held.get(ref.key) or self._pages.get(ref.key)
+            if page is None:
+                raise PageNeeded(ref)
+            return page
+
+        while True:
+            try:
+                return question(load_page)
+            except PageNeeded as needed:
+                held[needed.ref.key] = await self.page(needed.ref)
+
+    async def commit(self, step: Step, prepare: Prepare | None = None) -> Root:
+        """Makes `step` true and returns the root that holds it, or the one read if it returned None.
+
+        FencedWriter and whatever else `step` or `prepare` raise; TierUnavailable once the attempts are spent, with the
+        outcome open.
+        """
+        async with self._lock:
+            return await self._commit(step, prepare)
+
+    async def _commit(self, step: Step, prepare: Prepare | None) -> Root:
+        commit_id = self._uuid()
+        backoff = Backoff(self._settings.backoff, self._rng)
+        failure: Exception | None = None
+        sent = False
+        for _ in range(self._settings.attempts):
+            if failure is not None:
+                await self._clock.sleep(backoff.next_delay())
+            try:
+                root = await self.current()
+                if sent and root.has_commit(commit_id):
+                    return root
+                if prepare is not None:
+                    await prepare(root)
+                change = await self._planned(step, root, commit_id)
+                if change is None:
+                    return root
+                await self._put_pages(change)
+                sent = True
+                return await self._swap(change)
+            except TierObjectMissing as error:  # a page of the root in memory was swept: that root is old
+                self._loaded = None
+                failure = error
+            except (PreconditionFailed, TierUnavailable) as error:
+                failure = error
+        raise TierUnavailable(
+            f"the manifest of {self.ids} could not be committed in {self._settings.attempts} attempts: {failure}"
+        ) from failure
+
+    async def _planned(self, step: Step, root: Root, commit_id: str) -> Change | None:
+        if root.format > FORMAT:
+            raise StoreRefused(
+                f"the manifest of {self.ids} has format {root.format}; this version of tidelog may read it, but to "
+                f"change it must write that format: upgrade"
+            )
+        held: dict[str, Page] = {}
+        while True:
+            by = Author(self.writer, commit_id, self._clock.unix_ms(), self._uuid, held)
+            try:
+                change = step(root, by)
+                if change is None:
+                    return None
+                change = settle(Change(change) if isinstance(change, Root) else change, by)
+            except PageNeeded as needed:
+                held[needed.ref.key] = await self.page(needed.ref)
+                continue
+            fault = broken(change.root) or broken_step(root, change.root)
+            if fault is not None:
+                raise TierCorrupt(f"a commit on the manifest of {self.ids} was refused: {fault}")
+            return change
+
+    async def _put_pages(self, change: Change) -> None:
+        for write in change.writes:
+            await self._put_page(write)
+
+    async def _put_page(self, write: PageWrite) -> None:
+        info = await self._store.put(write.ref.key, write.data)
+        self.store_clock.wrote(info.modified_ms)
+        if info.size != write.ref.length or info.crc32c not in (None, write.ref.crc32c):
+            raise TierUnavailable(f"the store holds {info.size} other bytes of {write.ref.key}; it is written again")
+        self._pages.put(write.ref.key, write.page)
+
+    async def _swap(self, change: Change) -> Root:
+        replaced, self._loaded = self._loaded, None
+        key, data = self.ids.manifest_key, encode(change.root)
+        if replaced is None:
+            info = await self._store.put(key, data, if_absent=True)
+        else:
+            info = await self._store.put(key, data, if_match=replaced.etag)
+        self.store_clock.wrote(info.modified_ms)
+        self._loaded = Loaded(change.root, info.etag)
+        return change.root
+
+    def _uuid(self) -> str:
+        return self._rng.token(16).hex()

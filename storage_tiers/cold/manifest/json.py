@@ -1,0 +1,356 @@
+"""Roots and pages as bytes: JSON that a person can read, one line for each entry, fields always in the same order.
+
+Keys are written relative to `<cluster>/topics/<topic>/<topic_id>/`; one that lies elsewhere begins with `/`. Reading is
+strict: what is missing, of the wrong type or against an invariant is `TierCorrupt` with the place named; unknown fields
+are ignored, and a document whose least reader is newer than this one is `StoreRefused`. A page is the same JSON, gzipped,
+and is compared with the length and CRC-32C that the root records before it is unpacked.
+
+Not promised: byte-identical gzip across versions of zlib; nothing compares compressed bytes but with their own CRC.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER, Fields, check_version, document
+from storage_tiers.cold.manifest.model import (
+    CommitId,
+    Condemned,
+    Entry,
+    Ids,
+    NewestSidecar,
+    Page,
+    PageKind,
+    PageRef,
+    Pin,
+    Removed,
+    Root,
+    Section,
+    Stamp,
+    State,
+    Writer,
+    broken,
+)
+from storage_tiers.errors import TierCorrupt
+from storage_tiers.records.checksum import crc32c
+from storage_tiers.types import TopicId
+
+T = TypeVar("T")
+#: An unpacked page of 8,192 entries is about 5 MiB; more than this is a bomb.
+MAX_PAGE_BYTES = 64 << 20
+_GZIP_LEVEL = 6
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+def encode(root: Root) -> bytes:
+    prefix = root.ids.prefix
+    sidecar = None
+    if root.sidecar is not None:
+        sidecar = {
+            "key": _relative(root.sidecar.key, prefix),
+            "sections": _sections(root.sidecar.sections),
+            "alone": root.sidecar.alone,
+        }
+    return document(
+        {
+            "format": root.format,
+            "least_reader": LEAST_READER,
+            **_ids(root.ids),
+            "state": root.state.value,
+            "commit": root.commit,
+            "committed_at": root.committed_at,
+            "writer": {
+                "node_id": root.writer.node_id,
+                "name": root.writer.name,
+                "incarnation": root.writer.incarnation,
+            },
+            "incarnation": root.incarnation,
+            "leader_epoch": root.leader_epoch,
+            "log_start": root.log_start,
+            "end": root.end,
+            "last_record_epoch": root.last_record_epoch,
+            "swept": root.swept,
+            "sidecar": sidecar,
+            "recent": [list(recent) for recent in root.recent],
+            "pins": [
+                {"name": pin.name, "commit": pin.commit, "log_start": pin.log_start, "end": pin.end}
+                for pin in root.pins
+            ],
+            "pages": [_page_ref(ref, prefix) for ref in root.pages],
+            "entries": [_entry(entry, prefix) for entry in root.entries],
+            "removed": [_removed(item, prefix) for item in root.removed],
+            "condemned": [
+                {"key": _relative(condemned.key, prefix), "at": list(condemned.at)} for condemned in root.condemned
+            ],
+        }
+    )
+
+
+def encode_page(ids: Ids, page: Page) -> bytes:
+    """The gzipped object of a page."""
+    prefix = ids.prefix
+    data = document(
+        {
+            "format": FORMAT,
+            "least_reader": LEAST_READER,
+            **_ids(ids),
+            "kind": page.kind.value,
+            "entries": [_entry(entry, prefix) for entry in page.entries],
+            "removed": [_removed(item, prefix) for item in page.removed],
+        }
+    )
+    return gzip.compress(data, _GZIP_LEVEL, mtime=0)
+
+
+def _ids(ids: Ids) -> dict[str, object]:
+    return {
+        "cluster_id": ids.cluster_id,
+        "topic": ids.topic,
+        "topic_id": str(ids.topic_id),
+        "partition": ids.partition,
+    }
+
+
+def _relative(key: str, prefix: str) -> str:
+    return key[len(prefix) :] if key.startswith(prefix) else "/" + key
+
+
+def _sections(sections: Sequence[Section]) -> dict[str, list[int]]:
+    return {section.name: [section.position, section.length, section.crc32c] for section in sections}
+
+
+def _entry(entry: Entry, prefix: str) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "base": entry.base,
+        "end": entry.end,
+        "key": _relative(entry.key, prefix),
+        "position": entry.position,
+        "length": entry.length,
+        "sidecar": _relative(entry.sidecar_key, prefix),
+        "sections": _sections(entry.sections),
+        "min_timestamp": entry.min_timestamp,
+        "max_timestamp": entry.max_timestamp,
+        "max_timestamp_offset": entry.max_timestamp_offset,
+        "records": entry.records,
+        "bytes": entry.bytes,
+        "crc32c": entry.crc32c,
+        "added": list(entry.added),
+    }
+    if entry.gap_from is not None:
+        fields["gap_from"] = entry.gap_from
+    return fields
+
+
+def _removed(item: Removed, prefix: str) -> dict[str, object]:
+    fields: dict[str, object] = {"key": _relative(item.key, prefix)}
+    if item.entry is not None:
+        fields = _entry(item.entry, prefix)
+    fields["removed"] = list(item.at)
+    return fields
+
+
+def _page_ref(ref: PageRef, prefix: str) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "kind": ref.kind.value,
+        "key": _relative(ref.key, prefix),
+        "base": ref.base,
+        "end": ref.end,
+        "count": ref.count,
+        "length": ref.length,
+        "crc32c": ref.crc32c,
+        "min_timestamp": ref.min_timestamp,
+        "max_timestamp": ref.max_timestamp,
+        "records": ref.records,
+        "bytes": ref.bytes,
+        "last_commit": ref.last_commit,
+    }
+    if ref.kind is PageKind.REMOVED:
+        fields["first_removed"] = ref.first_removed_ms
+    if ref.gap_from is not None:
+        fields["gap_from"] = ref.gap_from
+    return fields
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+def decode(data: bytes, ids: Ids | None = None, *, sound: bool = True) -> Root:
+    """`ids`, where the reader knows them, must be those inside: a manifest under another's key is not served.
+
+    TierCorrupt if it cannot be parsed, or, unless `sound` is False (`tidelog fsck` names each fault), breaks an invariant.
+    """
+    fields = Fields.parse(data, f"the manifest of {ids}" if ids else "a manifest")
+    version = check_version(fields)
+    found = _read_ids(fields)
+    if ids is not None and found != ids:
+        raise fields.bad(f"it belongs to {found} with topic id {found.topic_id} of cluster {found.cluster_id}")
+    prefix = found.prefix
+    writer = fields.object("writer")
+    root = Root(
+        ids=found,
+        format=version,
+        state=_enum(fields, "state", State),
+        commit=fields.natural("commit"),
+        recent=tuple(CommitId(*pair) for pair in fields.pairs("recent", str)),
+        committed_at=fields.number("committed_at"),
+        writer=Writer(writer.number("node_id"), writer.number_or_none("incarnation"), writer.text("name")),
+        incarnation=fields.natural("incarnation"),
+        leader_epoch=fields.number("leader_epoch"),
+        log_start=fields.natural("log_start"),
+        end=fields.natural("end"),
+        last_record_epoch=fields.number("last_record_epoch"),
+        sidecar=_read_sidecar(fields, prefix),
+        entries=_each(fields, "entries", prefix, _read_entry),
+        removed=_each(fields, "removed", prefix, _read_removed),
+        condemned=_each(fields, "condemned", prefix, _read_condemned),
+        pins=_each(fields, "pins", prefix, _read_pin),
+        pages=_each(fields, "pages", prefix, _read_page_ref),
+        swept=fields.natural("swept"),
+    )
+    fault = broken(root) if sound else None
+    if fault is not None:
+        raise fields.bad(fault)
+    return root
+
+
+def decode_page(data: bytes, ids: Ids, ref: PageRef) -> Page:
+    """Checks the stored bytes against the root's record of them before anything else."""
+    where = f"page {ref.key}"
+    if len(data) != ref.length or crc32c(data) != ref.crc32c:
+        raise TierCorrupt(
+            f"{where} has {len(data)} bytes with CRC-32C {crc32c(data)}, its manifest says {ref.length} and {ref.crc32c}"
+        )
+    fields = Fields.parse(_unpacked(data, where), where)
+    check_version(fields)
+    if _read_ids(fields) != ids:
+        raise fields.bad("it belongs to another partition")
+    page = Page(
+        kind=_enum(fields, "kind", PageKind),
+        entries=_each(fields, "entries", ids.prefix, _read_entry),
+        removed=_each(fields, "removed", ids.prefix, _read_removed),
+    )
+    if page.kind is not ref.kind or len(page) != ref.count:
+        raise fields.bad(f"it holds {len(page)} {page.kind.value} entries, its manifest says {ref.count}")
+    if page.entries and (page.entries[0].base, page.entries[-1].end) != (ref.base, ref.end):
+        raise fields.bad(f"its entries do not span [{ref.base}, {ref.end}) as its manifest says")
+    return page
+
+
+def _unpacked(data: bytes, where: str) -> bytes:
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        unpacked = unpacker.decompress(data, MAX_PAGE_BYTES)
+    except zlib.error as error:
+        raise TierCorrupt(f"{where} is not gzip: {error}") from error
+    if unpacker.unconsumed_tail or not unpacker.eof:
+        raise TierCorrupt(f"{where} is cut short, or unpacks to more than {MAX_PAGE_BYTES} bytes")
+    return unpacked
+
+
+def _read_ids(fields: Fields) -> Ids:
+    try:
+        topic_id = TopicId.parse(fields.text("topic_id"))
+    except ValueError as error:
+        raise fields.bad(f"'topic_id' is {fields.text('topic_id')!r}, not a topic id") from error
+    ids = Ids(fields.text("cluster_id"), fields.text("topic"), topic_id, fields.number("partition"))
+    try:
+        _ = ids.manifest_key
+    except ValueError as error:
+        raise fields.bad(str(error)) from error
+    return ids
+
+
+E = TypeVar("E", State, PageKind)
+
+
+def _enum(fields: Fields, name: str, kind: type[E]) -> E:
+    try:
+        return kind(fields.text(name))
+    except ValueError as error:
+        known = " or ".join(repr(member.value) for member in kind)
+        raise fields.bad(f"{name!r} is {fields.text(name)!r}, not {known}") from error
+
+
+def _each(fields: Fields, name: str, prefix: str, read: Callable[[Fields, str], T]) -> tuple[T, ...]:
+    return tuple(read(item, prefix) for item in fields.objects(name))
+
+
+def _key(fields: Fields, name: str, prefix: str) -> str:
+    text = fields.text(name)
+    if not text:
+        raise fields.bad(f"{name!r} is empty")
+    return text[1:] if text.startswith("/") else prefix + text
+
+
+def _read_sections(fields: Fields) -> tuple[Section, ...]:
+    sections = []
+    for name, span in fields.object("sections").items():
+        if not isinstance(span, list) or len(span) != 3 or any(type(n) is not int or n < 0 for n in span):
+            raise fields.bad(f"section {name!r} is {span!r}, not [position, length, crc32c]")
+        sections.append(Section(name, *span))
+    return tuple(sections)
+
+
+def _read_sidecar(fields: Fields, prefix: str) -> NewestSidecar | None:
+    if not fields.has("sidecar"):
+        return None
+    sidecar = fields.object("sidecar")
+    return NewestSidecar(_key(sidecar, "key", prefix), _read_sections(sidecar), sidecar.flag("alone"))
+
+
+def _read_entry(fields: Fields, prefix: str) -> Entry:
+    number, natural = fields.number, fields.natural
+    return Entry(
+        base=natural("base"),
+        end=natural("end"),
+        key=_key(fields, "key", prefix),
+        position=natural("position"),
+        length=natural("length"),
+        sidecar_key=_key(fields, "sidecar", prefix),
+        sections=_read_sections(fields),
+        min_timestamp=number("min_timestamp"),
+        max_timestamp=number("max_timestamp"),
+        max_timestamp_offset=natural("max_timestamp_offset"),
+        records=natural("records"),
+        bytes=natural("bytes"),
+        crc32c=natural("crc32c"),
+        added=Stamp(*fields.number_pair("added")),
+        gap_from=fields.number_or_none("gap_from"),
+    )
+
+
+def _read_removed(fields: Fields, prefix: str) -> Removed:
+    at = Stamp(*fields.number_pair("removed"))
+    if fields.has("base"):
+        return Removed(at, entry=_read_entry(fields, prefix))
+    return Removed(at, key=_key(fields, "key", prefix))
+
+
+def _read_condemned(fields: Fields, prefix: str) -> Condemned:
+    return Condemned(_key(fields, "key", prefix), Stamp(*fields.number_pair("at")))
+
+
+def _read_pin(fields: Fields, prefix: str) -> Pin:
+    return Pin(fields.text("name"), fields.natural("commit"), fields.natural("log_start"), fields.natural("end"))
+
+
+def _read_page_ref(fields: Fields, prefix: str) -> PageRef:
+    number, natural = fields.number, fields.natural
+    kind = _enum(fields, "kind", PageKind)
+    return PageRef(
+        kind=kind,
+        key=_key(fields, "key", prefix),
+        base=natural("base"),
+        end=natural("end"),
+        count=natural("count"),
+        length=natural("length"),
+        crc32c=natural("crc32c"),
+        min_timestamp=number("min_timestamp"),
+        max_timestamp=number("max_timestamp"),
+        records=natural("records"),
+        bytes=natural("bytes"),
+        last_commit=natural("last_commit"),
+        first_removed_ms=number("first_removed") if kind is PageKind.REMOVED else 0,
+        gap_from=fields.number_or_none("gap_from"),
+    )

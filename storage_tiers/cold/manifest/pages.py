@@ -1,0 +1,316 @@
+"""Keeping the root small: transitions that move entries between the root and its pages.
+
+    Root.entries ──spill──> live pages          Root.removed ──spill──> removed pages
+         └────────retire────────┴──────retire──────>─┘  └──────────drop_gone──────┘
+
+A page is immutable: one that changes is written anew under a new uuid in the same commit, and the old one's key goes to
+`removed`. Live pages stand in offset order before the root's entries, removed pages in order of removal.
+
+Invariants: after `settle` a root has at most 64 entries (live and removed), 64 pages and 32 KiB; a page has at most 8,192.
+A new page is merged with the ones before it while they are no larger than it has become, as a binary counter carries: an
+entry is rewritten about log2(8192/32) times in its life, and few pages are smaller than half of 8,192. Pages are read only
+through `Author.pages`: a transition that lacks one raises `PageNeeded`.
+
+Not promised: room for ever. A root whose pages can be merged no further refuses to grow, which takes over 200,000 ranges.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from storage_tiers.cold.manifest.json import encode, encode_page
+from storage_tiers.cold.manifest.model import (
+    MAX_ENTRIES,
+    MAX_PAGES,
+    MAX_ROOT_BYTES,
+    Author,
+    Entry,
+    Page,
+    PageKind,
+    PageNeeded,
+    PageRef,
+    Removed,
+    Root,
+    Stamp,
+    advance,
+    next_stamp,
+)
+from storage_tiers.errors import StorageError
+from storage_tiers.records.checksum import crc32c
+
+MAX_PAGE_ENTRIES = 8192
+#: At most so many pages are read and written by one `retire`; it is repeated until it has nothing left to do.
+RETIRED_PAGES = 2
+#: So few entries retired from a page go through the root instead of a page of their own.
+_RETIRED_INLINE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PageWrite:
+    """`data` is to be stored under `ref.key` before the root that names it."""
+
+    ref: PageRef
+    page: Page
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A next root and the pages that it needs."""
+
+    root: Root
+    writes: tuple[PageWrite, ...] = ()
+
+
+def settle(change: Change, by: Author) -> Change:
+    """The same commit with its root within bounds. PageNeeded; StorageError if there is no room left."""
+    draft = _Draft(change, by)
+    draft.spill()
+    if draft.changed():
+        draft.merge_tail(PageKind.LIVE)
+        draft.merge_tail(PageKind.REMOVED)
+        draft.spill()
+    while len(draft.pages) > MAX_PAGES or draft.too_large():
+        if not draft.merge():
+            raise StorageError(
+                f"the manifest of {change.root.ids} is full: {sum(page.count for page in draft.pages)} ranges in "
+                f"{len(draft.pages)} pages. Shorten its retention, or raise segment.bytes so that ranges grow larger"
+            )
+        draft.spill()
+    return draft.change()
+
+
+def retire(root: Root, log_start: int, by: Author) -> Change | None:
+    """Raises log start to min(`log_start`, `end`) and moves entries wholly below it to `removed`; None if it changes
+    nothing. Run it again until then: one commit touches at most RETIRED_PAGES pages."""
+    log_start = max(root.log_start, min(log_start, root.end))
+    stamp = next_stamp(root, by)
+    kept: list[PageRef] = list(root.live_pages)
+    retired: list[PageRef] = []
+    items: list[Removed] = []
+    writes: list[PageWrite] = []
+    for _ in range(RETIRED_PAGES):
+        if not kept or kept[0].base >= log_start:
+            break
+        entries = _page(kept[0], by).entries
+        below = sum(entry.end <= log_start for entry in entries)
+        if below == 0:
+            break
+        items.append(Removed(stamp, key=kept.pop(0).key))
+        gone = [Removed(stamp, entry) for entry in entries[:below]]
+        if below <= _RETIRED_INLINE:
+            items.extend(gone)
+        else:
+            writes.append(_write(root, Page(PageKind.REMOVED, removed=tuple(gone)), by))
+            retired.append(writes[-1].ref)
+        if below < len(entries):
+            writes.append(_write(root, Page(PageKind.LIVE, entries[below:]), by))
+            kept.insert(0, writes[-1].ref)
+            break
+    below = 0 if kept else sum(entry.end <= log_start for entry in root.entries)
+    items.extend(Removed(stamp, entry) for entry in root.entries[:below])
+    if not items and log_start == root.log_start:
+        return None
+    new = advance(
+        root,
+        by,
+        log_start=log_start,
+        entries=root.entries[below:],
+        removed=(*root.removed, *items),
+        pages=(*kept, *root.removed_pages, *retired),
+    )
+    return Change(new, tuple(writes))
+
+
+def sweepable(root: Root, item: Removed) -> tuple[str, ...]:
+    """The keys of a removed item that may be deleted: not the newest sidecar, which outlives its entry."""
+    newest = root.sidecar.key if root.sidecar is not None else None
+    return tuple(key for key in item.keys if key != newest)
+
+
+def drop_gone(root: Root, gone: AbstractSet[str], pages: Collection[str], by: Author) -> Change | None:
+    """Forgets what is no longer in the bucket: condemned keys, and removed items all of whose keys are `gone`, in the root
+    and in the removed pages whose keys are in `pages`. None if there is nothing to forget."""
+    stamp = next_stamp(root, by)
+    kept, dropped = _part(root, root.removed, gone)
+    condemned = tuple(item for item in root.condemned if item.key not in gone)
+    refs: list[PageRef] = []
+    writes: list[PageWrite] = []
+    for ref in root.pages:
+        if ref.key not in pages:
+            refs.append(ref)
+            continue
+        rest, dropped_here = _part(root, _page(ref, by).removed, gone)
+        if not dropped_here:
+            refs.append(ref)
+            continue
+        dropped.extend(dropped_here)
+        kept.append(Removed(stamp, key=ref.key))
+        if rest:
+            writes.append(_write(root, Page(PageKind.REMOVED, removed=tuple(rest)), by))
+            refs.append(writes[-1].ref)
+    if not dropped and len(condemned) == len(root.condemned):
+        return None
+    entries = [item.entry for item in dropped if item.entry is not None]
+    sidecar = root.sidecar
+    if sidecar is not None and any(entry.sidecar_key == sidecar.key for entry in entries):
+        sidecar = replace(sidecar, alone=True)
+    swept = max((item.at.commit for item in dropped if item.entry is not None), default=0)
+    new = advance(
+        root,
+        by,
+        removed=tuple(kept),
+        condemned=condemned,
+        pages=tuple(refs),
+        sidecar=sidecar,
+        swept=max(root.swept, swept),
+    )
+    return Change(new, tuple(writes))
+
+
+def _part(root: Root, items: Sequence[Removed], gone: AbstractSet[str]) -> tuple[list[Removed], list[Removed]]:
+    """(kept, dropped)."""
+    kept: list[Removed] = []
+    dropped: list[Removed] = []
+    for item in items:
+        (dropped if all(key in gone for key in sweepable(root, item)) else kept).append(item)
+    return kept, dropped
+
+
+def _page(ref: PageRef, by: Author) -> Page:
+    page = by.pages.get(ref.key)
+    if page is None:
+        raise PageNeeded(ref)
+    return page
+
+
+def _write(root: Root, page: Page, by: Author) -> PageWrite:
+    data = encode_page(root.ids, page)
+    items: Sequence[Entry] = page.entries or [item.entry for item in page.removed if item.entry is not None]
+    base = min((entry.base for entry in items), default=0)
+    end = max((entry.end for entry in items), default=0)
+    if page.kind is PageKind.LIVE:
+        last_commit = max(entry.added.commit for entry in page.entries)
+    else:
+        last_commit = max(item.at.commit for item in page.removed)
+    ref = PageRef(
+        kind=page.kind,
+        key=root.ids.page_key(base, max(base, end - 1), by.new_uuid()),
+        base=base,
+        end=end,
+        count=len(page),
+        length=len(data),
+        crc32c=crc32c(data),
+        min_timestamp=min((entry.min_timestamp for entry in items), default=-1),
+        max_timestamp=max((entry.max_timestamp for entry in items), default=-1),
+        records=sum(entry.records for entry in items),
+        bytes=sum(entry.bytes for entry in items),
+        last_commit=last_commit,
+        first_removed_ms=min((item.at.time_ms for item in page.removed), default=0),
+        gap_from=page.entries[0].gap_from if page.entries else None,
+    )
+    return PageWrite(ref, page, data)
+
+
+class _Draft:
+    """A root on its way to being small. Its commit has been counted already: only the lists change."""
+
+    __slots__ = ("_by", "_measured", "_root", "_size", "_stamp", "_writes", "entries", "pages", "removed")
+
+    def __init__(self, change: Change, by: Author) -> None:
+        self._root = change.root
+        self._by = by
+        self._stamp = Stamp(change.root.commit, by.now_ms)
+        self._writes = {write.ref.key: write for write in change.writes}
+        self.entries = change.root.entries
+        self.removed = change.root.removed
+        self.pages = list(change.root.pages)
+        self._measured: Root | None = None
+        self._size = 0
+
+    def change(self) -> Change:
+        return Change(self._current(), tuple(self._writes.values()))
+
+    def changed(self) -> bool:
+        return bool(self._writes)
+
+    def too_large(self) -> bool:
+        root = self._current()
+        if root is not self._measured:
+            self._measured, self._size = root, len(encode(root))
+        return self._size > MAX_ROOT_BYTES
+
+    def spill(self) -> None:
+        """Moves the older half of the entries, or everything removed, whichever is more, until the rest fits."""
+        while len(self.entries) + len(self.removed) > MAX_ENTRIES or (self.too_large() and self._movable()):
+            if len(self.removed) >= len(self.entries):
+                page = Page(PageKind.REMOVED, removed=self.removed[:MAX_PAGE_ENTRIES])
+                self.removed = self.removed[MAX_PAGE_ENTRIES:]
+                self.pages.append(self._new(page))
+            else:
+                half = min((len(self.entries) + 1) // 2, MAX_PAGE_ENTRIES)
+                page = Page(PageKind.LIVE, self.entries[:half])
+                self.entries = self.entries[half:]
+                live = sum(ref.kind is PageKind.LIVE for ref in self.pages)
+                self.pages.insert(live, self._new(page))
+
+    def merge_tail(self, kind: PageKind) -> None:
+        """Merges the newest page of a kind with those before it that are no larger, as long as one page holds them."""
+        end = max((index + 1 for index, ref in enumerate(self.pages) if ref.kind is kind), default=0)
+        if end == 0 or self.pages[end - 1].key not in self._writes:
+            return
+        start, count = end - 1, self.pages[end - 1].count
+        while start > 0 and self.pages[start - 1].kind is kind:
+            before = self.pages[start - 1].count
+            if before > count or before + count > MAX_PAGE_ENTRIES:
+                break
+            start, count = start - 1, count + before
+        if start < end - 1:
+            self._merge(start, end)
+
+    def merge(self) -> bool:
+        """Merges the two neighbours of one kind that are smallest together; False if none may be merged."""
+        pairs = [
+            (left.count + right.count, index)
+            for index, (left, right) in enumerate(zip(self.pages, self.pages[1:], strict=False))
+            if left.kind is right.kind and left.count + right.count <= MAX_PAGE_ENTRIES
+        ]
+        if not pairs:
+            return False
+        _, index = min(pairs)
+        self._merge(index, index + 2)
+        return True
+
+    def _merge(self, start: int, end: int) -> None:
+        merged = [self._read(ref) for ref in self.pages[start:end]]
+        page = Page(
+            merged[0].kind,
+            tuple(itertools.chain.from_iterable(part.entries for part in merged)),
+            tuple(itertools.chain.from_iterable(part.removed for part in merged)),
+        )
+        for ref in self.pages[start:end]:
+            if self._writes.pop(ref.key, None) is None:
+                self.removed = (*self.removed, Removed(self._stamp, key=ref.key))
+        self.pages[start:end] = [self._new(page)]
+
+    def _movable(self) -> bool:
+        # Fewer are left where they are: a page of two costs the root as much as they do.
+        return len(self.entries) + len(self.removed) > 2
+
+    def _read(self, ref: PageRef) -> Page:
+        write = self._writes.get(ref.key)
+        return write.page if write is not None else _page(ref, self._by)
+
+    def _new(self, page: Page) -> PageRef:
+        write = _write(self._root, page, self._by)
+        self._writes[write.ref.key] = write
+        return write.ref
+
+    def _current(self) -> Root:
+        pages = tuple(self.pages)
+        if (self.entries, self.removed, pages) != (self._root.entries, self._root.removed, self._root.pages):
+            self._root = replace(self._root, entries=self.entries, removed=self.removed, pages=pages)
+        return self._root

@@ -1,0 +1,165 @@
+"""`topic.json`: which topic id a name means now, for readers of the bucket who have no broker to ask.
+
+    {"format": 1, "least_reader": 1, "cluster_id": "…", "topic": "flights", "topic_id": "…", "state": "live",
+     "revision": 3, "partitions": 6, "incarnation": 7, "configs": {"retention.ms": "-1"}, "earlier": ["…", …]}
+
+Changed by the controller only, by compare-and-swap. Every change is a pure function of the state found, and repeating it
+changes nothing: so an answer that was lost needs no recognition, the operation is simply made again.
+
+Invariants: an id that stands in `earlier` never becomes current again; `deleted` is set only while the file still names
+that id, and that id is never live again; nobody lowers the incarnation. `revision` rises by one with every write, so that
+no two versions are equal bytes and a write that was delayed cannot replace a later version.
+
+Not promised: more than 256 earlier ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER, Fields, check_version, document
+from storage_tiers.cold.manifest.model import State
+from storage_tiers.cold.stores.port import ObjectStore
+from storage_tiers.errors import FencedWriter, PreconditionFailed, TierObjectMissing, TierUnavailable
+from storage_tiers.types import TopicId
+
+MAX_EARLIER = 256
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    cluster_id: str
+    topic: str
+    topic_id: TopicId
+    state: State
+    partitions: int
+    incarnation: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+    earlier: tuple[TopicId, ...] = ()
+    revision: int = 0
+
+
+# --- transitions ------------------------------------------------------------------------------------------------------
+def published(found: TopicState | None, new: TopicState) -> TopicState:
+    """`new` made current. FencedWriter if its id was replaced or deleted before, or a newer incarnation has written."""
+    if found is None:
+        return new
+    _check_incarnation(found, new.incarnation)
+    if new.topic_id in found.earlier or (found.topic_id == new.topic_id and found.state is State.DELETED):
+        raise FencedWriter(
+            f"topic {new.topic} with id {new.topic_id} was deleted or replaced in the bucket, where the name now means "
+            f"{found.topic_id} ({found.state.value})"
+        )
+    if found.topic_id == new.topic_id:
+        partitions = max(found.partitions, new.partitions)
+        return replace(new, partitions=partitions, earlier=found.earlier, revision=found.revision)
+    return replace(new, earlier=(*found.earlier, found.topic_id)[-MAX_EARLIER:], revision=found.revision)
+
+
+def marked_deleted(found: TopicState | None, deleted: TopicState) -> TopicState:
+    """The file with `deleted` marked so, unless the name means another id by now; then unchanged. A file that was never
+    written is created deleted, so that a late first write cannot make it live."""
+    if found is None:
+        return replace(deleted, state=State.DELETED)
+    if found.topic_id != deleted.topic_id:
+        return found
+    _check_incarnation(found, deleted.incarnation)
+    return replace(found, state=State.DELETED, incarnation=deleted.incarnation)
+
+
+def _check_incarnation(found: TopicState, incarnation: int) -> None:
+    if incarnation < found.incarnation:
+        raise FencedWriter(
+            f"topic.json of {found.topic} was written by incarnation {found.incarnation}, this node is {incarnation}: a "
+            "copy of its directory has run. Stop this node, or start it on an empty directory"
+        )
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+def encode_topic(state: TopicState) -> bytes:
+    return document(
+        {
+            "format": FORMAT,
+            "least_reader": LEAST_READER,
+            "cluster_id": state.cluster_id,
+            "topic": state.topic,
+            "topic_id": str(state.topic_id),
+            "state": state.state.value,
+            "revision": state.revision,
+            "partitions": state.partitions,
+            "incarnation": state.incarnation,
+            "configs": dict(sorted(state.configs.items())),
+            "earlier": [str(topic_id) for topic_id in state.earlier],
+        }
+    )
+
+
+def decode_topic(data: bytes, cluster_id: str, topic: str) -> TopicState:
+    fields = Fields.parse(data, keys.topic_file_key(cluster_id, topic))
+    check_version(fields)
+    if (fields.text("cluster_id"), fields.text("topic")) != (cluster_id, topic):
+        raise fields.bad(f"it belongs to topic {fields.text('topic')} of cluster {fields.text('cluster_id')}")
+    configs = fields.object("configs")
+    try:
+        return TopicState(
+            cluster_id,
+            topic,
+            TopicId.parse(fields.text("topic_id")),
+            State(fields.text("state")),
+            fields.number("partitions"),
+            fields.number("incarnation"),
+            {name: configs.text(name) for name, _ in configs.items()},
+            tuple(TopicId.parse(text) for text in fields.texts("earlier")),
+            fields.number("revision"),
+        )
+    except ValueError as error:
+        raise fields.bad(str(error)) from error
+
+
+async def read_topic(store: ObjectStore, cluster_id: str, topic: str) -> TopicState | None:
+    """None if no topic of that name has ever been in the bucket."""
+    found = await _read(store, cluster_id, topic)
+    return found[0] if found is not None else None
+
+
+async def publish_topic(store: ObjectStore, new: TopicState) -> TopicState:
+    """Makes `new` (state live) current, or updates its partition count (never lowered) and configs."""
+    return await _change(store, new, lambda found: published(found, new))
+
+
+async def delete_topic(store: ObjectStore, deleted: TopicState) -> TopicState:
+    """Marks the topic deleted while the file names this id; returns what the file then says."""
+    return await _change(store, deleted, lambda found: marked_deleted(found, deleted))
+
+
+async def _change(
+    store: ObjectStore, wanted: TopicState, change: Callable[[TopicState | None], TopicState]
+) -> TopicState:
+    key = keys.topic_file_key(wanted.cluster_id, wanted.topic)
+    failure: Exception | None = None
+    for _ in range(_ATTEMPTS):
+        found = await _read(store, wanted.cluster_id, wanted.topic)
+        new = change(found[0] if found is not None else None)
+        if found is not None and new == found[0]:
+            return new
+        new = replace(new, revision=new.revision + 1)
+        try:
+            if found is None:
+                await store.put(key, encode_topic(new), if_absent=True)
+            else:
+                await store.put(key, encode_topic(new), if_match=found[1])
+            return new
+        except (PreconditionFailed, TierUnavailable) as error:
+            failure = error
+    raise TierUnavailable(f"{key} could not be written: {failure}") from failure
+
+
+async def _read(store: ObjectStore, cluster_id: str, topic: str) -> tuple[TopicState, str] | None:
+    try:
+        body = await store.get(keys.topic_file_key(cluster_id, topic))
+    except TierObjectMissing:
+        return None
+    return decode_topic(body.data, cluster_id, topic), body.etag

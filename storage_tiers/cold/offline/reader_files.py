@@ -1,0 +1,121 @@
+"""What a reader of commits keeps in the bucket: how far it came (`Cursor`), what it found (`Verdict`), what it missed.
+
+    {"format": 1, "least_reader": 1, "reader": "verify-commit", "cluster_id": "…", "topic": "flights", "topic_id": "…",
+     "partition": 3, "commit": 41, "writer": "9f…", "advanced_at": 1700000000000}
+
+A cursor is one small object a partition, changed only by compare-and-swap and only after the work up to its commit was
+recorded. Verdicts are written once, under a key that says which range they are of: of two readers that did the same work one
+finds the other's, and nothing stands there twice. Invariant: a cursor never falls.
+
+Not promised: that the work itself was done once; only that it is recorded once. Nothing here is swept with its topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER, Fields, check_version, document
+from storage_tiers.cold.manifest.model import Entry, Ids
+from storage_tiers.cold.segments.range_check import RangeVerdict
+from storage_tiers.cold.stores.port import BlockingObjectStore
+from storage_tiers.errors import PreconditionFailed, TierObjectMissing
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Everything that commits up to `commit` added is dealt with. `etag` is None before the first advance."""
+
+    ids: Ids
+    reader: str
+    commit: int = 0
+    etag: str | None = None
+
+    @property
+    def key(self) -> str:
+        return keys.cursor_key(self.ids.cluster_id, self.reader, self.ids.topic, self.ids.topic_id, self.ids.partition)
+
+
+def read_cursor(store: BlockingObjectStore, ids: Ids, reader: str) -> Cursor:
+    """The cursor at commit 0 where none was written yet. TierCorrupt if it is another partition's or unreadable."""
+    cursor = Cursor(ids, reader)
+    try:
+        body = store.get(cursor.key)
+    except TierObjectMissing:
+        return cursor
+    fields = Fields.parse(body.data, cursor.key)
+    check_version(fields)
+    named = (fields.text("reader"), fields.text("topic_id"), fields.natural("partition"))
+    if named != (reader, str(ids.topic_id), ids.partition):
+        raise fields.bad(f"it is the cursor of {named[0]} on partition {named[2]} of topic id {named[1]}")
+    return Cursor(ids, reader, fields.natural("commit"), body.etag)
+
+
+def advance_cursor(store: BlockingObjectStore, cursor: Cursor, commit: int, *, writer: str, now_ms: int) -> Cursor:
+    """PreconditionFailed if another reader advanced it meanwhile: read it again and go on from there. After any other error
+    it is open whether the cursor moved; the same holds then.
+
+    `writer` names the invocation, so that no two cursors are equal bytes.
+    """
+    if commit <= cursor.commit:
+        raise ValueError(f"a cursor at commit {cursor.commit} cannot go back to {commit}")
+    fields = {**_about(cursor.ids, cursor.reader), "commit": commit, "writer": writer, "advanced_at": now_ms}
+    info = store.put(cursor.key, document(fields), if_absent=cursor.etag is None, if_match=cursor.etag)
+    return Cursor(cursor.ids, cursor.reader, commit, info.etag)
+
+
+def record_verdict(
+    store: BlockingObjectStore, ids: Ids, reader: str, entry: Entry, verdict: RangeVerdict, *, now_ms: int
+) -> bool:
+    """False if a verdict of this range stood there already."""
+    key = keys.verdict_key(
+        ids.cluster_id, reader, ids.topic, ids.topic_id, ids.partition, entry.added.commit, entry.base
+    )
+    findings = [{"fault": found.fault.value, "key": found.key, "detail": found.detail} for found in verdict.findings]
+    return _write_once(
+        store,
+        key,
+        {
+            **_about(ids, reader),
+            "commit": entry.added.commit,
+            "base": entry.base,
+            "end": entry.end,
+            "segment": entry.key,
+            "verdict": "damaged" if findings else "sound",
+            "batches": verdict.batches,
+            "records": entry.records,
+            "bytes_read": verdict.bytes_read,
+            "findings": findings,
+            "checked_at": now_ms,
+        },
+    )
+
+
+def record_missed(store: BlockingObjectStore, cursor: Cursor, swept: int, *, now_ms: int) -> bool:
+    """False if it was recorded before. Ranges that commits after the cursor added may have been removed and swept, by
+    commit `swept` at the latest, before this reader came."""
+    ids = cursor.ids
+    key = keys.missed_key(ids.cluster_id, cursor.reader, ids.topic, ids.topic_id, ids.partition, cursor.commit, swept)
+    fields = {**_about(ids, cursor.reader), "after": cursor.commit, "swept": swept, "noticed_at": now_ms}
+    return _write_once(store, key, fields)
+
+
+def _about(ids: Ids, reader: str) -> dict[str, object]:
+    return {
+        "format": FORMAT,
+        "least_reader": LEAST_READER,
+        "reader": reader,
+        "cluster_id": ids.cluster_id,
+        "topic": ids.topic,
+        "topic_id": str(ids.topic_id),
+        "partition": ids.partition,
+    }
+
+
+def _write_once(store: BlockingObjectStore, key: str, fields: Mapping[str, object]) -> bool:
+    try:
+        store.put(key, document(fields), if_absent=True)
+    except PreconditionFailed:
+        return False
+    return True

@@ -1,0 +1,94 @@
+"""One download on its way into a file of the cache directory: verified MiB by MiB, visible only once it is whole.
+
+Invariants: the file has its final name only when all of its bytes have come and agree with the checksums, and is never
+written again; a failure leaves no file.
+
+Each piece is checked and written as it comes, while it is in the processor's cache and its memory can be used for the
+next: to collect a chunk and write it at once costs more than twice the processor time. The write goes to the page cache, in
+less time than it takes to hand it to a thread. The file needs no fsync: the cache is emptied at every start.
+
+Not promised: that a disk which stands still does not hold up the event loop that writes.
+"""
+
+from __future__ import annotations
+
+import os
+
+from storage_tiers.cold.process.settings import MIB
+from storage_tiers.errors import StorageError, TierCorrupt
+from storage_tiers.records.checksum import crc32c
+
+
+class ChunkFile:
+    """`write` is a `Sink`. Ended by `finish` or `discard`; `restart` forgets what has come."""
+
+    def __init__(self, path: str, key: str, position: int, length: int, crcs: tuple[int, ...] | None) -> None:
+        """For `length` bytes of `key` from `position` on; `crcs` are those of each MiB, None to verify nothing."""
+        self._path = path
+        self._temporary = f"{path}.tmp"
+        self._key = key
+        self._position = position
+        self._length = length
+        self._crcs = crcs
+        self._size = self._crc = 0
+        try:
+            self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def restart(self) -> None:
+        self._size = self._crc = 0
+
+    def write(self, piece: bytes | memoryview) -> None:
+        """StorageError if the disk takes it not; TierCorrupt at the end of a MiB whose bytes are not what they should be,
+        or beyond the length that was asked for."""
+        if self._size + len(piece) > self._length:
+            raise TierCorrupt(f"{self._key}: the store sent more than the {self._length} bytes it was asked for")
+        view = memoryview(piece)
+        try:
+            done = 0
+            while done < len(view):
+                done += os.pwrite(self._fd, view[done:], self._size + done)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        while view:
+            part = view[: MIB - self._size % MIB]
+            self._crc = crc32c(part, self._crc)
+            self._size += len(part)
+            view = view[len(part) :]
+            if self._size % MIB == 0 or self._size == self._length:
+                self._verify()
+
+    def finish(self) -> None:
+        """Gives the file its name. TierCorrupt if the object ended before."""
+        if self._size != self._length:
+            raise TierCorrupt(
+                f"{self._key} ends at byte {self._position + self._size}, before byte {self._position + self._length} that "
+                "its manifest promises; run `tidelog fsck`"
+            )
+        try:
+            os.rename(self._temporary, self._path)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        os.close(self._fd)
+
+    def discard(self) -> None:
+        os.close(self._fd)
+        try:
+            os.unlink(self._temporary)
+        except OSError:
+            pass
+
+    def _verify(self) -> None:
+        found, self._crc = self._crc, 0
+        if self._crcs is None:
+            return
+        index = (self._size - 1) // MIB
+        if found != self._crcs[index]:
+            raise TierCorrupt(
+                f"{self._key}: the MiB at byte {self._position + index * MIB} has CRC-32C {found:08x}, its sidecar says "
+                f"{self._crcs[index]:08x}; its bytes were changed in the bucket. Run `tidelog fsck`"
+            )
+
+    def _unwritable(self, error: OSError) -> StorageError:
+        return StorageError(f"cannot write the cache file {self._path}: {error.strerror}; free some space")

@@ -1,0 +1,425 @@
+"""The broker's end of the tier process: starts it when there is something to ask, asks, and lets it go.
+
+Runs on the broker's event loop and imports nothing of the store's libraries. Invariants: at most one process at a time,
+the next one starts only after the last has ended; every question is answered, by the process or by `TierUnavailable`
+once the process has ended or its time is up; no question is lost to a process that ends for want of work.
+
+Not promised: that a question whose answer was lost had no effect. Every operation may be asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from storage_tiers import events
+from storage_tiers.backoff import Backoff, BackoffSettings
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.manifest import json as manifest_json
+from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
+from storage_tiers.cold.manifest.model import Entry, Ids, Root, Writer
+from storage_tiers.cold.manifest.topic_file import TopicState
+from storage_tiers.cold.process import operations as questions
+from storage_tiers.cold.process.launcher import ExecLauncher, TierHandle, TierLauncher
+from storage_tiers.cold.process.operations import Counters, Hurry, Question, ReadyFile, Stats, answer_type
+from storage_tiers.cold.process.protocol import Ask, Configure, Forget, Frame, Idle, Reply, encode, read_frame
+from storage_tiers.cold.process.settings import MIB, TierSettings
+from storage_tiers.cold.process.wire import ProtocolError, from_json
+from storage_tiers.cold.segments.sweeper import SweepReport
+from storage_tiers.cold.segments.uploader import ExtendJob
+from storage_tiers.cold.stores.location import StoreLocation
+from storage_tiers.errors import LogError, StoreRefused, TierUnavailable
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+#: Seconds between a lost process and the next one; a process that lived for STEADY_S has proved itself.
+RESTART = BackoffSettings(first=0.1, longest=10.0)
+STEADY_S = 60.0
+#: Seconds a process may take to end once its socket is closed.
+END_GRACE_S = 5.0
+#: What the broker waits beyond the process's own deadlines: starting it, queues for its budgets, an upload's turn.
+SLACK_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTotals:
+    """Sums of `Counters` over processes."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    bytes_downloaded: int = 0
+    bytes_uploaded: int = 0
+    retries: int = 0
+
+    def plus(self, more: Counters) -> StoreTotals:
+        return StoreTotals(
+            self.calls + Counter(more.store_calls),
+            self.failures + Counter(more.store_failures),
+            self.ended + Counter(more.store_ended),
+            {
+                call: self.seconds.get(call, 0.0) + more.store_seconds.get(call, 0.0)
+                for call in self.seconds.keys() | more.store_seconds.keys()
+            },
+            self.bytes_downloaded + more.bytes_downloaded,
+            self.bytes_uploaded + more.bytes_uploaded,
+            self.retries + more.retries,
+        )
+
+
+@dataclass(slots=True)
+class TierClientStats:
+    """`lost` counts processes that ended unasked. `counters` are the last seen of the process that runs or ran last, `past`
+    sums those of the ones before. What a lost process had not told is in neither."""
+
+    starts: int = 0
+    lost: int = 0
+    asked: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    counters: Counters | None = None
+    past: StoreTotals = field(default_factory=StoreTotals)
+
+    def totals(self) -> StoreTotals:
+        """Of all processes of this node's start."""
+        return self.past if self.counters is None else self.past.plus(self.counters)
+
+    def begin_process(self) -> None:
+        """The next one counts from 0."""
+        self.starts += 1
+        self.past, self.counters = self.totals(), None
+
+
+class TierClient:
+    """`cache_directory` exists and belongs to the caller. `on_end` is called whenever a process has ended, for good: what
+    it left in the cache directory unannounced may go."""
+
+    def __init__(
+        self,
+        location: StoreLocation,
+        cache_directory: str,
+        *,
+        clock: Clock,
+        rng: Rng,
+        settings: TierSettings | None = None,
+        launcher: TierLauncher | None = None,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        self._settings = settings if settings is not None else TierSettings()
+        self._configure = Configure(location, cache_directory, self._settings)
+        self._clock = clock
+        self._launcher: TierLauncher = launcher if launcher is not None else ExecLauncher()
+        self._backoff = Backoff(RESTART, rng)
+        self._slots = asyncio.Semaphore(self._settings.operations)
+        self._life: _Life | None = None
+        self._starting: asyncio.Task[_Life] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._pause_s = 0.0
+        self._pausing: asyncio.Future[None] | None = None
+        self._closed = False
+        self._unanswered: tuple[float, LogError] | None = None
+        self._away_since = 0.0
+        self.on_end = on_end
+        self.stats = TierClientStats()
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the process that runs now; None if there is none."""
+        return self._life.handle.process_id if self._life is not None else None
+
+    @property
+    def running(self) -> bool:
+        return self._life is not None
+
+    @property
+    def trouble(self) -> str | None:
+        """What the store said, if it did not answer or refused when it was last asked; None if it answered."""
+        if self._unanswered is None:
+            return None
+        asked_at, error = self._unanswered
+        return f"did not answer when it was last asked, {self._clock.monotonic() - asked_at:.0f} s ago: {error}"
+
+    # --- the cluster and its topics -----------------------------------------------------------------------------------
+    async def probe(self, key_prefix: str) -> None:
+        """StoreRefused if the store ignores conditional writes, tried on a key under `key_prefix`."""
+        await self.ask(questions.Probe(key_prefix))
+
+    async def read_cluster(self, cluster_id: str) -> ClusterState | None:
+        return (await self.ask(questions.ReadCluster(cluster_id))).state
+
+    async def open_cluster(self, cluster_id: str, holder: Holder, expected_incarnation: int) -> int:
+        """The new incarnation (`cluster_file.open_cluster`). FencedWriter if the bucket has another than was expected."""
+        return (await self.ask(questions.OpenCluster(cluster_id, holder, expected_incarnation))).number
+
+    async def read_topic(self, cluster_id: str, topic: str) -> TopicState | None:
+        return (await self.ask(questions.ReadTopic(cluster_id, topic))).state
+
+    async def put_topic_file(self, topic: TopicState) -> TopicState:
+        return _present((await self.ask(questions.PublishTopic(topic))).state)
+
+    async def mark_topic_deleted(self, topic: TopicState) -> TopicState:
+        """What the file says then: it is left alone if the name means another id by now."""
+        return _present((await self.ask(questions.MarkTopicDeleted(topic))).state)
+
+    # --- one partition's manifest -------------------------------------------------------------------------------------
+    async def load_root(self, ids: Ids, writer: Writer) -> Root | None:
+        """The store's own root; None if there is no manifest."""
+        return _root((await self.ask(questions.LoadRoot(ids, writer))).text, ids)
+
+    async def extend(self, ids: Ids, writer: Writer, job: ExtendJob) -> Root:
+        """The newest root: with the range, or, if the manifest's end is not where it begins, without."""
+        return await self._commit(ids, questions.Extend(ids, writer, job), job.length)
+
+    async def claim(self, ids: Ids, writer: Writer, leader_epoch: int) -> Root:
+        return await self._commit(ids, questions.Claim(ids, writer, leader_epoch))
+
+    async def raise_log_start(self, ids: Ids, writer: Writer, offset: int) -> Root:
+        return await self._commit(ids, questions.RaiseLogStart(ids, writer, offset))
+
+    async def retire(self, ids: Ids, writer: Writer, log_start: int) -> Root:
+        return await self._commit(ids, questions.Retire(ids, writer, log_start))
+
+    async def delete_partition(self, ids: Ids, writer: Writer) -> Root:
+        return await self._commit(ids, questions.DeletePartition(ids, writer))
+
+    async def sweep(self, ids: Ids, writer: Writer, grace_ms: int) -> SweepReport:
+        return await self.ask(questions.Sweep(ids, writer, grace_ms))
+
+    async def _commit(self, ids: Ids, question: Question[questions.RootDocument], upload_bytes: int = 0) -> Root:
+        return _present(_root((await self.ask(question, upload_bytes=upload_bytes)).text, ids))
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+    async def fetch_chunk(self, question: questions.FetchChunk) -> ReadyFile:
+        return await self.ask(question)
+
+    async def fetch_object(self, question: questions.FetchObject) -> ReadyFile:
+        return await self.ask(question)
+
+    async def hurry(self, question: questions.Hurry) -> None:
+        await self.ask(question)
+
+    async def page_entries(self, question: questions.PageEntries) -> tuple[Entry, ...]:
+        return (await self.ask(question)).entries
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+    async def refresh_counters(self) -> Counters | None:
+        """The newest counters of the process. Starts none: without one, those that the last one left."""
+        if self._life is not None:
+            self.stats.counters = await self.ask(Stats())
+        return self.stats.counters
+
+    async def ask(self, question: Question[Answer], *, upload_bytes: int = 0) -> Answer:
+        """The process's answer, or its LogError. TierUnavailable if it ended, or did not answer in time: longer than the
+        process's own deadlines, so that this one counts only if the process hangs or its queues are long."""
+        name = type(question).__name__
+        self.stats.asked[name] += 1
+        settings = self._settings
+        deadline_s = max(settings.read_deadline_s, settings.commit_deadline_s) + SLACK_S
+        deadline_s += upload_bytes / MIB * settings.upload_s_per_mib
+        try:
+            async with asyncio.timeout(deadline_s), self._slots:
+                life = await self._running_life()
+                answer: Answer = await life.ask(question)
+                self._note(question, None)
+                return answer
+        except TimeoutError as error:
+            self.stats.failed["TierUnavailable"] += 1
+            self._suspect(deadline_s)
+            late = TierUnavailable(f"the tier process gave no answer to {name} in {deadline_s:g} s; ask again")
+            self._note(question, late)
+            raise late from error
+        except LogError as error:
+            self.stats.failed[type(error).__name__] += 1
+            self._note(question, error)
+            raise
+
+    def _note(self, question: Question[Any], failure: LogError | None) -> None:
+        if isinstance(question, Stats | Hurry):
+            return  # the process answers these without the store
+        if self._closed:
+            return
+        now, before = self._clock.monotonic(), self._unanswered
+        if isinstance(failure, TierUnavailable | StoreRefused):
+            self._unanswered = (now, failure)
+            if before is None:
+                self._away_since = now
+                events.warning(log, "store.failing", asked=type(question).__name__, error=failure)
+        elif before is not None:
+            self._unanswered = None
+            events.info(log, "store.back", ms=round((now - self._away_since) * 1000))
+
+    async def close(self) -> None:
+        """Ends the process; whoever waits gets TierUnavailable. Nothing can be asked afterwards."""
+        self._closed = True
+        if self._pausing is not None:
+            self._pausing.cancel()
+        if self._starting is not None:
+            await asyncio.wait((self._starting,))
+        if self._life is not None:
+            self._part(self._life, "the node is stopping")
+        if self._ending is not None:
+            await self._ending
+
+    # --- lives --------------------------------------------------------------------------------------------------------
+    async def _running_life(self) -> _Life:
+        if self._closed:
+            raise TierUnavailable("the node is stopping; ask another")
+        if self._life is not None:
+            return self._life
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+            self._starting.add_done_callback(self._started)
+        return await asyncio.shield(self._starting)
+
+    async def _start(self) -> _Life:
+        if self._ending is not None:
+            await self._ending
+        pause, self._pause_s = self._pause_s, 0.0
+        if pause:
+            self._pausing = asyncio.ensure_future(self._clock.sleep(pause))
+            await asyncio.wait((self._pausing,))
+        if self._closed:
+            raise TierUnavailable("the node is stopping; ask another")
+        launched = await self._launcher.launch()
+        reader, writer = await asyncio.open_unix_connection(sock=launched.socket)
+        life = _Life(reader, writer, launched.handle, self._clock.monotonic())
+        life.send(self._configure)
+        self.stats.begin_process()
+        self._life = life
+        life.listening = asyncio.create_task(self._listen(life))
+        return life
+
+    def _started(self, task: asyncio.Task[_Life]) -> None:
+        self._starting = None
+        if not task.cancelled() and task.exception() is not None:
+            self._pause_s = self._backoff.next_delay()
+
+    async def _listen(self, life: _Life) -> None:
+        """Until the process ends, breaks the protocol, or is let go because it is idle and nothing is open."""
+        reason = "the tier process ended before it answered; it is started again, ask again"
+        try:
+            while (frame := await read_frame(life.reader)) is not None:
+                life.heard_at = self._clock.monotonic()
+                match frame:
+                    case Reply():
+                        life.answered(frame)
+                    case Idle(counters):
+                        self.stats.counters = counters
+                        if not life.waiting:
+                            self._part(life, "")
+                            return
+                    case _:
+                        raise ProtocolError(f"a tier process sends no {type(frame).__name__}")
+        except ProtocolError as error:
+            reason = f"the tier process broke the protocol ({error}); it is started again, ask again"
+        if self._life is life:
+            self._lost(life, reason)
+
+    def _suspect(self, silent_s: float) -> None:
+        """A process that has said nothing for so long, not even that it failed, hangs: it is replaced."""
+        life = self._life
+        if life is not None and self._clock.monotonic() - life.heard_at >= silent_s:
+            self._lost(life, f"the tier process has not answered for {silent_s:g} s; it is started again, ask again")
+
+    def _lost(self, life: _Life, reason: str) -> None:
+        self.stats.lost += 1
+        events.error(log, "tier_process.lost", pid=life.handle.process_id, waiting=len(life.waiting), error=reason)
+        if self._clock.monotonic() - life.since >= STEADY_S:
+            self._backoff.succeeded()
+        self._pause_s = self._backoff.next_delay()
+        self._part(life, reason)
+
+    def _part(self, life: _Life, reason: str) -> None:
+        """Lets a process go: by the end of its socket it knows. The next one waits until it has ended."""
+        self._life = None
+        life.fail_all(reason)
+        life.writer.close()
+        self._ending = asyncio.create_task(self._await_end(life))
+
+    async def _await_end(self, life: _Life) -> None:
+        await life.handle.ended(END_GRACE_S)
+        if life.listening is not None and life.listening is not asyncio.current_task():
+            await asyncio.gather(life.listening, return_exceptions=True)
+        if self.on_end is not None:
+            try:
+                self.on_end()
+            except LogError as error:
+                events.warning(log, "cache.strays_left", error=error)
+
+
+def _root(text: str | None, ids: Ids) -> Root | None:
+    return None if text is None else manifest_json.decode(text.encode(), ids)
+
+
+def _present(found: Answer | None) -> Answer:
+    if found is None:
+        raise TierUnavailable("the tier process gave an empty answer; ask again")
+    return found
+
+
+@dataclass(slots=True)
+class _Open:
+    kind: type[Question[Any]]
+    answer: asyncio.Future[Any]
+
+
+class _Life:
+    """One process from its start to its end, and what it has been asked."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handle: TierHandle, since: float
+    ) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.handle = handle
+        self.since = since
+        self.heard_at = since
+        self.listening: asyncio.Task[None] | None = None
+        self.waiting: dict[int, _Open] = {}
+        self._last_number = 0
+
+    def send(self, frame: Frame) -> None:
+        # Not awaited: what is unsent is bounded by `operations` frames.
+        self.writer.write(encode(frame))
+
+    async def ask(self, question: Question[Any]) -> Any:
+        if self.writer.is_closing():
+            # It has ended a moment ago, and who listens to it has not had its turn. Not every loop takes what is written.
+            raise TierUnavailable("the tier process has ended; it is started again, ask again")
+        self._last_number += 1
+        number = self._last_number
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.send(Ask(number, question))
+        self.waiting[number] = _Open(type(question), answer)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if self.waiting.pop(number, None) is not None and not self.writer.is_closing():
+                self.send(Forget(number))
+            raise
+
+    def answered(self, reply: Reply) -> None:
+        """An answer that nobody waits for any more is dropped. ProtocolError if it is no answer to its question."""
+        asked = self.waiting.pop(reply.number, None)
+        if asked is None or asked.answer.done():
+            return
+        if reply.error is not None:
+            asked.answer.set_exception(reply.error)
+            return
+        try:
+            asked.answer.set_result(from_json(answer_type(asked.kind), reply.value))
+        except ProtocolError as error:
+            asked.answer.set_exception(TierUnavailable(f"the tier process broke the protocol ({error}); ask again"))
+            raise
+
+    def fail_all(self, reason: str) -> None:
+        for asked in self.waiting.values():
+            if not asked.answer.done():
+                asked.answer.set_exception(TierUnavailable(reason))
+        self.waiting.clear()

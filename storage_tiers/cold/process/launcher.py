@@ -1,0 +1,75 @@
+"""Starting and ending a tier process: by exec of a fresh interpreter, never by fork of the broker's state."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from typing import NamedTuple, Protocol
+
+from storage_tiers.errors import TierUnavailable
+
+
+class TierHandle(Protocol):
+    @property
+    def process_id(self) -> int | None:
+        """None where it is no process of its own."""
+
+    async def ended(self, grace_s: float) -> None:
+        """Returns once it has ended; it is killed if that takes longer than `grace_s`. Its socket is closed already."""
+
+
+class Launched(NamedTuple):
+    socket: socket.socket
+    handle: TierHandle
+
+
+class TierLauncher(Protocol):
+    async def launch(self) -> Launched:
+        """TierUnavailable if the system has no room for it now."""
+
+
+class ExecHandle:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    @property
+    def process_id(self) -> int | None:
+        return self._process.pid
+
+    async def ended(self, grace_s: float) -> None:
+        await asyncio.to_thread(self._wait, grace_s)
+
+    def _wait(self, grace_s: float) -> None:
+        try:
+            self._process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class ExecLauncher:
+    """The product's own: `python -m storage_tiers.cold.process.main`, with this environment (credentials) and stderr, where
+    its log has the form `log_format`."""
+
+    def __init__(self, log_format: str = "text") -> None:
+        self._log_format = log_format
+
+    async def launch(self) -> Launched:
+        # In a thread: Popen waits until the new interpreter has replaced the child.
+        return await asyncio.to_thread(_start, self._log_format)
+
+
+def _start(log_format: str) -> Launched:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    command = [sys.executable, "-m", "storage_tiers.cold.process.main", "--socket", str(theirs.fileno())]
+    command += ["--log-format", log_format]
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
+    except OSError as error:
+        ours.close()
+        raise TierUnavailable(f"the tier process cannot be started: {error.strerror}; ask again") from error
+    finally:
+        theirs.close()
+    return Launched(ours, ExecHandle(process))

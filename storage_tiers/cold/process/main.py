@@ -1,0 +1,70 @@
+"""The tier process: all store traffic of one broker, in an interpreter of its own. `python -m storage_tiers.cold.process.main`
+
+Started by the broker with one inherited socket; what to open comes over it, credentials with the environment. It ends
+when that socket does, so it never outlives its broker, and on SIGTERM. It ignores SIGINT: a Ctrl-C in a terminal reaches
+the broker too, whose last uploads still need it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+
+from storage_tiers import events
+from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.cold.process.server import TierServer
+from storage_tiers.cold.process.wire import ProtocolError
+from storage_tiers.cold.stores.location import StoreLocation
+from storage_tiers.cold.stores.open import open_store
+from storage_tiers.cold.stores.port import ObjectStore
+from storage_tiers.files import OsFiles
+
+log = logging.getLogger("tidelog.tier")
+
+#: glibc's parameter (mallopt(3)): blocks from so many bytes on go back to the system when they are freed.
+_M_MMAP_THRESHOLD = -3
+_GIVEN_BACK_BYTES = 1 << 20
+
+
+def give_back_freed_blocks() -> bool:
+    """By itself glibc raises the bound to the largest block it has seen, and uploads then leave more behind in fragments than
+    their budget is. What is received comes in far smaller blocks (MAX_PIECE_BYTES), which are best used again: to map and
+    fault each in anew costs more than to receive into it. False with another C library."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and mallopt(_M_MMAP_THRESHOLD, _GIVEN_BACK_BYTES) == 1
+
+
+async def _open(location: StoreLocation) -> ObjectStore:
+    return await open_store(location, OsFiles(), SystemClock())
+
+
+async def serve(sock: socket.socket) -> None:
+    server = TierServer(_open, SystemClock(), SystemRng())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
+    await server.run(sock)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="storage_tiers.cold.process.main", description="Started by a broker only.")
+    parser.add_argument("--socket", type=int, required=True, metavar="FD", help="inherited socket to the broker")
+    parser.add_argument("--log-format", choices=events.FORMS, default="text")
+    parsed = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    give_back_freed_blocks()
+    events.set_up(logging.WARNING, parsed.log_format)
+    try:
+        asyncio.run(serve(socket.socket(fileno=parsed.socket)))
+    except ProtocolError as error:
+        events.error(log, "tier_process.misunderstood", error=error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

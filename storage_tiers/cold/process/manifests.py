@@ -1,0 +1,174 @@
+"""The manifests that the tier process has at hand, and every question about them.
+
+Keeps what is worth keeping between questions: decoded pages, roots with their ETags, the store's clock. All of it may be
+forgotten at any time; a commit is safe by compare-and-swap, whatever was remembered.
+
+Invariant: what uploads hold in memory stays within their budget; an operation past its deadline is cut off and answered
+with TierUnavailable, its outcome open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+from collections import OrderedDict
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.manifest import cluster_file, topic_file
+from storage_tiers.cold.manifest import json as manifest_json
+from storage_tiers.cold.manifest.commit import PageCache, StoreClock
+from storage_tiers.cold.manifest.model import Entry, Ids, Root, Writer
+from storage_tiers.cold.process import operations as ask
+from storage_tiers.cold.process.byte_budget import ByteBudget
+from storage_tiers.cold.process.patient_reads import GetStore, PatientReads
+from storage_tiers.cold.process.settings import MIB, TierSettings
+from storage_tiers.cold.segments.partition_tier import PartitionTier
+from storage_tiers.cold.segments.sweeper import SweepReport
+from storage_tiers.cold.stores.port import PART_BYTES
+from storage_tiers.cold.stores.probe import probe_conditional_writes
+from storage_tiers.errors import InvalidRequest, TierUnavailable
+
+T = TypeVar("T")
+
+#: Roots remembered between questions, at about 150 KB each when full.
+MAX_PARTITIONS = 256
+#: What one upload holds in memory at most: four parts on their way (the S3 store's lanes), or a small object whole.
+UPLOAD_BYTES = 4 * PART_BYTES
+
+
+class TierCommits:
+    def __init__(self, store: GetStore, settings: TierSettings, reads: PatientReads, clock: Clock, rng: Rng) -> None:
+        self._store = store
+        self._settings = settings
+        self._reads = reads
+        self._clock = clock
+        self._rng = rng
+        self._pages = PageCache()
+        self._store_clock = StoreClock(clock)
+        self._partitions: OrderedDict[tuple[Ids, Writer], PartitionTier] = OrderedDict()
+        self._uploads = ByteBudget(settings.upload_bytes_in_flight, settings.uploads)
+
+    # --- the cluster and its topics -----------------------------------------------------------------------------------
+    async def probe(self, question: ask.Probe) -> ask.Done:
+        store = await self._store()
+        await self._in_time(probe_conditional_writes(store, question.key_prefix, self._rng), "the probe")
+        return ask.Done()
+
+    async def read_cluster(self, question: ask.ReadCluster) -> ask.FoundCluster:
+        async def attempt() -> ask.FoundCluster:
+            return ask.FoundCluster(await cluster_file.read_cluster(await self._store(), question.cluster_id))
+
+        return await self._reads.until_answered("cluster.json", attempt)
+
+    async def open_cluster(self, question: ask.OpenCluster) -> ask.Incarnation:
+        opening = cluster_file.open_cluster(
+            await self._store(), question.cluster_id, question.holder, question.expected_incarnation
+        )
+        return ask.Incarnation(await self._in_time(opening, "raising the incarnation"))
+
+    async def read_topic(self, question: ask.ReadTopic) -> ask.FoundTopic:
+        async def attempt() -> ask.FoundTopic:
+            return ask.FoundTopic(await topic_file.read_topic(await self._store(), question.cluster_id, question.topic))
+
+        return await self._reads.until_answered("topic.json", attempt)
+
+    async def publish_topic(self, question: ask.PublishTopic) -> ask.FoundTopic:
+        publishing = topic_file.publish_topic(await self._store(), question.topic)
+        return ask.FoundTopic(await self._in_time(publishing, f"publishing topic {question.topic.topic}"))
+
+    async def mark_topic_deleted(self, question: ask.MarkTopicDeleted) -> ask.FoundTopic:
+        marking = topic_file.delete_topic(await self._store(), question.topic)
+        return ask.FoundTopic(await self._in_time(marking, f"marking topic {question.topic.topic} deleted"))
+
+    # --- one partition's manifest -------------------------------------------------------------------------------------
+    async def load_root(self, question: ask.LoadRoot) -> ask.RootDocument:
+        tier = await self._partition(question.ids, question.writer)
+        loaded = await self._reads.until_answered(f"manifest of {question.ids}", tier.load)
+        return ask.RootDocument(None) if loaded is None else _document(loaded.root)
+
+    async def extend(self, question: ask.Extend) -> ask.RootDocument:
+        tier = await self._partition(question.ids, question.writer)
+        ticket = self._uploads.ticket(min(question.job.length, UPLOAD_BYTES))
+        more_s = question.job.length / MIB * self._settings.upload_s_per_mib
+        async with self._uploads.hold(ticket):
+            return await self._commit(tier.extend(question.job), f"extending {question.ids}", more_s)
+
+    async def claim(self, question: ask.Claim) -> ask.RootDocument:
+        tier = await self._partition(question.ids, question.writer)
+        return await self._commit(tier.claim(question.leader_epoch), f"claiming {question.ids}")
+
+    async def raise_log_start(self, question: ask.RaiseLogStart) -> ask.RootDocument:
+        tier = await self._partition(question.ids, question.writer)
+        return await self._commit(tier.raise_log_start(question.offset), f"raising log start of {question.ids}")
+
+    async def retire(self, question: ask.Retire) -> ask.RootDocument:
+        tier = await self._partition(question.ids, question.writer)
+        return await self._commit(tier.retire(question.log_start), f"retiring ranges of {question.ids}")
+
+    async def delete_partition(self, question: ask.DeletePartition) -> ask.RootDocument:
+        tier = await self._partition(question.ids, question.writer)
+        return await self._commit(tier.delete_partition(), f"deleting {question.ids}")
+
+    async def sweep(self, question: ask.Sweep) -> SweepReport:
+        tier = await self._partition(question.ids, question.writer)
+        return await self._in_time(tier.sweep(question.grace_ms), f"sweeping {question.ids}")
+
+    async def page_entries(self, question: ask.PageEntries) -> ask.FoundEntries:
+        page = self._pages.get(question.page.key)
+        if page is None:
+
+            async def attempt() -> bytes:
+                return (await (await self._store()).get(question.page.key)).data
+
+            data = await self._reads.until_answered(f"bytes of {question.page.key}", attempt)
+            page = await asyncio.to_thread(manifest_json.decode_page, data, question.ids, question.page)
+            self._pages.put(question.page.key, page)
+        if page.removed:
+            raise InvalidRequest(f"{question.page.key} is a page of removed ranges; nobody reads those")
+        return ask.FoundEntries(_neighbours(page.entries, question.start, question.timestamp))
+
+    # --- common -------------------------------------------------------------------------------------------------------
+    async def _partition(self, ids: Ids, writer: Writer) -> PartitionTier:
+        known = self._partitions.get((ids, writer))
+        if known is None:
+            known = PartitionTier(
+                await self._store(),
+                ids,
+                writer,
+                self._clock,
+                self._rng,
+                page_cache=self._pages,
+                store_clock=self._store_clock,
+            )
+            self._partitions[ids, writer] = known
+            if len(self._partitions) > MAX_PARTITIONS:
+                self._partitions.popitem(last=False)
+        self._partitions.move_to_end((ids, writer))
+        return known
+
+    async def _commit(self, work: Awaitable[Root], what: str, more_s: float = 0.0) -> ask.RootDocument:
+        return _document(await self._in_time(work, what, more_s))
+
+    async def _in_time(self, work: Awaitable[T], what: str, more_s: float = 0.0) -> T:
+        deadline_s = self._settings.commit_deadline_s + more_s
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await work
+        except TimeoutError as error:
+            raise TierUnavailable(
+                f"{what} took longer than {deadline_s:g} s; its outcome is open, try again"
+            ) from error
+
+
+def _document(root: Root) -> ask.RootDocument:
+    return ask.RootDocument(manifest_json.encode(root).decode())
+
+
+def _neighbours(entries: tuple[Entry, ...], start: int, timestamp: int | None) -> tuple[Entry, ...]:
+    at = bisect.bisect_right(entries, start, key=lambda entry: entry.end)
+    if timestamp is not None:
+        while at < len(entries) and entries[at].max_timestamp < timestamp:
+            at += 1
+    return entries[at : at + ask.MAX_PAGE_ENTRIES]

@@ -1,0 +1,252 @@
+"""What the broker may ask of the tier process, and what it gets. Values only: both sides import them.
+
+The name of a question's class is its name on the wire. Errors are LogErrors: `TierUnavailable` for what may pass (the store
+did not answer in time, the process ended), `TierObjectMissing` for a 404, `TierCorrupt` for bytes that fail their
+checksum, `StorageError` where the cache's disk refused, `StoreRefused` and `FencedWriter` as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, get_args
+
+from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
+from storage_tiers.cold.manifest.model import Entry, Ids, PageRef, Writer
+from storage_tiers.cold.manifest.topic_file import TopicState
+from storage_tiers.cold.segments.sweeper import SweepReport
+from storage_tiers.cold.segments.uploader import ExtendJob
+
+#: Entries of a page that one answer carries.
+MAX_PAGE_ENTRIES = 64
+
+Answer = TypeVar("Answer", covariant=True)
+
+
+class Question(Generic[Answer]):
+    """One operation. Its type argument is the type of its answer."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The answer of an operation that has nothing to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyFile:
+    """A whole file in the cache directory that this process will not touch again. The receiver removes it."""
+
+    path: str
+    size: int
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class FetchChunk(Question[ReadyFile]):
+    """Bytes [position, position + length) of an object into a file, if each whole MiB of them (and the last part of one)
+    has the CRC-32C in `crcs`. `urgent` is false for what is read ahead."""
+
+    key: str
+    position: int
+    length: int
+    crcs: tuple[int, ...]
+    urgent: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FetchObject(Question[ReadyFile]):
+    """Bytes [position, position + length) of an object into a file; unverified, the reader of its format does that."""
+
+    key: str
+    position: int
+    length: int
+    urgent: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEntries:
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PageEntries(Question[FoundEntries]):
+    """Up to MAX_PAGE_ENTRIES neighbours in a live page, from the first on that ends after offset `start` and, unless it is
+    None, reaches `timestamp` (ms). No entries: the page has none like that."""
+
+    ids: Ids
+    page: PageRef
+    start: int
+    timestamp: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hurry(Question[Done]):
+    """Someone waits now for a download that was asked for as read-ahead. Nothing if it is over."""
+
+    key: str
+    position: int
+    length: int
+
+
+# --- the cluster and its topics ---------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Probe(Question[Done]):
+    """Whether the store keeps conditional writes, tried on a key under `key_prefix`. StoreRefused if not."""
+
+    key_prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCluster:
+    state: ClusterState | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCluster(Question[FoundCluster]):
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCluster(Question[Incarnation]):
+    """`cluster_file.open_cluster`: raises the incarnation from exactly `expected_incarnation`."""
+
+    cluster_id: str
+    holder: Holder
+    expected_incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTopic:
+    state: TopicState | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTopic(Question[FoundTopic]):
+    cluster_id: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishTopic(Question[FoundTopic]):
+    """`topic_file.publish_topic`: makes a live topic's file current."""
+
+    topic: TopicState
+
+
+@dataclass(frozen=True, slots=True)
+class MarkTopicDeleted(Question[FoundTopic]):
+    """`topic_file.delete_topic`: only while the file names this id. Answers what it says then."""
+
+    topic: TopicState
+
+
+# --- one partition's manifest -----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class RootDocument:
+    """A root as its object holds it (`manifest_json`); None: there is no manifest."""
+
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRoot(Question[RootDocument]):
+    """Reads the root from the store."""
+
+    ids: Ids
+    writer: Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Extend(Question[RootDocument]):
+    """`PartitionTier.extend`: the newest root, which may lack the range."""
+
+    ids: Ids
+    writer: Writer
+    job: ExtendJob
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Question[RootDocument]):
+    """Records the leader epoch before anything else of that epoch."""
+
+    ids: Ids
+    writer: Writer
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseLogStart(Question[RootDocument]):
+    """Answered once the manifest's log start is at least min(`offset`, `end`)."""
+
+    ids: Ids
+    writer: Writer
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retire(Question[RootDocument]):
+    """As RaiseLogStart, and everything wholly below it has moved to `removed`."""
+
+    ids: Ids
+    writer: Writer
+    log_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePartition(Question[RootDocument]):
+    """The terminal commit."""
+
+    ids: Ids
+    writer: Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep(Question[SweepReport]):
+    """Deletes what the manifest no longer names, or never did, for at least `grace_ms`; all of a deleted partition."""
+
+    ids: Ids
+    writer: Writer
+    grace_ms: int
+
+
+# --- the process itself -----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Stats(Question["Counters"]):
+    """Does not count as work: asking never keeps the process alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Since this process started. `store_calls` counts calls of the object store by kind, `store_failures` those that failed
+    by kind and error (as in `get TierUnavailable`), `store_ended` and `store_seconds` those that ended and how long they
+    took in all, `operations` questions by name, `failures` those by the error's name;
+    `retries` counts reads that were asked again."""
+
+    operations: dict[str, int]
+    failures: dict[str, int]
+    store_calls: dict[str, int]
+    store_failures: dict[str, int]
+    store_ended: dict[str, int]
+    store_seconds: dict[str, float]
+    bytes_downloaded: int
+    bytes_uploaded: int
+    retries: int
+    most_bytes_in_flight: int
+    peak_resident_bytes: int
+
+
+def operations() -> dict[str, type[Question[Any]]]:
+    """Every question by name. Subclasses register by existing; both sides import the same modules."""
+    return {kind.__name__: kind for kind in Question.__subclasses__()}
+
+
+def answer_type(question: type[Question[Any]]) -> Any:
+    """The type argument of `Question` in the class's declaration."""
+    (argument,) = get_args(question.__orig_bases__[0])  # type: ignore[attr-defined]
+    return Counters if question is Stats else argument

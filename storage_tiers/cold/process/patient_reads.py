@@ -1,0 +1,47 @@
+"""Reads of the store that are asked again while it does not answer, until a deadline. Only reads: repeating one is harmless."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from storage_tiers.backoff import Backoff, BackoffSettings
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.process.settings import TierSettings
+from storage_tiers.cold.stores.port import ObjectStore
+from storage_tiers.errors import TierUnavailable
+
+T = TypeVar("T")
+
+#: The store, opened by whoever asks first.
+GetStore = Callable[[], Awaitable[ObjectStore]]
+
+
+class PatientReads:
+    """`repeated` counts reads that were asked again."""
+
+    def __init__(self, settings: TierSettings, clock: Clock, rng: Rng) -> None:
+        self._deadline_s = settings.read_deadline_s
+        self._backoff = BackoffSettings(settings.first_retry_s, settings.longest_retry_s)
+        self._clock = clock
+        self._rng = rng
+        self.repeated = 0
+
+    async def until_answered(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """TierUnavailable at the deadline, with the store's last word."""
+        backoff = Backoff(self._backoff, self._rng)
+        failure = "no answer yet"
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                while True:
+                    try:
+                        return await attempt()
+                    except TierUnavailable as error:
+                        failure = str(error)
+                    self.repeated += 1
+                    await self._clock.sleep(backoff.next_delay())
+        except TimeoutError as error:
+            raise TierUnavailable(
+                f"the store gave no {what} within {self._deadline_s:g} s ({failure}); ask again"
+            ) from error

@@ -1,0 +1,147 @@
+"""What broker and tier process say to each other over their socket: frames, questions, answers, errors.
+
+A frame is its length (4 bytes, big-endian) and a JSON object of at most MAX_FRAME_BYTES. The broker sends `Configure`
+once, then questions with rising numbers, each answered once by that number, in any order, and `Forget` for a question
+whose answer nobody awaits any more. The process sends `Idle` after a while without a question; the broker, if it agrees,
+closes the socket: so no question is ever lost to a process that was about to end. The end of the socket ends either
+side's part.
+
+Bytes of objects never pass here: they go through files in the cache directory, whose paths do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from storage_tiers import errors
+from storage_tiers.cold.process.operations import Counters, Question, operations
+from storage_tiers.cold.process.settings import TierSettings
+from storage_tiers.cold.process.wire import ProtocolError, from_json, to_json
+from storage_tiers.cold.stores.location import StoreLocation
+from storage_tiers.errors import Advice, LogError
+
+#: Nearly every frame is below 64 KiB; the producers that an extension carries are 60 bytes each. A longer one is a bug.
+MAX_FRAME_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """The first frame. `cache_directory` exists and belongs to the broker."""
+
+    location: StoreLocation
+    cache_directory: str
+    settings: TierSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """From the process: nothing was asked for a while. The broker may close the socket, or go on."""
+
+    counters: Counters
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    number: int
+    question: Question[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """From the broker: give this question up if it is still worked on."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`value` is still JSON: its type follows from the question that `number` asked."""
+
+    number: int
+    value: Any = None
+    error: LogError | None = None
+
+
+Frame = Configure | Ask | Forget | Idle | Reply
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+def encode(frame: Frame) -> bytes:
+    """ProtocolError if it is longer than a frame may be."""
+    body = json.dumps(_frame_to_json(frame), separators=(",", ":")).encode()
+    if len(body) > MAX_FRAME_BYTES:
+        raise ProtocolError(f"a frame of {len(body)} bytes is longer than {MAX_FRAME_BYTES}")
+    return struct.pack(">I", len(body)) + body
+
+
+def decode(body: bytes) -> Frame:
+    """ProtocolError if it is none."""
+    try:
+        tree = json.loads(body)
+        frame: Frame = _DECODERS[tree["frame"]](tree)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise ProtocolError(f"no frame of the tier protocol: {body[:200]!r}") from error
+    return frame
+
+
+async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
+    """None at the end of the socket, wherever it comes; ProtocolError for what is no frame."""
+    try:
+        (length,) = struct.unpack(">I", await reader.readexactly(4))
+        if length > MAX_FRAME_BYTES:
+            raise ProtocolError(f"a frame of {length} bytes is longer than {MAX_FRAME_BYTES}")
+        body = await reader.readexactly(length)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    return decode(body)
+
+
+def _frame_to_json(frame: Frame) -> dict[str, Any]:
+    match frame:
+        case Ask(number, question):
+            name = type(question).__name__
+            return {"frame": "ask", "number": number, "operation": name, "body": to_json(question)}
+        case Reply(number, value, None):
+            return {"frame": "reply", "number": number, "value": value}
+        case Reply(number, _, error):
+            return {"frame": "error", "number": number, **_error_to_json(error)}
+        case Forget(number):
+            return {"frame": "forget", "number": number}
+        case Configure():
+            return {"frame": "configure", "body": to_json(frame)}
+        case Idle():
+            return {"frame": "idle", "body": to_json(frame)}
+
+
+def _ask_from_json(tree: dict[str, Any]) -> Ask:
+    question = operations()[tree["operation"]]
+    return Ask(from_json(int, tree["number"]), from_json(question, tree["body"]))
+
+
+_DECODERS: dict[str, Any] = {
+    "ask": _ask_from_json,
+    "reply": lambda tree: Reply(from_json(int, tree["number"]), tree["value"]),
+    "error": lambda tree: Reply(from_json(int, tree["number"]), error=_error_from_json(tree)),
+    "forget": lambda tree: Forget(from_json(int, tree["number"])),
+    "configure": lambda tree: from_json(Configure, tree["body"]),
+    "idle": lambda tree: from_json(Idle, tree["body"]),
+}
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+def _error_to_json(error: Any) -> dict[str, str]:
+    return {"error": type(error).__name__, "message": str(error), "advice": error.advice.name}
+
+
+def _error_from_json(tree: dict[str, Any]) -> LogError:
+    """The same class with the same sentence. Of a class that is unknown here only the advice to retry is kept."""
+    kind = getattr(errors, tree["error"], None)
+    if isinstance(kind, type) and issubclass(kind, LogError):
+        return kind(tree["message"])
+    if tree["advice"] == Advice.RETRY.name:
+        return errors.TierUnavailable(tree["message"])
+    return LogError(tree["message"])

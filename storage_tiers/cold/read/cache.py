@@ -1,0 +1,223 @@
+"""The bounded directory of verified chunks that the broker serves cold reads from, as it serves hot segments.
+
+The tier process makes the files; only the broker removes them. Invariants: a chunk never changes; used bytes (chunks that
+are known, and chunks removed while an answer still holds their descriptor) plus reserved bytes never exceed the limit;
+what stands in the cache can be opened or is a miss. The directory is emptied at the start: it holds nothing that must
+survive.
+
+Not promised: that a chunk stays. Who plans an answer from one acquires its file in the same turn of the loop.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import NamedTuple
+
+from storage_tiers.cold.process.settings import CHUNK_BYTES
+from storage_tiers.errors import StorageError
+from storage_tiers.types import SharedFile
+
+#: Descriptors of chunks that are kept open between answers. Others are opened again when they are wanted.
+MAX_OPEN_FILES = 256
+#: Chunks of small ranges are small files; so many at most.
+MAX_CHUNKS = 16_384
+#: The cache's share of its file system, unless its size is set.
+DISK_SHARE = 0.1
+#: The most that the share may come to, in bytes.
+LARGEST_DEFAULT_BYTES = 1 << 30
+#: The least useful size: a batch that straddles two chunks, and room to fetch more meanwhile.
+LEAST_BYTES = 4 * CHUNK_BYTES
+#: What a full disk leaves it: two chunks still serve a batch that straddles them.
+SHRUNK_BYTES = 2 * CHUNK_BYTES
+
+
+class ChunkKey(NamedTuple):
+    """A chunk of an entry: `position` is where the entry begins in its object, `number` counts chunks from there."""
+
+    object_key: str
+    position: int
+    number: int
+
+
+class _Chunk:
+    __slots__ = ("file", "path", "size", "unread")
+
+    def __init__(self, path: str, size: int, unread: bool) -> None:
+        self.path = path
+        self.size = size
+        self.file: SharedFile | None = None
+        self.unread = unread
+
+    @property
+    def in_use(self) -> bool:
+        return self.file is not None and self.file.users > 1
+
+
+def default_cache_bytes(directory: str) -> int:
+    """A tenth of the file system that holds `directory`, at most 1 GiB."""
+    system = os.statvfs(directory)
+    return max(LEAST_BYTES, min(LARGEST_DEFAULT_BYTES, int(system.f_blocks * system.f_frsize * DISK_SHARE)))
+
+
+class ChunkCache:
+    """Counters are plain ints: `evicted` chunks, of them `wasted` ones that were read ahead for nobody."""
+
+    def __init__(self, directory: str, max_bytes: int) -> None:
+        if max_bytes < LEAST_BYTES:
+            raise ValueError(f"a chunk cache has at least {LEAST_BYTES} bytes, not {max_bytes}")
+        self.directory = directory
+        self._max_bytes = max_bytes
+        self._limit = max_bytes
+        self._chunks: OrderedDict[ChunkKey, _Chunk] = OrderedDict()
+        self._open: OrderedDict[ChunkKey, SharedFile] = OrderedDict()
+        self._known_bytes = 0
+        self.reserved_bytes = 0
+        self._leaving: list[tuple[SharedFile, int]] = []
+        self.unread_bytes = 0
+        self.evicted = self.wasted = 0
+        os.makedirs(directory, exist_ok=True)
+        self.remove_strays()
+
+    @property
+    def limit_bytes(self) -> int:
+        """What the cache may hold now: less than its size after the disk was full."""
+        return self._limit
+
+    @property
+    def used_bytes(self) -> int:
+        """Known chunks, and removed ones whose space an answer still holds."""
+        self._leaving = [(file, size) for file, size in self._leaving if file.fd >= 0]
+        return self._known_bytes + sum(size for _, size in self._leaving)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._chunks
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def get(self, key: ChunkKey) -> SharedFile | None:
+        """The chunk's open file, now the most recently used; None is a miss. The caller acquires it before it awaits."""
+        chunk = self._chunks.get(key)
+        if chunk is None:
+            return None
+        file = chunk.file
+        if file is None:
+            try:
+                file = self._opened(key, chunk)
+            except OSError:
+                self._forget(key)
+                return None
+        else:
+            self._open.move_to_end(key)
+        self._chunks.move_to_end(key)
+        if chunk.unread:
+            chunk.unread = False
+            self.unread_bytes -= chunk.size
+        return file
+
+    # --- filling ------------------------------------------------------------------------------------------------------
+    def reserve(self, size: int) -> bool:
+        """Makes room for a chunk before it is fetched. False if answers and other reservations hold all the space."""
+        self._make_room(size)
+        if self.used_bytes + self.reserved_bytes + size > self._limit:
+            return False
+        self.reserved_bytes += size
+        return True
+
+    def unreserve(self, size: int) -> None:
+        self.reserved_bytes -= size
+
+    def add(self, key: ChunkKey, path: str, size: int, *, unread: bool) -> None:
+        """A chunk that the tier process has finished, after its reservation was given back. `unread`: read ahead."""
+        known = self._chunks.get(key)
+        if known is not None:
+            if known.path != path:
+                _unlink(path)
+            return
+        chunk = _Chunk(path, size, unread)
+        self._chunks[key] = chunk
+        self._known_bytes += size
+        self.unread_bytes += size if unread else 0
+        self._limit = min(self._max_bytes, self._limit + size)
+
+    def shrink(self) -> None:
+        """The disk is full: gives half of what is used back, and grows again by what is added later."""
+        self._limit = max(SHRUNK_BYTES, min(self._limit, self.used_bytes) // 2)
+        self._make_room(0)
+
+    # --- removing -----------------------------------------------------------------------------------------------------
+    def drop(self, key: ChunkKey) -> None:
+        """Its object is gone or another one."""
+        if key in self._chunks:
+            self._forget(key)
+
+    def discard(self, path: str) -> None:
+        """Removes a file of the directory that is no chunk: what was read from it is in memory."""
+        _unlink(path)
+
+    def remove_strays(self) -> None:
+        """Removes every file that is no known chunk: at the start, and what an ended tier process left unannounced."""
+        known = {os.path.basename(chunk.path) for chunk in self._chunks.values()}
+        try:
+            for name in set(os.listdir(self.directory)) - known:
+                try:
+                    os.unlink(os.path.join(self.directory, name))
+                except FileNotFoundError:
+                    pass  # a tier process that outlives its broker by a moment renames what it has finished
+        except OSError as error:
+            raise StorageError(f"cannot empty the cache directory {self.directory}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Lets go of every descriptor; answers under way keep theirs."""
+        for file in self._open.values():
+            file.release()
+        self._open.clear()
+        self._chunks.clear()
+        self._known_bytes = self.unread_bytes = 0
+
+    def _make_room(self, size: int) -> None:
+        """Evicts the least recently used chunks that no answer holds: removing one in use would free nothing."""
+        excess = self.used_bytes + self.reserved_bytes + size - self._limit
+        too_many = len(self._chunks) - MAX_CHUNKS + 1
+        doomed: list[ChunkKey] = []
+        for key, chunk in self._chunks.items():
+            if excess <= 0 and too_many <= 0:
+                break
+            if not chunk.in_use:
+                doomed.append(key)
+                excess -= chunk.size
+                too_many -= 1
+        for key in doomed:
+            self.evicted += 1
+            self.wasted += self._chunks[key].unread
+            self._forget(key)
+
+    def _forget(self, key: ChunkKey) -> None:
+        chunk = self._chunks.pop(key)
+        self._known_bytes -= chunk.size
+        self.unread_bytes -= chunk.size if chunk.unread else 0
+        _unlink(chunk.path)
+        if chunk.file is not None:
+            del self._open[key]
+            if chunk.in_use:
+                self._leaving.append((chunk.file, chunk.size))
+            chunk.file.release()
+
+    def _opened(self, key: ChunkKey, chunk: _Chunk) -> SharedFile:
+        chunk.file = SharedFile.open(chunk.path)
+        self._open[key] = chunk.file
+        if len(self._open) > MAX_OPEN_FILES:
+            # One that an answer holds stays: its space must go on counting as used.
+            idle = next((known for known, file in self._open.items() if file.users == 1 and known != key), None)
+            if idle is not None:
+                self._chunks[idle].file = None
+                self._open.pop(idle).release()
+        return chunk.file
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

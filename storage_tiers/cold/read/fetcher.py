@@ -1,0 +1,298 @@
+"""Brings what cold reads lack: sidecars into memory, chunks into the cache. One for all partitions of a broker.
+
+Invariants: of equal wants at one time only one is asked of the tier process; what was begun goes on whoever stops waiting;
+a failure is told to those who wait and remembered by nobody; read-ahead never fills more than half of the cache with what
+nobody has read yet.
+
+Not promised: that what was brought is still there when it is looked for; whoever finds it gone asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Coroutine
+from typing import Any
+
+from storage_tiers.clock import Clock
+from storage_tiers.cold.manifest.model import Entry, NewestSidecar
+from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.process.operations import FetchChunk, FetchObject, Hurry, PageEntries, ReadyFile
+from storage_tiers.cold.process.settings import CHUNK_BYTES, MAX_METADATA_OBJECT_BYTES, MIB
+from storage_tiers.cold.read.cache import ChunkCache, ChunkKey
+from storage_tiers.cold.read.pace import Pace
+from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.segments.sidecar import Sidecar
+from storage_tiers.errors import LogError, StorageError, TierCorrupt, TierUnavailable
+from storage_tiers.types import SharedFile
+
+#: Parsed sidecars in memory, as estimated by `_cost`.
+MAX_SIDECAR_BYTES = 16 << 20
+#: Bytes of a parsed index row or checksum: a tuple and its numbers.
+_ROW_BYTES, _CHECK_BYTES = 200, 40
+#: Sidecars of more bytes are parsed in a thread.
+_PARSE_IN_THREAD_BYTES = 64 << 10
+#: Seconds that a download waits for room in the cache, and between looks.
+ROOM_S, ROOM_STEP_S = 10.0, 0.05
+_MIBS = CHUNK_BYTES // MIB
+
+
+class Flight:
+    """Something on its way. `urgent` once somebody waits for it."""
+
+    __slots__ = ("question", "task", "urgent")
+
+    def __init__(self, task: asyncio.Task[None], question: FetchChunk | FetchObject) -> None:
+        self.task = task
+        self.question = question
+        self.urgent = question.urgent
+
+
+class Hydrator:
+    """Counters are plain numbers: reads answered at once (`hits`) or not (`misses`), chunks `brought`, of them `read_ahead` of
+    anybody's asking, `sidecars` fetched, and seconds that fetches were held back for producers (`held_s`)."""
+
+    def __init__(self, client: TierClient, cache: ChunkCache, pace: Pace, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self.cache = cache
+        self.pace = pace
+        self._fronts: OrderedDict[str, Sidecar] = OrderedDict()
+        self._fronts_bytes = 0
+        self._flights: dict[ChunkKey | str, Flight] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._read_ahead_bytes = 0
+        self._room = asyncio.Event()
+        self._pacing = asyncio.Lock()
+        #: Held by the one read that may hold chunks while it waits for more.
+        self.holding = asyncio.Lock()
+        self.hits = self.misses = self.brought = self.read_ahead = self.sidecars = 0
+        self.held_s = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Chunks and sidecars on their way, asked for or read ahead."""
+        return len(self._flights)
+
+    # --- what is here -------------------------------------------------------------------------------------------------
+    def front(self, entry: Entry) -> Sidecar | None:
+        """Index, checksums and aborted transactions of an entry, if they are in memory."""
+        found = self._fronts.get(entry.sidecar_key)
+        if found is not None:
+            self._fronts.move_to_end(entry.sidecar_key)
+        return found
+
+    def chunk(self, entry: Entry, index: int) -> SharedFile | None:
+        return self.cache.get(ChunkKey(entry.key, entry.position, index))
+
+    def chunks(self, entry: Entry, indexes: range) -> list[SharedFile]:
+        """Those of them that are here."""
+        return [file for index in indexes if (file := self.chunk(entry, index)) is not None]
+
+    # --- what is brought ----------------------------------------------------------------------------------------------
+    async def bring_front(self, entry: Entry) -> None:
+        """Returns once `front` has it, for now. Raises what the tier process answered."""
+        await self._join(self._front_flight(entry, urgent=True))
+
+    async def bring_chunks(self, entry: Entry, indexes: range) -> None:
+        """Returns once `chunk` has them all, for now; the entry's front is in memory."""
+        flights = [self._chunk_flight(entry, index, urgent=True) for index in indexes]
+        for flight in flights:
+            if flight is not None:
+                await self._join(flight)
+
+    async def newest_state(self, newest: NewestSidecar, end: int) -> Sidecar:
+        """Epochs and producers at exactly `end`, from the sidecar of the last extension; nothing else of it."""
+        position, length = sidecar.span(newest.sections, (sidecar.EPOCHS, sidecar.PRODUCER))
+        if length == 0:
+            raise TierCorrupt(f"{newest.key} holds neither epochs nor producers; run `tidelog fsck`")
+        data = await self._fetch(FetchObject(newest.key, position, length))
+        return sidecar.parse_part(data, position, newest.sections, base=0, end=end, length=0, crc=0, where=newest.key)
+
+    async def page_entries(self, question: PageEntries) -> tuple[Entry, ...]:
+        """Some entries of a page, in order; the tier process reads and keeps the page."""
+        return await self._client.page_entries(question)
+
+    def want(self, entry: Entry, index: int) -> bool:
+        """Reads a chunk ahead, with its entry's front if need be. False if that would fill the cache with unread ones."""
+        key = ChunkKey(entry.key, entry.position, index)
+        if key in self.cache or key in self._flights:
+            return True
+        size = chunk_length(entry, index)
+        if self.cache.unread_bytes + self._read_ahead_bytes + size > self.cache.limit_bytes // 2:
+            return False
+        self._read_ahead_bytes += size
+        self.spawn(self._want(entry, index, size))
+        return True
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Background work that outlives who asked for it and ends with `close`."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def close(self) -> None:
+        """Gives up what is on its way. The client and the cache are closed by who made them."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to those who wait; nobody need to
+
+    # --- flights ------------------------------------------------------------------------------------------------------
+    async def _join(self, flight: Flight) -> None:
+        if not flight.urgent:
+            flight.urgent = True
+            question = flight.question
+            self.spawn(self._client.hurry(Hurry(question.key, question.position, question.length)))
+        # Shielded: one who stops waiting must not end it for the others.
+        await asyncio.shield(flight.task)
+
+    def _front_flight(self, entry: Entry, *, urgent: bool) -> Flight:
+        flight = self._flights.get(entry.sidecar_key)
+        if flight is None:
+            position, length = sidecar.front(entry.sections)
+            if not 0 < length <= MAX_METADATA_OBJECT_BYTES:
+                raise TierCorrupt(f"the manifest says that {entry.sidecar_key} has {length} bytes of index")
+            question = FetchObject(entry.sidecar_key, position, length, urgent)
+            flight = self._fly(entry.sidecar_key, self._bring_front(entry, question), question)
+        return flight
+
+    def _chunk_flight(self, entry: Entry, index: int, *, urgent: bool) -> Flight | None:
+        """None if it is in the cache."""
+        key = ChunkKey(entry.key, entry.position, index)
+        if key in self.cache:
+            return None
+        flight = self._flights.get(key)
+        if flight is None:
+            front = self._fronts.get(entry.sidecar_key)
+            if front is None:
+                raise TierUnavailable(f"the sidecar of {entry.key} left memory again; ask again")
+            crcs = front.mib_crcs[index * _MIBS : (index + 1) * _MIBS]
+            start = entry.position + index * CHUNK_BYTES
+            question = FetchChunk(entry.key, start, chunk_length(entry, index), crcs, urgent)
+            flight = self._fly(key, self._bring_chunk(key, question), question)
+        return flight
+
+    def _fly(self, name: ChunkKey | str, work: Coroutine[Any, Any, None], question: FetchChunk | FetchObject) -> Flight:
+        flight = Flight(self.spawn(work), question)
+        self._flights[name] = flight
+        flight.task.add_done_callback(lambda _: self._flights.pop(name))
+        return flight
+
+    async def _bring_front(self, entry: Entry, question: FetchObject) -> None:
+        data = await self._fetch(question)
+
+        def parse() -> Sidecar:
+            return sidecar.parse_part(
+                data,
+                question.position,
+                entry.sections,
+                base=entry.base,
+                end=entry.end,
+                length=entry.length,
+                crc=entry.crc32c,
+                where=entry.sidecar_key,
+            )
+
+        found = await asyncio.to_thread(parse) if len(data) > _PARSE_IN_THREAD_BYTES else parse()
+        if not found.index or not found.mib_crcs:
+            raise TierCorrupt(f"{entry.sidecar_key} has no index or no checksums; run `tidelog fsck`")
+        self.sidecars += 1
+        self._fronts[entry.sidecar_key] = found
+        self._fronts_bytes += _cost(found)
+        while self._fronts_bytes > MAX_SIDECAR_BYTES and len(self._fronts) > 1:
+            self._fronts_bytes -= _cost(self._fronts.popitem(last=False)[1])
+
+    async def _bring_chunk(self, key: ChunkKey, question: FetchChunk) -> None:
+        await self._yield_to_producers(question)
+        ready = await self._fetch_file(question)
+        self.cache.add(key, ready.path, ready.size, unread=not question.urgent)
+        self.brought += 1
+        self.read_ahead += not question.urgent
+
+    async def _yield_to_producers(self, question: FetchChunk) -> None:
+        if question.urgent:
+            self.pace.delay(question.length, self._clock.monotonic(), urgent=True)
+            return
+        # One after the other, each by the rate of its own moment.
+        async with self._pacing:
+            held_s = self.pace.delay(question.length, self._clock.monotonic(), urgent=False)
+            if held_s > 0:
+                self.held_s += held_s
+                await self._clock.sleep(held_s)
+
+    async def _want(self, entry: Entry, index: int, size: int) -> None:
+        try:
+            if self.front(entry) is None:
+                await asyncio.shield(self._front_flight(entry, urgent=False).task)
+            flight = self._chunk_flight(entry, index, urgent=False)
+            if flight is not None:
+                await asyncio.shield(flight.task)
+        except LogError:
+            pass  # who needs it will ask, and be told
+        finally:
+            self._read_ahead_bytes -= size
+
+    async def _fetch(self, question: FetchObject) -> bytes:
+        """The bytes of a small object; its file is gone again."""
+        ready = await self._fetch_file(question)
+        try:
+            return _read_all(ready.path)
+        except OSError as error:
+            raise TierUnavailable(f"the copy of {question.key} left the cache directory; ask again") from error
+        finally:
+            self.cache.discard(ready.path)
+
+    async def _fetch_file(self, question: FetchChunk | FetchObject) -> ReadyFile:
+        await self._reserve(question.length)
+        try:
+            if isinstance(question, FetchChunk):
+                return await self._client.fetch_chunk(question)
+            return await self._client.fetch_object(question)
+        except StorageError as error:
+            # The disk is full. Produce needs the space more than cold reads do.
+            self.cache.shrink()
+            raise TierUnavailable(f"{error}; the cache has given half of its space back, ask again") from error
+        finally:
+            self.cache.unreserve(question.length)
+            self._room.set()
+
+    async def _reserve(self, size: int) -> None:
+        """Waits while downloads and answers fill the cache: what the first bring and the second release can be evicted."""
+        patience = ROOM_S
+        while not self.cache.reserve(size):
+            if patience <= 0:
+                raise TierUnavailable(
+                    f"the cache of cold chunks ({self.cache.limit_bytes} bytes) has been full of what is being sent for "
+                    f"{ROOM_S:g} s; ask again, or raise tidelog.tier.chunk.cache.bytes"
+                )
+            self._room.clear()
+            try:
+                # A download that ends says so; an answer that has been sent does not.
+                await asyncio.wait_for(self._room.wait(), ROOM_STEP_S)
+            except TimeoutError:
+                patience -= ROOM_STEP_S
+
+
+def _read_all(path: str) -> bytes:
+    # On the loop: it is small, and was written a moment ago.
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def chunk_length(entry: Entry, index: int) -> int:
+    """The last chunk of an entry is shorter."""
+    return min(CHUNK_BYTES, entry.length - index * CHUNK_BYTES)
+
+
+def chunk_count(entry: Entry) -> int:
+    return -(-entry.length // CHUNK_BYTES)
+
+
+def _cost(parsed: Sidecar) -> int:
+    return len(parsed.index) * _ROW_BYTES + len(parsed.mib_crcs) * _CHECK_BYTES + len(parsed.aborted) * _ROW_BYTES

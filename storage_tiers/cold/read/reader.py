@@ -1,0 +1,322 @@
+"""Reads of one partition's tiered range: at once from the chunk cache, or not yet.
+
+`read` never waits. It finds the entry that holds an offset, its sidecar, the interval, and walks that interval's batch
+headers to the batch; if any of these is not at hand, it returns a `ColdMiss`, whose waiter ends when it is worth asking
+again, and what is missing is on its way whether or not anybody still waits.
+
+Invariants: an answer begins with the batch that holds the offset, or, where compaction or log start left a hole, with the
+next one there is; its bytes were verified; it stays inside one entry, which holds whole batches. What log start hides is
+never looked for. An answer may be cut inside a batch, but never inside its first.
+
+Not promised: that the root is the newest. If an object is gone, `reload` is called, which makes the newest root current
+for the next `read`; if the range is gone from it too, that read says OffsetOutOfRange.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from storage_tiers.cold.manifest.model import Entry, Ids, Root
+from storage_tiers.cold.process.settings import CHUNK_BYTES
+from storage_tiers.cold.read import timestamps as cold_times
+from storage_tiers.cold.read.fetcher import Hydrator, chunk_count
+from storage_tiers.cold.read.prefetch import ReadAhead
+from storage_tiers.cold.read.view import ColdView, Missing, complete
+from storage_tiers.cold.segments.sidecar import Sidecar
+from storage_tiers.errors import LogError, OffsetOutOfRange, TierCorrupt, TierObjectMissing, TierUnavailable
+from storage_tiers.records.batch import HEADER_BYTES
+from storage_tiers.records.walker import find_batch
+from storage_tiers.types import NO_EPOCH, AbortedTransaction, FileSlice, SharedFile, TimestampOffset
+
+T = TypeVar("T")
+
+#: Fetches the newest root from the store, makes it current, and returns it.
+Reload = Callable[[], Awaitable[Root]]
+
+#: Bytes of batch headers that one step looks through.
+WALK_BYTES = 128 << 10
+#: Offsets of one partition that are being hydrated at a time.
+MAX_HYDRATIONS = 256
+#: Seconds for who waited for a batch to come and read it, before it may be evicted.
+HOLD_S = 1.0
+#: Chunks that one step of a reader may ask for ahead: a window over tiny ranges is many objects.
+MAX_CHUNKS_AHEAD = 32
+#: How often a look-up begins anew because the root that it used was outdated.
+MAX_RELOADS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ColdSlices:
+    """The caller releases every slice's file. `aborted` overlap the offsets that the slices may hold.
+
+    No slices: from the offset on to `next_offset`, the manifest's end, there is no batch; read on from there.
+    """
+
+    slices: tuple[FileSlice, ...]
+    next_offset: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return sum(piece.length for piece in self.slices)
+
+
+@dataclass(frozen=True, slots=True)
+class ColdMiss:
+    """`waiter` ends with None when it is worth reading again, or with the LogError to answer. It is shared by all who read
+    the same offset: whoever awaits it shields it."""
+
+    waiter: asyncio.Future[None]
+
+
+class _Place(NamedTuple):
+    """A chunk, as read-ahead names it: by its entry's base and its index, or, the last of an entry, by the entry's end,
+    which tells what follows without knowing it."""
+
+    offset: int
+    number: int
+
+
+class _Located(NamedTuple):
+    entry: Entry
+    front: Sidecar
+    position: int
+    size: int
+
+
+class ColdReader:
+    """One partition's cold reads. Runs on the broker's event loop; any number of readers share a Hydrator."""
+
+    def __init__(self, ids: Ids, hydrator: Hydrator, reload: Reload) -> None:
+        self.ids = ids
+        self._hydrator = hydrator
+        self._reload = reload
+        self._view = ColdView(ids, hydrator)
+        self._read_ahead: ReadAhead[_Place] = ReadAhead()
+        self._hydrating: dict[int, asyncio.Future[None]] = {}
+        self._held: dict[int, list[SharedFile]] = {}
+
+    def read(self, root: Root, offset: int, max_bytes: int, *, log_start: int) -> ColdSlices | ColdMiss:
+        """At most `max_bytes`, but at least one whole batch. OffsetOutOfRange below log start."""
+        try:
+            located = self._locate(root, offset, log_start)
+            if located is None:
+                return ColdSlices((), root.end)
+            found = self._slices(located, offset, max_bytes)
+        except Missing:
+            self._hydrator.misses += 1
+            return ColdMiss(self._hydration(root, offset, log_start))
+        self._hydrator.hits += 1
+        if self._held:
+            self._release(offset)
+        first = located.position // CHUNK_BYTES
+        for index in range(first, first + len(found.slices)):
+            self._accessed(root, located.entry, index)
+        return found
+
+    # --- times and epochs ---------------------------------------------------------------------------------------------
+    async def offset_for_timestamp(self, root: Root, timestamp: int, *, log_start: int) -> TimestampOffset | None:
+        """The first record by offset, from log start on, whose timestamp (ms) is at least `timestamp`; None if the tier has
+        none."""
+        return await self._current(
+            root, lambda newest: cold_times.first_at_or_after(self._view, self._hydrator, newest, timestamp, log_start)
+        )
+
+    async def max_timestamp(self, root: Root, *, log_start: int) -> TimestampOffset | None:
+        """The record of the largest timestamp from log start on, the first of them by offset; None if there is none."""
+        return await self._current(
+            root, lambda newest: cold_times.with_max_timestamp(self._view, self._hydrator, newest, log_start)
+        )
+
+    async def newest_state(self, root: Root) -> Sidecar:
+        """Leader epochs and the producer snapshot at exactly the manifest's end: what a log is rebuilt from."""
+        return await self._current(root, self._newest_state)
+
+    async def epoch_end_offset(self, root: Root, leader_epoch: int) -> tuple[int, int]:
+        """(largest epoch <= `leader_epoch` in the tier's history, its end offset); (-1, -1) if there is none (KIP-101)."""
+        epochs = (await self.newest_state(root)).epochs if root.sidecar is not None else ()
+        after = sum(entry.epoch <= leader_epoch for entry in epochs)
+        if after == 0:
+            return NO_EPOCH, -1
+        return epochs[after - 1].epoch, epochs[after].start_offset if after < len(epochs) else root.end
+
+    async def epoch_at(self, root: Root, offset: int) -> int:
+        """The leader epoch that wrote `offset`; -1 if the tier's history does not reach it."""
+        if root.sidecar is None or offset >= root.end:
+            return NO_EPOCH
+        epochs = (await self.newest_state(root)).epochs
+        return max((entry.epoch for entry in epochs if entry.start_offset <= offset), default=NO_EPOCH)
+
+    async def _newest_state(self, root: Root) -> Sidecar:
+        if root.sidecar is None:
+            raise TierCorrupt(f"the manifest of {self.ids} names no sidecar for its end {root.end}; run `tidelog fsck`")
+        return await self._hydrator.newest_state(root.sidecar, root.end)
+
+    async def _current(self, root: Root, look_up: Callable[[Root], Awaitable[T]]) -> T:
+        """A look-up on this root, or, where an object of it is gone, on the newest."""
+        for _ in range(MAX_RELOADS):
+            try:
+                return await look_up(root)
+            except TierObjectMissing:
+                newest = await self._reload()
+                if newest.commit <= root.commit:
+                    raise
+                root = newest
+        return await look_up(root)
+
+    # --- hydration ----------------------------------------------------------------------------------------------------
+    def _hydration(self, root: Root, offset: int, log_start: int) -> asyncio.Future[None]:
+        known = self._hydrating.get(offset)
+        if known is not None and not known.done():
+            return known
+        if len(self._hydrating) >= MAX_HYDRATIONS:
+            raise TierUnavailable(f"{self.ids}: {MAX_HYDRATIONS} cold offsets are being fetched already; ask again")
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter.add_done_callback(_seen)
+        self._hydrating[offset] = waiter
+        self._hydrator.spawn(self._hydrate(waiter, root, offset, log_start))
+        return waiter
+
+    async def _hydrate(self, waiter: asyncio.Future[None], root: Root, offset: int, log_start: int) -> None:
+        failure: LogError | None = TierUnavailable(f"{self.ids}: the cold read was given up; ask again")
+        try:
+            await self._current(root, lambda newest: self._bring(newest, offset, log_start))
+            failure = None
+        except LogError as error:
+            failure = error
+        finally:
+            if self._hydrating.get(offset) is waiter:
+                del self._hydrating[offset]
+            if not waiter.done():
+                if failure is None:
+                    waiter.set_result(None)
+                else:
+                    waiter.set_exception(failure)
+
+    async def _bring(self, root: Root, offset: int, log_start: int) -> None:
+        """The first batch's chunks, held until they are read: who waits for them has its turn only after this."""
+        files = await complete(self._hydrator, lambda: self._first_batch(root, offset, log_start))
+        self._release(offset)
+        self._held[offset] = [file.acquire() for file in files]
+        asyncio.get_running_loop().call_later(HOLD_S, self._release, offset)
+
+    def _first_batch(self, root: Root, offset: int, log_start: int) -> list[SharedFile]:
+        located = self._locate(root, offset, log_start)
+        if located is None:
+            return []
+        return self._view.files(located.entry, located.position, located.position + located.size)
+
+    def _release(self, offset: int) -> None:
+        for file in self._held.pop(offset, ()):
+            file.release()
+
+    # --- finding ------------------------------------------------------------------------------------------------------
+    def _locate(self, root: Root, offset: int, log_start: int) -> _Located | None:
+        """The batch that holds `offset`, or the next one; None if the tier has no more."""
+        log_start = max(log_start, root.log_start)
+        if offset < log_start:
+            raise OffsetOutOfRange(f"{self.ids}: offset {offset} is below log start {log_start}; read from there")
+        entry = self._view.entry_at(root, offset)
+        while entry is not None:
+            front = self._view.front(entry)
+            found = self._find_batch(entry, front, offset)
+            if found is not None:
+                return _Located(entry, front, *found)
+            entry = self._view.entry_at(root, entry.end)
+        return None
+
+    def _find_batch(self, entry: Entry, front: Sidecar, offset: int) -> tuple[int, int] | None:
+        """(position, size) of an entry's first batch that ends at or after `offset`; None if the rest of it is a hole."""
+        _, at = front.floor_position(offset)
+        until = front.end_position(offset)
+        while at < entry.length:
+            window = min(until - at, WALK_BYTES) if at < until else WALK_BYTES
+            piece = self._view.read(entry, at, window)
+            found, second, third = find_batch(piece, 0, len(piece), offset, False)
+            if found >= 0 and at + found + second <= entry.length:
+                return at + found, second
+            if found != -1 or (second == 0 and len(piece) < HEADER_BYTES):
+                raise TierCorrupt(f"{entry.key}: no whole batch begins at byte {at + second}; run `tidelog fsck`")
+            # Where the walk stopped before a batch that the window cuts, its header may be there: step over it.
+            at += second + (third if len(piece) - second >= HEADER_BYTES else 0)
+        return None
+
+    def _slices(self, located: _Located, offset: int, max_bytes: int) -> ColdSlices:
+        entry, front, position, size = located
+        least = position + size
+        limit = min(entry.length, max(position + max_bytes, least))
+        files = self._view.files(entry, position, least)
+        index = position // CHUNK_BYTES + len(files)
+        while index * CHUNK_BYTES < limit:
+            more = self._view.more(entry, index)
+            if more is None:
+                limit = index * CHUNK_BYTES
+                break
+            files.append(more)
+            index += 1
+        end_offset = _offset_after(front, limit)
+        return ColdSlices(_cut(files, position, limit), end_offset, front.aborted_between(offset, end_offset))
+
+    # --- reading ahead ------------------------------------------------------------------------------------------------
+    def _accessed(self, root: Root, entry: Entry, index: int) -> None:
+        window = self._read_ahead.accessed(_place(entry, index), _place_before(entry, index))
+        if window is None:
+            return
+        for wanted, (following, number) in enumerate(self._chunks_after(root, entry, index)):
+            if window <= 0 or wanted == MAX_CHUNKS_AHEAD or not self._hydrator.want(following, number):
+                return
+            window -= min(CHUNK_BYTES, following.length - number * CHUNK_BYTES)
+
+    def _chunks_after(self, root: Root, entry: Entry, index: int) -> Iterator[tuple[Entry, int]]:
+        """As far as entries are known; one that stands in a page not read yet is fetched for the next time."""
+        following: Entry | None = entry
+        start = index + 1
+        while following is not None:
+            for number in range(start, chunk_count(following)):
+                yield following, number
+            start = 0
+            try:
+                following = self._view.entry_at(root, following.end)
+            except Missing as missing:
+                self._hydrator.spawn(_bring(missing))
+                return
+
+
+async def _bring(missing: Missing) -> None:
+    await missing.bring()
+
+
+def _seen(waiter: asyncio.Future[None]) -> None:
+    if not waiter.cancelled():
+        waiter.exception()  # nobody need wait for it
+
+
+def _place(entry: Entry, index: int) -> _Place:
+    return _Place(entry.end, -1) if index == chunk_count(entry) - 1 else _Place(entry.base, index)
+
+
+def _place_before(entry: Entry, index: int) -> _Place:
+    if index > 0:
+        return _Place(entry.base, index - 1)
+    return _Place(entry.base if entry.gap_from is None else entry.gap_from, -1)
+
+
+def _offset_after(front: Sidecar, position: int) -> int:
+    """An offset that no batch before `position` reaches; at most one interval too high."""
+    at = bisect.bisect_left(front.index, position, key=lambda row: row.position)
+    return front.index[at].base_offset if at < len(front.index) else front.end
+
+
+def _cut(files: list[SharedFile], position: int, limit: int) -> tuple[FileSlice, ...]:
+    """Bytes [position, limit) of an entry as slices of its chunks, each file acquired once."""
+    slices = []
+    for file in files:
+        within = position % CHUNK_BYTES
+        length = min(CHUNK_BYTES - within, limit - position)
+        slices.append(FileSlice(file.acquire(), within, length))
+        position += length
+    return tuple(slices)

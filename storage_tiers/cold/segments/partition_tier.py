@@ -1,0 +1,183 @@
+"""One partition's tier, as its broker uses it: extend it, raise its log start, pin it, delete it.
+
+Commit order: upload -> verify -> compare-and-swap; the caller then tells replicas and evicts. A writer whose swap failed
+reads the root, verifies its objects again, and only then commits on that root: whatever a sweeper deleted meanwhile was
+condemned by a commit, so either the swap fails or the verification finds it. It never references a key that stands in
+`removed` or `condemned` but uploads again under a new uuid.
+
+Not promised: that `extend` ends with the caller's range. If the manifest's end has moved, the root says where the next
+extension must begin. `storage_tiers.cold.segments.sweeper` deletes what is no longer named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TypeVar
+
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.manifest import model as manifest
+from storage_tiers.cold.manifest import pages
+from storage_tiers.cold.manifest.commit import (
+    CommitLoop,
+    CommitSettings,
+    Loaded,
+    LoadPage,
+    PageCache,
+    Prepare,
+    Step,
+    StoreClock,
+)
+from storage_tiers.cold.manifest.model import Author, Ids, Root, State, Writer, check_epoch, check_writer, may_begin
+from storage_tiers.cold.manifest.pages import Change
+from storage_tiers.cold.segments.sweeper import Sweeper, SweepReport
+from storage_tiers.cold.segments.uploader import ExtendJob, RunBlocking, Uploaded, Uploader, in_thread
+from storage_tiers.cold.stores.port import ObjectStore
+from storage_tiers.errors import FencedWriter, LogError
+
+T = TypeVar("T")
+
+
+class PartitionTier:
+    """Errors of every method: FencedWriter (give up), TierUnavailable (outcome open, ask again), TierCorrupt."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        ids: Ids,
+        writer: Writer,
+        clock: Clock,
+        rng: Rng,
+        settings: CommitSettings | None = None,
+        *,
+        page_cache: PageCache | None = None,
+        store_clock: StoreClock | None = None,
+        run_blocking: RunBlocking = in_thread,
+    ) -> None:
+        self.ids = ids
+        self.writer = writer
+        self._loop = CommitLoop(store, ids, writer, clock, rng, settings, pages=page_cache, store_clock=store_clock)
+        self._uploader = Uploader(store, ids, rng, run_blocking)
+        self._sweeper = Sweeper(store, self._loop, clock)
+
+    @property
+    def root(self) -> Root | None:
+        """The newest root known to be durable; None before the first read and while an outcome is open."""
+        return self._loop.root
+
+    async def load(self) -> Loaded | None:
+        """Reads the root from the store; None if there is no manifest."""
+        return await self._loop.load()
+
+    async def commit(self, step: Step, prepare: Prepare | None = None) -> Root:
+        return await self._loop.commit(step, prepare)
+
+    async def look(self, question: Callable[[LoadPage], T]) -> T:
+        """Answers a pure question over the manifest's pages (`storage_tiers.cold.manifest.lookup`)."""
+        return await self._loop.look(question)
+
+    async def extend(self, job: ExtendJob) -> Root:
+        """Uploads a range and appends it to the manifest. Returns the newest root: with the range, or, if the manifest's
+        end is not where `job` begins, without; the caller then sends another job."""
+        root = await self._loop.current()
+        if not self._continues(root, job):
+            loaded = await self._loop.load()
+            root = loaded.root if loaded is not None else manifest.first_root(self.ids)
+            if not self._continues(root, job):
+                return root
+        built = await self._uploader.build(job)
+        uploaded = await self._uploader.upload(job, built, root)
+
+        async def prepare(root: Root) -> None:
+            nonlocal uploaded
+            if not self._continues(root, job) or root.commit == uploaded.seen_commit:
+                return
+            named = uploaded.entry.key, uploaded.entry.sidecar_key
+            if set(root.keys()).isdisjoint(named) and await self._uploader.still_there(uploaded):
+                uploaded = Uploaded(uploaded.entry, uploaded.sidecar_length, uploaded.sidecar_crc32c, root.commit)
+            else:
+                uploaded = await self._uploader.upload(job, built, root)
+
+        def step(root: Root, by: Author) -> Root | None:
+            if not self._continues(root, job):
+                return None
+            return manifest.extend(
+                root,
+                uploaded.entry,
+                by,
+                leader_epoch=job.leader_epoch,
+                last_record_epoch=job.last_record_epoch,
+                log_start=job.log_start,
+            )
+
+        try:
+            return await self._loop.commit(step, prepare)
+        except FencedWriter:
+            await self._forget_if_deleted(uploaded)
+            raise
+
+    async def claim(self, leader_epoch: int) -> Root:
+        """Records the leader epoch, and with it the incarnation, before anything else of that epoch."""
+
+        def step(root: Root, by: Author) -> Root | None:
+            check_writer(root, by.writer)
+            if root.leader_epoch == leader_epoch and by.writer.incarnation in (None, root.incarnation):
+                return None
+            return manifest.claim_epoch(root, leader_epoch, by)
+
+        return await self._loop.commit(step)
+
+    async def raise_log_start(self, offset: int) -> Root:
+        """Returns once the manifest's log start is at least min(`offset`, `end`). Nothing if there is no manifest."""
+        if offset > (await self._loop.current()).end:
+            await self._loop.load()  # another writer may have moved the end
+
+        def step(root: Root, by: Author) -> Change | None:
+            check_writer(root, by.writer)
+            return pages.retire(root, offset, by)
+
+        return await self._loop.commit(step)
+
+    async def retire(self, log_start: int) -> Root:
+        """Raises log start as `raise_log_start` does, and moves everything wholly below it to `removed`."""
+        before = -1
+        while True:
+            root = await self.raise_log_start(log_start)
+            if root.commit == before:
+                return root
+            before = root.commit
+
+    async def pin(self, name: str) -> Root:
+        """InvalidRequest if the name is taken or there are 32 pins."""
+        return await self._loop.commit(lambda root, by: manifest.pin(root, name, by))
+
+    async def unpin(self, name: str) -> Root:
+        return await self._loop.commit(lambda root, by: manifest.unpin(root, name, by))
+
+    async def delete_partition(self) -> Root:
+        """The terminal commit, created where there is no manifest. Nothing if it was made before."""
+
+        def step(root: Root, by: Author) -> Root | None:
+            return None if root.state is State.DELETED else manifest.delete(root, by)
+
+        return await self._loop.commit(step)
+
+    async def sweep(self, grace_ms: int) -> SweepReport:
+        """Deletes what the manifest no longer names, or never did, for at least the grace (ms)."""
+        return await self._sweeper.sweep(grace_ms)
+
+    async def sweep_deleted(self, grace_ms: int) -> SweepReport:
+        """Deletes every object of a deleted partition but its manifest, once the deletion is older than the grace (ms)."""
+        return await self._sweeper.sweep_deleted(grace_ms)
+
+    def _continues(self, root: Root, job: ExtendJob) -> bool:
+        """Whether `job` begins at the root's end. FencedWriter if this writer may extend it no more."""
+        check_writer(root, self.writer)
+        check_epoch(root, job.leader_epoch)
+        return may_begin(root, job.base, job.log_start)
+
+    async def _forget_if_deleted(self, uploaded: Uploaded) -> None:
+        root = self._loop.root
+        if root is not None and root.state is State.DELETED:
+            with contextlib.suppress(LogError):  # the partition's sweep deletes what is left
+                await self._uploader.forget(uploaded)

@@ -1,0 +1,236 @@
+"""Deleting what a partition's manifest no longer names, or never did, so that nothing referenced is ever missing.
+
+    removed, past the grace, unpinned ─────────────────────────────> delete ──> commit: dropped
+    listed, unreferenced, past the grace ──> commit: condemned ────> delete ──> commit: dropped
+
+Invariants: the listing is read before the manifest, so that what was uploaded and committed in between is seen as
+referenced. An orphan is deleted only after the commit that condemns it: a writer that meant to reference it then fails
+its swap, and finds the object condemned or missing. A key is dropped only after its deletion succeeded, so that a crash
+at any point leaves work for the next sweep and nothing else.
+
+The store's clock is known from the modification time of an object just written through the same commit loop; where
+none was written yet, a commit that changes nothing is made, but only if there is something unreferenced to judge.
+
+Bounds: at most 64 keys condemned at a time, 4,096 listed keys in memory, one page at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from storage_tiers.clock import Clock
+from storage_tiers.cold.manifest import keys, pages
+from storage_tiers.cold.manifest import model as manifest
+from storage_tiers.cold.manifest.commit import CommitLoop
+from storage_tiers.cold.manifest.model import MAX_CONDEMNED, Author, Page, PageRef, Root, State
+from storage_tiers.cold.manifest.pages import Change
+from storage_tiers.cold.stores.port import ObjectInfo, ObjectStore, UnfinishedUpload
+from storage_tiers.errors import FencedWriter, InvalidRequest, TierUnavailable
+from storage_tiers.policy import orphans
+
+_LISTED_KEYS = 4096
+_DELETED_KEYS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What one sweep did, in objects. `waiting` are those too young or pinned; `done` says that a deleted partition has
+    no object left but its manifest."""
+
+    removed: int = 0
+    orphans: int = 0
+    uploads_aborted: int = 0
+    waiting: int = 0
+    done: bool = False
+
+
+class Sweeper:
+    def __init__(self, store: ObjectStore, loop: CommitLoop, clock: Clock) -> None:
+        self._store = store
+        self._loop = loop
+        self._clock = clock
+        ids = loop.ids
+        self._prefixes = (ids.segments_prefix, ids.pages_prefix)
+        # Where a write that its writer did not live to finish may be left: one partition looks at its topic's file, too.
+        self._written = (*self._prefixes, ids.manifest_key)
+        topic_file = (keys.topic_file_key(ids.cluster_id, ids.topic),) if ids.partition == 0 else ()
+        self._written_while_live = self._written + topic_file
+
+    async def sweep(self, grace_ms: int) -> SweepReport:
+        loaded = await self._loop.load()
+        if loaded is not None and loaded.root.state is State.DELETED:
+            return await self.sweep_deleted(grace_ms)
+        try:
+            report = SweepReport()
+            if loaded is not None:
+                report = await self._sweep_removed(loaded.root, grace_ms)
+            found, young = await self._sweep_orphans(grace_ms)
+            aborted, running = await self._abort_uploads(grace_ms)
+        except FencedWriter:
+            root = self._loop.root
+            if root is not None and root.state is State.DELETED:
+                return await self.sweep_deleted(grace_ms)
+            raise
+        return replace(report, orphans=found, uploads_aborted=aborted, waiting=report.waiting + young + running)
+
+    async def sweep_deleted(self, grace_ms: int) -> SweepReport:
+        """InvalidRequest if the partition is not deleted."""
+        loaded = await self._loop.load()
+        if loaded is None or loaded.root.state is not State.DELETED:
+            raise InvalidRequest(f"{self._loop.ids} is not deleted in the bucket; delete it first")
+        if loaded.root.committed_at + grace_ms > self._clock.unix_ms():
+            return SweepReport()
+        removed = aborted = 0
+        for prefix in self._prefixes:
+            async for batch in _batches(self._store.list(prefix), _DELETED_KEYS):
+                await self._store.delete([info.key for info in batch])
+                removed += len(batch)
+        for prefix in self._written:
+            async for upload in self._store.unfinished_uploads(prefix):
+                await self._store.abort_upload(upload)
+                aborted += 1
+        return SweepReport(removed=removed, uploads_aborted=aborted, done=True)
+
+    # --- what was referenced once ---------------------------------------------------------------------------------
+    async def _sweep_removed(self, root: Root, grace_ms: int) -> SweepReport:
+        now = self._clock.unix_ms()
+        due = orphans.due_removed(root.removed, root.pins, now, grace_ms)
+        waiting = len(root.removed) - len(due)
+        gone = {key for item in due for key in pages.sweepable(root, item)}
+        # Condemned before, by a sweep that did not come to its end.
+        gone.update(condemned.key for condemned in root.condemned)
+        removed = await self._delete_and_drop(gone, ())
+        for ref in root.removed_pages:
+            if ref.first_removed_ms + grace_ms > now:
+                waiting += ref.count
+                continue
+            page = await self._loop.page(ref)
+            due = orphans.due_removed(page.removed, root.pins, now, grace_ms)
+            waiting += ref.count - len(due)
+            gone = {key for item in due for key in pages.sweepable(root, item)}
+            removed += await self._delete_and_drop(gone, (ref.key,))
+        return SweepReport(removed=removed, waiting=waiting)
+
+    async def _delete_and_drop(self, gone: set[str], page_keys: Sequence[str]) -> int:
+        if not gone:
+            return 0
+        ordered = sorted(gone)
+        for start in range(0, len(ordered), _DELETED_KEYS):
+            await self._store.delete(ordered[start : start + _DELETED_KEYS])
+
+        def drop(root: Root, by: Author) -> Change | None:
+            manifest.check_writer(root, by.writer)
+            return pages.drop_gone(root, gone, page_keys, by)
+
+        await self._loop.commit(drop)
+        return len(gone)
+
+    # --- what never was -------------------------------------------------------------------------------------------
+    async def _sweep_orphans(self, grace_ms: int) -> tuple[int, int]:
+        """(deleted, too young)."""
+        deleted = young = 0
+        for prefix in self._prefixes:
+            async for batch in _batches(self._store.list(prefix), _LISTED_KEYS):
+                root = await self._fresh_root()
+                unreferenced = await self._unreferenced(root, batch)
+                if not unreferenced:
+                    continue
+                old = orphans.orphans(unreferenced, (), await self._store_now(), grace_ms)
+                young += len(unreferenced) - len(old)
+                for start in range(0, len(old), MAX_CONDEMNED):
+                    deleted += await self._condemn_and_delete(old[start : start + MAX_CONDEMNED])
+        return deleted, young
+
+    async def _condemn_and_delete(self, candidates: Sequence[str]) -> int:
+        still: set[str] = set()
+
+        async def prepare(root: Root) -> None:
+            nonlocal still
+            still = set(candidates) - set(root.keys())
+            for ref in root.pages:
+                if still:
+                    still -= set(_named(await self._loop.page(ref)))
+
+        def step(root: Root, by: Author) -> Root | None:
+            room = MAX_CONDEMNED - len(root.condemned)
+            chosen = sorted(still)[: max(room, 0)]
+            return manifest.condemn(root, chosen, by) if chosen else None
+
+        root = await self._loop.commit(step, prepare)
+        return await self._delete_and_drop({condemned.key for condemned in root.condemned}, ())
+
+    async def _unreferenced(self, root: Root, listed: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+        """Those of a stretch of a listing that neither the root names nor the pages that may. A packed object's key may
+        lie elsewhere than its offsets: the whole manifest is searched again before anything is condemned."""
+        found = {info.key: info for info in listed}
+        _discard(found, root.keys())
+        for ref in root.pages:
+            if found and _may_name(ref, found):
+                _discard(found, _named(await self._loop.page(ref)))
+        return list(found.values())
+
+    async def _abort_uploads(self, grace_ms: int) -> tuple[int, int]:
+        """(aborted, too young)."""
+        found: list[UnfinishedUpload] = []
+        for prefix in self._written_while_live:
+            async for upload in self._store.unfinished_uploads(prefix):
+                found.append(upload)
+                if len(found) == _LISTED_KEYS:
+                    break
+        if not found:
+            return 0, 0
+        old = orphans.abandoned(found, await self._store_now(), grace_ms)
+        for upload in old:
+            await self._store.abort_upload(upload)
+        return len(old), len(found) - len(old)
+
+    async def _fresh_root(self) -> Root:
+        loaded = await self._loop.load()
+        return loaded.root if loaded is not None else manifest.first_root(self._loop.ids)
+
+    async def _store_now(self) -> int:
+        now = self._loop.store_clock.now_ms()
+        if now is None:
+            await self._loop.commit(manifest.touch)
+            now = self._loop.store_clock.now_ms()
+        if now is None:
+            raise TierUnavailable(f"the store's time is not known; the sweep of {self._loop.ids} is tried again later")
+        return now
+
+
+def _named(page: Page) -> Iterable[str]:
+    live = ((entry.key, entry.sidecar_key) for entry in page.entries)
+    return itertools.chain.from_iterable(itertools.chain(live, (item.keys for item in page.removed)))
+
+
+def _discard(found: dict[str, ObjectInfo], names: Iterable[str]) -> None:
+    for name in names:
+        found.pop(name, None)
+
+
+def _may_name(ref: PageRef, found: dict[str, ObjectInfo]) -> bool:
+    """Pages name old pages' keys anywhere in `removed`; a segment's key begins with an offset of its entry."""
+    for key in found:
+        try:
+            parsed = keys.parse(key)
+        except ValueError:
+            continue
+        if isinstance(parsed, keys.SegmentKey | keys.SidecarKey):
+            if ref.base <= parsed.base < ref.end:
+                return True
+        elif ref.kind is manifest.PageKind.REMOVED:
+            return True
+    return False
+
+
+async def _batches(infos: AsyncIterator[ObjectInfo], size: int) -> AsyncIterator[list[ObjectInfo]]:
+    batch: list[ObjectInfo] = []
+    async for info in infos:
+        batch.append(info)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,153 @@
+"""From a local segment to two verified objects and the entry that will name them.
+
+Invariants: an object is written under a fresh uuid and never again; it counts as uploaded only when its length and
+CRC-32C are those of the local bytes, as the store reports them or, where it reports none, as they are read back. At most
+two PUTs a segment below the multipart threshold.
+
+Not promised: that uploaded objects are ever referenced; what is not is an orphan and the sweeper's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from storage_tiers.clock import Rng
+from storage_tiers.cold.manifest.model import Entry, Ids, Root
+from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.segments.sidecar import SidecarBytes
+from storage_tiers.cold.stores.port import FileBody, ObjectInfo, ObjectStore
+from storage_tiers.errors import InvalidRequest, TierObjectMissing, TierUnavailable
+from storage_tiers.records.checksum import crc32c
+from storage_tiers.types import AbortedTransaction, EpochEntry
+
+_READ_BACK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendJob:
+    """Bytes [position, position + length) of a local segment, synced: whole batches of offsets [base, end), where `end`
+    is at most min(high watermark, last stable offset).
+
+    `epochs` is the leader-epoch history up to `end`, `producer_snapshot` Kafka's snapshot of producers at exactly `end`,
+    `aborted` every aborted transaction that overlaps the range; `last_record_epoch` that of the last batch. `log_start`
+    is the partition's own; it is recorded as far as it lies below `end`.
+    """
+
+    path: str
+    position: int
+    length: int
+    base: int
+    end: int
+    leader_epoch: int
+    last_record_epoch: int
+    epochs: tuple[EpochEntry, ...]
+    producer_snapshot: bytes
+    aborted: tuple[AbortedTransaction, ...] = ()
+    log_start: int = 0
+
+
+class RunBlocking(Protocol):
+    """Runs a function that reads files or computes for long, off the event loop."""
+
+    def __call__(self, function: Callable[[], SidecarBytes]) -> Awaitable[SidecarBytes]: ...
+
+
+def in_thread(function: Callable[[], SidecarBytes]) -> Awaitable[SidecarBytes]:
+    return asyncio.to_thread(function)
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """An entry whose objects were there after the root of `seen_commit` had been read."""
+
+    entry: Entry
+    sidecar_length: int
+    sidecar_crc32c: int
+    seen_commit: int
+
+
+class Uploader:
+    def __init__(self, store: ObjectStore, ids: Ids, rng: Rng, run_blocking: RunBlocking = in_thread) -> None:
+        self._store = store
+        self._ids = ids
+        self._rng = rng
+        self._run_blocking = run_blocking
+
+    async def build(self, job: ExtendJob) -> SidecarBytes:
+        """CorruptRecord if the range is not whole batches of [base, end), StorageError if it cannot be read."""
+        built = await self._run_blocking(
+            lambda: sidecar.build(
+                job.path,
+                job.position,
+                job.length,
+                base=job.base,
+                end=job.end,
+                aborted=job.aborted,
+                epochs=job.epochs,
+                producer_snapshot=job.producer_snapshot,
+            )
+        )
+        if built.last_leader_epoch != job.last_record_epoch or job.last_record_epoch > job.leader_epoch:
+            raise InvalidRequest(
+                f"the last batch below offset {job.end} of {self._ids} is of leader epoch {built.last_leader_epoch}, not "
+                f"{job.last_record_epoch}, uploaded in epoch {job.leader_epoch}"
+            )
+        return built
+
+    async def upload(self, job: ExtendJob, built: SidecarBytes, root: Root) -> Uploaded:
+        """Stores segment and sidecar under a fresh uuid. `root` was read before this call."""
+        uuid = self._rng.token(16).hex()
+        entry = Entry(
+            base=job.base,
+            end=job.end,
+            key=self._ids.segment_key(job.base, job.leader_epoch, uuid),
+            position=0,
+            length=job.length,
+            sidecar_key=self._ids.sidecar_key(job.base, job.leader_epoch, uuid),
+            sections=built.sections,
+            min_timestamp=built.min_timestamp,
+            max_timestamp=built.max_timestamp,
+            max_timestamp_offset=built.max_timestamp_offset,
+            records=built.records,
+            bytes=job.length,
+            crc32c=built.crc32c,
+        )
+        uploaded = Uploaded(entry, len(built.data), crc32c(built.data), root.commit)
+        body = FileBody(job.path, job.position, job.length, built.crc32c)
+        # The small one first: where the store refuses, little is sent in vain.
+        await self._put(entry.sidecar_key, built.data, uploaded.sidecar_length, uploaded.sidecar_crc32c)
+        await self._put(entry.key, body, entry.length, entry.crc32c)
+        return uploaded
+
+    async def still_there(self, uploaded: Uploaded) -> bool:
+        """Whether both objects are in the store with the right bytes."""
+        entry = uploaded.entry
+        return await self._holds(entry.key, entry.length, entry.crc32c) and await self._holds(
+            entry.sidecar_key, uploaded.sidecar_length, uploaded.sidecar_crc32c
+        )
+
+    async def forget(self, uploaded: Uploaded) -> None:
+        """Deletes both objects; only for a partition whose manifest can never name them."""
+        await self._store.delete([uploaded.entry.key, uploaded.entry.sidecar_key])
+
+    async def _put(self, key: str, body: bytes | FileBody, length: int, crc: int) -> None:
+        info = await self._store.put(key, body)
+        if not await self._fits(info, length, crc):
+            raise TierUnavailable(f"the store holds other bytes of {key} than were sent; they are uploaded again")
+
+    async def _holds(self, key: str, length: int, crc: int) -> bool:
+        try:
+            return await self._fits(await self._store.head(key), length, crc)
+        except TierObjectMissing:
+            return False
+
+    async def _fits(self, info: ObjectInfo, length: int, crc: int) -> bool:
+        if info.size != length or info.crc32c is not None:
+            return info.size == length and info.crc32c == crc
+        found = 0
+        for start in range(0, length, _READ_BACK_BYTES):
+            found = crc32c((await self._store.get(info.key, start, _READ_BACK_BYTES)).data, found)
+        return found == crc
