@@ -23,8 +23,8 @@ from typing import Any, Protocol
 from lambdas.environment import Settings, read_settings
 from lambdas.notifications import messages
 from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
-from storage_tiers.cold.manifest.json import decode, decode_page
-from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root, State
+from storage_tiers.cold.manifest.model import Entry, Ids, State
+from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.offline.reader_files import Cursor, advance_cursor, read_cursor, record_missed, record_verdict
 from storage_tiers.cold.segments.range_check import Fault, RangeVerdict, check_range
 from storage_tiers.cold.stores.open import open_blocking_store
@@ -89,6 +89,10 @@ class Verifier:
     rng: Rng
     remaining_ms: Callable[[], int]
 
+    @property
+    def bucket(self) -> Bucket:
+        return Bucket(self.store)
+
     def catch_up(self, ids: Ids) -> None:
         """Returns when the cursor has reached the newest commit. OutOfTime, or the store's errors, leave it at the last
         commit whose verdicts are recorded."""
@@ -106,19 +110,10 @@ class Verifier:
         raise LogError(f"{ids} changed {ATTEMPTS} times while it was looked at; it is asked for again")
 
     def _plan(self, ids: Ids, cursor: Cursor) -> NewRanges:
-        root = self._root(ids)
+        root = self.bucket.manifest(ids)
         if root is None:  # deleted by hand, or a hint at what never was
             return NewRanges((), cursor.commit)
-        return plan_new_ranges(root, self._page_loader(ids), cursor.commit)
-
-    def _root(self, ids: Ids) -> Root | None:
-        try:
-            return decode(self.store.get(ids.manifest_key).data, ids)
-        except TierObjectMissing:
-            return None
-
-    def _page_loader(self, ids: Ids) -> Callable[[PageRef], Page]:
-        return lambda ref: decode_page(self.store.get(ref.key).data, ids, ref)
+        return plan_new_ranges(root, self.bucket.pages(ids), cursor.commit)
 
     def _follow(self, plan: NewRanges, cursor: Cursor) -> None:
         if plan.missed is not None:
@@ -157,10 +152,10 @@ class Verifier:
         """Whether what was not found has been removed since the manifest was read: then it is no live range any more."""
         if all(found.fault is not Fault.MISSING for found in verdict.findings):
             return False
-        root = self._root(ids)
+        root = self.bucket.manifest(ids)
         if root is None or root.state is State.DELETED:
             return True
-        live = plan_new_ranges(root, self._page_loader(ids), entry.added.commit - 1).work
+        live = plan_new_ranges(root, self.bucket.pages(ids), entry.added.commit - 1).work
         return all(entry.key != other.key for work in live for other in work.entries)
 
 

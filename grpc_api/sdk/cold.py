@@ -18,14 +18,8 @@ from itertools import islice
 
 from grpc_api.sdk.decoding import messages
 from grpc_api.sdk.values import Message, Start, start_ms
-from storage_tiers.cold.offline.bucket import (
-    FoundTopic,
-    PartitionReads,
-    find_cluster,
-    find_topic,
-    load_root,
-    topic_names,
-)
+from storage_tiers.cold.offline.bucket import Bucket, Topic
+from storage_tiers.cold.offline.partition import PartitionReader
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.open import open_blocking_store
 from storage_tiers.cold.stores.port import BlockingObjectStore
@@ -40,7 +34,7 @@ class ColdBucket:
     """Made by `open`."""
 
     def __init__(self, store: BlockingObjectStore, cluster_id: str) -> None:
-        self._store = store
+        self._bucket = Bucket(store)
         self.cluster_id = cluster_id
 
     @classmethod
@@ -51,34 +45,35 @@ class ColdBucket:
         """`store` is the URL that the node was given. InvalidRequest if it holds several clusters and none is named."""
         opened = open_blocking_store(StoreLocation.parse(store, endpoint=s3_endpoint, region=s3_region))
         try:
-            yield cls(opened, find_cluster(opened, cluster_id))
+            yield cls(opened, Bucket(opened, store).cluster(cluster_id, advice="give cluster_id"))
         finally:
             opened.close()
 
     def topics(self) -> list[str]:
-        return topic_names(self._store, self.cluster_id)
+        """Every topic that the bucket knows, deleted ones included until they are swept."""
+        return list(self._bucket.topic_names(self.cluster_id))
 
     def ranges(self, topic: str) -> dict[int, OffsetRange]:
         """The offsets [base, end) that the bucket holds of each partition."""
-        found = find_topic(self._store, self.cluster_id, topic)
-        roots = {each: load_root(self._store, found.ids(each)) for each in range(found.partitions)}
+        found = self._bucket.topic(self.cluster_id, topic)
+        roots = {each: self._bucket.live_manifest(found.ids(each)) for each in found.partitions}
         return {each: OffsetRange(root.log_start, root.end) for each, root in roots.items()}
 
     def read(
         self, topic: str, *, partitions: Sequence[int] | None = None, start: Start = "earliest"
     ) -> Iterator[Message]:
         """The records from `start` on to the end of what the bucket held when their partition's turn came."""
-        found = find_topic(self._store, self.cluster_id, topic)
-        wanted = range(found.partitions) if partitions is None else list(dict.fromkeys(partitions))
-        missing = set(wanted) - set(range(found.partitions))
+        found = self._bucket.topic(self.cluster_id, topic)
+        wanted = found.partitions if partitions is None else tuple(dict.fromkeys(partitions))
+        missing = set(wanted) - set(found.partitions)
         if missing:
-            raise InvalidPartitions(f"{topic} has partitions 0 to {found.partitions - 1}, not {min(missing)}")
+            raise InvalidPartitions(f"{topic} has partitions 0 to {found.partitions[-1]}, not {min(missing)}")
         _check_start(start, wanted, topic)
         for partition in wanted:
             yield from self._partition(found, partition, start)
 
-    def _partition(self, topic: FoundTopic, partition: int, start: Start) -> Iterator[Message]:
-        reads = PartitionReads(self._store, load_root(self._store, topic.ids(partition)))
+    def _partition(self, topic: Topic, partition: int, start: Start) -> Iterator[Message]:
+        reads = PartitionReader(self._bucket, self._bucket.live_manifest(topic.ids(partition)))
         offset = _first_offset(reads, partition, start)
         for piece in reads.pieces(offset):
             yield from messages(topic.name, partition, piece.records, offset, piece.aborted)
@@ -129,7 +124,7 @@ def _check_start(start: Start, partitions: Sequence[int], topic: str) -> None:
         raise InvalidRequest(f"reading starts at 'earliest', 'latest', a datetime or offsets, not at {start!r}")
 
 
-def _first_offset(reads: PartitionReads, partition: int, start: Start) -> int:
+def _first_offset(reads: PartitionReader, partition: int, start: Start) -> int:
     root = reads.root
     if start == "earliest":
         return root.log_start

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.manifest.json import decode, decode_page
 from storage_tiers.cold.manifest.lookup import live_bytes, live_entries
-from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root, State
-from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic
+from storage_tiers.cold.manifest.model import Entry, Ids, PageRef, Root, State
+from storage_tiers.cold.manifest.topic_file import TopicState
+from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import TierCorrupt, TierObjectMissing
 from storage_tiers.types import TopicId
@@ -69,41 +69,28 @@ def cold_partitions(
     store: BlockingObjectStore, *, cluster_id: str | None, topic: str | None, with_ranges: bool
 ) -> Iterator[ColdPartition]:
     """Every partition of every topic id that the bucket knows, in the order of their keys."""
-    clusters = [cluster_id] if cluster_id is not None else store.list_folders("")
-    for cluster in clusters:
-        topics = [topic] if topic is not None else store.list_folders(keys.topics_prefix(cluster))
-        for name in topics:
-            yield from _of_topic(store, cluster, name, with_ranges)
+    bucket = Bucket(store)
+    for cluster in [cluster_id] if cluster_id is not None else bucket.folders():
+        for name in [topic] if topic is not None else bucket.topic_names(cluster):
+            state = _topic_state(bucket, cluster, name)
+            for key in bucket.manifests(cluster, name):
+                yield _partition(bucket, key, state, with_ranges)
 
 
-def _of_topic(store: BlockingObjectStore, cluster: str, topic: str, with_ranges: bool) -> Iterator[ColdPartition]:
-    state = _topic_state(store, cluster, topic)
-    for folder in store.list_folders(keys.topic_prefix(cluster, topic)):
-        for info in store.list(f"{keys.topic_prefix(cluster, topic)}{folder}/manifests/"):
-            try:
-                parsed = keys.parse(info.key)
-            except ValueError:
-                continue
-            if isinstance(parsed, keys.ManifestKey):
-                yield _partition(store, parsed, state, with_ranges)
-
-
-def _topic_state(store: BlockingObjectStore, cluster: str, topic: str) -> TopicState | None:
+def _topic_state(bucket: Bucket, cluster: str, topic: str) -> TopicState | None:
     try:
-        return decode_topic(store.get(keys.topic_file_key(cluster, topic)).data, cluster, topic)
-    except (TierObjectMissing, TierCorrupt):
+        return bucket.topic_state(cluster, topic)
+    except TierCorrupt:
         return None
 
 
-def _partition(
-    store: BlockingObjectStore, key: keys.ManifestKey, state: TopicState | None, with_ranges: bool
-) -> ColdPartition:
+def _partition(bucket: Bucket, key: keys.ManifestKey, state: TopicState | None, with_ranges: bool) -> ColdPartition:
     ids = Ids(key.cluster, key.topic, key.topic_id, key.partition)
     root: Root | None = None
     ranges: tuple[Entry, ...] = ()
     fault = ""
     try:
-        root, ranges = _read(store, ids, with_ranges)
+        root, ranges = _read(bucket, ids, with_ranges)
     except (TierCorrupt, TierObjectMissing) as error:
         fault = str(error)
     return ColdPartition(
@@ -122,14 +109,13 @@ def _is_current(state: TopicState | None, topic_id: TopicId) -> bool | None:
     return None if state is None else state.topic_id == topic_id and state.state is State.LIVE
 
 
-def _read(store: BlockingObjectStore, ids: Ids, with_ranges: bool) -> tuple[Root, tuple[Entry, ...]]:
-    def load_page(ref: PageRef) -> Page:
-        return decode_page(store.get(ref.key).data, ids, ref)
-
+def _read(bucket: Bucket, ids: Ids, with_ranges: bool) -> tuple[Root, tuple[Entry, ...]]:
     for attempt in range(ATTEMPTS):
-        root = decode(store.get(ids.manifest_key).data, ids)
+        root = bucket.manifest(ids)
+        if root is None:
+            raise TierObjectMissing(f"the manifest of {ids} was deleted while it was looked at")
         try:
-            return root, tuple(live_entries(root, load_page)) if with_ranges else ()
+            return root, tuple(live_entries(root, bucket.pages(ids))) if with_ranges else ()
         except TierObjectMissing:  # the page was written anew since the root was read
             if attempt == ATTEMPTS - 1:
                 raise

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 from service.fsck.findings import Kind, Report
 from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.manifest.cluster_file import decode_cluster
-from storage_tiers.cold.manifest.json import decode, decode_page
 from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageKind, Root, State, broken
-from storage_tiers.cold.manifest.topic_file import decode_topic
+from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.segments.range_check import check_range, sidecar_bytes
 from storage_tiers.cold.stores.port import BlockingObjectStore, ObjectInfo
 from storage_tiers.errors import InvalidConfig, LogError, TierCorrupt, TierObjectMissing, TierUnavailable
@@ -51,6 +49,7 @@ def check_bucket(
 class _Cluster:
     def __init__(self, store: BlockingObjectStore, cluster: str, scope: Scope, now_ms: int, report: Report) -> None:
         self._store = store
+        self._bucket = Bucket(store)
         self._cluster = cluster
         self._scope = scope
         self._now_ms = now_ms
@@ -93,11 +92,10 @@ class _Cluster:
 
     def _check_file(self, key: str, parsed: keys.ClusterFile | keys.TopicFile) -> None:
         try:
-            data = self._store.get(key).data
             if isinstance(parsed, keys.ClusterFile):
-                decode_cluster(data, parsed.cluster)
+                self._bucket.cluster_state(parsed.cluster)
             else:
-                decode_topic(data, parsed.cluster, parsed.topic)
+                self._bucket.topic_state(parsed.cluster, parsed.topic)
         except TierUnavailable:
             raise
         except LogError as error:
@@ -109,7 +107,9 @@ class _Cluster:
         self._report.partitions += 1
         ids = Ids(parsed.cluster, parsed.topic, parsed.topic_id, parsed.partition)
         try:
-            root = decode(self._store.get(key).data, ids, sound=False)
+            root = self._bucket.manifest(ids, sound=False)
+            if root is None:
+                raise TierObjectMissing(f"the manifest of {ids} was deleted while it was looked at")
         except (TierCorrupt, TierObjectMissing) as error:
             self._report.add(Kind.BAD_MANIFEST, key, str(error))
             # What it names is unknown, and so is what it does not name.
@@ -134,7 +134,7 @@ class _Cluster:
                 self._report.add(Kind.MISSING, ref.key, f"the manifest of {root.ids} names this page")
                 continue
             try:
-                page = decode_page(self._store.get(ref.key).data, root.ids, ref)
+                page = self._bucket.page(root.ids, ref)
             except TierObjectMissing as error:
                 self._report.add(Kind.MISSING, ref.key, str(error))
                 continue

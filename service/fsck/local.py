@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from service.broker.roots import read_root
 from service.fsck.findings import Kind, Report
-from storage_tiers.cold.manifest.json import decode, decode_page
 from storage_tiers.cold.manifest.lookup import live_entries
-from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root, State
+from storage_tiers.cold.manifest.model import Entry, Ids, Root, State
+from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import CorruptRecord, InvalidConfig, LogError, TierCorrupt, TierObjectMissing
 from storage_tiers.hot import layout
@@ -20,6 +20,7 @@ from storage_tiers.records.batch import BatchHeader, headers
 
 def check_local(store: BlockingObjectStore, data_dir: str, report: Report) -> None:
     """Compares every partition directory of a node (stopped, or running: only closed bytes are read)."""
+    bucket = Bucket(store)
     cluster_id = _cluster_id(data_dir)
     for name in sorted(os.listdir(data_dir)):
         partition = layout.parse_partition(name)
@@ -30,13 +31,11 @@ def check_local(store: BlockingObjectStore, data_dir: str, report: Report) -> No
         ids = Ids(cluster_id, partition.topic, topic_id, partition.partition)
         _check_saved_root(directory, ids, report)
         try:
-            root = decode(store.get(ids.manifest_key).data, ids, sound=False)
-        except TierObjectMissing:
-            continue
+            root = bucket.manifest(ids, sound=False)
         except TierCorrupt:
             continue  # the bucket's own check has named it
-        if root.state is State.LIVE:
-            _check_partition(store, directory, root, report)
+        if root is not None and root.state is State.LIVE:
+            _check_partition(bucket, directory, root, report)
 
 
 def _cluster_id(data_dir: str) -> str:
@@ -55,14 +54,11 @@ def _check_saved_root(directory: str, ids: Ids, report: Report) -> None:
         report.add(Kind.LOCAL_DISAGREES, directory, str(error))
 
 
-def _check_partition(store: BlockingObjectStore, directory: str, root: Root, report: Report) -> None:
-    def load_page(ref: PageRef) -> Page:
-        return decode_page(store.get(ref.key).data, root.ids, ref)
-
+def _check_partition(bucket: Bucket, directory: str, root: Root, report: Report) -> None:
     local = sorted(_log_files(directory))
     if not local:
         return
-    entries = list(live_entries(root, load_page, local[0][0]))
+    entries = list(live_entries(root, bucket.pages(root.ids), local[0][0]))
     for (base, path), following in itertools.zip_longest(local, [base for base, _ in local[1:]]):
         data = _read(path)
         if data is None:
@@ -71,7 +67,7 @@ def _check_partition(store: BlockingObjectStore, directory: str, root: Root, rep
             _check_reaches(base, path, data, following, report)
         for entry in entries:
             if entry.end > base and (following is None or entry.base < following):
-                _compare(store, path, data, entry, report)
+                _compare(bucket.store, path, data, entry, report)
 
 
 def _check_reaches(base: int, path: str, data: bytes, following: int, report: Report) -> None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from pyspark_tidelog.bucket import Bucket, Topic, open_store
+from pyspark_tidelog.bucket import open_store, option_errors
 from pyspark_tidelog.options import Commits, Offsets, OptionError, ReadOptions
 from pyspark_tidelog.plan import PartitionPlan
 from pyspark_tidelog.planner import range_to_read, splits_of
 from pyspark_tidelog.pruning import NOTHING, Pruning
 from pyspark_tidelog.ranged_reads import in_order
-from pyspark_tidelog.times import first_offset_at
-from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root
+from storage_tiers.cold.manifest.lookup import LoadPage
+from storage_tiers.cold.manifest.model import MAX_PAGES, Entry, Ids, Root
+from storage_tiers.cold.offline.bucket import Bucket, Topic
+from storage_tiers.cold.offline.partition import first_offset_at, root_at
 from storage_tiers.cold.segments.sidecar import INDEX, Sidecar
 from storage_tiers.errors import TierObjectMissing
 
@@ -35,8 +37,9 @@ def plan_read(options: ReadOptions, pruning: Pruning = NOTHING) -> tuple[Partiti
 
 
 def plan_bucket(bucket: Bucket, options: ReadOptions, pruning: Pruning = NOTHING) -> tuple[PartitionPlan, ...]:
-    cluster = bucket.cluster(options.cluster_id)
-    topics = [bucket.topic(cluster, name, options.topic_id) for name in options.topics]
+    with option_errors():
+        cluster = bucket.cluster(options.cluster_id, advice="choose one by the option clusterId")
+        topics = [bucket.topic(cluster, name, options.topic_id) for name in options.topics]
     for topic in topics:
         _check_partitions("startingOffsets", options.starting.offsets, topic)
         _check_partitions("endingOffsets", options.ending.offsets, topic)
@@ -100,20 +103,19 @@ def _plan_patiently(bucket: Bucket, ids: Ids, options: ReadOptions, pruning: Pru
     return _plan(bucket, ids, options, pruning)
 
 
-def _root(bucket: Bucket, ids: Ids, snapshot: Commits | None) -> Root:
+def _root(bucket: Bucket, load_page: LoadPage, ids: Ids, snapshot: Commits | None) -> Root:
+    with option_errors():
+        root = bucket.live_manifest(ids)
     if snapshot is None:
-        return bucket.root(ids)
-    return bucket.root_at(ids, snapshot if isinstance(snapshot, int) else snapshot[ids.topic][ids.partition])
+        return root
+    commit = snapshot if isinstance(snapshot, int) else snapshot[ids.topic][ids.partition]
+    with option_errors(f"snapshotCommit {commit} cannot be read: "):
+        return root_at(root, load_page, commit)
 
 
 def _plan(bucket: Bucket, ids: Ids, options: ReadOptions, pruning: Pruning) -> PartitionPlan:
-    root = _root(bucket, ids, options.snapshot)
-    pages: dict[str, Page] = {}
-
-    def load_page(ref: PageRef) -> Page:
-        if ref.key not in pages:
-            pages[ref.key] = bucket.page(ids, ref)
-        return pages[ref.key]
+    load_page = bucket.pages(ids, held=MAX_PAGES)
+    root = _root(bucket, load_page, ids, options.snapshot)
 
     def find_time(timestamp: int) -> int | None:
         return first_offset_at(bucket, root, load_page, timestamp)

@@ -15,14 +15,14 @@ from contextlib import closing
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from pyspark_tidelog.bucket import parse_sidecar
 from pyspark_tidelog.plan import Piece
 from storage_tiers.cold.manifest.model import Entry
+from storage_tiers.cold.offline.bucket import parse_sidecar
+from storage_tiers.cold.offline.partition import verify_checks
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.sidecar import ABORTED, CHECK_BYTES, CHECKS, Sidecar
 from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import TierCorrupt
-from storage_tiers.records.checksum import crc32c
 
 FETCH_BYTES = 4 << 20
 IN_FLIGHT = 4
@@ -91,14 +91,7 @@ def _verify(entry: Entry, front: Sidecar, start: int, end: int, data: memoryview
             f"{entry.key} ends at byte {entry.position + start + len(data)}, before byte {entry.position + end} that its "
             "manifest promises; run `tidelog fsck`"
         )
-    for at in range(0, len(data), CHECK_BYTES):
-        expected = front.mib_crcs[(start + at) // CHECK_BYTES]
-        found = crc32c(data[at : at + CHECK_BYTES])
-        if found != expected:
-            raise TierCorrupt(
-                f"{entry.key}: the MiB at byte {entry.position + start + at} has CRC-32C {found:08x}, its sidecar says "
-                f"{expected:08x}; its bytes were changed in the bucket. Run `tidelog fsck`"
-            )
+    verify_checks(entry, front.mib_crcs, start, data)
 
 
 def _fetched(store: BlockingObjectStore, requests: Iterator[Request], in_flight: int) -> Generator[bytes, None, None]:

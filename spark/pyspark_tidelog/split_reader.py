@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from pyspark_tidelog.arrow_batches import ArrowDecoder
 from pyspark_tidelog.batches import runs
-from pyspark_tidelog.bucket import Bucket, open_store
+from pyspark_tidelog.bucket import open_store
 from pyspark_tidelog.options import ReadOptions
 from pyspark_tidelog.plan import Piece, Split
 from pyspark_tidelog.ranged_reads import Verified, verified_pieces
-from storage_tiers.cold.manifest.json import decode as decode_root
 from storage_tiers.cold.manifest.lookup import live_entries
 from storage_tiers.cold.manifest.model import State
+from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.errors import (
     CorruptRecord,
     LogError,
@@ -65,13 +65,15 @@ def _gone(bucket: Bucket, split: Split, piece: Piece, error: TierObjectMissing) 
     """Why an object that was planned is not there: the manifest of now tells."""
     what = f"offsets [{piece.start}, {piece.stop}) of {split.ids}"
     try:
-        root = decode_root(bucket.store.get(split.ids.manifest_key).data, split.ids)
+        root = bucket.manifest(split.ids)
+        if root is None:
+            return TierObjectMissing(f"{what} are gone: {error}; their manifest is gone too")
         if root.state is State.DELETED:
             return TierObjectMissing(f"{what} are gone: the topic was deleted while it was read")
-        live = live_entries(root, lambda ref: bucket.page(split.ids, ref), piece.start)
+        live = live_entries(root, bucket.pages(split.ids), piece.start)
         now = next(live, None)
     except TierObjectMissing:
-        return TierObjectMissing(f"{what} are gone: {error}; their manifest is gone too, or changes now")
+        return TierObjectMissing(f"{what} are gone: {error}; their manifest changes now")
     if root.log_start >= piece.stop or now is None:
         return TierObjectMissing(
             f"{what} are gone: retention removed them since commit {split.commit}, of which this read is; the log begins "

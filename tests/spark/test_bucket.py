@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from pyspark_tidelog.bucket import Bucket as BucketReader
 from pyspark_tidelog.options import OptionError, parse_options
 from pyspark_tidelog.plan import PartitionPlan
 from pyspark_tidelog.planning import described, plan_bucket
 from storage_tiers.cold.manifest.model import State
+from storage_tiers.cold.offline.bucket import Bucket as BucketReader
 from storage_tiers.errors import TierCorrupt
 from tests.spark.buckets import CLUSTER, START_MS, Bucket, numbered, topic_id_of
 

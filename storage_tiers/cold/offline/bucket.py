@@ -1,211 +1,218 @@
-"""Reading a topic from the bucket alone, offset by offset: for programs without a node and without Spark.
+"""What a bucket says, read without a node: clusters, topics, partitions, manifests, their pages, sidecars.
 
-    find_cluster ──> find_topic ──> load_root ──> PartitionReads.pieces(offset) ──> whole batches, verified
+    Bucket.cluster ──> topic ──> manifest ──> pages, sidecars ──> `partition`: offsets, times, records
 
-Invariants: bytes are handed on only when the CRC-32C of their MiB is the sidecar's; pieces come in offset order, and none
-between the first offset asked for and the manifest's end is left out; where an object was removed meanwhile, the newest
-manifest is read, and reading goes on where it was. At most one ranged GET of FETCH_BYTES is held beside what the caller
-uses; nothing is fetched ahead.
+Everything that reads a bucket offline (`fsck`, listings, Spark, the SDK's cold mode, Lambdas) asks here; nothing else
+decodes a stored document. Reads only, one request a call, nothing is remembered but by the loader of `pages`.
 
-Errors: InvalidRequest (the caller's to correct), UnknownTopicOrPartition, OffsetOutOfRange below log start, and the store's.
+Invariants: nothing is guessed. Several clusters, a topic that is absent or deleted: each is an error that says what there
+is. A page or a section is handed on only if its checksum fits. Not promised: that several partitions are seen at one moment.
+
+Errors: InvalidRequest (the caller's to correct), UnknownTopicOrPartition, and what reading raises: TierObjectMissing,
+TierCorrupt, StoreRefused, TierUnavailable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.cluster_file import ClusterState, decode_cluster
 from storage_tiers.cold.manifest.json import decode, decode_page
-from storage_tiers.cold.manifest.lookup import entries_for_timestamp, entry_for
+from storage_tiers.cold.manifest.lookup import LoadPage
 from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root, State, first_root
-from storage_tiers.cold.manifest.topic_file import decode_topic
+from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic
 from storage_tiers.cold.segments import sidecar
-from storage_tiers.cold.segments.sidecar import ABORTED, CHECK_BYTES, CHECKS, INDEX, Sidecar
+from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import InvalidRequest, TierCorrupt, TierObjectMissing, UnknownTopicOrPartition
-from storage_tiers.records.checksum import crc32c
-from storage_tiers.records.decoder import decode as decode_records
-from storage_tiers.records.walker import scan_batches
-from storage_tiers.types import AbortedTransaction, TopicId
+from storage_tiers.types import TopicId
 
-FETCH_BYTES = 4 << 20
-#: What must be known of a range before its bytes are found and believed.
-_FRONT = (INDEX, CHECKS, ABORTED)
+#: Names that an error lists at most.
+_LISTED = 50
 
 
-class Piece(NamedTuple):
-    """Whole record batches. `end` is the offset to go on from, `aborted` the aborted transactions that overlap."""
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic id and its partitions; some may have no manifest yet."""
 
-    records: memoryview
-    end: int
-    aborted: Sequence[AbortedTransaction]
-
-
-class FoundTopic(NamedTuple):
     cluster_id: str
     name: str
     topic_id: TopicId
-    partitions: int
+    partitions: tuple[int, ...]
 
     def ids(self, partition: int) -> Ids:
         return Ids(self.cluster_id, self.name, self.topic_id, partition)
 
 
-# --- what there is ----------------------------------------------------------------------------------------------------
-def find_cluster(store: BlockingObjectStore, wanted: str | None = None) -> str:
-    """`wanted`, or the only cluster that the store holds."""
-    there = [folder for folder in store.list_folders("") if _is_cluster(store, folder)]
-    chosen = [cluster for cluster in there if wanted in (None, cluster)]
-    if len(chosen) != 1:
-        holds = f"holds the clusters {', '.join(there)}: name one" if there else "holds no tidelog cluster"
-        raise InvalidRequest(
-            f"the store {holds}" if wanted is None else f"the store has no cluster {wanted!r}; it {holds}"
-        )
-    return chosen[0]
+class Bucket:
+    """`name` is what errors call the store. The caller closes the store."""
+
+    def __init__(self, store: BlockingObjectStore, name: str = "the store") -> None:
+        self.store = store
+        self._name = name
+
+    # --- clusters -----------------------------------------------------------------------------------------------------
+    def folders(self) -> list[str]:
+        """Folders whose name could be a cluster's, with a `cluster.json` or without."""
+        return [folder for folder in self.store.list_folders("") if _may_be_cluster(folder)]
+
+    def clusters(self) -> list[str]:
+        """The clusters that have a `cluster.json`."""
+        return [folder for folder in self.folders() if self._has_cluster(folder)]
+
+    def cluster(self, wanted: str | None = None, *, advice: str = "name one") -> str:
+        """`wanted`, or the only cluster there is. InvalidRequest with `advice` where several are."""
+        if wanted is not None:
+            if not self._has_cluster(wanted):
+                raise InvalidRequest(f"there is no cluster {wanted!r} in {self._name}; {self._holds(self.clusters())}")
+            return wanted
+        found = self.clusters()
+        if len(found) != 1:
+            raise InvalidRequest(self._holds(found) + (f": {advice}" if found else ""))
+        return found[0]
+
+    def cluster_state(self, cluster: str) -> ClusterState:
+        return decode_cluster(self.store.get(keys.cluster_key(cluster)).data, cluster)
+
+    def _has_cluster(self, cluster: str) -> bool:
+        try:
+            self.store.get(keys.cluster_key(cluster), 0, 1)
+        except (TierObjectMissing, ValueError):  # ValueError: a name that could be no cluster's
+            return False
+        return True
+
+    def _holds(self, clusters: Sequence[str]) -> str:
+        if not clusters:
+            return f"{self._name} holds no tidelog cluster (no <cluster id>/cluster.json)"
+        return f"{self._name} holds {'the cluster' if len(clusters) == 1 else 'the clusters'} {_listed(clusters)}"
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+    def topic_names(self, cluster: str) -> Sequence[str]:
+        """Every topic that the bucket knows, deleted ones included until they are swept."""
+        return self.store.list_folders(keys.topics_prefix(cluster))
+
+    def topic_state(self, cluster: str, name: str) -> TopicState | None:
+        """None where there is no `topic.json`."""
+        try:
+            return decode_topic(self.store.get(keys.topic_file_key(cluster, name)).data, cluster, name)
+        except TierObjectMissing:
+            return None
+
+    def topic(self, cluster: str, name: str, topic_id: str | None = None) -> Topic:
+        """A topic by its live id, or by an id that it has or had."""
+        try:
+            state = self.topic_state(cluster, name)
+            wanted = None if topic_id is None else TopicId.parse(topic_id)
+        except ValueError as error:
+            raise InvalidRequest(f"cannot read topic {name!r}: {error}") from None
+        if wanted is None:
+            wanted = self._live_id(cluster, name, state)
+        partitions = {key.partition for key in self._manifests(keys.manifests_prefix(cluster, name, wanted))}
+        if state is not None and state.topic_id == wanted:
+            partitions |= set(range(state.partitions))
+        if not partitions:
+            raise UnknownTopicOrPartition(f"topic {name} has no topic id {wanted} in {self._name}; {_known_ids(state)}")
+        return Topic(cluster, name, wanted, tuple(sorted(partitions)))
+
+    def _live_id(self, cluster: str, name: str, state: TopicState | None) -> TopicId:
+        if state is None:
+            topics = self.topic_names(cluster)
+            there = f"topics are {_listed(topics)}" if topics else "there is no topic"
+            raise UnknownTopicOrPartition(f"there is no topic {name!r} in cluster {cluster} of {self._name}; {there}")
+        if state.state is State.DELETED:
+            raise UnknownTopicOrPartition(f"topic {name} (topic id {state.topic_id}) was deleted")
+        return state.topic_id
+
+    # --- manifests ----------------------------------------------------------------------------------------------------
+    def manifests(self, cluster: str, topic: str) -> Iterator[keys.ManifestKey]:
+        """Of every id that the topic's name had, in the order of their keys."""
+        prefix = keys.topic_prefix(cluster, topic)
+        for folder in self.store.list_folders(prefix):
+            yield from self._manifests(f"{prefix}{folder}/manifests/")
+
+    def _manifests(self, prefix: str) -> Iterator[keys.ManifestKey]:
+        for info in self.store.list(prefix):
+            try:
+                parsed = keys.parse(info.key)
+            except ValueError:
+                continue
+            if isinstance(parsed, keys.ManifestKey):
+                yield parsed
+
+    def manifest(self, ids: Ids, *, sound: bool = True) -> Root | None:
+        """The manifest as it is now, a deleted one too; None where there is none. `sound` as in `decode`."""
+        try:
+            return decode(self.store.get(ids.manifest_key).data, ids, sound=sound)
+        except TierObjectMissing:
+            return None
+
+    def live_manifest(self, ids: Ids) -> Root:
+        """The manifest as it is now; one that was never stored (commit 0) where nothing was uploaded yet."""
+        root = self.manifest(ids)
+        if root is None:
+            return first_root(ids)
+        if root.state is State.DELETED:
+            raise UnknownTopicOrPartition(f"{ids} of topic id {ids.topic_id} was deleted")
+        return root
+
+    def page(self, ids: Ids, ref: PageRef) -> Page:
+        return decode_page(self.store.get(ref.key).data, ids, ref)
+
+    def pages(self, ids: Ids, *, held: int = 1) -> LoadPage:
+        """Loads pages of one partition and remembers the `held` newest; each may have 8,192 entries."""
+        known: dict[str, Page] = {}
+
+        def load(ref: PageRef) -> Page:
+            if ref.key not in known:
+                page = self.page(ids, ref)
+                if len(known) == held:
+                    del known[next(iter(known))]
+                known[ref.key] = page
+            return known[ref.key]
+
+        return load
+
+    def sidecar(self, entry: Entry, sections: Sequence[str]) -> Sidecar:
+        """These sections of an entry's sidecar, by one ranged GET."""
+        position, length = sidecar.span(entry.sections, sections)
+        return parse_sidecar(entry, sections, self.store.get(entry.sidecar_key, position, length).data)
 
 
-def _is_cluster(store: BlockingObjectStore, folder: str) -> bool:
+def parse_sidecar(entry: Entry, sections: Sequence[str], data: bytes) -> Sidecar:
+    """`data` holds the span of these sections. TierCorrupt if it is cut short or a section fails its CRC-32C."""
+    position, length = sidecar.span(entry.sections, sections)
+    missing = set(sections) - {section.name for section in entry.sections}
+    if missing or len(data) != length:
+        fault = f"lacks {', '.join(sorted(missing))}" if missing else f"has {len(data)} of {length} bytes"
+        raise TierCorrupt(f"the sidecar {entry.sidecar_key} {fault}; run `tidelog fsck`")
+    return sidecar.parse_part(
+        data,
+        position,
+        entry.sections,
+        base=entry.base,
+        end=entry.end,
+        length=entry.length,
+        crc=entry.crc32c,
+        where=entry.sidecar_key,
+    )
+
+
+def _may_be_cluster(folder: str) -> bool:
     try:
-        store.get(keys.cluster_key(folder), 0, 1)
-    except (TierObjectMissing, ValueError):  # ValueError: a folder's name that could be no cluster's
+        keys.cluster_key(folder)
+    except ValueError:
         return False
     return True
 
 
-def topic_names(store: BlockingObjectStore, cluster_id: str) -> list[str]:
-    """Every topic that the bucket knows, deleted ones included until they are swept."""
-    return list(store.list_folders(keys.topics_prefix(cluster_id)))
+def _known_ids(state: TopicState | None) -> str:
+    if state is None:
+        return "there is no topic of that name"
+    return f"its ids are {_listed([str(known) for known in (state.topic_id, *reversed(state.earlier))])}"
 
 
-def find_topic(store: BlockingObjectStore, cluster_id: str, name: str) -> FoundTopic:
-    """The live topic of that name."""
-    try:
-        state = decode_topic(store.get(keys.topic_file_key(cluster_id, name)).data, cluster_id, name)
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from None
-    except TierObjectMissing:
-        raise UnknownTopicOrPartition(f"cluster {cluster_id} has no topic {name!r} in the bucket") from None
-    if state.state is State.DELETED:
-        raise UnknownTopicOrPartition(f"topic {name} (topic id {state.topic_id}) was deleted")
-    return FoundTopic(cluster_id, name, state.topic_id, state.partitions)
-
-
-def load_root(store: BlockingObjectStore, ids: Ids) -> Root:
-    """The manifest as it is now; one that was never stored (commit 0) where nothing was uploaded yet."""
-    try:
-        root = decode(store.get(ids.manifest_key).data, ids)
-    except TierObjectMissing:
-        return first_root(ids)
-    if root.state is State.DELETED:
-        raise UnknownTopicOrPartition(f"{ids} of topic id {ids.topic_id} was deleted")
-    return root
-
-
-# --- one partition ----------------------------------------------------------------------------------------------------
-class PartitionReads:
-    """One partition as of `root`, which a reload replaces by a newer one."""
-
-    def __init__(self, store: BlockingObjectStore, root: Root) -> None:
-        self._store = store
-        self.root = root
-        self._pages: dict[str, Page] = {}
-
-    def pieces(self, offset: int) -> Iterator[Piece]:
-        """From the batch that holds `offset` (or the next one) up to the manifest's end as it was when this began."""
-        end = self.root.end
-        while offset < end:
-            try:
-                entry = entry_for(self.root, self._page, offset)
-                if entry is None:
-                    return
-                for piece in self._of_entry(entry, offset):
-                    offset = max(offset, piece.end)
-                    yield piece
-                offset = max(offset, entry.end)
-            except TierObjectMissing:
-                self._reload()
-
-    def first_offset_at(self, timestamp: int) -> int | None:
-        """Of the first record, from log start on, at or after `timestamp` (ms); None if the bucket has none."""
-        while True:
-            try:
-                return self._first_offset_at(timestamp)
-            except TierObjectMissing:
-                self._reload()
-
-    def _first_offset_at(self, timestamp: int) -> int | None:
-        start = self.root.log_start
-        for entry in entries_for_timestamp(self.root, self._page, timestamp):
-            interval = self._front(entry).interval_for_timestamp(timestamp)
-            if interval is None:
-                continue
-            for piece in self._of_entry(entry, max(start, entry.base), at_least=interval[0]):
-                found = next(
-                    (each for each in decode_records(piece.records, start_offset=start) if each.timestamp >= timestamp),
-                    None,
-                )
-                if found is not None:
-                    return found.offset
-        return None
-
-    def _reload(self) -> None:
-        newest = load_root(self._store, self.root.ids)
-        if newest.commit <= self.root.commit:
-            raise TierCorrupt(f"an object that the manifest of {self.root.ids} names is gone; run `tidelog fsck`")
-        self.root = newest
-        self._pages.clear()
-
-    def _page(self, ref: PageRef) -> Page:
-        page = self._pages.get(ref.key)
-        if page is None:
-            self._pages.clear()  # one at a time: 8,192 entries are enough to hold
-            page = self._pages[ref.key] = decode_page(self._store.get(ref.key).data, self.root.ids, ref)
-        return page
-
-    def _front(self, entry: Entry) -> Sidecar:
-        position, length = sidecar.span(entry.sections, _FRONT)
-        data = self._store.get(entry.sidecar_key, position, length).data
-        if len(data) != length:
-            raise TierCorrupt(f"the sidecar {entry.sidecar_key} has {len(data)} of {length} bytes; run `tidelog fsck`")
-        return sidecar.parse_part(
-            data,
-            position,
-            entry.sections,
-            base=entry.base,
-            end=entry.end,
-            length=entry.length,
-            crc=entry.crc32c,
-            where=entry.sidecar_key,
-        )
-
-    def _of_entry(self, entry: Entry, offset: int, *, at_least: int = 0) -> Iterator[Piece]:
-        front = self._front(entry)
-        first = max(front.floor_position(offset)[1], at_least)
-        rest = b""
-        for start in range(first - first % CHECK_BYTES, entry.length, FETCH_BYTES):
-            data = self._verified(entry, front, start)
-            fresh = memoryview(data)[max(first - start, 0) :]
-            joined = memoryview(rest + fresh) if rest else fresh
-            found, stopped, _ = scan_batches(joined, 0, len(joined))
-            rest = bytes(joined[stopped:])
-            skipped = next((place for place, batch in enumerate(found) if batch[3] > offset), len(found))
-            if skipped < len(found):
-                wanted = found[skipped:]
-                end = wanted[-1][3]
-                yield Piece(joined[wanted[0][0] : stopped], end, front.aborted_between(wanted[0][2], end))
-        if rest:
-            raise TierCorrupt(f"{entry.key}: its last {len(rest)} bytes are no whole batch; run `tidelog fsck`")
-
-    def _verified(self, entry: Entry, front: Sidecar, start: int) -> bytes:
-        length = min(FETCH_BYTES, entry.length - start)
-        data = self._store.get(entry.key, entry.position + start, length).data
-        if len(data) != length:
-            raise TierCorrupt(f"{entry.key} ends before byte {entry.position + start + length}; run `tidelog fsck`")
-        for at in range(0, length, CHECK_BYTES):
-            expected = front.mib_crcs[(start + at) // CHECK_BYTES]
-            if crc32c(memoryview(data)[at : at + CHECK_BYTES]) != expected:
-                raise TierCorrupt(
-                    f"{entry.key}: the MiB at byte {entry.position + start + at} is not what was uploaded; run `tidelog fsck`"
-                )
-        return data
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more

@@ -1,0 +1,180 @@
+"""One partition of a bucket, offset by offset: as it is now, or as of one of its commits.
+
+    Bucket.live_manifest ──> PartitionReader.pieces(offset) ──> whole batches, verified
+                                            .first_offset_at(time)
+
+Invariants: bytes are handed on only when the CRC-32C of their MiB is the sidecar's; pieces come in offset order, and none
+between the first offset asked for and the manifest's end is left out; nothing below log start is ever returned; where an
+object was removed meanwhile, the newest manifest is read, and reading goes on where it was. At most one ranged GET of
+FETCH_BYTES is held beside what the caller uses; nothing is fetched ahead.
+
+Errors: OffsetOutOfRange below log start, InvalidRequest for a commit that cannot be read, and those of `Bucket`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from storage_tiers.cold.manifest.lookup import LoadPage, entries_for_timestamp, entry_for, state_at
+from storage_tiers.cold.manifest.model import NEVER, Entry, Root
+from storage_tiers.cold.offline.bucket import Bucket
+from storage_tiers.cold.segments.sidecar import ABORTED, CHECK_BYTES, CHECKS, INDEX, Sidecar
+from storage_tiers.errors import CorruptRecord, TierCorrupt, TierObjectMissing
+from storage_tiers.records.checksum import crc32c
+from storage_tiers.records.decoder import decode_batch
+from storage_tiers.records.walker import scan_batches
+from storage_tiers.types import AbortedTransaction
+
+FETCH_BYTES = 4 << 20
+#: What must be known of a range before its bytes are found and believed.
+_FRONT = (INDEX, CHECKS, ABORTED)
+#: A batch of `scan_batches`: position, size, base offset, next offset, leader epoch, largest timestamp.
+_Batch = tuple[int, int, int, int, int, int]
+
+
+class Piece(NamedTuple):
+    """Whole record batches. `end` is the offset to go on from, `aborted` the aborted transactions that overlap."""
+
+    records: memoryview
+    end: int
+    aborted: Sequence[AbortedTransaction]
+
+
+def root_at(root: Root, load_page: LoadPage, commit: int) -> Root:
+    """The manifest as of one of its commits, without pages. InvalidRequest if that has not happened, or is not whole any
+    more.
+
+    Log start of a past commit is known where it is pinned; else it is where its first range begins, or what log start is
+    now if that cuts this very range.
+    """
+    if commit == root.commit:
+        return root
+    entries = state_at(root, load_page, commit)
+    pin = next((pin for pin in root.pins if pin.commit == commit), None)
+    first = entries[0] if entries else None
+    start = 0 if first is None else first.base
+    if pin is not None:
+        start = pin.log_start
+    elif first is not None and first.base < root.log_start < first.end:
+        start = root.log_start
+    newest = max((entry.added for entry in entries), default=NEVER)
+    return replace(
+        root,
+        commit=commit,
+        committed_at=newest.time_ms,
+        log_start=start,
+        end=entries[-1].end if entries else start,
+        entries=tuple(entries),
+        pages=(),
+    )
+
+
+def first_offset_at(bucket: Bucket, root: Root, load_page: LoadPage, timestamp: int) -> int | None:
+    """Of the first record, from log start on, at or after `timestamp` (ms); None if the bucket has none.
+
+    As Kafka's ListOffsets means it: the first in offset order, timestamps need not rise, markers do not count. Bytes are
+    fetched a MiB at a time from the interval that the index names, and only batches that can hold it are decoded.
+    """
+    for entry in entries_for_timestamp(root, load_page, timestamp):
+        front = bucket.sidecar(entry, _FRONT)
+        interval = front.interval_for_timestamp(timestamp)
+        if interval is None:
+            continue
+        at = max(interval[0], front.floor_position(max(root.log_start, entry.base))[1])
+        for data, batches in _runs(bucket, entry, front, at, CHECK_BYTES):
+            for position, size, _, next_offset, _, newest in batches:
+                if newest < timestamp or next_offset <= root.log_start:
+                    continue
+                try:
+                    records = decode_batch(data[position : position + size])
+                except CorruptRecord as error:
+                    raise TierCorrupt(f"{entry.key}: {error}; run `tidelog fsck`") from error
+                for record in records:
+                    if record.offset >= root.log_start and record.timestamp >= timestamp:
+                        return record.offset
+    return None
+
+
+def verify_checks(entry: Entry, mib_crcs: Sequence[int], start: int, data: memoryview) -> None:
+    """Bytes from `start`, a multiple of CHECK_BYTES from the range's first byte, to a check's end or the range's. TierCorrupt
+    names the MiB that is not what was uploaded."""
+    for at in range(0, len(data), CHECK_BYTES):
+        expected = mib_crcs[(start + at) // CHECK_BYTES]
+        found = crc32c(data[at : at + CHECK_BYTES])
+        if found != expected:
+            raise TierCorrupt(
+                f"{entry.key}: the MiB at byte {entry.position + start + at} has CRC-32C {found:08x}, its sidecar says "
+                f"{expected:08x}: it is not what was uploaded, its bytes were changed in the bucket. Run `tidelog fsck`"
+            )
+
+
+class PartitionReader:
+    """One partition as of `root`, which a reload replaces by a newer one."""
+
+    def __init__(self, bucket: Bucket, root: Root) -> None:
+        self._bucket = bucket
+        self.root = root
+        self._pages = bucket.pages(root.ids)
+
+    def pieces(self, offset: int) -> Iterator[Piece]:
+        """From the batch that holds `offset` (or the next one) up to the manifest's end as it was when this began."""
+        end = self.root.end
+        while offset < end:
+            try:
+                entry = entry_for(self.root, self._pages, offset)
+                if entry is None:
+                    return
+                for piece in self._of_entry(entry, offset):
+                    offset = max(offset, piece.end)
+                    yield piece
+                offset = max(offset, entry.end)
+            except TierObjectMissing:
+                self._reload()
+
+    def first_offset_at(self, timestamp: int) -> int | None:
+        """As the function of that name, on a newer manifest where an object was removed meanwhile."""
+        while True:
+            try:
+                return first_offset_at(self._bucket, self.root, self._pages, timestamp)
+            except TierObjectMissing:
+                self._reload()
+
+    def _reload(self) -> None:
+        newest = self._bucket.live_manifest(self.root.ids)
+        if newest.commit <= self.root.commit:
+            raise TierCorrupt(f"an object that the manifest of {self.root.ids} names is gone; run `tidelog fsck`")
+        self.root = newest
+        self._pages = self._bucket.pages(newest.ids)
+
+    def _of_entry(self, entry: Entry, offset: int) -> Iterator[Piece]:
+        front = self._bucket.sidecar(entry, _FRONT)
+        for data, batches in _runs(self._bucket, entry, front, front.floor_position(offset)[1], FETCH_BYTES):
+            wanted = [batch for batch in batches if batch[3] > offset]
+            if wanted:
+                last = wanted[-1]
+                yield Piece(
+                    data[wanted[0][0] : last[0] + last[1]], last[3], front.aborted_between(wanted[0][2], last[3])
+                )
+
+
+def _runs(
+    bucket: Bucket, entry: Entry, front: Sidecar, first: int, fetch_bytes: int
+) -> Iterator[tuple[memoryview, list[_Batch]]]:
+    """Whole batches of a range, verified, from the one that begins at byte `first` on."""
+    rest = b""
+    for start in range(first - first % CHECK_BYTES, entry.length, fetch_bytes):
+        length = min(fetch_bytes, entry.length - start)
+        data = bucket.store.get(entry.key, entry.position + start, length).data
+        if len(data) != length:
+            raise TierCorrupt(f"{entry.key} ends before byte {entry.position + start + length}; run `tidelog fsck`")
+        verify_checks(entry, front.mib_crcs, start, memoryview(data))
+        fresh = memoryview(data)[max(first - start, 0) :]
+        joined = memoryview(rest + fresh) if rest else fresh
+        found, stopped, _ = scan_batches(joined, 0, len(joined))
+        rest = bytes(joined[stopped:])
+        if found:
+            yield joined, found
+    if rest:
+        raise TierCorrupt(f"{entry.key}: its last {len(rest)} bytes are no whole batch; run `tidelog fsck`")
