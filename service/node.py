@@ -20,6 +20,7 @@ from service.broker.cold_service import ColdService
 from service.broker.config_service import ConfigService
 from service.broker.core import BrokerCore
 from service.broker.disk import DiskGuard, Watermarks
+from service.broker.expiry_clock import TICK_S, ExpiryClock
 from service.broker.flusher import Flusher
 from service.broker.leading import agrees, has_hole, wait_for_store, waits
 from service.broker.log_service import LogService
@@ -234,7 +235,12 @@ class Node:
 
     def _build_broker(self) -> None:
         self.flusher = Flusher(self.clock)
-        self.rewriter = Rewriter(self.clock)
+        self.rewriter = Rewriter()
+        self.expiry = ExpiryClock(
+            self.clock,
+            tolerance_ms=self.configs.broker_int(self.metadata.image, "tidelog.clock.step.tolerance.ms"),
+            settle_ms=self.configs.broker_int(self.metadata.image, "tidelog.clock.step.settle.ms"),
+        )
         self.tiering = Tiering(
             self.client,
             self.access,
@@ -242,6 +248,7 @@ class Node:
             policy=TieringPolicy(
                 max_lag_ms=lambda topic: self.configs.topic_int(self.metadata.image, topic, "tidelog.tier.max.lag.ms"),
                 publish=lambda topic: self.topic_files.publish_now(topic),
+                now=self.expiry.now,
             ),
             flusher=self.flusher,
             files=self.files,
@@ -282,6 +289,7 @@ class Node:
             ids_of=self.ids_of,
             grace_ms=self._grace_ms,
             clock=self.clock,
+            now=self.expiry.now,
         )
         self.topic_files = TopicFiles(self.metadata, self.client, self.access, grace_ms=self._grace_ms)
 
@@ -419,6 +427,7 @@ class Node:
         checkpoint_s = max(SHORTEST_CHECKPOINT_PAUSE_S, min(self._seconds(key) for key in CHECKPOINT_KEYS))
         sweep_s = min(LONGEST_SWEEP_PAUSE_S, max(1.0, self._grace_ms() / 4000))
         rounds: list[tuple[str, float, Callable[[], object]]] = [
+            ("clock", TICK_S, self.expiry.tick),
             ("tiering", TIER_TICK_S, maintenance.tier),
             ("flush by time", FLUSH_TICK_S, maintenance.flush_by_time),
             ("checkpoints", checkpoint_s, maintenance.checkpoint),

@@ -11,7 +11,11 @@ from typing import Protocol
 
 class Clock(Protocol):
     def unix_ms(self) -> int:
-        """Wall time in milliseconds since 1970, UTC. May step."""
+        """Wall time in milliseconds since 1970, UTC. May step: for timestamps and for comparing with them."""
+
+    def steady_ms(self) -> int:
+        """Milliseconds since 1970 by the wall clock at this clock's beginning and what has passed since: never steps, and
+        counts the time that the machine slept. For durations (ages, pauses) that are kept beside timestamps."""
 
     def monotonic(self) -> float:
         """Seconds since some start. Never steps back."""
@@ -19,9 +23,19 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
+#: Counts on while the machine is suspended, where the system has such a clock (Linux).
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
+    def __init__(self) -> None:
+        self._began_ns = time.time_ns() - time.clock_gettime_ns(_ELAPSED)
+
     def unix_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def steady_ms(self) -> int:
+        return (self._began_ns + time.clock_gettime_ns(_ELAPSED)) // 1_000_000
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -35,10 +49,14 @@ class ManualClock:
 
     def __init__(self, unix_ms: int = 1_700_000_000_000) -> None:
         self._start = unix_ms
+        self._stepped = 0
         self._elapsed = 0.0
         self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
 
     def unix_ms(self) -> int:
+        return self.steady_ms() + self._stepped
+
+    def steady_ms(self) -> int:
         return self._start + int(self._elapsed * 1000)
 
     def monotonic(self) -> float:
@@ -51,6 +69,10 @@ class ManualClock:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sleepers.append((self._elapsed + seconds, waiter))
         await waiter
+
+    def step(self, ms: int) -> None:
+        """Somebody sets the wall clock, by so much more."""
+        self._stepped += ms
 
     def advance(self, seconds: float) -> None:
         self._elapsed += seconds

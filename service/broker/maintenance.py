@@ -19,6 +19,7 @@ from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.operations import PageEntries
 from storage_tiers.errors import Advice, LogError, TierObjectMissing, TierUnavailable
 from storage_tiers.policy.retention import RetentionLimits, RetentionPlan, plan_retention
+from storage_tiers.policy.segments import Now
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class Maintenance:
         ids_of: Callable[[Partition], Ids],
         grace_ms: Callable[[], int],
         clock: Clock,
+        now: Callable[[], Now],
     ) -> None:
         self._partitions = partitions
         self._tiering = tiering
@@ -46,12 +48,13 @@ class Maintenance:
         self._ids_of = ids_of
         self._grace_ms = grace_ms
         self._clock = clock
+        self._now = now
         self._troubles = events.Troubles()
 
     # --- by the second ------------------------------------------------------------------------------------------------
     async def flush_by_time(self) -> None:
         """`flush.ms`: the oldest record that is not on disk waits no longer than that."""
-        now_ms = self._clock.unix_ms()
+        now_ms = self._clock.steady_ms()
         for partition in self._partitions:
             hot = partition.log.hot
             if hot.unflushed_records and now_ms - partition.flushed_ms >= hot.settings.flush_ms:
@@ -62,7 +65,7 @@ class Maintenance:
 
     async def checkpoint(self) -> None:
         await self._partitions.checkpoint()
-        now_ms = self._clock.unix_ms()
+        now_ms = self._clock.steady_ms()
         for partition in self._partitions:
             hot = partition.log.hot
             hot.producer_state.expire(now_ms, hot.settings.producer_id_expiration_ms)
@@ -160,7 +163,7 @@ class Maintenance:
                 log_start=hot.log_start_offset,
                 high_watermark=partition.state.high_watermark,
                 limits=limits,
-                now_ms=self._clock.unix_ms(),
+                now=self._now(),
                 cold_complete=not pages,
             )
             if not pages or (known and plan.log_start < known[-1].end) or limits == RetentionLimits():

@@ -92,7 +92,7 @@ class Partition:
         self.counts = PartitionCounts()
         self.seal_below = 0
         self.tier_due_ms = 0
-        self.flushed_ms = clock.unix_ms()
+        self.flushed_ms = clock.steady_ms()
         self._clock = clock
         self._on_flush_needed = on_flush_needed
         self._on_roll = on_roll
@@ -122,7 +122,7 @@ class Partition:
             )
         if header is None:
             batch, header, stamped = self.examined(batch)
-        return self.take(batch, header, stamped, now_ms)
+        return self.take(batch, header, stamped)
 
     def check_writable(self) -> None:
         """Raises why nothing may be appended, if so."""
@@ -131,8 +131,9 @@ class Partition:
                 None
             )  # else one error, raised for ever, would hold every frame it met
 
-    def take(self, batch: memoryview, header: BatchHeader, stamped: int, now_ms: int) -> Appended:
+    def take(self, batch: memoryview, header: BatchHeader, stamped: int) -> Appended:
         """Appends what was examined."""
+        now_ms = self._clock.steady_ms()  # ages are counted from it, and outlive a wall clock that is set
         hot = self.log.hot
         if header.producer_id != NO_PRODUCER_ID:
             duplicate = self._check_producer(header, now_ms)
@@ -266,7 +267,7 @@ class Partition:
 
     def flushed(self, upto: int) -> None:
         """All below `upto` is on disk."""
-        self.flushed_ms = self._clock.unix_ms()
+        self.flushed_ms = self._clock.steady_ms()
         if self.state.flushed(upto):
             self._advanced()
 

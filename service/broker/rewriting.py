@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from grpc_api.contract.log import Appended
 from service.broker.partition import Partition
-from storage_tiers.clock import Clock
 from storage_tiers.errors import LogError, RequestTimedOut
 
 #: Batches that are packed at once.
@@ -24,8 +23,7 @@ MAX_HELD_BYTES = 256 << 20
 class Rewriter:
     """On the event loop only."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(REWRITING_THREADS, thread_name_prefix="rewrite")
         self._newest: dict[Partition, asyncio.Task[Appended | LogError]] = {}
         self._held_bytes = 0
@@ -58,7 +56,7 @@ class Rewriter:
                 await asyncio.wait({before})
             found = await examined
             partition.check_writable()
-            return partition.take(*found, self._clock.unix_ms())
+            return partition.take(*found)
         except LogError as error:
             return error
         finally:

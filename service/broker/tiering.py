@@ -37,6 +37,7 @@ from storage_tiers.errors import (
 )
 from storage_tiers.files import Files
 from storage_tiers.policy.eviction import LocalLimits, plan_eviction
+from storage_tiers.policy.segments import Now
 from storage_tiers.policy.tiering import TieringPlan, Upload, plan_tiering
 
 log = logging.getLogger(__name__)
@@ -55,10 +56,12 @@ LOOKS_A_TURN = 64
 @dataclass(frozen=True, slots=True)
 class TieringPolicy:
     """What tiering asks of the node: `max_lag_ms(topic)` is `tidelog.tier.max.lag.ms`; `publish(topic)` makes `topic.json`
-    name the topic, before the first upload, so that no reader finds ranges of a topic that it cannot name."""
+    name the topic, before the first upload, so that no reader finds ranges of a topic that it cannot name; `now` is the time
+    for planners."""
 
     max_lag_ms: Callable[[str], int]
     publish: Callable[[str], Awaitable[None]]
+    now: Callable[[], Now]
 
 
 class Tiering:
@@ -112,29 +115,29 @@ class Tiering:
 
     async def tick(self, partitions: Sequence[Partition]) -> None:
         """Called every second or so: what the clock closes, retries, and evicts."""
-        now_ms = self._clock.unix_ms()
-        due = [partition for partition in partitions if now_ms >= partition.tier_due_ms]
+        now = self._policy.now()
+        due = [partition for partition in partitions if now.steady_ms >= partition.tier_due_ms]
         for place, partition in enumerate(due, 1):
             if place % LOOKS_A_TURN == 0:
                 await asyncio.sleep(0)
             if partition.deleted:
                 continue
             try:
-                self._look(partition, now_ms)
+                self._look(partition, now)
             except LogError as error:
                 # A damaged log: the others must not wait for it.
                 if self._troubles.begins(partition.partition, error):
                     events.warning(log, "partition.waits", partition=partition.partition, work="planning", error=error)
-                partition.tier_due_ms = now_ms + LONGEST_PAUSE_MS
+                partition.tier_due_ms = now.steady_ms + LONGEST_PAUSE_MS
 
-    def _look(self, partition: Partition, now_ms: int) -> None:
-        partition.tier_due_ms = now_ms + self._pause_ms(partition)
-        if partition not in self._tidying and self._evictions(partition, now_ms):
+    def _look(self, partition: Partition, now: Now) -> None:
+        partition.tier_due_ms = now.steady_ms + self._pause_ms(partition)
+        if partition not in self._tidying and self._evictions(partition, now):
             partition.tier_due_ms = 0
             self._tidying.request(partition)
         if partition in self._offloading:
             partition.tier_due_ms = 0
-        elif self._has_to_offload(partition, now_ms):
+        elif self._has_to_offload(partition, now):
             partition.tier_due_ms = 0
             self._offloading.request(partition)
 
@@ -146,10 +149,10 @@ class Tiering:
             ages.append(settings.local_retention_ms)
         return max(SHORTEST_PAUSE_MS, min(LONGEST_PAUSE_MS, min(ages) // 10))
 
-    def _has_to_offload(self, partition: Partition, now_ms: int) -> bool:
+    def _has_to_offload(self, partition: Partition, now: Now) -> bool:
         if self._is_open and (waits(partition) or _shows_deleted(partition)):
             return True
-        plan = self._plan(partition, now_ms)
+        plan = self._plan(partition, now)
         return plan.close_active or bool(plan.uploads)
 
     async def close(self) -> None:
@@ -173,7 +176,7 @@ class Tiering:
     def _tiered(self, partition: Partition) -> bool:
         return self._client is not None and partition.log.hot.settings.remote_storage_enable
 
-    def _plan(self, partition: Partition, now_ms: int) -> TieringPlan:
+    def _plan(self, partition: Partition, now: Now) -> TieringPlan:
         hot, tiered = partition.log.hot, partition.log
         if not self._is_open or not self._tiered(partition) or partition.reads_blocked is not None:
             return TieringPlan(False, ())
@@ -185,13 +188,13 @@ class Tiering:
             tier_end=tiered.root.end if tiered.root is not None else 0,
             bound=partition.state.high_watermark,
             log_start=hot.log_start_offset,
-            now_ms=now_ms,
+            now_ms=now.steady_ms,
             segment_ms=settings.segment_ms,
             max_lag_ms=self._policy.max_lag_ms(partition.partition.topic),
             seal_below=partition.seal_below,
         )
 
-    def _evictions(self, partition: Partition, now_ms: int) -> list[int]:
+    def _evictions(self, partition: Partition, now: Now) -> list[int]:
         """The ends of the local segments that may go, in order."""
         hot, root = partition.log.hot, partition.log.root
         settings = hot.settings
@@ -203,7 +206,7 @@ class Tiering:
             durable_end=root.end if known and root is not None else None,
             log_start=hot.log_start_offset,
             limits=limits,
-            now_ms=now_ms,
+            now=now,
         )
         return [segment.end for segment, _ in zip(segments, doomed, strict=False)]
 
@@ -227,7 +230,7 @@ class Tiering:
 
     async def _upload_closed(self, partition: Partition) -> None:
         while True:
-            plan = self._plan(partition, self._clock.unix_ms())
+            plan = self._plan(partition, self._policy.now())
             if plan.close_active:
                 partition.log.hot.roll()
                 continue
@@ -350,7 +353,7 @@ class Tiering:
 
     async def _evict(self, partition: Partition) -> None:
         run = asyncio.get_running_loop().run_in_executor
-        for end in self._evictions(partition, self._clock.unix_ms()):
+        for end in self._evictions(partition, self._policy.now()):
             hot = partition.log.hot
             base, before = hot.local_start_offset, hot.evicted_bytes
             eviction = hot.evict_oldest(end)

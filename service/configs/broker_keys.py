@@ -223,6 +223,21 @@ _TIER = (
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
     _key(
+        "tidelog.clock.step.tolerance.ms",
+        _LONG,
+        MINUTE_MS,
+        "How far in milliseconds the wall clock may be off what is expected before it counts as set; records then expire by "
+        "the expected time.",
+        at_least(1000),
+    ),
+    _key(
+        "tidelog.clock.step.settle.ms",
+        _LONG,
+        DAY_MS,
+        "How long in milliseconds a wall clock that was set must stand until records expire by it.",
+        at_least(0),
+    ),
+    _key(
         "tidelog.tier.chunk.cache.bytes",
         _LONG,
         1 << 30,

@@ -90,7 +90,7 @@ async def collect_log(node: Node, into: Exposition) -> Seen:
     everything.bytes_in = past.appended_bytes
     everything.bytes_out = past.read_bytes
     topics: dict[str, Sums] = {}
-    now_ms = node.clock.unix_ms()
+    now_ms = node.clock.steady_ms()
     for place, partition in enumerate(partitions):
         if place % PARTITIONS_A_TURN == 0:
             await asyncio.sleep(0)

@@ -303,6 +303,11 @@ _NODE = (
     _own(_GAUGE, "node_info", "Always 1; who this is.", ("version", "cluster_id", "node_id")),
     _own(_GAUGE, "ready", "1 while /readyz answers 200."),
     _own(_GAUGE, "waiting_partitions", "Partitions that wait for the object store before they serve."),
+    _own(
+        _GAUGE,
+        "clock_step_seconds",
+        "How far the wall clock is ahead of what is expected since it was set; 0 while it is trusted.",
+    ),
     _own(_GAUGE, "disk_used_ratio", "Used share of the data directory's file system, 0 to 1."),
     _own(_COUNTER, "produce_throttled_total", "Produce requests held back because the disk fills."),
     _own(_COUNTER, "produce_refused_total", "Batches refused because the disk is full."),

@@ -81,7 +81,7 @@ class AppendingLog(LogState):
                 f"{self.partition}: fetched bytes are no continuation of offset {self.end_offset} at byte {stopped} "
                 f"(walker stop {stop}); fetch again"
             )
-        now_ms = self._clock.unix_ms()
+        now_ms = self._clock.steady_ms()
         index = 0
         while index < len(found):
             index = self._append_group(batches, found, index, now_ms)

@@ -102,7 +102,7 @@ class HotLog(AppendingLog):
         files.fsync_dir(os.path.dirname(directory))
 
     def _load(self, clean: bool, recovery_point: int) -> None:
-        now_ms = self._clock.unix_ms()
+        now_ms = self._clock.steady_ms()
         loaded = recovery.load(
             self._files,
             self.directory,
@@ -234,7 +234,7 @@ class HotLog(AppendingLog):
 
     def _state_at(self, offset: int) -> ProducerStateManager:
         try:
-            return self._snapshots.state_at(self._segments, offset, now_ms=self._clock.unix_ms())
+            return self._snapshots.state_at(self._segments, offset, now_ms=self._clock.steady_ms())
         finally:
             for segment in self._segments[:-1]:
                 self._give_back(segment)
@@ -327,7 +327,7 @@ class HotLog(AppendingLog):
         A power loss in between leaves some contiguous part of the old log, or an empty log at log start.
         """
         state = self.producer_state.snapshot() if producer_state is None else producer_state
-        restored = ProducerStateManager.restore(state, now_ms=self._clock.unix_ms())
+        restored = ProducerStateManager.restore(state, now_ms=self._clock.steady_ms())
         self._settle_flush()
         appended = (self.appended_records, self.appended_bytes) if self._segments else (0, 0)
         try:

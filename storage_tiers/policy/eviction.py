@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from storage_tiers.policy.segments import SegmentView, newest_ms
+from storage_tiers.policy.segments import Now, SegmentView, age_ms
 
 UNLIMITED = -1
 
@@ -35,7 +35,7 @@ class LocalLimits(NamedTuple):
 
 
 def plan_eviction(
-    segments: Sequence[SegmentView], *, durable_end: int | None, log_start: int, limits: LocalLimits, now_ms: int
+    segments: Sequence[SegmentView], *, durable_end: int | None, log_start: int, limits: LocalLimits, now: Now
 ) -> list[Evict]:
     """`durable_end` is the end of a manifest that is durable in the store, of which a synced copy is in the partition's
     directory; None if the topic is not tiered or nothing is known."""
@@ -48,7 +48,7 @@ def plan_eviction(
             reason = Reason.BELOW_LOG_START
         elif durable_end is None or segment.end > durable_end:
             break
-        elif limits.retention_ms != UNLIMITED and now_ms - newest_ms(segment) > limits.retention_ms:
+        elif limits.retention_ms != UNLIMITED and age_ms(segment, now) > limits.retention_ms:
             reason = Reason.AGE
         elif limits.retention_bytes != UNLIMITED and excess >= segment.size_bytes:
             reason = Reason.SIZE

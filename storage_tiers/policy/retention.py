@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from storage_tiers.cold.manifest.model import Entry
-from storage_tiers.policy.segments import SegmentView, newest_ms
+from storage_tiers.policy.segments import Now, SegmentView, age_ms
 
 UNLIMITED = -1
 
@@ -36,7 +36,7 @@ class RetentionPlan(NamedTuple):
 class _Range(NamedTuple):
     end: int
     size: int
-    newest_ms: int
+    age_ms: int
     active: bool
 
 
@@ -49,7 +49,7 @@ def plan_retention(
     log_start: int,
     high_watermark: int,
     limits: RetentionLimits,
-    now_ms: int,
+    now: Now,
     cold_complete: bool = True,
 ) -> RetentionPlan:
     """`cold` are the live entries in offset order (read only as far as they go), `cold_bytes` the sum over all of them,
@@ -60,10 +60,10 @@ def plan_retention(
     local = [segment for segment in hot if segment.end > max(tier_end, log_start)]
     excess = cold_bytes + sum(segment.size_bytes for segment in local) - limits.retention_bytes
     new_start = log_start
-    for candidate in _ranges(cold, local if cold_complete else ()):
+    for candidate in _ranges(cold, local if cold_complete else (), now):
         if candidate.end > high_watermark:
             break
-        expired = limits.retention_ms != UNLIMITED and now_ms - candidate.newest_ms > limits.retention_ms
+        expired = limits.retention_ms != UNLIMITED and candidate.age_ms > limits.retention_ms
         too_much = limits.retention_bytes != UNLIMITED and excess >= candidate.size
         if not expired and not too_much:
             break
@@ -74,10 +74,10 @@ def plan_retention(
     return RetentionPlan(new_start)
 
 
-def _ranges(cold: Iterable[Entry], local: Sequence[SegmentView]) -> Iterable[_Range]:
+def _ranges(cold: Iterable[Entry], local: Sequence[SegmentView], now: Now) -> Iterable[_Range]:
     for entry in cold:
         newest = entry.max_timestamp if entry.max_timestamp >= 0 else entry.added.time_ms
-        yield _Range(entry.end, entry.bytes, newest, False)
+        yield _Range(entry.end, entry.bytes, now.expiry_ms - newest, False)
     for segment in local:
         if segment.size_bytes > 0:
-            yield _Range(segment.end, segment.size_bytes, newest_ms(segment), segment.active)
+            yield _Range(segment.end, segment.size_bytes, age_ms(segment, now), segment.active)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class SegmentView(Protocol):
     """Offsets are half-open, times in ms since 1970. `max_timestamp` is -1 where no record has one; `first_append_ms` is
-    the wall clock at the first append, -1 for an empty segment."""
+    the steady clock at the first append, -1 for an empty segment."""
 
     @property
     def base(self) -> int: ...
@@ -28,6 +28,16 @@ class SegmentView(Protocol):
     def active(self) -> bool: ...
 
 
-def newest_ms(segment: SegmentView) -> int:
-    """The time that retention counts from: the largest timestamp, or, where records have none, when they were appended."""
-    return segment.max_timestamp if segment.max_timestamp >= 0 else segment.first_append_ms
+class Now(NamedTuple):
+    """`expiry_ms` is what timestamps are compared with (wall time, or less while the wall clock is not to be trusted);
+    `steady_ms` never steps, and is what `first_append_ms` was taken from."""
+
+    expiry_ms: int
+    steady_ms: int
+
+
+def age_ms(segment: SegmentView, now: Now) -> int:
+    """What retention counts: since the largest timestamp, or, where records have none, since they were appended."""
+    if segment.max_timestamp >= 0:
+        return now.expiry_ms - segment.max_timestamp
+    return now.steady_ms - segment.first_append_ms

@@ -15,7 +15,7 @@ from service.http import Readiness
 from service.node import Node
 from service.settings import NodeSettings
 from service.supervisor import supervised
-from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.clock import Clock, SystemClock, SystemRng
 from storage_tiers.cold.process.local import LocalLauncher
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -123,9 +123,10 @@ async def running(
     store: FaultyStore | None = None,
     broker: Mapping[str, str] | None = None,
     files: Files | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Running]:
     """`broker` are broker configs. The store outlives the node."""
-    clock = SystemClock()
+    clock = clock or SystemClock()
     store = store or FaultyStore(MemoryStore(clock))
 
     async def open_store(_: StoreLocation) -> ObjectStore:

@@ -102,8 +102,9 @@ async def is_offloaded(node: Running) -> bool:
     """By itself."""
     await add(node)
     led = node.node.partitions.get(TopicPartition("t", 0))
-    await until(lambda: int(time.time() * 1000) > hot(node).segments()[-1].first_append_ms + 1)
-    if not node.node.tiering._has_to_offload(led, int(time.time() * 1000)):
+    clock, now = node.node.clock, node.node.expiry.now
+    await until(lambda: clock.steady_ms() > hot(node).segments()[-1].first_append_ms + 1)
+    if not node.node.tiering._has_to_offload(led, now()):
         return False
     await until(lambda: led.log.tiered_end == led.log.end_offset)
     return True

@@ -207,6 +207,16 @@ async def the_disk_is_full(world: World) -> AsyncIterator[None]:
         yield
 
 
+@work({"tidelog_clock_step_seconds": Within(3599, 3601)})
+async def somebody_sets_the_clock(world: World) -> AsyncIterator[None]:
+    yield
+    inner = world.inner.clock
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(inner), "unix_ms", lambda self: self.steady_ms() + 3_600_000)
+        await until(lambda: world.inner.expiry.step_ms > 0)
+        yield
+
+
 # --- fetching ---------------------------------------------------------------------------------------------------------
 @work(
     {

@@ -11,6 +11,7 @@ from storage_tiers.cold.stores.port import ObjectInfo, UnfinishedUpload
 from storage_tiers.policy.eviction import Evict, LocalLimits, Reason, plan_eviction
 from storage_tiers.policy.orphans import abandoned, due_removed, orphans
 from storage_tiers.policy.retention import RetentionLimits, RetentionPlan, plan_retention
+from storage_tiers.policy.segments import Now
 from storage_tiers.policy.tiering import TieringPlan, Upload, plan_tiering
 from tests.storage_tiers.cold.support import IDS, entry_of
 
@@ -48,7 +49,7 @@ class TestRetention:
             log_start=0,
             high_watermark=high_watermark,
             limits=RetentionLimits(**limits),
-            now_ms=NOW,
+            now=Now(NOW, NOW),
         )
 
     def test_unlimited_keeps_everything(self) -> None:
@@ -92,7 +93,7 @@ class TestRetention:
             log_start=0,
             high_watermark=1000,
             limits=RetentionLimits(retention_bytes=500),
-            now_ms=NOW,
+            now=Now(NOW, NOW),
             cold_complete=False,
         )
         assert plan == RetentionPlan(10), "one goes for the local 100 bytes; nothing past the known ones is looked at"
@@ -150,7 +151,7 @@ class TestTiering:
 class TestEviction:
     def plan(self, hot: list[Segment], durable_end: int | None, log_start: int = 0, **limits: int) -> list[Evict]:
         return plan_eviction(
-            hot, durable_end=durable_end, log_start=log_start, limits=LocalLimits(**limits), now_ms=NOW
+            hot, durable_end=durable_end, log_start=log_start, limits=LocalLimits(**limits), now=Now(NOW, NOW)
         )
 
     def test_below_log_start_is_free(self) -> None:

@@ -1,0 +1,97 @@
+"""A wall clock that somebody sets while the node runs: nothing stands still, and nothing expires."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.clock import SystemClock
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import running, until
+from tests.support.faulty_store import FaultyStore
+
+HOUR_MS = 3_600_000
+YEAR_MS = 365 * 24 * HOUR_MS
+T0 = TopicPartition("t", 0)
+
+
+class SetClock(SystemClock):
+    """The wall clock is `step_ms` ahead."""
+
+    step_ms = 0
+
+    def unix_ms(self) -> int:
+        return super().unix_ms() + self.step_ms
+
+
+def batch_of_now(clock: SystemClock, *values: bytes, timestamp: int | None = None) -> bytes:
+    stamp = clock.unix_ms() if timestamp is None else timestamp
+    return build_batch([NewRecord(b"k", value, timestamp=stamp) for value in values])
+
+
+async def test_what_is_uploaded_by_age_is_uploaded_when_the_clock_goes_back(tmp_path: Path) -> None:
+    clock = SetClock()
+    async with running(tmp_path / "data", clock=clock) as node:
+        await node.create("t", configs={"tidelog.tier.max.lag.ms": "300"})
+        clock.step_ms = -HOUR_MS
+        await node.append_batch("t", batch_of_now(clock, b"a"))
+        clock.step_ms = -2 * HOUR_MS
+        led = node.node.partitions.get(T0)
+        await until(lambda: led.log.tiered_end == 1)
+
+
+async def test_what_is_flushed_by_age_is_flushed_when_the_clock_goes_back(tmp_path: Path) -> None:
+    clock = SetClock()
+    async with running(tmp_path / "data", clock=clock) as node:
+        await node.create("t", configs={"flush.ms": "300"})
+        await node.append_batch("t", batch_of_now(clock, b"a"))
+        clock.step_ms = -2 * HOUR_MS
+        hot = node.node.partitions.get(T0).log.hot
+        await until(lambda: hot.recovery_point == 1)
+
+
+@pytest.mark.parametrize("timestamps", ["records", "none"])
+async def test_nothing_expires_when_the_clock_jumps_ahead(tmp_path: Path, timestamps: str) -> None:
+    clock = SetClock()
+    async with running(tmp_path / "data", broker={"log.retention.check.interval.ms": "50"}, clock=clock) as node:
+        await node.create("t", configs={"retention.ms": str(24 * HOUR_MS), "internal.segment.bytes": "2000"})
+        stamp = None if timestamps == "records" else -1
+        for _ in range(40):
+            await node.append_batch("t", batch_of_now(clock, b"x" * 150, timestamp=stamp))
+        await node.seal("t")
+        led = node.node.partitions.get(T0)
+        clock.step_ms = YEAR_MS
+        await until(lambda: node.node.expiry.step_ms > 0)
+        await node.node.maintenance.retain()
+        assert led.log.log_start_offset == 0
+        clock.step_ms = 0
+        await until(lambda: node.node.expiry.step_ms == 0)
+
+
+async def test_nothing_is_evicted_by_age_when_the_clock_jumps_ahead(tmp_path: Path) -> None:
+    clock = SetClock()
+    async with running(tmp_path / "data", clock=clock) as node:
+        await node.create("t", configs={"local.retention.ms": str(HOUR_MS), "internal.segment.bytes": "2000"})
+        for _ in range(40):
+            await node.append_batch("t", batch_of_now(clock, b"x" * 150))
+        await node.seal("t")
+        led = node.node.partitions.get(T0)
+        clock.step_ms = YEAR_MS
+        node.node.tiering.kick(led)
+        await until(lambda: led not in node.node.tiering._tidying)
+        assert led.log.hot.local_start_offset == 0
+
+
+async def test_a_step_that_stands_is_taken_over(tmp_path: Path) -> None:
+    clock = SetClock()
+    broker = {"log.retention.check.interval.ms": "50", "tidelog.clock.step.settle.ms": "1500"}
+    async with running(tmp_path / "data", FaultyStore(MemoryStore(clock)), broker=broker, clock=clock) as node:
+        await node.create("t", configs={"retention.ms": str(24 * HOUR_MS), "internal.segment.bytes": "2000"})
+        for _ in range(40):
+            await node.append_batch("t", batch_of_now(clock, b"x" * 150))
+        led = node.node.partitions.get(T0)
+        clock.step_ms = YEAR_MS
+        await until(lambda: led.log.log_start_offset == 40)
