@@ -29,6 +29,7 @@ from service.broker.node_service import NodeService
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.producer_ids import ProducerIds
+from service.broker.retention import Retention
 from service.broker.rewriting import Rewriter
 from service.broker.roots import read_root
 from service.broker.store_access import StoreAccess
@@ -289,7 +290,9 @@ class Node:
             ids_of=self.ids_of,
             grace_ms=self._grace_ms,
             clock=self.clock,
-            now=self.expiry.now,
+        )
+        self.retention = Retention(
+            self.partitions, self.tiering, self.client, self.access, ids_of=self.ids_of, now=self.expiry.now
         )
         self.topic_files = TopicFiles(self.metadata, self.client, self.access, grace_ms=self._grace_ms)
 
@@ -431,7 +434,7 @@ class Node:
             ("tiering", TIER_TICK_S, maintenance.tier),
             ("flush by time", FLUSH_TICK_S, maintenance.flush_by_time),
             ("checkpoints", checkpoint_s, maintenance.checkpoint),
-            ("retention", retention_s, maintenance.retain),
+            ("retention", retention_s, self.retention.tick),
             ("sweeping", sweep_s, maintenance.sweep),
             ("topic files", TOPIC_FILES_TICK_S, self.topic_files.tick),
             ("sweeping of deleted topics", sweep_s, self.topic_files.sweep),

@@ -11,6 +11,7 @@ again; what was hydrated meanwhile stays for the next who asks.
 
 from __future__ import annotations
 
+from storage_tiers.cold.manifest.lookup import NOTHING_LIVE, live_summary
 from storage_tiers.cold.manifest.model import Root
 from storage_tiers.cold.read.reader import ColdMiss, ColdReader
 from storage_tiers.errors import OffsetOutOfRange, StorageError
@@ -20,15 +21,24 @@ from storage_tiers.types import FileSlice, TimestampOffset
 
 class TieredLog:
     """`root` is the newest durable manifest this node has seen (None: nothing is tiered); `read_bytes` is what readers were
-    given since it was opened, counted by who answers them."""
+    given since it was opened, counted by who answers them. `live` sums up the root's live ranges."""
 
-    __slots__ = ("cold", "hot", "read_bytes", "root")
+    __slots__ = ("_root", "cold", "hot", "live", "read_bytes")
 
     def __init__(self, hot: HotLog, cold: ColdReader | None, root: Root | None = None) -> None:
         self.hot = hot
         self.cold = cold
         self.root = root
         self.read_bytes = 0
+
+    @property
+    def root(self) -> Root | None:
+        return self._root
+
+    @root.setter
+    def root(self, root: Root | None) -> None:
+        self._root = root
+        self.live = NOTHING_LIVE if root is None else live_summary(root)
 
     @property
     def log_start_offset(self) -> int:

@@ -164,6 +164,14 @@ class LogState:
         except OSError as error:
             raise StorageError(f"{self.partition}: cannot read its segments ({error}); mend the disk") from error
 
+    def oldest_segment(self) -> SegmentInfo:
+        """The first of `segments`."""
+        oldest = self._segments[0]
+        try:
+            return oldest.info(active=oldest is self._segments[-1])
+        except OSError as error:
+            raise StorageError(f"{self.partition}: cannot read its segments ({error}); mend the disk") from error
+
     def epoch_at(self, offset: int) -> int:
         return self.epochs.epoch_at(offset)
 

@@ -5,6 +5,10 @@ when the log without it still holds `retention.bytes`; nothing at or above the h
 expired, the active segment is rolled so that it can go as well. A record with a timestamp in the future holds what
 follows it.
 
+A check of a partition of which nothing goes looks at one range, the oldest (`goes`), whatever its history.
+Only where that one goes is the rest planned: whole pages by their sums, at most the page in which the line falls by its
+entries.
+
 Not promised: that anything is deleted. Raising log start is the caller's, eviction and the sweeper free the space.
 """
 
@@ -13,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from storage_tiers.cold.manifest.model import Entry
+from storage_tiers.cold.manifest.lookup import LoadPage
+from storage_tiers.cold.manifest.model import Entry, Oldest, PageRef
 from storage_tiers.policy.segments import Now, SegmentView, age_ms
 
 UNLIMITED = -1
@@ -33,51 +38,69 @@ class RetentionPlan(NamedTuple):
     roll_active: bool = False
 
 
-class _Range(NamedTuple):
+class Moment(NamedTuple):
+    """What every part of one plan goes by: the limits, the time, and the offset that nothing goes past."""
+
+    limits: RetentionLimits
+    now: Now
+    high_watermark: int
+
+
+class Expired(NamedTuple):
+    """What has been found to go so far: all below offset `end`. `excess` is how many bytes the log still has above
+    `retention.bytes`. `stopped`: the next range stays, and with it all that follow."""
+
     end: int
-    size: int
-    age_ms: int
-    active: bool
+    excess: int
+    stopped: bool = False
 
 
-def plan_retention(
-    cold: Iterable[Entry],
-    cold_bytes: int,
-    hot: Sequence[SegmentView],
-    *,
-    tier_end: int,
-    log_start: int,
-    high_watermark: int,
-    limits: RetentionLimits,
-    now: Now,
-    cold_complete: bool = True,
-) -> RetentionPlan:
-    """`cold` are the live entries in offset order (read only as far as they go), `cold_bytes` the sum over all of them,
-    `hot` the local segments in order; those wholly below `tier_end` are in `cold` already. Where `cold` holds only the
-    first of them (the rest in pages), `cold_complete` is False: the plan ends with them, but counts all bytes."""
-    if limits == RetentionLimits():
-        return RetentionPlan(log_start)
-    local = [segment for segment in hot if segment.end > max(tier_end, log_start)]
-    excess = cold_bytes + sum(segment.size_bytes for segment in local) - limits.retention_bytes
-    new_start = log_start
-    for candidate in _ranges(cold, local if cold_complete else (), now):
-        if candidate.end > high_watermark:
+def goes(age_ms: int, size: int, excess: int, limits: RetentionLimits) -> bool:
+    """Whether a range of `size` bytes goes, everything before it having gone."""
+    if limits.retention_ms != UNLIMITED and age_ms > limits.retention_ms:
+        return True
+    return limits.retention_bytes != UNLIMITED and excess >= size
+
+
+def plan_pages(pages: Sequence[PageRef], load_page: LoadPage, found: Expired, moment: Moment) -> Expired:
+    """Goes on over live pages, in order. Loads at most the one in which the line falls."""
+    for ref in pages:
+        if found.stopped:
             break
-        expired = limits.retention_ms != UNLIMITED and candidate.age_ms > limits.retention_ms
-        too_much = limits.retention_bytes != UNLIMITED and excess >= candidate.size
-        if not expired and not too_much:
+        whole = _further(found, ref.end, moment.now.expiry_ms - ref.newest_ms, ref.bytes, moment)
+        oldest = ref.oldest or Oldest(ref.end, ref.newest_ms, ref.bytes)
+        if not whole.stopped:
+            found = whole
+        elif goes(moment.now.expiry_ms - oldest.newest_ms, oldest.bytes, found.excess, moment.limits):
+            found = plan_entries(load_page(ref).entries, found, moment)
+        else:
+            found = whole
+    return found
+
+
+def plan_entries(entries: Iterable[Entry], found: Expired, moment: Moment) -> Expired:
+    """Goes on over live entries, in order."""
+    for entry in entries:
+        if found.stopped:
             break
-        new_start = max(new_start, candidate.end)
-        if candidate.active:
-            return RetentionPlan(new_start, roll_active=True)
-        excess -= candidate.size
-    return RetentionPlan(new_start)
+        found = _further(found, entry.end, moment.now.expiry_ms - entry.newest_ms, entry.bytes, moment)
+    return found
 
 
-def _ranges(cold: Iterable[Entry], local: Sequence[SegmentView], now: Now) -> Iterable[_Range]:
-    for entry in cold:
-        newest = entry.max_timestamp if entry.max_timestamp >= 0 else entry.added.time_ms
-        yield _Range(entry.end, entry.bytes, now.expiry_ms - newest, False)
+def plan_local(local: Iterable[SegmentView], found: Expired, moment: Moment) -> RetentionPlan:
+    """Ends a plan over the local segments that the tier does not have, in order."""
     for segment in local:
-        if segment.size_bytes > 0:
-            yield _Range(segment.end, segment.size_bytes, age_ms(segment, now), segment.active)
+        if segment.size_bytes == 0:
+            continue
+        if not found.stopped:
+            found = _further(found, segment.end, age_ms(segment, moment.now), segment.size_bytes, moment)
+        if segment.active:
+            return RetentionPlan(found.end, roll_active=not found.stopped)
+    return RetentionPlan(found.end)
+
+
+def _further(found: Expired, end: int, age: int, size: int, moment: Moment) -> Expired:
+    """What has gone once the next range, which ends at `end`, was looked at."""
+    if end > moment.high_watermark or not goes(age, size, found.excess, moment.limits):
+        return found._replace(stopped=True)
+    return Expired(max(found.end, end), found.excess - size)

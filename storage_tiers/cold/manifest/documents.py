@@ -114,10 +114,14 @@ class Fields:
         return pairs
 
     def number_pair(self, name: str) -> tuple[int, int]:
+        first, second = self.numbers(name, 2)
+        return first, second
+
+    def numbers(self, name: str, count: int) -> list[int]:
         value = self._fields.get(name)
-        if not isinstance(value, list) or len(value) != 2 or type(value[0]) is not int or type(value[1]) is not int:
-            raise self.bad(f"{name!r} is {self._shown(name)}, not two numbers")
-        return value[0], value[1]
+        if not isinstance(value, list) or len(value) != count or any(type(number) is not int for number in value):
+            raise self.bad(f"{name!r} is {self._shown(name)}, not {count} numbers")
+        return value
 
     def _list(self, name: str) -> list[Any]:
         value = self._fields.get(name)

@@ -22,6 +22,7 @@ from storage_tiers.cold.manifest.model import (
     Entry,
     Ids,
     NewestSidecar,
+    Oldest,
     Page,
     PageKind,
     PageRef,
@@ -33,6 +34,7 @@ from storage_tiers.cold.manifest.model import (
     State,
     Writer,
     broken,
+    oldest_of,
 )
 from storage_tiers.errors import TierCorrupt
 from storage_tiers.records.checksum import crc32c
@@ -169,6 +171,9 @@ def _page_ref(ref: PageRef, prefix: str) -> dict[str, object]:
     }
     if ref.kind is PageKind.REMOVED:
         fields["first_removed"] = ref.first_removed_ms
+    if ref.oldest is not None:
+        fields["oldest"] = list(ref.oldest)
+        fields["newest"] = ref.newest_ms
     if ref.gap_from is not None:
         fields["gap_from"] = ref.gap_from
     return fields
@@ -234,6 +239,11 @@ def decode_page(data: bytes, ids: Ids, ref: PageRef) -> Page:
         raise fields.bad(f"it holds {len(page)} {page.kind.value} entries, its manifest says {ref.count}")
     if page.entries and (page.entries[0].base, page.entries[-1].end) != (ref.base, ref.end):
         raise fields.bad(f"its entries do not span [{ref.base}, {ref.end}) as its manifest says")
+    if page.entries and oldest_of(page.entries[0]) != ref.oldest:
+        raise fields.bad(f"its first entry is {oldest_of(page.entries[0])}, its manifest says {ref.oldest}")
+    newest_ms = max((entry.newest_ms for entry in page.entries), default=ref.newest_ms)
+    if newest_ms != ref.newest_ms:
+        raise fields.bad(f"the newest time of its entries is {newest_ms}, its manifest says {ref.newest_ms}")
     return page
 
 
@@ -353,4 +363,6 @@ def _read_page_ref(fields: Fields, prefix: str) -> PageRef:
         last_commit=natural("last_commit"),
         first_removed_ms=number("first_removed") if kind is PageKind.REMOVED else 0,
         gap_from=fields.number_or_none("gap_from"),
+        oldest=Oldest(*fields.numbers("oldest", 3)) if kind is PageKind.LIVE else None,
+        newest_ms=number("newest") if kind is PageKind.LIVE else 0,
     )

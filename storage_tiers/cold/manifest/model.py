@@ -170,6 +170,23 @@ class Entry:
     added: Stamp = NEVER
     gap_from: int | None = None
 
+    @property
+    def newest_ms(self) -> int:
+        """The time that retention counts from: of the newest record, or, where none has a time, of the upload."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self.added.time_ms
+
+
+class Oldest(NamedTuple):
+    """What retention asks of the first of some live ranges: where it ends, the time it counts from (ms), its bytes."""
+
+    end: int
+    newest_ms: int
+    bytes: int
+
+
+def oldest_of(entry: Entry) -> Oldest:
+    return Oldest(entry.end, entry.newest_ms, entry.bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Removed:
@@ -211,6 +228,8 @@ class PageRef:
 
     `last_commit` is the newest commit that added an entry of a live page, or removed one of a removed page.
     `first_removed_ms` is the oldest time of removal (0 in a live page), `crc32c` and `length` are of the stored object.
+    Of a live page, `oldest` is what retention asks of its first entry, `newest_ms` the newest time that it counts from:
+    what has not expired, or has as a whole, is known without the page.
     """
 
     kind: PageKind
@@ -227,6 +246,8 @@ class PageRef:
     last_commit: int
     first_removed_ms: int = 0
     gap_from: int | None = None
+    oldest: Oldest | None = None
+    newest_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from storage_tiers.cold.manifest.model import (
     MAX_ROOT_BYTES,
     Author,
     Entry,
+    Ids,
     Page,
     PageKind,
     PageNeeded,
@@ -37,6 +38,7 @@ from storage_tiers.cold.manifest.model import (
     Stamp,
     advance,
     next_stamp,
+    oldest_of,
 )
 from storage_tiers.errors import StorageError
 from storage_tiers.records.checksum import crc32c
@@ -104,10 +106,10 @@ def retire(root: Root, log_start: int, by: Author) -> Change | None:
         if below <= _RETIRED_INLINE:
             items.extend(gone)
         else:
-            writes.append(_write(root, Page(PageKind.REMOVED, removed=tuple(gone)), by))
+            writes.append(page_write(root.ids, Page(PageKind.REMOVED, removed=tuple(gone)), by))
             retired.append(writes[-1].ref)
         if below < len(entries):
-            writes.append(_write(root, Page(PageKind.LIVE, entries[below:]), by))
+            writes.append(page_write(root.ids, Page(PageKind.LIVE, entries[below:]), by))
             kept.insert(0, writes[-1].ref)
             break
     below = 0 if kept else sum(entry.end <= log_start for entry in root.entries)
@@ -150,7 +152,7 @@ def drop_gone(root: Root, gone: AbstractSet[str], pages: Collection[str], by: Au
         dropped.extend(dropped_here)
         kept.append(Removed(stamp, key=ref.key))
         if rest:
-            writes.append(_write(root, Page(PageKind.REMOVED, removed=tuple(rest)), by))
+            writes.append(page_write(root.ids, Page(PageKind.REMOVED, removed=tuple(rest)), by))
             refs.append(writes[-1].ref)
     if not dropped and len(condemned) == len(root.condemned):
         return None
@@ -187,8 +189,8 @@ def _page(ref: PageRef, by: Author) -> Page:
     return page
 
 
-def _write(root: Root, page: Page, by: Author) -> PageWrite:
-    data = encode_page(root.ids, page)
+def page_write(ids: Ids, page: Page, by: Author) -> PageWrite:
+    data = encode_page(ids, page)
     items: Sequence[Entry] = page.entries or [item.entry for item in page.removed if item.entry is not None]
     base = min((entry.base for entry in items), default=0)
     end = max((entry.end for entry in items), default=0)
@@ -198,7 +200,7 @@ def _write(root: Root, page: Page, by: Author) -> PageWrite:
         last_commit = max(item.at.commit for item in page.removed)
     ref = PageRef(
         kind=page.kind,
-        key=root.ids.page_key(base, max(base, end - 1), by.new_uuid()),
+        key=ids.page_key(base, max(base, end - 1), by.new_uuid()),
         base=base,
         end=end,
         count=len(page),
@@ -211,6 +213,8 @@ def _write(root: Root, page: Page, by: Author) -> PageWrite:
         last_commit=last_commit,
         first_removed_ms=min((item.at.time_ms for item in page.removed), default=0),
         gap_from=page.entries[0].gap_from if page.entries else None,
+        oldest=oldest_of(page.entries[0]) if page.entries else None,
+        newest_ms=max((entry.newest_ms for entry in page.entries), default=0),
     )
     return PageWrite(ref, page, data)
 
@@ -305,7 +309,7 @@ class _Draft:
         return write.page if write is not None else _page(ref, self._by)
 
     def _new(self, page: Page) -> PageRef:
-        write = _write(self._root, page, self._by)
+        write = page_write(self._root.ids, page, self._by)
         self._writes[write.ref.key] = write
         return write.ref
 

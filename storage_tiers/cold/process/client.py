@@ -33,6 +33,7 @@ from storage_tiers.cold.segments.sweeper import SweepReport
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import LogError, StoreRefused, TierUnavailable
+from storage_tiers.policy.retention import Expired
 
 log = logging.getLogger(__name__)
 
@@ -206,6 +207,9 @@ class TierClient:
 
     async def page_entries(self, question: questions.PageEntries) -> tuple[Entry, ...]:
         return (await self.ask(question)).entries
+
+    async def plan_pages(self, question: questions.PlanPages) -> Expired:
+        return await self.ask(question)
 
     # --- asking -------------------------------------------------------------------------------------------------------
     async def refresh_counters(self) -> Counters | None:

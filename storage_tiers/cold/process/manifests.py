@@ -19,7 +19,7 @@ from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest import cluster_file, topic_file
 from storage_tiers.cold.manifest import json as manifest_json
 from storage_tiers.cold.manifest.commit import PageCache, StoreClock
-from storage_tiers.cold.manifest.model import Entry, Ids, Root, Writer
+from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageNeeded, PageRef, Root, Writer
 from storage_tiers.cold.process import operations as ask
 from storage_tiers.cold.process.byte_budget import ByteBudget
 from storage_tiers.cold.process.patient_reads import GetStore, PatientReads
@@ -29,6 +29,7 @@ from storage_tiers.cold.segments.sweeper import SweepReport
 from storage_tiers.cold.stores.port import PART_BYTES
 from storage_tiers.cold.stores.probe import probe_conditional_writes
 from storage_tiers.errors import InvalidRequest, TierUnavailable
+from storage_tiers.policy.retention import Expired, plan_pages
 
 T = TypeVar("T")
 
@@ -116,20 +117,38 @@ class TierCommits:
         return await self._in_time(tier.sweep(question.grace_ms), f"sweeping {question.ids}")
 
     async def page_entries(self, question: ask.PageEntries) -> ask.FoundEntries:
-        page = self._pages.get(question.page.key)
+        page = await self._live_page(question.ids, question.page)
+        return ask.FoundEntries(_neighbours(page.entries, question.start, question.timestamp))
+
+    async def plan_pages(self, question: ask.PlanPages) -> Expired:
+        held: dict[str, Page] = {}
+
+        def load_page(ref: PageRef) -> Page:
+            if ref.key not in held:
+                raise PageNeeded(ref)
+            return held[ref.key]
+
+        while True:
+            try:
+                return plan_pages(question.pages, load_page, question.found, question.moment)
+            except PageNeeded as needed:
+                held[needed.ref.key] = await self._live_page(question.ids, needed.ref)
+
+    # --- common -------------------------------------------------------------------------------------------------------
+    async def _live_page(self, ids: Ids, ref: PageRef) -> Page:
+        page = self._pages.get(ref.key)
         if page is None:
 
             async def attempt() -> bytes:
-                return (await (await self._store()).get(question.page.key)).data
+                return (await (await self._store()).get(ref.key)).data
 
-            data = await self._reads.until_answered(f"bytes of {question.page.key}", attempt)
-            page = await asyncio.to_thread(manifest_json.decode_page, data, question.ids, question.page)
-            self._pages.put(question.page.key, page)
+            data = await self._reads.until_answered(f"bytes of {ref.key}", attempt)
+            page = await asyncio.to_thread(manifest_json.decode_page, data, ids, ref)
+            self._pages.put(ref.key, page)
         if page.removed:
-            raise InvalidRequest(f"{question.page.key} is a page of removed ranges; nobody reads those")
-        return ask.FoundEntries(_neighbours(page.entries, question.start, question.timestamp))
+            raise InvalidRequest(f"{ref.key} is a page of removed ranges; nobody reads those")
+        return page
 
-    # --- common -------------------------------------------------------------------------------------------------------
     async def _partition(self, ids: Ids, writer: Writer) -> PartitionTier:
         known = self._partitions.get((ids, writer))
         if known is None:

@@ -15,6 +15,7 @@ from storage_tiers.cold.manifest.model import Entry, Ids, PageRef, Writer
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.segments.sweeper import SweepReport
 from storage_tiers.cold.segments.uploader import ExtendJob
+from storage_tiers.policy.retention import Expired, Moment
 
 #: Entries of a page that one answer carries.
 MAX_PAGE_ENTRIES = 64
@@ -78,6 +79,16 @@ class PageEntries(Question[FoundEntries]):
     page: PageRef
     start: int
     timestamp: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPages(Question[Expired]):
+    """How far retention gets in these live pages, going on from `found` (`policy.retention.plan_pages`)."""
+
+    ids: Ids
+    pages: tuple[PageRef, ...]
+    found: Expired
+    moment: Moment
 
 
 @dataclass(frozen=True, slots=True)

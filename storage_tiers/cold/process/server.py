@@ -83,6 +83,7 @@ def workers(downloads: Downloads, commits: TierCommits) -> Workers:
         ask.FetchObject: downloads.fetch_object,
         ask.Hurry: downloads.hurry,
         ask.PageEntries: commits.page_entries,
+        ask.PlanPages: commits.plan_pages,
         ask.Probe: commits.probe,
         ask.ReadCluster: commits.read_cluster,
         ask.OpenCluster: commits.open_cluster,

@@ -65,7 +65,7 @@ async def test_nothing_expires_when_the_clock_jumps_ahead(tmp_path: Path, timest
         led = node.node.partitions.get(T0)
         clock.step_ms = YEAR_MS
         await until(lambda: node.node.expiry.step_ms > 0)
-        await node.node.maintenance.retain()
+        await node.node.retention.tick()
         assert led.log.log_start_offset == 0
         clock.step_ms = 0
         await until(lambda: node.node.expiry.step_ms == 0)

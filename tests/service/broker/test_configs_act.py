@@ -94,7 +94,7 @@ async def forgets_what_is_old(node: Running) -> bool:
     await add(node, 3, at=int(time.time() * 1000) - 3_000_000)
     hot(node).roll()
     await add(node)
-    await node.node.maintenance.retain()
+    await node.node.retention.tick()
     return hot(node).log_start_offset > 0
 
 

@@ -74,7 +74,7 @@ async def test_retention_of_a_topic_that_goes_meanwhile(node: Running) -> None:
     old = await tiered(node)
     old.log.hot.raise_log_start(20)
     gate = node.store.hold(1, "put", "manifests/")
-    work = asyncio.ensure_future(node.node.maintenance.retain())
+    work = asyncio.ensure_future(node.node.retention.tick())
     new = await created_again(node, gate)
     gate.open()
     await work
@@ -86,7 +86,7 @@ async def test_retention_goes_on_where_a_topic_goes_meanwhile(node: Running) -> 
     old = await tiered(node)
     old.log.hot.raise_log_start(20)
     gate = node.store.hold(1, "put", "manifests/")
-    work = asyncio.ensure_future(node.node.maintenance.retain())
+    work = asyncio.ensure_future(node.node.retention.tick())
     await gate.reached.wait()
     await node.core.topics.delete(["t"])
     gate.open()

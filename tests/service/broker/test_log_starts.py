@@ -122,7 +122,7 @@ async def test_retention_writes_the_log_starts_of_all_partitions(node: Running) 
             await node.append("t", b"a" * 200, partition=partition)
     shorter = ConfigAlteration("retention.bytes", AlterOp.SET, "3000")
     await node.core.configs.alter_configs(Resource(ResourceKind.TOPIC, "t"), [shorter])
-    await node.node.maintenance.retain()
+    await node.node.retention.tick()
     found = read_offsets(os.path.join(node.node.data.path, LOG_STARTS))
     partitions = [node.node.partitions.get(TopicPartition("t", number)) for number in range(3)]
     assert all(partition.log.log_start_offset > 0 for partition in partitions)
@@ -143,10 +143,38 @@ async def test_the_manifest_drops_ranges_that_lie_in_a_page(node: Running) -> No
 
     (page, *_) = root().live_pages
     await node.node.partitions.raise_log_starts({led: page.base + 10})
-    await node.node.maintenance.retain()
+    await node.node.retention.tick()
     assert page.end > page.base + 10
     assert root().log_start == page.base + 10
     assert root().live_pages[0].base == page.base + 10
     assert root().removed
     await until(lambda: led.log.hot.local_start_offset == led.log.end_offset)
     assert [record.offset for record in await node.read_all("t", start=10)] == list(range(10, 140))
+
+
+async def test_retention_asks_for_pages_only_when_the_oldest_range_has_expired(node: Running) -> None:
+    """Sized so that the oldest of many ranges stays, then so that a few go: one question for all pages then."""
+    await node.create("t", configs={**TIERED, "internal.segment.bytes": "300"})
+    for i in range(140):
+        await node.append("t", b"%03d" % i * 70)
+    await node.seal("t")
+    led, client = node.node.partitions.get(T0), node.node.client
+    assert client is not None
+    assert led.log.root is not None
+    assert led.log.root.live_pages
+    total = led.log.live.bytes
+
+    async def read(retention_bytes: int) -> dict[str, int]:
+        """The questions about pages."""
+        limit = ConfigAlteration("retention.bytes", AlterOp.SET, str(retention_bytes))
+        await node.core.configs.alter_configs(Resource(ResourceKind.TOPIC, "t"), [limit])
+        before = client.stats.asked.copy()
+        await node.node.retention.tick()
+        return {name: count for name, count in (client.stats.asked - before).items() if "Page" in name}
+
+    assert await read(total) == {}
+    assert led.log.log_start_offset == 0
+    assert await read(total - 3 * (total // 140)) == {"PlanPages": 1}
+    assert led.log.log_start_offset == 3
+    assert led.log.live.oldest is not None
+    assert led.log.live.oldest.end == 4

@@ -281,7 +281,7 @@ async def test_a_damaged_log_holds_no_other_partition_up(tmp_path: Path) -> None
         await until(lambda: other.log.tiered_end == 1)
         await node.append("u", b"b")
         await until(lambda: other.log.tiered_end == 2)
-        await node.node.maintenance.retain()
+        await node.node.retention.tick()
         assert node.node.fatal is None
 
 

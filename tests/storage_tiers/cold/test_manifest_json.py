@@ -179,6 +179,12 @@ def test_pages_are_checked_against_the_root() -> None:
     ):
         with pytest.raises(TierCorrupt, match=fault):
             decode_page(content, IDS, replace(ref, length=len(content), crc32c=crc32c(content)))
+    assert ref.oldest is not None
+    for wrong in (ref.oldest._replace(newest_ms=0), ref.oldest._replace(bytes=1), None):
+        with pytest.raises(TierCorrupt, match="its first entry is"):
+            decode_page(data, IDS, replace(ref, oldest=wrong))
+    with pytest.raises(TierCorrupt, match="the newest time"):
+        decode_page(data, IDS, replace(ref, newest_ms=0))
 
 
 def test_a_page_that_is_a_bomb_is_refused() -> None:

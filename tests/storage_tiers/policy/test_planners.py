@@ -1,16 +1,38 @@
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_tiers.cold.manifest.model import Entry, Pin, Removed, Stamp
+from storage_tiers.cold.manifest.model import (
+    Author,
+    Entry,
+    Page,
+    PageKind,
+    PageRef,
+    Pin,
+    Removed,
+    Stamp,
+    Writer,
+)
+from storage_tiers.cold.manifest.pages import page_write
 from storage_tiers.cold.stores.port import ObjectInfo, UnfinishedUpload
 from storage_tiers.policy.eviction import Evict, LocalLimits, Reason, plan_eviction
 from storage_tiers.policy.orphans import abandoned, due_removed, orphans
-from storage_tiers.policy.retention import RetentionLimits, RetentionPlan, plan_retention
+from storage_tiers.policy.retention import (
+    Expired,
+    Moment,
+    RetentionLimits,
+    RetentionPlan,
+    goes,
+    plan_entries,
+    plan_local,
+    plan_pages,
+)
 from storage_tiers.policy.segments import Now
 from storage_tiers.policy.tiering import TieringPlan, Upload, plan_tiering
 from tests.storage_tiers.cold.support import IDS, entry_of
@@ -37,20 +59,32 @@ def segments(*ends: int, max_timestamp: int = NOW, first_append_ms: int = NOW) -
     return made
 
 
+def paged(entries: list[Entry], size: int) -> tuple[list[PageRef], Callable[[PageRef], Page]]:
+    """The entries in live pages of `size`."""
+    numbers = itertools.count()
+    by = Author(Writer(1, 1), "c", NOW, lambda: f"{next(numbers):032x}")
+    made = [
+        page_write(IDS, Page(PageKind.LIVE, tuple(entries[at : at + size])), by) for at in range(0, len(entries), size)
+    ]
+    pages = {write.ref.key: write.page for write in made}
+    return [write.ref for write in made], lambda ref: pages[ref.key]
+
+
 class TestRetention:
     def plan(
         self, cold: list[Entry], hot: list[Segment], *, tier_end: int = 0, high_watermark: int = 1000, **limits: int
     ) -> RetentionPlan:
-        return plan_retention(
-            iter(cold),
-            sum(entry.bytes for entry in cold),
-            hot,
-            tier_end=tier_end,
-            log_start=0,
-            high_watermark=high_watermark,
-            limits=RetentionLimits(**limits),
-            now=Now(NOW, NOW),
-        )
+        moment = Moment(RetentionLimits(**limits), Now(NOW, NOW), high_watermark)
+        local = [segment for segment in hot if segment.end > tier_end]
+        total = sum(entry.bytes for entry in cold) + sum(segment.size_bytes for segment in local)
+        found = Expired(0, total - moment.limits.retention_bytes)
+        by_entries = plan_entries(cold, found, moment)
+        for size in (1, 2, 5):
+            assert plan_pages(*paged(cold, size), found, moment) == by_entries
+        if cold and cold[0].end <= high_watermark:
+            oldest_goes = goes(NOW - cold[0].newest_ms, cold[0].bytes, found.excess, moment.limits)
+            assert oldest_goes == (by_entries.end > 0)
+        return plan_local(local, by_entries, moment)
 
     def test_unlimited_keeps_everything(self) -> None:
         assert self.plan([], segments(10, 20, max_timestamp=0)) == RetentionPlan(0)
@@ -85,18 +119,41 @@ class TestRetention:
 
     def test_the_first_entries_are_judged_by_the_size_of_all(self) -> None:
         cold = [entry_of(IDS, base, base + 10, base, size=100, timestamp=NOW) for base in range(0, 50, 10)]
-        plan = plan_retention(
-            cold[:2],
-            500,
-            segments(60, 70)[1:],
-            tier_end=50,
-            log_start=0,
-            high_watermark=1000,
-            limits=RetentionLimits(retention_bytes=500),
-            now=Now(NOW, NOW),
-            cold_complete=False,
-        )
-        assert plan == RetentionPlan(10), "one goes for the local 100 bytes; nothing past the known ones is looked at"
+        moment = Moment(RetentionLimits(retention_bytes=500), Now(NOW, NOW), 1000)
+        refs, load_page = paged(cold, 2)
+        assert plan_pages(refs[:1], load_page, Expired(0, 100), moment) == Expired(10, 0, stopped=True)
+
+    @given(
+        st.lists(st.tuples(st.integers(1, 40), st.sampled_from((-1, NOW, NOW - HOUR - 1))), max_size=12),
+        st.integers(-1, 400),
+        st.sampled_from((-1, HOUR)),
+        st.integers(0, 120),
+    )
+    def test_pages_expire_as_their_entries_do(
+        self, made: list[tuple[int, int]], retention_bytes: int, retention_ms: int, high_watermark: int
+    ) -> None:
+        """Also where whole pages go by their sums, without having been read."""
+        cold = [
+            replace(
+                entry_of(IDS, at * 10, at * 10 + 10, at, size=size, timestamp=time), added=Stamp(at, NOW - 2 * HOUR)
+            )
+            for at, (size, time) in enumerate(made)
+        ]
+        limits = {"retention_bytes": retention_bytes, "retention_ms": retention_ms}
+        self.plan(cold, [], tier_end=120, high_watermark=high_watermark, **limits)
+
+    def test_of_a_long_history_only_the_page_is_read_in_which_the_line_falls(self) -> None:
+        cold = [entry_of(IDS, at * 10, at * 10 + 10, at, size=100, timestamp=NOW - HOUR + at) for at in range(1000)]
+        refs, load_page = paged(cold, 10)
+        read: list[str] = []
+
+        def reading(ref: PageRef) -> Page:
+            read.append(ref.key)
+            return load_page(ref)
+
+        moment = Moment(RetentionLimits(retention_ms=HOUR), Now(NOW + 505, NOW), 10_000)
+        assert plan_pages(refs, reading, Expired(0, 0), moment).end == 5050
+        assert read == [refs[50].key]
 
     def test_an_entry_without_timestamps_counts_from_its_upload(self) -> None:
         cold = [replace(entry_of(IDS, 0, 10, 0, timestamp=-1), added=Stamp(1, NOW - 2 * HOUR))]

@@ -12,7 +12,7 @@ import pytest
 
 from storage_tiers import errors
 from storage_tiers.cold.manifest.cluster_file import Holder
-from storage_tiers.cold.manifest.model import Entry, PageKind, PageRef, Section, Stamp, State, Writer
+from storage_tiers.cold.manifest.model import Entry, Oldest, PageKind, PageRef, Section, Stamp, State, Writer
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process import operations as questions
 from storage_tiers.cold.process.downloads import Downloads
@@ -35,6 +35,8 @@ from storage_tiers.cold.process.wire import ProtocolError, from_json, to_json
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import LogError
+from storage_tiers.policy.retention import Expired, Moment, RetentionLimits
+from storage_tiers.policy.segments import Now
 from storage_tiers.types import AbortedTransaction, EpochEntry
 from tests.storage_tiers.cold.support import IDS, TOPIC_ID
 
@@ -52,7 +54,7 @@ JOB = ExtendJob(
     (AbortedTransaction(1, 2, 3, 4),),
     1,
 )
-PAGE = PageRef(PageKind.LIVE, "k", 0, 9, 1, 100, 7, 1, 2, 9, 90, 3)
+PAGE = PageRef(PageKind.LIVE, "k", 0, 9, 1, 100, 7, 1, 2, 9, 90, 3, oldest=Oldest(9, 2, 90), newest_ms=2)
 TOPIC = TopicState("c", "t", TOPIC_ID, State.DELETED, 3, 7, {"retention.ms": "-1"}, (TOPIC_ID,))
 COUNTERS = questions.Counters(
     {"Extend": 2}, {}, {"get": 1}, {"get TierUnavailable": 1}, {"get": 1}, {"get": 0.5}, 1, 2, 3, 4, 5
@@ -63,6 +65,7 @@ QUESTIONS: list[questions.Question[Any]] = [
     questions.Hurry("k", 1, 2),
     questions.PageEntries(IDS, PAGE, 5, None),
     questions.PageEntries(IDS, PAGE, 5, -1),
+    questions.PlanPages(IDS, (PAGE,), Expired(0, 5), Moment(RetentionLimits(1, 2), Now(3, 3), 4)),
     questions.Probe("c/"),
     questions.ReadCluster("c"),
     questions.OpenCluster("c", Holder(1, "d", "s"), 4),

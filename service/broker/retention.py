@@ -1,0 +1,191 @@
+"""`retention.ms` and `retention.bytes` of every partition, counted over both tiers.
+
+First log starts rise here, which frees this node's disk also while the store is away; then the manifests drop what lies
+below. A partition of which nothing expires costs the event loop the same whatever its history: one range is looked at, the
+oldest. What has expired in pages of the manifest is planned in the tier process, one question a partition.
+
+Not promised: that all that has expired goes at once. What the store or the disk refuses is planned anew next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from service.broker.partition import Partition
+from service.broker.partitions import Partitions
+from service.broker.store_access import StoreAccess
+from service.broker.tiering import Tiering, say_committed
+from service.broker.turns import Turns
+from storage_tiers import events
+from storage_tiers.cold.manifest.model import Ids
+from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.process.operations import PlanPages
+from storage_tiers.errors import Advice, LogError, TierUnavailable
+from storage_tiers.policy.retention import (
+    Expired,
+    Moment,
+    RetentionLimits,
+    RetentionPlan,
+    goes,
+    plan_entries,
+    plan_local,
+)
+from storage_tiers.policy.segments import Now, age_ms
+
+log = logging.getLogger(__name__)
+
+#: Partitions that are looked at before the event loop has its turn: a look takes some 5 µs.
+LOOKS_A_TURN = 64
+
+
+class Retention:
+    """`client` and `access` are None on a node without a store."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        tiering: Tiering,
+        client: TierClient | None,
+        access: StoreAccess | None,
+        *,
+        ids_of: Callable[[Partition], Ids],
+        now: Callable[[], Now],
+    ) -> None:
+        self._partitions = partitions
+        self._tiering = tiering
+        self._client = client
+        self._access = access
+        self._ids_of = ids_of
+        self._now = now
+        self._planning: Turns[Partition] = Turns()
+        self._retiring: Turns[Partition] = Turns()
+        self._troubles = events.Troubles()
+
+    async def tick(self) -> None:
+        """First what this node hides by itself, then what the manifests shall drop."""
+        await self._raise_log_starts(await self._plans())
+        due = [partition for partition in self._partitions if self._has_to_retire(partition)]
+        for partition in self._retiring.of(due):
+            try:
+                await self._retire(partition)
+                self._goes_on(partition)
+            except LogError as error:
+                self._postponed(partition, error)
+                if isinstance(error, TierUnavailable):
+                    return  # each further partition would wait as long
+
+    # --- log start --------------------------------------------------------------------------------------------------
+    async def _plans(self) -> dict[Partition, RetentionPlan]:
+        plans: dict[Partition, RetentionPlan] = {}
+        store_is_away = False
+        for place, partition in enumerate(self._planning.of(list(self._partitions)), 1):
+            if place % LOOKS_A_TURN == 0:
+                await asyncio.sleep(0)
+            if partition.reads_blocked is not None:
+                continue
+            try:
+                if self.keeps_all(partition):
+                    self._goes_on(partition)
+                elif not (store_is_away and _has_pages(partition)):
+                    plans[partition] = await self._plan(partition)
+            except LogError as error:
+                self._postponed(partition, error)
+                store_is_away = store_is_away or isinstance(error, TierUnavailable)
+        return plans
+
+    def keeps_all(self, partition: Partition) -> bool:
+        """Whether nothing has expired, by the oldest range alone."""
+        hot, live = partition.log.hot, partition.log.live
+        settings = hot.settings
+        limits = RetentionLimits(settings.retention_ms, settings.retention_bytes)
+        if not settings.cleanup_delete or limits == RetentionLimits():
+            return True
+        if live.oldest is None:
+            local = hot.oldest_segment()
+            if local.size_bytes == 0:
+                return hot.size_bytes == 0
+            return not goes(
+                age_ms(local, self._now()), local.size_bytes, hot.size_bytes - limits.retention_bytes, limits
+            )
+        age = self._now().expiry_ms - live.oldest.newest_ms
+        # Segments that the bucket holds as well count twice here: what stays so stays for certain.
+        if not goes(age, live.oldest.bytes, live.bytes + hot.size_bytes - limits.retention_bytes, limits):
+            return True
+        excess = live.bytes + _only_local_bytes(partition) - limits.retention_bytes
+        return not goes(age, live.oldest.bytes, excess, limits)
+
+    async def _plan(self, partition: Partition) -> RetentionPlan:
+        hot, root, settings = partition.log.hot, partition.log.root, partition.log.hot.settings
+        limits = RetentionLimits(settings.retention_ms, settings.retention_bytes)
+        moment = Moment(limits, self._now(), partition.state.high_watermark)
+        excess = partition.log.live.bytes + _only_local_bytes(partition) - limits.retention_bytes
+        found = Expired(hot.log_start_offset, excess)
+        if root is not None:
+            if root.live_pages:
+                assert self._client is not None
+                question = PlanPages(self._ids_of(partition), root.live_pages, found, moment)
+                found = await self._client.plan_pages(question)
+            found = plan_entries(root.entries, found, moment)
+        start = max(root.end if root is not None else 0, hot.log_start_offset)
+        plan = plan_local([segment for segment in hot.segments() if segment.end > start], found, moment)
+        return plan._replace(log_start=max(plan.log_start, hot.log_start_offset))
+
+    async def _raise_log_starts(self, plans: Mapping[Partition, RetentionPlan]) -> None:
+        rising: dict[Partition, int] = {}
+        for partition, plan in plans.items():
+            hot = partition.log.hot
+            # The log may have been deleted, or discarded for the bucket's, since it was looked at.
+            if partition.reads_blocked is not None or plan.log_start > partition.state.high_watermark:
+                continue
+            try:
+                if plan.roll_active:
+                    hot.roll()
+            except LogError as error:
+                self._postponed(partition, error)
+                continue
+            if plan.log_start > hot.log_start_offset:
+                rising[partition] = plan.log_start
+        await self._partitions.raise_log_starts(rising)
+        for partition, offset in rising.items():
+            events.info(log, "log_start.raised", partition=partition.partition, log_start=offset, by="retention")
+        await self._tiering.kick_all(rising)
+
+    # --- the manifest -----------------------------------------------------------------------------------------------
+    def _has_to_retire(self, partition: Partition) -> bool:
+        """Whether the manifest shows what log start hides here, or has ranges that lie below it as a whole."""
+        root, oldest, log_start = partition.log.root, partition.log.live.oldest, partition.log.log_start_offset
+        if root is None or partition.reads_blocked is not None or not self._tiering.has_compared(partition):
+            return False
+        return root.log_start < min(log_start, root.end) or (oldest is not None and oldest.end <= log_start)
+
+    async def _retire(self, partition: Partition) -> None:
+        if self._client is None or self._access is None or self._access.writer is None:
+            return
+        if self._has_to_retire(partition):
+            root, log_start = partition.log.root, partition.log.log_start_offset
+            retired = await self._client.retire(self._ids_of(partition), self._access.writer, log_start)
+            say_committed(partition, retired, root)
+            await self._tiering.accept(partition, retired)
+
+    # --- trouble ----------------------------------------------------------------------------------------------------
+    def _postponed(self, partition: Partition, error: LogError) -> None:
+        """What failed is planned anew next time; the error that ends this node is raised."""
+        if error.advice is Advice.STOP and not partition.deleted:
+            raise error
+        if self._troubles.begins(partition.partition, error):
+            events.warning(log, "partition.waits", partition=partition.partition, work="retention", error=error)
+
+    def _goes_on(self, partition: Partition) -> None:
+        if self._troubles.ends(partition.partition) is not None:
+            events.info(log, "partition.resumes", partition=partition.partition, work="retention")
+
+
+def _has_pages(partition: Partition) -> bool:
+    return partition.log.root is not None and bool(partition.log.root.live_pages)
+
+
+def _only_local_bytes(partition: Partition) -> int:
+    hot = partition.log.hot
+    return hot.beyond(max(partition.log.live.end, hot.log_start_offset)).size
