@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from grpc_api.contract.log import SealedPartition
+from service.broker.extensions import Extensions
 from service.broker.flusher import Flusher
 from service.broker.leading import adopt, waits
 from service.broker.partition import Partition
@@ -94,6 +95,7 @@ class Tiering:
         self._tidying = PartitionWork("tidying", self._tidy, clock=clock, rng=rng, on_fatal=on_fatal)
         self._compared: set[Partition] = set()
         self._accepting: dict[Partition, asyncio.Lock] = {}
+        self._extensions = Extensions()
         self._saving: set[asyncio.Future[None]] = set()
         self._moved = asyncio.Event()
         self._troubles = events.Troubles()
@@ -275,6 +277,16 @@ class Tiering:
             aborted=tuple(hot.aborted_transactions(source.base_offset, source.end_offset)),
             log_start=hot.log_start_offset,
         )
+        with self._extensions.under_way(partition, job):
+            root = await self._extend(partition, job)
+        # Another writer may have extended the manifest first: what it wrote there stands, and wins (I9).
+        await adopt(partition)
+        if root.end <= upload.start:
+            raise TierUnavailable(f"{partition.partition}: the manifest still ends at {root.end}; it is extended again")
+
+    async def _extend(self, partition: Partition, job: ExtendJob) -> Root:
+        """Uploads and commits, and takes the root over."""
+        assert self._client is not None
         began, before = self._clock.monotonic(), partition.log.root
         partition.counts.copies += 1
         try:
@@ -284,7 +296,6 @@ class Tiering:
             raise
         if root.end >= job.end:
             partition.counts.copied_bytes += job.length
-        if root.end >= job.end:
             took_ms = round((self._clock.monotonic() - began) * 1000)
             key, length = partition.partition, job.length
             events.info(
@@ -298,10 +309,7 @@ class Tiering:
             )
         say_committed(partition, root, before)
         await self.accept(partition, root)
-        # Another writer may have extended the manifest first: what it wrote there stands, and wins (I9).
-        await adopt(partition)
-        if root.end <= upload.start:
-            raise TierUnavailable(f"{partition.partition}: the manifest still ends at {root.end}; it is extended again")
+        return root
 
     async def _hide_deleted(self, partition: Partition) -> None:
         """Raises the manifest's log start where it shows what is deleted here: log start may have risen while the range
@@ -401,9 +409,12 @@ class Tiering:
         ]
 
     async def log_start_raised(self, partition: Partition) -> None:
-        """Returns once the manifest hides what lies below the partition's log start (DeleteRecords answers then).
-        TierUnavailable while the store has not been asked in this start: what it holds is not known."""
+        """Returns once the manifest hides what lies below the partition's log start (DeleteRecords answers then), also what
+        is on its way to the bucket. TierUnavailable while the store has not been asked in this start, or an upload's outcome
+        is open: what it holds is not known."""
         self.kick(partition)
+        await self._extensions.hiding(partition, partition.log.log_start_offset)
+        _check_not_deleted(partition)
         if self._client is not None and _shows_deleted(partition):
             if not self._is_open or partition not in self._compared:
                 raise TierUnavailable(
@@ -421,6 +432,7 @@ class Tiering:
         """The partition is about to be deleted."""
         self._compared.discard(partition)
         self._accepting.pop(partition, None)
+        self._extensions.forget(partition)
         self._offloading.forget(partition)
         self._tidying.forget(partition)
         asyncio.get_running_loop().call_soon(self._notify)

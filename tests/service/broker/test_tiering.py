@@ -124,10 +124,32 @@ async def test_what_is_deleted_while_it_is_uploaded_is_hidden_in_the_bucket_too(
     gate = node.store.hold(1, "put", "manifests/")
     led = await filled(node)
     await gate.reached.wait()
-    assert await node.log.delete_records(T0, 17) == 17
+    deleting = asyncio.ensure_future(node.log.delete_records(T0, 17))
+    await until(lambda: led.log.log_start_offset == 17)
+    assert not deleting.done()
     gate.open()
+    assert await deleting == 17
+    assert led.log.root is not None
+    assert led.log.root.log_start == min(17, led.log.root.end)
     await node.seal("t")
     await until(lambda: log_start_in_the_bucket(led) == 17)
+
+
+async def test_what_may_have_been_uploaded_is_not_called_deleted(node: Running) -> None:
+    gate = node.store.hold(1, "put", "manifests/", after=True)
+    node.store.lose_answer(1, "put", "manifests/")
+    led = await filled(node)
+    await gate.reached.wait()
+    deleting = asyncio.ensure_future(node.log.delete_records(T0, 17))
+    await until(lambda: led.log.log_start_offset == 17)
+    node.store.down = True
+    gate.open()
+    with pytest.raises(TierUnavailable, match="may have reached the bucket; ask again"):
+        await deleting
+    node.store.down = False
+    await until(lambda: led.log.tiered_end > 17)
+    assert await node.log.delete_records(T0, 17) == 17
+    assert log_start_in_the_bucket(led) == 17
 
 
 async def test_sealing_a_topic_that_is_deleted_says_so(node: Running) -> None:

@@ -1,0 +1,69 @@
+"""Extensions of manifests that are under way, for whoever must know what the bucket will show once they have ended.
+
+An extension carries the log start of the moment when it began. If log start rises meanwhile, the bucket shows deleted records
+from the commit of the extension until the commit that hides them; so DeleteRecords answers only when neither is possible.
+
+Not promised: that an extension whose outcome is open ever happened. It counts as under way until a later one has ended well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from service.broker.partition import Partition
+from storage_tiers.cold.segments.uploader import ExtendJob
+from storage_tiers.errors import TierUnavailable
+
+
+@dataclass(slots=True)
+class _Extension:
+    base: int
+    log_start: int
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Extensions:
+    """At most one of a partition at a time."""
+
+    def __init__(self) -> None:
+        self._of: dict[Partition, _Extension] = {}
+
+    @contextmanager
+    def under_way(self, partition: Partition, job: ExtendJob) -> Iterator[None]:
+        """While `job` is asked for and its root is accepted. An outcome that stays open is remembered."""
+        earlier, log_start = self._of.get(partition), job.log_start
+        if earlier is not None:
+            log_start = min(log_start, earlier.log_start)  # one whose outcome is open may show more
+        extension = self._of[partition] = _Extension(job.base, log_start)
+        try:
+            yield
+        except (TierUnavailable, asyncio.CancelledError):
+            raise
+        except BaseException:
+            self._of.pop(partition, None)
+            raise
+        else:
+            self._of.pop(partition, None)
+        finally:
+            extension.ended.set()
+
+    async def hiding(self, partition: Partition, log_start: int) -> None:
+        """Returns once no extension can show records below `log_start` any more that the accepted root does not show.
+        TierUnavailable if the outcome of the last one is open."""
+        extension = self._of.get(partition)
+        while extension is not None and max(extension.base, extension.log_start) < log_start:
+            if extension.ended.is_set():
+                raise TierUnavailable(
+                    f"{partition.partition}: deleted here, but an upload of what lies below offset {log_start} may have "
+                    "reached the bucket; ask again"
+                )
+            await extension.ended.wait()
+            extension = self._of.get(partition)
+
+    def forget(self, partition: Partition) -> None:
+        gone = self._of.pop(partition, None)
+        if gone is not None:
+            gone.ended.set()
