@@ -104,7 +104,7 @@ async def _serve(settings: NodeSettings) -> int:
         gateway = await serve(core, node.gateway_settings(), listener)
         stack.push_async_callback(gateway.stop)
         scrapers.append(Scraper(node, gateway))
-        node.metadata.subscribe(lambda image: gateway.limit_connections(node.connection_limits(image)))
+        node.metadata.subscribe(lambda image, _: gateway.limit_connections(node.connection_limits(image)))
         grpc = await _serve_grpc(core, settings)
         stack.push_async_callback(grpc.stop)
         node.configs.announce("tidelog.grpc.listener", f"{settings.listen}:{grpc.port}")

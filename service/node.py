@@ -40,7 +40,7 @@ from service.configs.resolve import Resolver, check_static
 from service.configs.types import connection_counts
 from service.http import Readiness
 from service.metadata import planner
-from service.metadata.image import MetadataImage
+from service.metadata.image import Changes, MetadataImage
 from service.metadata.log import MetadataLog
 from service.observability.client_telemetry import ClientTelemetryLog
 from service.scheduling import waited_s
@@ -319,9 +319,10 @@ class Node:
         topic = self.metadata.image.topic_by_id(topic_id)
         return None if topic is None else topic.name
 
-    def _follow(self, image: MetadataImage) -> None:
+    def _follow(self, image: MetadataImage, changes: Changes) -> None:
         try:
-            self.assignment.follow(image)
+            self.assignment.follow(image, changes)
+            self.topic_files.follow(image, changes)
         except Exception as error:  # noqa: BLE001 - said, and the node ends
             events.error(log, "metadata.not_followed", defect=error)
             self.end(LogError(f"the node cannot follow its metadata ({error!r}); start it again"))

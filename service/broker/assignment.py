@@ -13,15 +13,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
-from grpc_api.contract.topics import ResourceKind
+from grpc_api.contract.topics import Resource, ResourceKind
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.configs.resolve import Resolver
-from service.metadata.image import MetadataImage, TopicImage
+from service.metadata.image import Changes, MetadataImage, TopicImage
 from storage_tiers import events
 from storage_tiers.errors import LogError
 from storage_tiers.hot.data_dir import DataDirectory
@@ -85,13 +85,11 @@ class Assignment:
             self._take_up(self._partitions.open(key, topic_id, settings, placed.leader_epoch, clean=clean))
         data.remove_deleted()
 
-    def follow(self, image: MetadataImage) -> None:
-        """After every change of the image."""
+    def follow(self, image: MetadataImage, changes: Changes) -> None:
+        """After every change of the image; looks at what changed and at nothing else."""
         before, self._seen = self._seen, image
-        if image.topics is not before.topics:
-            self._follow_topics(before, image)
-        if image.configs is not before.configs:
-            self._follow_configs(before, image)
+        self._follow_topics(before, image, changes.topics)
+        self._follow_configs(image, changes.configs)
 
     @property
     def unopened(self) -> int:
@@ -117,12 +115,14 @@ class Assignment:
             await asyncio.wait({self._opening})
         self._threads.shutdown()
 
-    def _follow_topics(self, before: MetadataImage, image: MetadataImage) -> None:
-        for topic_id, topic in before.topics.items():
-            if topic_id not in image.topics:
-                self._close_topic(topic)
-        for topic_id, topic in image.topics.items():
-            if before.topics.get(topic_id) is not topic:
+    def _follow_topics(self, before: MetadataImage, image: MetadataImage, changed: Sequence[TopicId]) -> None:
+        for topic_id in changed:
+            known = before.topics.get(topic_id)
+            if known is not None and topic_id not in image.topics:
+                self._close_topic(known)
+        for topic_id in changed:
+            topic = image.topics.get(topic_id)
+            if topic is not None:
                 self._assign(topic)
         self._start_opening()
 
@@ -135,18 +135,19 @@ class Assignment:
             elif known.state.leader_epoch != placed.leader_epoch:
                 known.state.new_epoch(placed.leader_epoch)
 
-    def _follow_configs(self, before: MetadataImage, image: MetadataImage) -> None:
+    def _follow_configs(self, image: MetadataImage, changed: Sequence[Resource]) -> None:
         """Looks at the partitions of the topics that changed; at all of them where a broker's configs did."""
-        known, now = before.configs, image.configs
-        changed = {resource for resource in known.keys() | now.keys() if known.get(resource) is not now.get(resource)}
-        everywhere = any(resource.kind is not ResourceKind.TOPIC for resource in changed)
-        topics = {resource.name for resource in changed}
-        for partition in self._partitions:
-            if everywhere or partition.partition.topic in topics:
-                try:
-                    self._configure(partition, image)
-                except (LogError, OSError) as error:
-                    events.error(log, "partition.keeps_configs", partition=partition.partition, error=error)
+        if any(resource.kind is ResourceKind.BROKER for resource in changed):
+            concerned = list(self._partitions)
+        else:
+            topics = (image.topic(resource.name) for resource in changed if resource.kind is ResourceKind.TOPIC)
+            places = (TopicPartition(topic.name, p.index) for topic in topics if topic for p in topic.partitions)
+            concerned = [known for place in places if (known := self._partitions.find(place)) is not None]
+        for partition in concerned:
+            try:
+                self._configure(partition, image)
+            except (LogError, OSError) as error:
+                events.error(log, "partition.keeps_configs", partition=partition.partition, error=error)
 
     # --- opening ------------------------------------------------------------------------------------------------------
     def _start_opening(self) -> None:

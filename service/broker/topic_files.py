@@ -6,6 +6,9 @@ repeated, and is, at every start, until done.
 
 Invariant: of one name, one write is under way at a time, and what is published is live when it begins: a write that was
 held up cannot bring back an id that was deleted meanwhile.
+
+Work is proportional to what changed: topics that the metadata has touched stand in a queue until the bucket says the same.
+One that the store does not answer for goes to the queue's end, and the round ends with it.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from grpc_api.contract.topics import ResourceKind
 from service.broker.store_access import StoreAccess
 from service.metadata import planner
-from service.metadata.image import DeletingTopic, TopicImage
+from service.metadata.image import Changes, DeletingTopic, MetadataImage, TopicImage
 from service.metadata.log import MetadataLog
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Ids, State
@@ -47,19 +51,39 @@ class TopicFiles:
         self._terminated: set[TopicId] = set()
         self._writing: dict[str, asyncio.Lock] = {}
         self._troubles = events.Troubles()
+        #: Topics of which the bucket may not say what the metadata does, in the order in which they are looked at.
+        self._due: dict[TopicId, None] = dict.fromkeys((*metadata.image.topics, *metadata.image.deleting))
+
+    def follow(self, image: MetadataImage, changes: Changes) -> None:
+        """After every change of the metadata."""
+        self._due.update(dict.fromkeys(changes.topics))
+        for resource in changes.configs:
+            topic_id = image.topic_ids.get(resource.name) if resource.kind is ResourceKind.TOPIC else None
+            if topic_id is not None:
+                self._due[topic_id] = None
 
     async def tick(self) -> None:
         """Publishes what changed and takes each deletion as far as it goes."""
         if self._client is not None and (self._access is None or self._access.writer is None):
             return
-        image = self._metadata.image
-        for topic in image.topics.values():
-            await self._guarded(topic.name, self._publish(topic))
-        for doomed in image.deleting.values():
-            if self._client is None:
-                await self._forget(doomed.topic_id)
-            else:
-                await self._guarded(doomed.name, self._terminate(doomed))
+        for topic_id in tuple(self._due):
+            # Taken off first: what changes while it is looked at comes again.
+            self._due.pop(topic_id, None)
+            failure = await self._look(topic_id)
+            if failure is not None:
+                self._due[topic_id] = None
+            if isinstance(failure, TierUnavailable):
+                return  # each further topic would wait as long
+
+    async def _look(self, topic_id: TopicId) -> LogError | None:
+        topic, doomed = self._metadata.image.topics.get(topic_id), self._metadata.image.deleting.get(topic_id)
+        if topic is not None:
+            return await self._guarded(topic.name, self._publish(topic))
+        if doomed is None:
+            return None
+        return await self._guarded(
+            doomed.name, self._forget(topic_id) if self._client is None else self._terminate(doomed)
+        )
 
     async def sweep(self) -> None:
         """Deletes the objects of deleted topics past the grace, then forgets the topics."""
@@ -133,7 +157,8 @@ class TopicFiles:
         incarnation = self._access.writer.incarnation or 0
         return TopicState(self._metadata.image.cluster_id, name, topic_id, State.LIVE, partitions, incarnation, configs)
 
-    async def _guarded(self, name: str, work: Awaitable[None]) -> None:
+    async def _guarded(self, name: str, work: Awaitable[None]) -> LogError | None:
+        """What failed, if it may pass."""
         try:
             await work
         except LogError as error:
@@ -142,5 +167,6 @@ class TopicFiles:
             if self._troubles.begins(name, error):
                 say = events.debug if isinstance(error, TierUnavailable) else events.warning
                 say(log, "topic.waits", topic=name, error=error)
-        else:
-            self._troubles.ends(name)
+            return error
+        self._troubles.ends(name)
+        return None

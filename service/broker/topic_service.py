@@ -16,7 +16,7 @@ from grpc_api.contract.topics import (
 )
 from service.configs.resolve import Resolver
 from service.metadata import planner
-from service.metadata.image import MetadataImage, TopicImage
+from service.metadata.image import Changes, MetadataImage, TopicImage
 from service.metadata.log import MetadataLog
 from storage_tiers import events
 from storage_tiers.clock import Rng
@@ -30,8 +30,8 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 
 class TopicService:
-    """`on_change` is called with the new image once a change is durable, before the request is answered; then `settled`,
-    which returns when new partitions take records."""
+    """`on_change` is called with the new image and what is new in it once a change is durable, before the request is
+    answered; then `settled`, which returns when new partitions take records."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class TopicService:
         configs: Resolver,
         rng: Rng,
         *,
-        on_change: Callable[[MetadataImage], None],
+        on_change: Callable[[MetadataImage, Changes], None],
         settled: Callable[[], Awaitable[None]],
     ) -> None:
         self._metadata = metadata
@@ -54,7 +54,7 @@ class TopicService:
         self._listeners.append(listener)
         return partial(self._listeners.remove, listener)
 
-    def _changed(self, image: MetadataImage) -> None:
+    def _changed(self, image: MetadataImage, changes: Changes) -> None:
         for listener in tuple(self._listeners):
             listener()
 

@@ -85,11 +85,30 @@ class StartImage:
 
 
 @dataclass(frozen=True, slots=True)
+class Changes:
+    """What some records touched: ids of topics (made, changed, on their way out or gone), resources whose configs were set.
+    In the order touched, each once. Whoever follows the metadata looks at these and at nothing else."""
+
+    topics: tuple[TopicId, ...] = ()
+    configs: tuple[Resource, ...] = ()
+
+    @classmethod
+    def joined(cls, several: Iterable[Changes]) -> Changes:
+        topics: dict[TopicId, None] = {}
+        configs: dict[Resource, None] = {}
+        for changes in several:
+            topics.update(dict.fromkeys(changes.topics))
+            configs.update(dict.fromkeys(changes.configs))
+        return cls(tuple(topics), tuple(configs))
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataImage:
     """All metadata after some record. Do not change its dictionaries; `apply_batch` makes the next image.
 
     `topics` is by id, `topic_ids` by name. `incarnation` is the number that the bucket was last seen to hold for this
-    node, 0 before the first; `unconfirmed_starts` are the claims made since, oldest first.
+    node, 0 before the first; `unconfirmed_starts` are the claims made since, oldest first. `changes` is what the batch that
+    made this image touched.
     """
 
     cluster_id: str = ""
@@ -103,6 +122,7 @@ class MetadataImage:
     incarnation: int = 0
     start_id: bytes = b""
     unconfirmed_starts: tuple[StartImage, ...] = ()
+    changes: Changes = field(default=Changes(), compare=False)
 
     def topic(self, name: str) -> TopicImage | None:
         """The live topic of that name."""
@@ -156,6 +176,8 @@ class _Delta:
         self._changed: dict[str, Any] = {}
         self._partitions: dict[TopicId, list[PartitionImage]] = {}
         self._owned_configs: set[Resource] = set()
+        self._touched: dict[TopicId, None] = {}
+        self._configured: dict[Resource, None] = {}
 
     def apply(self, record: pb.MetadataRecord) -> None:
         kind = record.WhichOneof("kind")
@@ -169,7 +191,8 @@ class _Delta:
         for topic_id, partitions in self._partitions.items():
             topics = self._writable("topics")
             topics[topic_id] = replace(topics[topic_id], partitions=tuple(partitions))
-        return replace(self._base, **self._changed) if self._changed else self._base
+        changes = Changes(tuple(self._touched), tuple(self._configured))
+        return replace(self._base, **self._changed, changes=changes)
 
     def _writable(self, name: str) -> dict[Any, Any]:
         if name not in self._changed:
@@ -179,6 +202,14 @@ class _Delta:
 
     def _current(self, name: str) -> Any:
         return self._changed[name] if name in self._changed else getattr(self._base, name)
+
+    def _id(self, raw: bytes) -> TopicId:
+        """Of the topic that a record touches."""
+        if len(raw) != 16:
+            raise MetadataCorrupt(f"a metadata record holds a topic id of {len(raw)} bytes; it must have 16")
+        topic_id = TopicId(raw)
+        self._touched[topic_id] = None
+        return topic_id
 
     def _live(self, topic_id: TopicId) -> TopicImage:
         topic: TopicImage | None = self._current("topics").get(topic_id)
@@ -195,7 +226,7 @@ class _Delta:
     # --- one method a record kind, named as the field of MetadataRecord -------------------------------------------
 
     def _topic(self, record: pb.TopicRecord) -> None:
-        topic_id = _topic_id(record.topic_id)
+        topic_id = self._id(record.topic_id)
         if record.name in self._current("topic_ids"):
             raise MetadataCorrupt(f"the metadata creates the topic {record.name!r}, which exists already")
         if topic_id in self._current("topics") or topic_id in self._current("deleting"):
@@ -204,7 +235,7 @@ class _Delta:
         self._writable("topic_ids")[record.name] = topic_id
 
     def _partition(self, record: pb.PartitionRecord) -> None:
-        topic_id = _topic_id(record.topic_id)
+        topic_id = self._id(record.topic_id)
         partitions = self._topic_partitions(topic_id)
         image = PartitionImage(
             record.index,
@@ -225,7 +256,7 @@ class _Delta:
             )
 
     def _partition_change(self, record: pb.PartitionChangeRecord) -> None:
-        topic_id = _topic_id(record.topic_id)
+        topic_id = self._id(record.topic_id)
         partitions = self._topic_partitions(topic_id)
         if not 0 <= record.index < len(partitions):
             raise MetadataCorrupt(
@@ -244,7 +275,7 @@ class _Delta:
         )
 
     def _topic_deletion(self, record: pb.TopicDeletionRecord) -> None:
-        topic_id = _topic_id(record.topic_id)
+        topic_id = self._id(record.topic_id)
         topic = self._live(topic_id)
         count = len(self._partitions.pop(topic_id, topic.partitions))
         del self._writable("topics")[topic_id]
@@ -256,12 +287,12 @@ class _Delta:
         self._writable("deleting")[topic_id] = DeletingTopic(topic.name, topic_id, count)
 
     def _topic_forgotten(self, record: pb.TopicForgottenRecord) -> None:
-        topic_id = _topic_id(record.topic_id)
+        topic_id = self._id(record.topic_id)
         if self._writable("deleting").pop(topic_id, None) is None:
             raise MetadataCorrupt(f"the metadata forgets the topic id {topic_id}, which is not being deleted")
 
     def _deleting_topic(self, record: pb.DeletingTopicRecord) -> None:
-        topic_id = _topic_id(record.topic_id)
+        topic_id = self._id(record.topic_id)
         self._writable("deleting")[topic_id] = DeletingTopic(record.name, topic_id, record.partition_count)
 
     def _config(self, record: pb.ConfigRecord) -> None:
@@ -271,6 +302,7 @@ class _Delta:
             raise MetadataCorrupt(
                 f"a metadata record configures a resource of the unknown kind {record.resource_kind}"
             ) from None
+        self._configured[resource] = None
         configs = self._writable("configs")
         if resource not in self._owned_configs:
             configs[resource] = dict(configs.get(resource, _EMPTY))
@@ -334,12 +366,6 @@ class _Delta:
         self._changed["incarnation"] = record.incarnation
         self._changed["start_id"] = record.start_id
         self._changed["unconfirmed_starts"] = ()
-
-
-def _topic_id(raw: bytes) -> TopicId:
-    if len(raw) != 16:
-        raise MetadataCorrupt(f"a metadata record holds a topic id of {len(raw)} bytes; it must have 16")
-    return TopicId(raw)
 
 
 def to_records(image: MetadataImage) -> Iterator[pb.MetadataRecord]:

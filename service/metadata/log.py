@@ -22,14 +22,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from service.metadata import records_pb2 as pb
-from service.metadata.image import MetadataImage
+from service.metadata.image import Changes, MetadataImage
 from service.metadata.store import LOG_BYTES_PER_SNAPSHOT, MetadataStore
 from storage_tiers import events
 from storage_tiers.errors import InvalidRequest, StorageError
 from storage_tiers.files import Files
 
 Result = TypeVar("Result")
-Listener = Callable[[MetadataImage], None]
+Listener = Callable[[MetadataImage, Changes], None]
 
 #: One proposal's encoded records. Creating 10,000 partitions takes 0.4 MB.
 MAX_PROPOSAL_BYTES = 16 << 20
@@ -54,7 +54,7 @@ class MetadataLog:
     proposed -> MetadataImage                         after all accepted ones: plan on this
     propose(records) -> asyncio.Future[int]           the entry's index, once durable and applied to `image`
     await change(plan) -> Result                      plan(proposed) -> (records, result); the result once durable
-    subscribe(listener)                               listener(image) after every change of `image`
+    subscribe(listener)                               listener(image, changes) after every change of `image`
     await close()
     """
 
@@ -104,8 +104,8 @@ class MetadataLog:
         return self._store.index
 
     def subscribe(self, listener: Listener) -> None:
-        """`listener(image)` runs on the loop after each change of `image`, before those who proposed it resume. It may
-        see several changes at once, never one twice."""
+        """`listener(image, changes)` runs on the loop after each change of `image`, before those who proposed it resume. It
+        may see several changes at once, never one twice; `changes` are all since it was called last."""
         self._listeners.append(listener)
 
     def propose(self, records: Sequence[pb.MetadataRecord]) -> asyncio.Future[int]:
@@ -178,8 +178,9 @@ class MetadataLog:
             return
         self._waiting_bytes -= len(payload)
         self._image = group[-1].image
+        changes = Changes.joined(proposal.image.changes for proposal in group)
         for listener in self._listeners:
-            asyncio.get_running_loop().call_soon(listener, self._image)
+            asyncio.get_running_loop().call_soon(listener, self._image, changes)
         for proposal in group:
             if not proposal.done.done():
                 proposal.done.set_result(index)

@@ -10,6 +10,7 @@ from grpc_api.contract.topics import Resource, ResourceKind
 from service.metadata import records_pb2 as pb
 from service.metadata.image import (
     MAX_UNCONFIRMED_STARTS,
+    Changes,
     DeletingTopic,
     MetadataImage,
     PartitionImage,
@@ -45,7 +46,7 @@ def test_an_older_image_stays_as_it_was_and_shares_what_did_not_change() -> None
     assert new.topics[topic_id(1)].partitions[0] is old.topics[topic_id(1)].partitions[0]
     assert new.configs is old.configs
     assert new.topic_ids is old.topic_ids
-    assert old.apply_batch([]) is old
+    assert old.apply_batch([]) == old
 
 
 def test_every_election_raises_the_leader_epoch_also_of_the_same_leader() -> None:
@@ -229,3 +230,19 @@ def test_a_snapshot_makes_the_same_image(steps: list[tuple[int, int, int]]) -> N
     image = history(steps)
     encoded = pb.MetadataBatch(records=to_records(image)).SerializeToString()
     assert MetadataImage().apply_batch(pb.MetadataBatch.FromString(encoded).records) == image
+
+
+def test_an_image_says_what_its_batch_touched() -> None:
+    image = image_of(*new_topic("a", 1), *new_topic("b", 2), configured("b", "retention.ms", "5"))
+    assert image.changes.topics == (topic_id(1), topic_id(2))
+    assert image.changes.configs == (Resource(ResourceKind.TOPIC, "b"),)
+    for record, topics in (
+        (elected(1, 0, 2), (topic_id(1),)),
+        (deleted(1), (topic_id(1),)),
+        (forgotten(1), (topic_id(1),)),
+        (broker(1), ()),
+    ):
+        image = image.apply(record)
+        assert image.changes == Changes(topics)
+    joined = Changes.joined((Changes((topic_id(2), topic_id(1))), Changes((topic_id(1), topic_id(3)))))
+    assert joined == Changes((topic_id(2), topic_id(1), topic_id(3)))

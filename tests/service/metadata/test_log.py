@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.contract.topics import Resource, ResourceKind
 from service.metadata import records_pb2 as pb
-from service.metadata.image import MetadataImage
+from service.metadata.image import Changes, MetadataImage
 from service.metadata.log import MAX_PROPOSAL_BYTES, MetadataLog
 from service.metadata.store import DIRECTORY, LOG_BYTES_PER_SNAPSHOT
 from storage_tiers.errors import InvalidRequest, MetadataCorrupt, StorageError
 from tests.service.metadata.disks import TroubledFiles
-from tests.service.metadata.records import configured, new_topic
+from tests.service.metadata.records import configured, new_topic, topic_id
 
 
 @asynccontextmanager
@@ -94,9 +95,20 @@ async def test_change_plans_on_what_was_accepted_and_returns_the_plans_result(tm
 async def test_listeners_see_each_image_before_the_proposer_resumes(tmp_path: Path) -> None:
     seen: list[MetadataImage] = []
     async with opened(tmp_path) as log:
-        log.subscribe(seen.append)
+        log.subscribe(lambda image, changes: seen.append(image))
         await log.propose(new_topic("a", 1))
         assert seen == [log.image]
+
+
+async def test_listeners_are_told_all_that_changed_since_they_were_called_last(tmp_path: Path) -> None:
+    """Proposals share an fsync, and their listeners a call."""
+    told: list[tuple[MetadataImage, Changes]] = []
+    async with opened(tmp_path) as log:
+        log.subscribe(lambda image, changes: told.append((image, changes)))
+        await asyncio.gather(*(log.propose(new_topic(name, number)) for number, name in enumerate("abc", 1)))
+        await log.propose([configured("b", "k", "1")])
+        assert [changes.topics for _, changes in told] == [(topic_id(1), topic_id(2), topic_id(3)), ()]
+        assert told[-1][1].configs == (Resource(ResourceKind.TOPIC, "b"),)
 
 
 async def test_every_opening_is_a_higher_term(tmp_path: Path) -> None:
