@@ -1,31 +1,52 @@
-"""Becoming leader: the tier wins (I9).
+"""Becoming leader: the tier wins (I9), where the local log disagrees with it. Not knowing is not disagreeing.
 
-A local log that ends below the manifest's end, or whose history at that end is another epoch's, is discarded and begun
-anew at the manifest's end, with the epochs and the producers that the newest sidecar holds for exactly that offset.
+A local log that ends below the manifest's end, or whose batches there are another epoch's, is discarded and begun anew at
+the manifest's end, with the epochs and the producers that the newest sidecar holds for exactly that offset. A log whose
+epoch history is missing or cut is kept: the history is put together from the newest sidecar and the log's own batches,
+before the partition leads, since every later sidecar carries it on.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 
 from service.broker.partition import Partition
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Root
-from storage_tiers.errors import LeaderNotAvailable, TierCorrupt
+from storage_tiers.cold.segments.sidecar import Sidecar
+from storage_tiers.errors import LeaderNotAvailable, StorageError, TierCorrupt
 from storage_tiers.types import NO_EPOCH, EpochEntry
 
 log = logging.getLogger(__name__)
 
 
 def agrees(partition: Partition, root: Root) -> bool:
-    """Whether the local log holds, or continues, what the manifest names."""
+    """Whether the local log is known to hold, or continue, what the manifest names, and knows its epochs."""
     hot = partition.log.hot
     if root.end == 0 or hot.log_start_offset >= root.end:
         return True
-    if hot.end_offset < root.end:
+    if hot.end_offset < root.end or hot.epoch_at(root.end - 1) != root.last_record_epoch:
         return False
-    return hot.epoch_at(root.end - 1) == root.last_record_epoch
+    return hot.epoch_at(max(hot.log_start_offset, root.log_start)) != NO_EPOCH
+
+
+def disagrees(partition: Partition, root: Root) -> bool:
+    """Whether the local log contradicts what the manifest names: it is shorter, or its own batches are another epoch's. Of
+    two logs that do not agree, one of which does not know its epochs, this is what the batches still say."""
+    hot = partition.log.hot
+    if hot.end_offset < root.end:
+        return True
+    try:
+        held = hot.epoch_on_disk(max(root.end - 1, hot.local_start_offset))
+    except StorageError as error:
+        events.warning(log, "partition.waits", partition=partition.partition, work="comparing", error=error)
+        return False
+    if held is None:
+        return False
+    base, epoch = held
+    return epoch != root.last_record_epoch if base < root.end else epoch < root.last_record_epoch
 
 
 def has_hole(partition: Partition) -> bool:
@@ -44,8 +65,8 @@ def wait_for_store(partition: Partition) -> None:
     root = partition.log.root
     partition.wait(
         LeaderNotAvailable(
-            f"{partition.partition}: its local log is not what the bucket holds up to offset {root.end if root else 0}; "
-            "it leads once the store answers"
+            f"{partition.partition}: its local log is not known to be what the bucket holds up to offset "
+            f"{root.end if root else 0}; it leads once the store has answered"
         )
     )
 
@@ -57,7 +78,8 @@ def _epoch_before(epochs: Sequence[EpochEntry], end: int) -> int:
 async def adopt(partition: Partition) -> None:
     """Takes the manifest over where the local log disagrees with it, then lets the partition lead."""
     tiered = partition.log
-    while (root := tiered.root) is not None and not agrees(partition, root):
+    completed: Root | None = None
+    while (root := tiered.root) is not None and root is not completed and not agrees(partition, root):
         # Nobody may append to, or read, what is about to go; if the store fails us now, it stays so.
         wait_for_store(partition)
         assert tiered.cold is not None
@@ -69,20 +91,41 @@ async def adopt(partition: Partition) -> None:
                 f"{partition.partition}: the manifest and the sidecar of its end do not agree on the leader epoch before "
                 f"offset {root.end}; nothing is discarded for them, run `tidelog fsck`"
             )
-        hot = tiered.hot
-        events.warning(
-            log,
-            "log.discarded",
-            partition=partition.partition,
-            local_start=hot.local_start_offset,
-            local_end=hot.end_offset,
-            tiered_end=root.end,
-        )
-        hot.truncate_fully_and_start_at(
-            root.end, epochs=state.epochs, producer_state=state.producer_snapshot, log_start_offset=root.log_start
-        )
-        partition.begin_at(root.end)
+        if disagrees(partition, root):
+            _discard(partition, root, state)
+        else:
+            await _complete(partition, root, state)
+            completed = root
     if root is not None and tiered.hot.log_start_offset < root.log_start <= tiered.hot.end_offset:
         tiered.hot.raise_log_start(root.log_start)
     if waits(partition):
         partition.lead()
+
+
+def _discard(partition: Partition, root: Root, state: Sidecar) -> None:
+    hot = partition.log.hot
+    events.warning(
+        log,
+        "log.discarded",
+        partition=partition.partition,
+        local_start=hot.local_start_offset,
+        local_end=hot.end_offset,
+        tiered_end=root.end,
+    )
+    hot.truncate_fully_and_start_at(
+        root.end, epochs=state.epochs, producer_state=state.producer_snapshot, log_start_offset=root.log_start
+    )
+    partition.begin_at(root.end)
+
+
+async def _complete(partition: Partition, root: Root, state: Sidecar) -> None:
+    """The epochs up to the manifest's end from its sidecar, those beyond from the local batches. Meanwhile nothing is
+    appended, as the partition waits."""
+    hot = partition.log.hot
+    scan = hot.scan_epochs(root.end)
+    try:
+        epochs = await asyncio.get_running_loop().run_in_executor(None, scan.after, state.epochs)
+    finally:
+        scan.release()
+    hot.replace_epochs(epochs)
+    events.info(log, "epochs.completed", partition=partition.partition, epochs=len(epochs), tiered_end=root.end)

@@ -103,5 +103,6 @@ def read_checkpoint(path: str) -> LeaderEpochs:
         return LeaderEpochs(EpochEntry(*map(int, line.split(" "))) for line in lines)
     except (ValueError, TypeError) as error:
         raise StorageError(
-            f"{path} is damaged ({error}); delete it and start again: recovery reads the epochs from the log"
+            f"{path} is damaged ({error}); leave it there: a node that starts makes it anew from the log's own batches "
+            "and, where those have left the disk, from the bucket"
         ) from error

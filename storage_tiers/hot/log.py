@@ -21,11 +21,13 @@ from storage_tiers.files import Files, replace_file, stage_file
 from storage_tiers.hot import layout, leader_epochs, recovery
 from storage_tiers.hot.appending import AppendingLog
 from storage_tiers.hot.data_dir import read_topic_id, remove_tree, retire_directory
+from storage_tiers.hot.epoch_scan import EpochScan
 from storage_tiers.hot.eviction import Eviction
 from storage_tiers.hot.log_state import base_of
 from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.hot.segment import Segment
 from storage_tiers.hot.settings import LogSettings
+from storage_tiers.records.batch import HEADER_BYTES, read_header
 from storage_tiers.types import (
     AbortedTransaction,
     EpochEntry,
@@ -261,6 +263,39 @@ class HotLog(AppendingLog):
                 return None
             return UploadSource(segment.path, span.position, end - span.position, span.base_offset, end_offset)
         return None
+
+    # --- epochs -------------------------------------------------------------------------------------------------------
+    def epoch_on_disk(self, offset: int) -> tuple[int, int] | None:
+        """(base offset, leader epoch) of the first local batch that ends at or after `offset`, from its own header; None if
+        there is none. StorageError if it cannot be read."""
+        index = bisect.bisect_right(self._segments, offset, key=base_of) - 1
+        for segment in self._segments[max(index, 0) :]:
+            span = segment.find(offset)
+            if span is None:
+                continue
+            try:
+                header = read_header(os.pread(segment.file().fd, HEADER_BYTES, span.position))
+            except OSError as error:
+                raise StorageError(f"{segment.path} cannot be read ({error}); mend the disk") from error
+            self._give_back(segment)
+            return span.base_offset, header.leader_epoch
+        return None
+
+    def scan_epochs(self, offset: int) -> EpochScan:
+        """What reads the epochs of the local batches that end at or after `offset`. StorageError if that cannot begin."""
+        spans = []
+        for segment in self._segments:
+            span = segment.find(offset) if segment.size and segment.end > offset else None
+            if span is not None:
+                spans.append((segment.file().acquire(), span.position, segment.size))
+                self._give_back(segment)
+        return EpochScan(spans)
+
+    def replace_epochs(self, epochs: tuple[EpochEntry, ...]) -> None:
+        """Takes a history in the place of one that is missing or cut. It is on disk with the next flush of a closed segment,
+        or the next clean stop: until then a start makes it anew."""
+        self.epochs = leader_epochs.LeaderEpochs(epochs)
+        self.epochs.truncate_from_start(self._log_start)
 
     # --- truncating and evicting --------------------------------------------------------------------------------------
     def truncate_to(self, offset: int) -> None:

@@ -272,7 +272,8 @@ class LogState:
             newest.close_maps()
             self._pending.append(newest)
             self._snapshots.pending[self.end_offset] = self.producer_state.snapshot()
-        epochs = self.epochs.below(self.end_offset) if self._pending else self._stored_epochs
+        writes = closing or bool(self._pending)
+        epochs = self.epochs.below(self.end_offset) if writes else self._stored_epochs
         small = [(self._snapshots.path(offset), content) for offset, content in self._snapshots.pending.items()]
         if epochs != self._stored_epochs:
             small.append((os.path.join(self.directory, layout.EPOCHS), leader_epochs.encode(epochs)))
@@ -282,11 +283,11 @@ class LogState:
             upto=self.end_offset,
             logs=logs,
             closed=tuple(self._pending),
-            small=small if self._pending else (),
+            small=small if writes else (),
             names=self._names_dirty,
             newest_base=newest.base,
             epochs=epochs,
-            snapshots=tuple(self._snapshots.pending) if self._pending else (),
+            snapshots=tuple(self._snapshots.pending) if writes else (),
         )
         return self._flushing
 

@@ -27,6 +27,7 @@ from storage_tiers import events
 from storage_tiers.errors import StorageError
 from storage_tiers.files import Files
 from storage_tiers.hot import layout
+from storage_tiers.hot.epoch_scan import read_epochs
 from storage_tiers.hot.leader_epochs import LeaderEpochs, read_checkpoint
 from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.hot.scan import ScannedBatch, read_batches, replay
@@ -70,10 +71,7 @@ def load(files: Files, directory: str, *, interval: int, clean: bool, recovery_p
 
 def _load(files: Files, directory: str, interval: int, clean: bool, recovery_point: int, now_ms: int) -> Loaded:
     segments, snapshot_offsets = _list(files, directory, interval, now_ms)
-    try:
-        epochs: LeaderEpochs | None = read_checkpoint(os.path.join(directory, layout.EPOCHS))
-    except FileNotFoundError:
-        epochs = None
+    epochs = _stored_epochs(os.path.join(directory, layout.EPOCHS))
     stored = epochs.entries() if epochs else ()
     loaded = Loaded(
         segments,
@@ -87,7 +85,7 @@ def _load(files: Files, directory: str, interval: int, clean: bool, recovery_poi
         return loaded
     trusted = len(segments) - 1 if clean else _trusted(segments, recovery_point)
     if epochs is None:
-        _read_epochs(segments[:trusted], loaded.epochs)
+        _read_epochs(segments if clean else segments[:trusted], loaded.epochs)
     if not clean or not _load_clean(loaded, now_ms):
         _Recovery(files, loaded, trusted, recovery_point, now_ms).run()
     for segment in segments:
@@ -152,13 +150,21 @@ def _load_clean(loaded: Loaded, now_ms: int) -> bool:
     return True
 
 
+def _stored_epochs(path: str) -> LeaderEpochs | None:
+    """None where the file is missing or damaged: the batches tell what they can, a sidecar in the bucket the rest."""
+    try:
+        return read_checkpoint(path)
+    except FileNotFoundError:
+        return None
+    except StorageError as error:
+        events.warning(log, "epochs.unusable", path=path, error=error)
+        return None
+
+
 def _read_epochs(segments: Iterable[Segment], epochs: LeaderEpochs) -> None:
-    """The epochs of trusted segments, where an operator removed the checkpoint."""
+    """The epochs of segments that are not read for anything else."""
     for segment in segments:
-        for chunk in read_batches(segment.file().fd, 0, segment.size):
-            for _, _, base, _, epoch, _ in chunk.batches:
-                if epoch > epochs.latest:
-                    epochs.assign(epoch, base)
+        read_epochs(segment.file().fd, 0, segment.size, epochs)
         segment.release_file()
 
 

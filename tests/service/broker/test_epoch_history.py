@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from storage_tiers.errors import LeaderNotAvailable
+from storage_tiers.hot.layout import EPOCHS as EPOCHS_FILE
+from storage_tiers.hot.leader_epochs import read_checkpoint
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, running, until
 
@@ -59,3 +65,99 @@ async def test_epochs_are_known_when_the_bucket_is_all_there_is(tmp_path: Path) 
         await until(lambda: node.node.partitions.get(T0).reads_blocked is None)
         assert node.node.partitions.get(T0).log.hot.local_start_offset == RECORDS * EPOCHS
         assert await ends_of(node) == await expected(node)
+
+
+# --- a history that is missing or cut is no disagreement --------------------------------------------------------------
+KEPT = {**TIERED, "local.retention.bytes": "-1", "local.retention.ms": "-1"}
+
+
+async def thirty_of_which_twenty_are_in_the_bucket(directory: Path, evicting: bool) -> Running:
+    """Two starts, an epoch each; the last ten records are on the local disk alone."""
+    async with running(directory) as node:
+        await node.create("t", configs=TIERED if evicting else KEPT)
+        for i in range(10):
+            await node.append("t", b"%03d" % i * 50)
+        await node.seal("t")
+    async with running(directory, node.store) as node:
+        await until(lambda: node.node.tiering.has_compared(node.node.partitions.get(T0)))
+        for i in range(10, 20):
+            await node.append("t", b"%03d" % i * 50)
+        await node.seal("t")
+        if evicting:
+            await node.evicted("t")
+        for i in range(20, 30):
+            await node.append("t", b"%03d" % i * 10)
+    return node
+
+
+def damaged(path: Path) -> None:
+    path.write_bytes(b"0\n3\n0 0\n")
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def older(path: Path) -> None:
+    """As of before the epochs that this log has now: its end is cut."""
+    lines = path.read_text().splitlines()
+    path.write_text(f"0\n1\n{lines[2]}\n")
+
+
+@pytest.mark.parametrize("what_happens", [Path.unlink, damaged, emptied, older])
+@pytest.mark.parametrize("evicting", [True, False])
+async def test_records_stay_where_the_epoch_history_is_lost(
+    tmp_path: Path, what_happens: Callable[[Path], None], evicting: bool
+) -> None:
+    """The history is put together from the newest sidecar and the local batches; the local log is not given up."""
+    node = await thirty_of_which_twenty_are_in_the_bucket(tmp_path / "data", evicting)
+    before = (tmp_path / "data" / "t-0" / EPOCHS_FILE).read_bytes()
+    what_happens(tmp_path / "data" / "t-0" / EPOCHS_FILE)
+    async with running(tmp_path / "data", node.store) as node:
+        led = node.node.partitions.get(T0)
+        await until(lambda: led.unavailable is None and node.node.tiering.has_compared(led))
+        assert [record.value for record in await node.read_all("t")] == [
+            b"%03d" % i * (50 if i < 20 else 10) for i in range(30)
+        ]
+        written = [(entry.epoch, entry.start_offset) for entry in led.log.hot.epochs.below(30)]
+        assert written == [(0, 0), (1, 10)]
+        await node.append("t", b"after")
+        await node.seal("t")
+        newest = led.log.root
+        assert newest is not None and led.log.cold is not None
+        assert [entry.start_offset for entry in (await led.log.cold.newest_state(newest)).epochs] == [0, 10, 30]
+    assert (tmp_path / "data" / "t-0" / EPOCHS_FILE).read_bytes() != before
+
+
+@pytest.mark.parametrize("store_answers", [True, False])
+async def test_a_history_that_is_cut_waits_for_the_sidecar(tmp_path: Path, store_answers: bool) -> None:
+    """Not knowing is not disagreeing: nothing is discarded, and nobody leads, before the sidecar was asked."""
+    node = await thirty_of_which_twenty_are_in_the_bucket(tmp_path / "data", True)
+    damaged(tmp_path / "data" / "t-0" / EPOCHS_FILE)
+    if store_answers:
+        node.store.fail(1, "get", ".idx")
+    else:
+        node.store.down = True
+    async with running(tmp_path / "data", node.store) as node:
+        led = node.node.partitions.get(T0)
+        if not store_answers:
+            with pytest.raises(LeaderNotAvailable):
+                await node.append("t", b"too early")
+            assert led.log.hot.end_offset == 30
+            node.store.down = False
+        await until(lambda: led.unavailable is None)
+        assert len(await node.read_all("t")) == 30
+
+
+async def test_a_damaged_history_of_a_log_without_a_bucket_is_read_from_its_batches(tmp_path: Path) -> None:
+    local = {**KEPT, "remote.storage.enable": "false"}
+    async with running(tmp_path / "data") as node:
+        await node.create("t", configs=local)
+        for i in range(20):
+            await node.append("t", b"%03d" % i * 50)
+    damaged(tmp_path / "data" / "t-0" / EPOCHS_FILE)
+    async with running(tmp_path / "data", node.store) as node:
+        led = node.node.partitions.get(T0)
+        assert len(await node.read_all("t")) == 20
+        assert [entry.start_offset for entry in led.log.hot.epochs.entries()] == [0, 20]
+    assert read_checkpoint(str(tmp_path / "data" / "t-0" / EPOCHS_FILE)).entries()[0].start_offset == 0
