@@ -16,11 +16,12 @@ All numbers are big-endian. The header's CRC covers everything before it and the
 The first three serve a first read and lie together at the front; the others rebuild a log. The table also stands in the
 manifest's entry, so that one ranged GET fetches what is wanted without reading the header first.
 
-Invariants: built from the batches' own headers, in pieces of 1 MiB, never from a local index file; a section is served
-only if its CRC fits; sections of unknown names are ignored. Positions are relative to the segment's first byte.
+Invariants: built from the batches' own headers, in pieces of 1 MiB, never from a local index file; every batch's own
+CRC-32C was checked, so that what a disk has damaged is not sealed under checksums that fit; a section is served only if its
+CRC fits; sections of unknown names are ignored. Positions are relative to the segment's first byte.
 
-Not promised: that the batches' records are sound (the broker validated them when it appended), nor that the abort list
-is complete: it is the caller's, who knows transactions that end beyond the range.
+Not promised: that the records inside are sound (the broker validated them when it appended), nor that the abort list is
+complete: it is the caller's, who knows transactions that end beyond the range.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER
 from storage_tiers.cold.manifest.model import Section
 from storage_tiers.errors import CorruptRecord, InvalidRequest, StorageError, StoreRefused, TierCorrupt
 from storage_tiers.records.checksum import crc32c
-from storage_tiers.records.walker import scan_batches
+from storage_tiers.records.walker import BAD_CRC, recover_scan
 from storage_tiers.types import NO_TIMESTAMP, AbortedTransaction, EpochEntry
 
 INTERVAL_BYTES = 64 << 10
@@ -55,6 +56,9 @@ _BASE_TIMESTAMP = struct.Struct(">q")
 _RECORD_COUNT = struct.Struct(">i")
 _PIECE_BYTES = 1 << 20
 _BATCH_HEADER = 61
+_CRC_AT, _CRC_FROM = 17, 21
+#: Every offset and epoch is taken: those out of order are named by the walk itself.
+_ANY_ORDER = (-(1 << 63), -(1 << 31))
 _BATCH_SIZE = struct.Struct(">i")
 _MAX_SECTIONS = 64
 
@@ -96,14 +100,14 @@ def build(
 ) -> SidecarBytes:
     """Walks bytes [position, position + length) of a path, a descriptor or a buffer: the batches of offsets [base, end).
 
-    Holds 1 MiB of them at a time. CorruptRecord if they are not whole batches in order inside the range, StorageError if
-    the file cannot be read.
+    Holds 1 MiB of them at a time. CorruptRecord if they are not whole batches in order inside the range, or one fails its
+    CRC-32C; StorageError if the file cannot be read.
     """
     if not 0 < length < 1 << 32 or not 0 <= base < end <= base + (1 << 32):
         raise InvalidRequest(
             f"offsets [{base}, {end}) in {length} bytes are no segment: 1 byte to 4 GiB, offsets likewise"
         )
-    walk = _Walk(base, end)
+    walk = _Walk(base, end, source if isinstance(source, str) else "the segment", position)
     with _Source(source, position, length) as pieces:
         walk.run(pieces)
     found = {
@@ -180,10 +184,12 @@ class _Source:
 
 
 class _Walk:
-    """One pass over a segment's batches: index rows by header, checksums by byte."""
+    """One pass over a segment's batches: index rows by header, checksums by byte. `name` and `start` say where they lie."""
 
-    def __init__(self, base: int, end: int) -> None:
+    def __init__(self, base: int, end: int, name: str, start: int) -> None:
         self._end = end
+        self._name = name
+        self._start = start
         self.rows: list[IndexRow] = []
         self.checks: list[int] = []
         self.crc = 0
@@ -200,9 +206,11 @@ class _Walk:
         at = 0
         while at < source.length:
             piece = source.read(at, _PIECE_BYTES)
-            batches, stopped, _ = scan_batches(piece, 0, len(piece))
+            batches, stopped, stop = recover_scan(piece, 0, *_ANY_ORDER)
             for batch in batches:
                 self._batch(at, piece, *batch)
+            if stop == BAD_CRC:
+                raise self._damaged(at + stopped, memoryview(piece)[stopped:])
             if stopped:
                 self._sum(memoryview(piece)[:stopped])
                 at += stopped
@@ -222,10 +230,24 @@ class _Walk:
         next_offset = base + _RECORD_COUNT.unpack_from(piece, 23)[0] + 1
         epoch = _RECORD_COUNT.unpack_from(piece, 12)[0]
         self._batch(at, piece, 0, size, base, next_offset, epoch, _BASE_TIMESTAMP.unpack_from(piece, 35)[0])
+        crc, covered = 0, _CRC_FROM
         for start in range(at, at + size, _PIECE_BYTES):
-            self._sum(memoryview(source.read(start, min(_PIECE_BYTES, at + size - start))))
+            part = memoryview(source.read(start, min(_PIECE_BYTES, at + size - start)))
+            self._sum(part)
+            crc, covered = crc32c(part[covered:], crc), 0
+        if crc != _CRC.unpack_from(piece, _CRC_AT)[0]:
+            raise self._damaged(at, memoryview(piece))
         end: int = at + size
         return end
+
+    def _damaged(self, at: int, header: memoryview) -> CorruptRecord:
+        base = _BASE_TIMESTAMP.unpack_from(header, 0)[0]
+        following = base + _RECORD_COUNT.unpack_from(header, 23)[0] + 1
+        return CorruptRecord(
+            f"the batch of offsets [{base}, {following}) at byte {self._start + at} of {self._name} fails its CRC-32C: the "
+            "disk has changed it. Nothing from there on is uploaded or evicted; put the file back from a copy, or delete the "
+            f"records below offset {following} to go on without them"
+        )
 
     def _batch(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -338,3 +339,29 @@ async def test_nobody_waits_for_the_disk_while_segments_go(tmp_path: Path) -> No
         left = sorted(os.listdir(led.log.hot.directory))
         assert left[0] == f"{led.log.hot.local_start_offset:020d}.index"
         assert not [name for name in left if name.endswith(".deleted")]
+
+
+# --- damaged on the disk ----------------------------------------------------------------------------------------------
+async def test_what_the_disk_damaged_is_not_sealed_with_a_good_checksum(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is neither uploaded nor evicted; what lies before it is; deleting the records, as the error says, lets it go on."""
+    async with running(tmp_path / "data") as node:
+        led = await filled(node, {**TIERED, "remote.log.copy.disable": "true"})
+        hot = led.log.hot
+        third = sorted(Path(hot.directory).glob("*.log"))[2]
+        base, end = int(third.stem), hot.segments()[2].end
+        damaged = bytearray(third.read_bytes())
+        damaged[100] ^= 1
+        third.write_bytes(damaged)
+        await alter(node, "remote.log.copy.disable", "false")
+        await until(lambda: "partition.waits" in caplog.text)
+        (said,) = [record.getMessage() for record in caplog.records if "partition.waits" in record.getMessage()]
+        first = re.search(r"offsets \[(\d+), (\d+)\) at byte 0 of " + re.escape(str(third)), said)
+        assert first is not None and int(first[1]) == base
+        assert led.log.tiered_end == base
+        assert hot.local_start_offset == base and third.exists()
+        assert await node.log.delete_records(T0, end) == end
+        await node.seal("t")
+        await node.evicted("t")
+        assert [record.offset for record in await node.read_all("t", start=end)] == list(range(end, 40))

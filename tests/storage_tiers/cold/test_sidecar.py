@@ -202,3 +202,21 @@ def test_bounds_and_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(data)
     with pytest.raises(StorageError, match="expected"):
         sidecar.build(str(tmp_path / "short"), 0, len(data) + 1, **known)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sizes", [[50, 50, 50], [50, 3_000_000, 50], [600_000, 600_000, 600_000]])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_batch_whose_bytes_changed_on_the_disk_is_named(tmp_path: Path, sizes: list[int], which: int) -> None:
+    """Small, larger than what is read at once, and across two reads: any byte that the batch's own CRC covers."""
+    data, places = segment([(2, size, 1) for size in sizes])
+    ends = [position for _, position in places[1:]] + [len(data)]
+    base, at = places[which]
+    path = tmp_path / "0.log"
+    for flipped in (at + 21, (at + ends[which]) // 2, ends[which] - 1):
+        damaged = bytearray(data)
+        damaged[flipped] ^= 0x10
+        path.write_bytes(b"before" + damaged)
+        with pytest.raises(CorruptRecord) as caught:
+            sidecar.build(str(path), 6, len(data), base=100, end=200, aborted=(), epochs=EPOCHS, producer_snapshot=b"")
+        assert f"offsets [{base}, {base + 2}) at byte {6 + at} of {path}" in str(caught.value)
+        assert "CRC-32C" in str(caught.value)
