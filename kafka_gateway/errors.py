@@ -113,6 +113,7 @@ CODES: dict[type[LogError], ErrorCode] = {
     log.StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
     log.TierUnavailable: ErrorCode.KAFKA_STORAGE_ERROR,
     log.TierObjectMissing: ErrorCode.KAFKA_STORAGE_ERROR,
+    log.StoreBehind: ErrorCode.KAFKA_STORAGE_ERROR,
     log.PreconditionFailed: ErrorCode.KAFKA_STORAGE_ERROR,
     log.StoreRefused: ErrorCode.KAFKA_STORAGE_ERROR,
     log.DirectoryLocked: ErrorCode.KAFKA_STORAGE_ERROR,

@@ -229,6 +229,13 @@ class TierObjectMissing(LogError):
     advice = Advice.RETRY
 
 
+class StoreBehind(LogError):
+    """The store shows less of a partition than this node has seen there (I10). Nothing is deleted or evicted until it shows
+    that again; what was asked may then be asked again."""
+
+    advice = Advice.RETRY
+
+
 class PreconditionFailed(LogError):
     """A conditional write met another state than it was told to replace (412, 409)."""
 

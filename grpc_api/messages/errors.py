@@ -80,6 +80,7 @@ TABLE: Mapping[type[LogError], Meaning] = {
     log.StorageError: Meaning("KAFKA_STORAGE_ERROR", _Code.UNAVAILABLE),
     log.TierUnavailable: Meaning("KAFKA_STORAGE_ERROR", _Code.UNAVAILABLE),
     log.TierObjectMissing: Meaning("KAFKA_STORAGE_ERROR", _Code.UNAVAILABLE),
+    log.StoreBehind: Meaning("KAFKA_STORAGE_ERROR", _Code.UNAVAILABLE),
     log.PreconditionFailed: Meaning("KAFKA_STORAGE_ERROR", _Code.UNAVAILABLE),
     log.StoreRefused: Meaning("KAFKA_STORAGE_ERROR", _Code.INVALID_ARGUMENT),
     log.DirectoryLocked: Meaning("KAFKA_STORAGE_ERROR", _Code.INVALID_ARGUMENT),

@@ -7,7 +7,9 @@
 Invariants: every attempt of one operation carries the same commit id, so a write that was thought lost is recognised
 whenever it lands, as long as the root shows the last 32 commits; no two attempts can both take effect, since each
 replaces exactly the version it read and no two versions are equal bytes. `prepare` has run on the very root that is
-committed on. The root in memory is dropped before each write and set again only when the outcome is known.
+committed on. The root in memory is dropped before each write and set again only when the outcome is known. No root is
+used that does not contain the newest one seen (`lineage`), by this loop in its life or by whoever told it (`expect`): a
+store that has gone backwards is StoreBehind, and a partition that had a root never gets a first one again.
 
 Not promised: that an operation which ends in `TierUnavailable` had no effect; the next one starts from a fresh read.
 """
@@ -18,13 +20,17 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.documents import FORMAT
 from storage_tiers.cold.manifest.json import decode, decode_page, encode
+from storage_tiers.cold.manifest.lineage import LoadPage, Seen, seen_of
 from storage_tiers.cold.manifest.model import (
+    RECENT_COMMITS,
     Author,
     Ids,
     Page,
@@ -38,7 +44,14 @@ from storage_tiers.cold.manifest.model import (
 )
 from storage_tiers.cold.manifest.pages import Change, PageWrite, settle
 from storage_tiers.cold.stores.port import ObjectStore
-from storage_tiers.errors import PreconditionFailed, StoreRefused, TierCorrupt, TierObjectMissing, TierUnavailable
+from storage_tiers.errors import (
+    PreconditionFailed,
+    StoreBehind,
+    StoreRefused,
+    TierCorrupt,
+    TierObjectMissing,
+    TierUnavailable,
+)
 
 T = TypeVar("T")
 
@@ -46,7 +59,8 @@ T = TypeVar("T")
 Step = Callable[[Root, Author], Change | Root | None]
 #: What must be true before a root may be committed on; raises to give up. Run once for each root that is read.
 Prepare = Callable[[Root], Awaitable[None]]
-LoadPage = Callable[[PageRef], Page]
+#: Reads the whole root that a digest was made of.
+ReadSaved = Callable[[Seen], Awaitable[Root]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +131,11 @@ class CommitLoop:
         *,
         pages: PageCache | None = None,
         store_clock: StoreClock | None = None,
+        read_saved: ReadSaved | None = None,
     ) -> None:
         self.ids = ids
         self.writer = writer
+        self._read_saved = read_saved or self._read_file
         self.store_clock = store_clock or StoreClock(clock)
         self._store = store
         self._clock = clock
@@ -127,6 +143,8 @@ class CommitLoop:
         self._settings = settings or CommitSettings()
         self._pages = pages or PageCache()
         self._loaded: Loaded | None = None
+        self._newest: Root | None = None
+        self._expected: Seen | None = None
         self._lock = asyncio.Lock()
 
     @property
@@ -134,23 +152,88 @@ class CommitLoop:
         """The newest root known for certain; None before the first read, and after a write of unknown outcome."""
         return self._loaded.root if self._loaded is not None else None
 
+    def expect(self, seen: Seen | None) -> None:
+        """From now on every root must contain this one, too."""
+        if seen is not None and (self._expected is None or self._expected.commit < seen.commit):
+            self._expected = seen
+
     async def load(self) -> Loaded | None:
-        """Reads the root from the store; None if the partition has no manifest. TierUnavailable, TierCorrupt."""
-        try:
-            body = await self._store.get(self.ids.manifest_key)
-        except TierObjectMissing:
-            self._loaded = None
-            return None
-        read = Loaded(decode(body.data, self.ids), body.etag)
-        # A commit may have ended while an older root was on its way here.
-        if self._loaded is None or self._loaded.root.commit <= read.root.commit:
-            self._loaded = read
-        return self._loaded
+        """Reads the root from the store; None if the partition has no manifest. StoreBehind if one was seen that the store
+        does not show; TierUnavailable, TierCorrupt."""
+        while True:
+            newest, expected = self._newest, self._expected
+            try:
+                read = await self._get()
+            except TierObjectMissing:
+                read = None
+            try:
+                await self._check(None if read is None else read.root, newest, expected)
+            except StoreBehind:
+                self._loaded = None
+                raise
+            if self._newest is newest or (read is not None and self._is_newest(read.root)):
+                self._know(read)
+                return read
+            # A commit ended while an older root was on its way here.
+            if self._loaded is not None:
+                return self._loaded
+
+    async def _get(self) -> Loaded:
+        body = await self._store.get(self.ids.manifest_key)
+        return Loaded(decode(body.data, self.ids), body.etag)
+
+    def _is_newest(self, root: Root) -> bool:
+        return self._newest is None or self._newest.commit <= root.commit
+
+    def _know(self, loaded: Loaded | None) -> None:
+        self._loaded = loaded
+        if loaded is not None and self._is_newest(loaded.root):
+            self._newest = loaded.root
+
+    async def _check(self, root: Root | None, newest: Root | None, expected: Seen | None) -> None:
+        """StoreBehind unless the root contains both what this loop has seen and what it was told."""
+        if newest is not None and newest is not root and (seen := seen_of(newest)) is not None:
+            await self._check_one(root, seen, newest)
+        if expected is not None:
+            await self._check_one(root, expected, None)
+
+    async def _check_one(self, root: Root | None, seen: Seen, saved: Root | None) -> None:
+        fault = lineage.fault(root, seen)
+        if fault is None and root is not None and lineage.beyond_recent(root, seen):
+            fault = await self._look_closer(root, saved or await self._read_saved(seen))
+        if fault is not None:
+            raise StoreBehind(
+                f"{self.ids}: {fault}. The store has gone backwards: nothing is deleted or evicted until it shows that "
+                f"again. Put the newest version of {self.ids.manifest_key} back, with every object that was there then"
+            )
+
+    async def _look_closer(self, root: Root, saved: Root) -> str | None:
+        known = {ref.key for ref in root.pages}
+
+        async def page(ref: PageRef) -> Page:
+            try:
+                return await self.page(ref)
+            except TierObjectMissing:
+                if ref.key in known:
+                    raise
+                return Page(ref.kind)  # a page of the saved root, swept since
+
+        return await _ask(lambda load_page: lineage.lost(root, saved, load_page), self._pages, page)
 
     async def current(self) -> Root:
         """The root in memory, else the one in the store, else the empty first one."""
         loaded = self._loaded or await self.load()
         return loaded.root if loaded is not None else first_root(self.ids)
+
+    async def _checked(self) -> Root:
+        """As `current`, but a root in memory is compared with what was seen since it was read."""
+        if self._loaded is not None:
+            try:
+                await self._check(self._loaded.root, self._newest, self._expected)
+                return self._loaded.root
+            except StoreBehind:
+                self._loaded = None  # what the store shows now may be newer
+        return await self.current()
 
     async def page(self, ref: PageRef) -> Page:
         """TierObjectMissing if it was swept: the root it came from is old, load it again."""
@@ -162,28 +245,22 @@ class CommitLoop:
 
     async def look(self, question: Callable[[LoadPage], T]) -> T:
         """Runs a pure question over pages, fetching each that it lacks. It must return a value, not an iterator."""
-        held: dict[str, Page] = {}
-
-        def load_page(ref: PageRef) -> Page:
-            page = held.get(ref.key) or self._pages.get(ref.key)
-            if page is None:
-                raise PageNeeded(ref)
-            return page
-
-        while True:
-            try:
-                return question(load_page)
-            except PageNeeded as needed:
-                held[needed.ref.key] = await self.page(needed.ref)
+        return await _ask(question, self._pages, self.page)
 
     async def commit(self, step: Step, prepare: Prepare | None = None) -> Root:
         """Makes `step` true and returns the root that holds it, or the one read if it returned None.
 
-        FencedWriter and whatever else `step` or `prepare` raise; TierUnavailable once the attempts are spent, with the
-        outcome open.
+        StoreBehind if the store does not show what was seen; FencedWriter and whatever else `step` or `prepare` raise;
+        TierUnavailable once the attempts are spent, with the outcome open.
         """
         async with self._lock:
             return await self._commit(step, prepare)
+
+    async def commit_whatever(self, step: Step) -> Root:
+        """As `commit`, whatever was seen before: for a deletion, which needs nothing of what was there."""
+        async with self._lock:
+            self._newest = self._expected = None
+            return await self._commit(step, None)
 
     async def _commit(self, step: Step, prepare: Prepare | None) -> Root:
         commit_id = self._uuid()
@@ -194,7 +271,7 @@ class CommitLoop:
             if failure is not None:
                 await self._clock.sleep(backoff.next_delay())
             try:
-                root = await self.current()
+                root = await self._checked()
                 if sent and root.has_commit(commit_id):
                     return root
                 if prepare is not None:
@@ -255,8 +332,38 @@ class CommitLoop:
         else:
             info = await self._store.put(key, data, if_match=replaced.etag)
         self.store_clock.wrote(info.modified_ms)
-        self._loaded = Loaded(change.root, info.etag)
+        self._know(Loaded(change.root, info.etag))
         return change.root
 
     def _uuid(self) -> str:
         return self._rng.token(16).hex()
+
+    async def _read_file(self, seen: Seen) -> Root:
+        """The root that `seen` was made of. TierUnavailable if another one was saved there meanwhile: ask again."""
+        try:
+            data = await asyncio.to_thread(Path(seen.saved_at).read_bytes)
+        except OSError as error:
+            raise StoreBehind(
+                f"{self.ids}: the store shows more than {RECENT_COMMITS} commits since commit {seen.commit} was seen here, "
+                f"and the root of that commit cannot be read to compare them ({error}); mend the disk"
+            ) from error
+        saved = decode(data, self.ids)
+        if saved.commit != seen.commit or not saved.has_commit(seen.commit_id):
+            raise TierUnavailable(f"{self.ids}: {seen.saved_at} was replaced while it was asked for; ask again")
+        return saved
+
+
+async def _ask(question: Callable[[LoadPage], T], pages: PageCache, load: Callable[[PageRef], Awaitable[Page]]) -> T:
+    held: dict[str, Page] = {}
+
+    def load_page(ref: PageRef) -> Page:
+        page = held.get(ref.key) or pages.get(ref.key)
+        if page is None:
+            raise PageNeeded(ref)
+        return page
+
+    while True:
+        try:
+            return question(load_page)
+        except PageNeeded as needed:
+            held[needed.ref.key] = await load(needed.ref)

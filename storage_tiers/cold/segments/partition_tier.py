@@ -22,12 +22,13 @@ from storage_tiers.cold.manifest.commit import (
     CommitLoop,
     CommitSettings,
     Loaded,
-    LoadPage,
     PageCache,
     Prepare,
+    ReadSaved,
     Step,
     StoreClock,
 )
+from storage_tiers.cold.manifest.lineage import LoadPage, Seen
 from storage_tiers.cold.manifest.model import Author, Ids, Root, State, Writer, check_epoch, check_writer, may_begin
 from storage_tiers.cold.manifest.pages import Change
 from storage_tiers.cold.segments.sweeper import Sweeper, SweepReport
@@ -39,7 +40,7 @@ T = TypeVar("T")
 
 
 class PartitionTier:
-    """Errors of every method: FencedWriter (give up), TierUnavailable (outcome open, ask again), TierCorrupt."""
+    """Errors of every method: FencedWriter (give up), TierUnavailable (outcome open, ask again), StoreBehind, TierCorrupt."""
 
     def __init__(
         self,
@@ -53,10 +54,13 @@ class PartitionTier:
         page_cache: PageCache | None = None,
         store_clock: StoreClock | None = None,
         run_blocking: RunBlocking = in_thread,
+        read_saved: ReadSaved | None = None,
     ) -> None:
         self.ids = ids
         self.writer = writer
-        self._loop = CommitLoop(store, ids, writer, clock, rng, settings, pages=page_cache, store_clock=store_clock)
+        self._loop = CommitLoop(
+            store, ids, writer, clock, rng, settings, pages=page_cache, store_clock=store_clock, read_saved=read_saved
+        )
         self._uploader = Uploader(store, ids, rng, run_blocking)
         self._sweeper = Sweeper(store, self._loop, clock)
 
@@ -64,6 +68,10 @@ class PartitionTier:
     def root(self) -> Root | None:
         """The newest root known to be durable; None before the first read and while an outcome is open."""
         return self._loop.root
+
+    def expect(self, seen: Seen | None) -> None:
+        """From now on nothing is done by a root that does not contain this one, a deletion of the partition excepted."""
+        self._loop.expect(seen)
 
     async def load(self) -> Loaded | None:
         """Reads the root from the store; None if there is no manifest."""
@@ -155,12 +163,12 @@ class PartitionTier:
         return await self._loop.commit(lambda root, by: manifest.unpin(root, name, by))
 
     async def delete_partition(self) -> Root:
-        """The terminal commit, created where there is no manifest. Nothing if it was made before."""
+        """The terminal commit, created where there is no manifest, whatever was seen there before. Nothing if it was made."""
 
         def step(root: Root, by: Author) -> Root | None:
             return None if root.state is State.DELETED else manifest.delete(root, by)
 
-        return await self._loop.commit(step)
+        return await self._loop.commit_whatever(step)
 
     async def sweep(self, grace_ms: int) -> SweepReport:
         """Deletes what the manifest no longer names, or never did, for at least the grace (ms)."""

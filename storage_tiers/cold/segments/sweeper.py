@@ -4,9 +4,10 @@
     listed, unreferenced, past the grace ──> commit: condemned ────> delete ──> commit: dropped
 
 Invariants: the listing is read before the manifest, so that what was uploaded and committed in between is seen as
-referenced. An orphan is deleted only after the commit that condemns it: a writer that meant to reference it then fails
-its swap, and finds the object condemned or missing. A key is dropped only after its deletion succeeded, so that a crash
-at any point leaves work for the next sweep and nothing else.
+referenced. Without a manifest nothing is deleted at all, nor by one that lacks what was seen before (StoreBehind). An orphan
+is deleted only after the commit that condemns it: a writer that meant to reference it then fails its swap, and finds the
+object condemned or missing. A key is dropped only after its deletion succeeded, so that a crash at any point leaves work
+for the next sweep and nothing else.
 
 The store's clock is known from the modification time of an object just written through the same commit loop; where
 none was written yet, a commit that changes nothing is made, but only if there is something unreferenced to judge.
@@ -59,13 +60,14 @@ class Sweeper:
         self._written_while_live = self._written + topic_file
 
     async def sweep(self, grace_ms: int) -> SweepReport:
+        """Nothing without a manifest: what would tell an orphan from what it named is missing."""
         loaded = await self._loop.load()
-        if loaded is not None and loaded.root.state is State.DELETED:
+        if loaded is None:
+            return SweepReport()
+        if loaded.root.state is State.DELETED:
             return await self.sweep_deleted(grace_ms)
         try:
-            report = SweepReport()
-            if loaded is not None:
-                report = await self._sweep_removed(loaded.root, grace_ms)
+            report = await self._sweep_removed(loaded.root, grace_ms)
             found, young = await self._sweep_orphans(grace_ms)
             aborted, running = await self._abort_uploads(grace_ms)
         except FencedWriter:
@@ -188,7 +190,8 @@ class Sweeper:
 
     async def _fresh_root(self) -> Root:
         loaded = await self._loop.load()
-        return loaded.root if loaded is not None else manifest.first_root(self._loop.ids)
+        assert loaded is not None, "a root that was seen cannot be absent: the loop says StoreBehind"
+        return loaded.root
 
     async def _store_now(self) -> int:
         now = self._loop.store_clock.now_ms()

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_tiers.clock import ManualClock, SeededRng
+from storage_tiers.clock import Clock, ManualClock, SeededRng
 from storage_tiers.cold.manifest import lookup
-from storage_tiers.cold.manifest.commit import CommitSettings
+from storage_tiers.cold.manifest.commit import CommitSettings, ReadSaved
 from storage_tiers.cold.manifest.json import decode, decode_page
 from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root, Section, Writer
 from storage_tiers.cold.segments.partition_tier import PartitionTier
@@ -104,13 +104,14 @@ class Local:
 
 def tier_of(
     store: ObjectStore,
-    clock: ManualClock,
+    clock: Clock,
     *,
     node: int = 1,
     incarnation: int | None = 1,
     seed: int = 1,
     ids: Ids = IDS,
     attempts: int = 8,
+    read_saved: ReadSaved | None = None,
 ) -> PartitionTier:
     return PartitionTier(
         store,
@@ -120,6 +121,7 @@ def tier_of(
         SeededRng(seed),
         CommitSettings(attempts=attempts),
         run_blocking=inline,
+        read_saved=read_saved,
     )
 
 

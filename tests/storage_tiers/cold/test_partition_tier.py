@@ -294,10 +294,11 @@ async def test_orphans_are_condemned_before_they_are_deleted(
     store: FaultyStore, memory: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
     tier = tier_of(store, clock)
+    await tier.claim(1)
     store.fail(1, "put", ".log")
     with pytest.raises(TierUnavailable):
         await tier.extend(local.job(0, 10))
-    (orphan,) = [info.key for info in memory.blocking().list("")]
+    (orphan,) = [info.key for info in memory.blocking().list(IDS.segments_prefix)]
     clock.advance(DAY / 1000 - 1)
     report = await tier.sweep(DAY)
     assert (report.orphans, report.waiting) == (0, 1)
@@ -318,8 +319,10 @@ async def test_more_orphans_than_one_commit_may_condemn(
     keys = [IDS.segment_key(base, 1, f"{base:032x}") for base in range(150)]
     for key in keys:
         memory.blocking().put(key, b"x")
+    tier = tier_of(store, clock)
+    await tier.claim(1)
     clock.advance(DAY / 1000)
-    report = await tier_of(store, clock).sweep(DAY)
+    report = await tier.sweep(DAY)
     assert report.orphans == 150
     assert [info.key for info in memory.blocking().list("")] == [IDS.manifest_key]
 
@@ -327,6 +330,7 @@ async def test_more_orphans_than_one_commit_may_condemn(
 async def test_abandoned_uploads_are_aborted(store: FaultyStore, memory: MemoryStore, clock: EagerClock) -> None:
     memory.blocking().begin_upload(IDS.segment_key(0, 1, "0" * 32))
     tier = tier_of(store, clock)
+    await tier.claim(1)
     assert (await tier.sweep(DAY)).uploads_aborted == 0
     clock.advance(DAY / 1000)
     assert (await tier.sweep(DAY)).uploads_aborted == 1

@@ -6,6 +6,10 @@ After every effect on the store the named invariants are checked:
 - NothingMissing: every object that the manifest names as live is there, byte for byte.
 - NoMixture: the epochs of the ranges never fall from one to the next, and each range holds one writer's records.
 - AcknowledgedOnce: at the end every range whose extension was acknowledged stands in the history exactly once.
+- Waits: while the store has gone backwards, nothing is committed that was not on its way before.
+
+The world misbehaves, too: a manifest vanishes, or is an earlier version again, until somebody puts the newest one back; the
+writers' wall clocks step; an operator deletes whatever a message tells him to.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,12 +29,20 @@ import pytest
 from storage_tiers.clock import ManualClock
 from storage_tiers.cold.manifest import lookup
 from storage_tiers.cold.manifest.json import decode, decode_page
+from storage_tiers.cold.manifest.lineage import Seen, seen_of
 from storage_tiers.cold.manifest.model import Entry, Root, State, broken, broken_step, first_root
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.bodies import hand_over
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import FileBody, ObjectBody, ObjectInfo, Sink, UnfinishedUpload
-from storage_tiers.errors import FencedWriter, InvalidRequest, PreconditionFailed, TierUnavailable
+from storage_tiers.errors import (
+    FencedWriter,
+    InvalidRequest,
+    LogError,
+    PreconditionFailed,
+    StoreBehind,
+    TierUnavailable,
+)
 from storage_tiers.records.checksum import crc32c
 from tests.storage_tiers.cold.support import HOUR, IDS, Local, tier_of
 
@@ -45,16 +58,34 @@ class Monitor:
         self.root = first_root(IDS)
         self.history: list[Entry] = []
         self.puts = 0
+        self.versions: list[bytes] = []
+        self.astray = False
 
-    def after_put(self, key: str) -> None:
+    def after_put(self, key: str, *, sent_before: bool = False) -> None:
+        """`sent_before`: when it was sent, the store showed another history than now."""
         self.puts += 1
-        if key == IDS.manifest_key:
+        if key == IDS.manifest_key and self.astray:
+            assert sent_before, "a commit was made on a root that lacks what was seen"
+        elif key == IDS.manifest_key:
+            self.versions.append(self.objects.get(key).data)
             new = decode(self.objects.get(key).data, IDS)
             assert broken(new) is None and broken_step(self.root, new) is None
             if new.end > self.root.end:
                 self.history.append(new.entries[-1] if new.entries else self.live(new)[-1])
             self.root = new
             self.after_delete()
+
+    def go_astray(self, version: int | None) -> None:
+        """The manifest is an earlier one again, or (None) gone."""
+        self.astray = True
+        if version is None:
+            self.objects.delete([IDS.manifest_key])
+        else:
+            self.objects.put(IDS.manifest_key, self.versions[version])
+
+    def mend(self) -> None:
+        self.objects.put(IDS.manifest_key, self.versions[-1])
+        self.astray = False
 
     def after_delete(self) -> None:
         for entry in self.live(self.root):
@@ -82,9 +113,11 @@ class Chaos:
     async def put(
         self, key: str, body: bytes | FileBody, *, if_absent: bool = False, if_match: str | None = None
     ) -> ObjectInfo:
+        astray = self.monitor.astray
+
         async def effect() -> ObjectInfo:
             info = self.memory.blocking().put(key, body, if_absent=if_absent, if_match=if_match)
-            self.monitor.after_put(key)
+            self.monitor.after_put(key, sent_before=not astray)
             return info
 
         return await self._write(effect)
@@ -162,10 +195,35 @@ class Chaos:
             raise TierUnavailable("no answer")
 
 
+class Wall:
+    """The writers' clock: its wall time steps, its monotonic time does not."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.ahead_ms = 0
+
+    def unix_ms(self) -> int:
+        return self.clock.unix_ms() + self.ahead_ms
+
+    def steady_ms(self) -> int:
+        return self.clock.steady_ms()
+
+    def monotonic(self) -> float:
+        return self.clock.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await self.clock.sleep(seconds)
+
+
 class Simulation:
     def __init__(self, seed: int, directory: Path) -> None:
         self.chance = random.Random(seed)
         self.clock = ManualClock()
+        self.wall = Wall(self.clock)
+        self.saved: Root | None = None
+        self.blocked = self.strayed = self.obeyed = 0
+        self.asking: list[int] = []
+        self.leading = True
         self.memory = MemoryStore(self.clock)
         self.monitor = Monitor(self.memory)
         self.chaos = Chaos(self.memory, self.monitor, self.clock, self.chance)
@@ -176,18 +234,51 @@ class Simulation:
         self.done = False
 
     def tier(self, incarnation: int | None = 1) -> PartitionTier:
-        return tier_of(self.chaos, self.clock, incarnation=incarnation, seed=next(self.seeds))
+        async def read_saved(seen: Seen) -> Root:
+            assert self.saved is not None
+            return self.saved
+
+        seed = next(self.seeds)
+        return tier_of(self.chaos, self.wall, incarnation=incarnation, seed=seed, read_saved=read_saved)
+
+    async def ask(self, tier: PartitionTier, act: Callable[[], Awaitable[T]]) -> T:
+        """One question to the store: what the node has seen goes with it, what comes back is saved."""
+        known = 0 if self.saved is None else self.saved.commit
+        tier.expect(None if self.saved is None else seen_of(self.saved))
+        self.asking.append(known)
+        try:
+            done = await act()
+        except StoreBehind as error:
+            self.blocked += 1
+            self._obey(error)
+            raise
+        except LogError as error:
+            self._obey(error)
+            raise
+        finally:
+            self.asking.remove(known)
+        self.save(done if isinstance(done, Root) else tier.root)
+        return done
+
+    def save(self, root: Root | None) -> None:
+        if root is not None and root.recent and (self.saved is None or self.saved.commit < root.commit):
+            self.saved = root
 
     async def run(self, *, delete: bool) -> None:
         helpers = [asyncio.create_task(act) for act in (self._time(), self._sweeper(), self._retention())]
+        world = asyncio.create_task(self._world())
         leaders = [asyncio.create_task(self._leader(epoch)) for epoch in range(1, 5)]
         await asyncio.gather(*leaders)
+        self.leading = False
+        await world
         if delete:
-            await self._insist(self.tier(incarnation=4).delete_partition)
+            last = self.tier(incarnation=4)
+            await self._insist(last, last.delete_partition)
         self.done = True
         await asyncio.gather(*helpers[1:], self.chaos.close())
         self.chaos.calm = True
-        await self._insist(lambda: self._finish(delete))
+        last = self.tier(incarnation=4)
+        await self._insist(last, lambda: self._finish(last, delete))
         helpers[0].cancel()
 
     async def _leader(self, epoch: int) -> None:
@@ -196,10 +287,10 @@ class Simulation:
             await asyncio.sleep(0)
         tier = self.tier(incarnation=(epoch + 1) // 2)
         try:
-            root = await self._insist(lambda: tier.claim(epoch))
+            root = await self._insist(tier, lambda: tier.claim(epoch))
             for _ in range(self.chance.randrange(4, 12)):
                 job = self.local.job(root.end, self.chance.randrange(1, 4), epoch=epoch, text=f"leader {epoch}")
-                root = await self._insist(partial(tier.extend, job))
+                root = await self._insist(tier, partial(tier.extend, job))
                 if root.end == job.end:
                     self.acknowledged[job.base, job.end] = crc32c(Path(job.path).read_bytes())
         except FencedWriter:
@@ -208,8 +299,9 @@ class Simulation:
     async def _sweeper(self) -> None:
         while not self.done:
             try:
-                await self.tier(incarnation=None).sweep(GRACE)
-            except (TierUnavailable, FencedWriter):
+                sweeper = self.tier(incarnation=None)
+                await self.ask(sweeper, partial(sweeper.sweep, GRACE))
+            except (TierUnavailable, FencedWriter, StoreBehind):
                 pass
             await self.clock.sleep(self.chance.uniform(1, GRACE / 1000))
 
@@ -225,24 +317,47 @@ class Simulation:
                 partial(tier.unpin, "held"),
             ]
             try:
-                await self.chance.choice(acts)()
-            except (TierUnavailable, FencedWriter, InvalidRequest):
+                await self.ask(tier, self.chance.choice(acts))
+            except (TierUnavailable, FencedWriter, InvalidRequest, StoreBehind):
                 pass
+
+    async def _world(self) -> None:
+        """What no program does: the store shows an earlier manifest or none for a while, and wall clocks step."""
+        while self.leading:
+            await self.clock.sleep(self.chance.uniform(0.1, GRACE / 1000))
+            self.wall.ahead_ms += self.chance.choice([-1, 0, 1]) * self.chance.randrange(2 * GRACE)
+            known = min([*self.asking, self.saved.commit if self.saved is not None else 0])
+            if known < 2 or not self.leading:
+                continue  # nobody could tell
+            older = range(known - 1)
+            self.strayed += 1
+            self.monitor.go_astray(self.chance.choice([None, self.chance.choice(older)]))
+            await self.clock.sleep(self.chance.uniform(0.1, 3) * GRACE / 1000)
+            self.monitor.mend()
+
+    def _obey(self, error: LogError) -> None:
+        """An operator who does what a message says."""
+        told = re.findall(r"(?:delete|remove|clean|drop)s? (\S+/\S+)", str(error), re.IGNORECASE)
+        present = [key.rstrip(".,;:") for key in told]
+        self.obeyed += len(present)
+        self.memory.blocking().delete(present)
+        self.monitor.after_delete()
 
     async def _time(self) -> None:
         while True:
             self.clock.advance(self.chance.choice([0.001, 0.01, 0.1, 5, 600]))
             await asyncio.sleep(0)
 
-    async def _insist(self, act: Callable[[], Awaitable[T]]) -> T:
+    async def _insist(self, tier: PartitionTier, act: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
-                return await act()
+                return await self.ask(tier, act)
             except TierUnavailable:
                 await self.clock.sleep(1)
+            except StoreBehind:
+                await self.clock.sleep(60)
 
-    async def _finish(self, delete: bool) -> None:
-        tier = self.tier(incarnation=4)
+    async def _finish(self, tier: PartitionTier, delete: bool) -> None:
         await self.clock.sleep(3 * GRACE / 1000)
         report = await tier.sweep(GRACE)
         if delete:
@@ -287,13 +402,16 @@ async def simulate(seed: int, directory: Path) -> Simulation:
 
 
 async def test_writers_sweepers_and_a_bad_store(tmp_path: Path) -> None:
-    fenced = acknowledged = commits = 0
+    fenced = acknowledged = commits = strayed = blocked = 0
     for seed in range(16):
         ran = await simulate(seed, tmp_path)
         fenced += ran.fenced
         acknowledged += len(ran.acknowledged)
         commits += ran.monitor.root.commit
+        strayed += ran.strayed
+        blocked += ran.blocked
     assert fenced >= 20 and acknowledged >= 100 and commits >= 400, "the schedules must bite"
+    assert strayed >= 16 and blocked >= 50, "the store must go backwards"
 
 
 @pytest.mark.faults

@@ -1,0 +1,111 @@
+"""Whether what the store shows of a partition contains what was seen of it before (I10).
+
+A store can go backwards: a bucket is restored, a prefix is copied in the wrong order, a key is deleted by hand. Every
+object is then sound by itself, and deleting, evicting or committing by it destroys what it does not know. So whoever has
+seen a root keeps a digest of it (`Seen`), and asks of each root that the store shows whether it *contains* that one:
+
+    the commit id stands in `recent`                     it does, whatever was committed since
+    the commit's number does, under another id           it does not: a second history
+    the number is higher than the root's, or no root     it does not: older, or gone
+    the number is older than `recent` goes back          no field fell, and each range that was live then is live now or
+                                                         was removed later (`lost`; it needs the whole root seen)
+
+Pure; faults are sentences, as in `model.broken`. Not promised: that a bucket put back to a state and then committed on more
+than 32 times by somebody else is recognised where every range seen is still accounted for: then nothing is lost by it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from storage_tiers.cold.manifest.model import Page, PageRef, Root, State
+
+LoadPage = Callable[[PageRef], Page]
+
+#: What never falls from one commit to the next.
+_RISING = ("incarnation", "leader_epoch", "log_start", "end", "swept")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The digest of a root. `saved_at` is the path of a file that holds that root as `json.encode` writes it."""
+
+    commit: int
+    commit_id: str
+    incarnation: int
+    leader_epoch: int
+    log_start: int
+    end: int
+    swept: int
+    saved_at: str = ""
+
+
+def seen_of(root: Root, saved_at: str = "") -> Seen | None:
+    """None for a root that was never stored."""
+    if not root.recent:
+        return None
+    return Seen(
+        root.commit,
+        root.recent[-1].id,
+        root.incarnation,
+        root.leader_epoch,
+        root.log_start,
+        root.end,
+        root.swept,
+        saved_at,
+    )
+
+
+def fault(root: Root | None, seen: Seen) -> str | None:
+    """Why what the store shows does not contain what was seen, as far as a digest can tell; None if nothing says so."""
+    known = f"commit {seen.commit}, up to offset {seen.end}, has been seen"
+    if root is None or not root.recent:
+        return f"the object store holds no manifest, and {known}"
+    shown = f"the object store shows commit {root.commit}, up to offset {root.end}"
+    if root.commit < seen.commit:
+        return f"{shown}, and {known}"
+    if not beyond_recent(root, seen):
+        if root.has_commit(seen.commit_id):
+            return None
+        return f"{shown}, which does not follow from what was seen: its commit {seen.commit} is another one"
+    for name in _RISING:
+        before, now = getattr(seen, name), getattr(root, name)
+        if now < before:
+            return f"{shown}, in which {name} is {now}, and at commit {seen.commit} it was {before}"
+    return None
+
+
+def beyond_recent(root: Root, seen: Seen) -> bool:
+    """Whether the commit seen is older than those whose ids the root keeps: `lost` must be asked, too."""
+    return seen.commit < root.recent[0].commit
+
+
+def lost(root: Root, saved: Root, load_page: LoadPage) -> str | None:
+    """Which range that was live in `saved` the root has lost: neither live nor removed since. Asks for pages that the two
+    do not share; for one of the saved root that the bucket has no more, `load_page` may give an empty one."""
+    if root.state is State.DELETED:
+        return None  # a deletion lets go of everything
+    shared = {ref.key for ref in saved.live_pages} & {ref.key for ref in root.live_pages}
+    wanted = {entry.key: entry for entry in saved.entries}
+    for ref in saved.live_pages:
+        if ref.key not in shared:
+            wanted.update((entry.key, entry) for entry in load_page(ref).entries)
+    for entry in root.entries:
+        wanted.pop(entry.key, None)
+    for ref in root.live_pages:
+        if ref.key not in shared and any(ref.base <= entry.base < ref.end for entry in wanted.values()):
+            for entry in load_page(ref).entries:
+                wanted.pop(entry.key, None)
+    later = (ref for ref in root.removed_pages if wanted and ref.last_commit > saved.commit)
+    for item in itertools.chain(root.removed, *(load_page(ref).removed for ref in later)):
+        if item.entry is not None and item.at.commit > saved.commit:
+            wanted.pop(item.entry.key, None)
+    if not wanted or root.swept > saved.commit:  # what was removed later may have been forgotten since
+        return None
+    entry = min(wanted.values(), key=lambda each: each.base)
+    return (
+        f"the object store shows commit {root.commit}, in which the range [{entry.base}, {entry.end}) of commit "
+        f"{saved.commit} is neither live nor removed"
+    )
