@@ -55,9 +55,9 @@ demo: install  ## real flights through the node, the bucket, and PySpark (ARGS=-
 bench: test-tools  ## speed beside the floor (RIVAL=host:port: and that broker), in one interleaved run
 	@$(BIN)/python -m benchmarks.run $(if $(RIVAL),--rival $(RIVAL)) $(ARGS)
 
-bench-kafka: test-tools  ## all but decoder and Spark beside Apache Kafka 4.2.1, which it fetches, starts and stops; about 15 minutes
+bench-kafka: test-tools  ## all but decoder and Spark beside Apache Kafka 4.2.1, which it fetches, starts and stops; about an hour
 	@scripts/system-packages bench
-	@$(BIN)/python -m benchmarks.run --kafka --parts raw,starts,java,partitions,cold $(ARGS)
+	@$(BIN)/python -m benchmarks.run --kafka --parts raw,fleet,beside,starts,java,partitions,cold $(ARGS)
 
 bench-spark: test-tools  ## the column decoder, and Spark's scan beside prebuilt Arrow and Spark's own Kafka source
 	@$(BIN)/python -m benchmarks.run --parts decoder,spark $(ARGS)

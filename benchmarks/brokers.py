@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from benchmarks.load import LoadFailed
+from benchmarks.processor import processor_seconds
 from tests.support.apache_kafka import ApacheKafka, KafkaFailed
 from tests.support.node import Node
 
@@ -30,10 +32,15 @@ class Broker(Protocol):
 
     def resident_megabytes(self) -> float | None: ...
 
+    def processor_seconds(self) -> float | None:
+        """That it has used so far, with its children."""
+
 
 class Tidelog:
-    def __init__(self, directory: Path) -> None:
-        self._node = Node(directory, store=f"file://{directory}/store")
+    """`settings` are broker configs."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, str | int | bool] | None = None) -> None:
+        self._node = Node(directory, store=f"file://{directory}/store", settings=settings)
         # So that it has its ports before a start is timed.
         self._node.start()
         self._node.stop()
@@ -55,12 +62,27 @@ class Tidelog:
     def resident_megabytes(self) -> float | None:
         return resident_megabytes(self._node.pid)
 
+    def processor_seconds(self) -> float | None:
+        return processor_seconds(self._node.pid)
+
+
+#: What kafka-server-start.sh and kafka-run-class.sh give to Java, but for their log of collections.
+AS_SHIPPED = (
+    "-Xms1g",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+
 
 class Kafka:
-    """With a heap of 1 GiB, else as Kafka comes."""
+    """As Kafka comes: its scripts' heap of 1 GiB and their other options for Java. `settings` are broker configs."""
 
-    def __init__(self, directory: Path) -> None:
-        self._node = ApacheKafka(directory)
+    def __init__(self, directory: Path, settings: Mapping[str, str | int | bool] | None = None) -> None:
+        self._node = ApacheKafka(directory, settings=settings, heap="1g", jvm=AS_SHIPPED)
 
     @property
     def address(self) -> str:
@@ -79,6 +101,9 @@ class Kafka:
 
     def resident_megabytes(self) -> float | None:
         return resident_megabytes(self._node.pid)
+
+    def processor_seconds(self) -> float | None:
+        return processor_seconds(self._node.pid)
 
 
 class Floor:
@@ -110,6 +135,9 @@ class Floor:
     def resident_megabytes(self) -> float | None:
         return None if self._process is None else resident_megabytes(self._process.pid)
 
+    def processor_seconds(self) -> float | None:
+        return None if self._process is None else processor_seconds(self._process.pid)
+
 
 class Rival:
     """Somebody else's broker, which runs already and is left running."""
@@ -128,6 +156,9 @@ class Rival:
     def stop(self) -> None: ...
 
     def resident_megabytes(self) -> float | None:
+        return None
+
+    def processor_seconds(self) -> float | None:
         return None
 
 

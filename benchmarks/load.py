@@ -1,7 +1,7 @@
 """Raw-socket load on any Kafka-protocol broker: prebuilt, pipelined requests, so that the client costs as little as it can.
 
-Speaks Produce v9, Fetch v11, CreateTopics v5 and Metadata v9. Answers are checked where it is free: the first and last
-offsets against what was sent, every fetched batch's framing.
+Speaks Produce v9, Fetch v11, CreateTopics v5 and Metadata v9. Every answer's error codes are looked at; beyond that, what is
+free: the first and last offsets against what was sent, every fetched batch's framing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import crc32c
@@ -60,9 +60,10 @@ def _varint(n: int) -> bytes:
     return bytes(out) + bytes((n,))
 
 
-def record_batch(count: int, value_size: int) -> bytes:
-    """An uncompressed v2 batch of `count` records without keys; each value is `value_size` random bytes."""
-    value, body = os.urandom(value_size), bytearray()
+def record_batch(count: int, value_size: int = 0, *, value: bytes = b"") -> bytes:
+    """An uncompressed v2 batch of `count` records without keys; each value is `value`, or `value_size` random bytes."""
+    value, body = value or os.urandom(value_size), bytearray()
+    value_size = len(value)
     for i in range(count):
         record = b"\0" + _varint(0) + _varint(i) + _varint(-1) + _varint(value_size) + value + _varint(0)
         body += _varint(len(record)) + record
@@ -96,11 +97,18 @@ class Connection:
         self.socket.close()
 
 
-def create_topic(address: str, name: str) -> None:
-    """One partition, one replica; returns when it has a leader."""
+def create_topic(address: str, name: str, partitions: int = 1, **configs: object) -> None:
+    """One replica each; returns when all have a leader. `configs` with underscores for dots."""
     c = Connection(address)
     topic = create_request.CreatableTopic(
-        name=TopicName(name), num_partitions=i32(1), replication_factor=i16(1), assignments=(), configs=()
+        name=TopicName(name),
+        num_partitions=i32(partitions),
+        replication_factor=i16(1),
+        assignments=(),
+        configs=tuple(
+            create_request.CreatableTopicConfig(name=key.replace("_", "."), value=str(value))
+            for key, value in configs.items()
+        ),
     )
     timeout = i32Timedelta.parse(dt.timedelta(seconds=10))
     request = create_request.CreateTopicsRequest(topics=(topic,), timeout=timeout, validate_only=False)
@@ -122,15 +130,30 @@ def create_topic(address: str, name: str) -> None:
     raise LoadFailed(f"{address}: no leader for {name}")
 
 
-def produce_frame(topic: str, records: bytes, acks: int = 1) -> bytes:
+def produce_frame(topic: str, records: bytes, acks: int = 1, partitions: Sequence[int] = (0,)) -> bytes:
+    """The same batch for each partition."""
     data = produce_request.TopicProduceData(
         name=TopicName(topic),
-        partition_data=(produce_request.PartitionProduceData(index=i32(0), records=Records.parse(records)),),
+        partition_data=tuple(
+            produce_request.PartitionProduceData(index=i32(index), records=Records.parse(records))
+            for index in partitions
+        ),
     )
     timeout = i32Timedelta.parse(dt.timedelta(seconds=30))
     return frame(
         produce_request.ProduceRequest(transactional_id=None, acks=i16(acks), timeout=timeout, topic_data=(data,))
     )
+
+
+def check_produced(body: bytes | bytearray | memoryview, topic: str, partitions: int = 1) -> None:
+    """LoadFailed if an answer to `produce_frame` (without its length) has an error. Costs the client next to nothing: rows of
+    a good answer are 33 bytes each."""
+    row = 4 + 1 + 1 + 1 + len(topic) + 1
+    errors = row + 4
+    whole = len(body) == row + 33 * partitions + 1 + 4 + 1
+    if not whole or any(body[errors::33][:partitions]) or any(body[errors + 1 :: 33][:partitions]):
+        answer = parsed(bytes(body), produce_response.ProduceResponse).responses[0].partition_responses
+        raise LoadFailed(f"produce to {topic}: {[p.error_code for p in answer if int(p.error_code)] or len(body)}")
 
 
 def base_offset(body: bytes) -> int:
@@ -146,12 +169,13 @@ def produce(
     """(requests/s, MB/s) on one connection with `in_flight` requests outstanding."""
     batch = record_batch(records, value_size)
     request, c = produce_frame(topic, batch), Connection(address)
-    first = _first_offset(c, request)
+    first = _first_offset(c, request, topic)
     start = time.perf_counter()
     sent, received, last = in_flight, 0, b""
     c.send(request * in_flight)
     while received < sent:
         last = c.receive()
+        check_produced(last, topic)
         received += 1
         if time.perf_counter() < start + seconds:
             c.send(request)
@@ -163,17 +187,24 @@ def produce(
     return received / elapsed, received * len(batch) / elapsed / 1e6
 
 
-def _first_offset(c: Connection, request: bytes) -> int:
-    """Kafka's metadata may name a leader a moment before that leader takes records."""
+def accepted(c: Connection, request: bytes, topic: str, partitions: int = 1) -> None:
+    """Sends a request until it is accepted: Kafka's metadata may name a leader a moment before that leader takes records."""
     deadline = time.monotonic() + 10
     while True:
         c.send(request)
         try:
-            return base_offset(c.receive())
+            return check_produced(c.receive(), topic, partitions)
         except LoadFailed:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
+
+
+def _first_offset(c: Connection, request: bytes, topic: str) -> int:
+    """The offset that the next request gets: of one that was accepted, and those after it."""
+    accepted(c, request, topic)
+    c.send(request)
+    return base_offset(c.receive())
 
 
 def produce_bytes(address: str, topic: str, records: int, value_size: int, wanted: int, in_flight: int = 5) -> None:
@@ -193,16 +224,17 @@ def latencies(address: str, topic: str, rate: int, seconds: float) -> list[float
     """Open loop, one record a request: ms from when each was due."""
     request, c = produce_frame(topic, record_batch(1, 120)), Connection(address)
     taken: list[float] = []
+    accepted(c, request, topic)
     for _ in range(300):
         c.send(request)
-        c.receive()
+        check_produced(c.receive(), topic)
     start = time.perf_counter()
     for i in range(int(rate * seconds)):
         due = start + i / rate
         while (wait := due - time.perf_counter()) > 0:
             time.sleep(wait - 0.0002 if wait > 0.0004 else 0)
         c.send(request)
-        c.receive()
+        check_produced(c.receive(), topic)
         taken.append((time.perf_counter() - due) * 1e3)
     c.close()
     return taken
@@ -221,6 +253,8 @@ def many(address: str, topic: str, connections: int, seconds: float) -> tuple[fl
     taken: list[float] = []
     for _ in range(connections):
         c = Connection(address)
+        if not begun:
+            accepted(c, request, topic)
         poll.register(c.socket.fileno(), select.EPOLLIN)
         begun[c.socket.fileno()] = c, 0.0
     start = time.perf_counter()
@@ -234,6 +268,7 @@ def many(address: str, topic: str, connections: int, seconds: float) -> tuple[fl
             body = c.socket.recv(4096)
             if len(body) < 4 or len(body) < 4 + struct.unpack_from(">i", body)[0]:
                 raise LoadFailed(f"{address}: answer cut in pieces or connection closed")
+            check_produced(body[4:], topic)
             now = time.perf_counter()
             taken.append(now - since)
             if now < start + seconds:
@@ -287,20 +322,10 @@ def fetch(address: str, topic: str, partition_bytes: int = 1 << 20, *, empty_ans
 
     `empty_answers`: how many answers in a row may be empty (a cold read that outlasts max_wait)."""
     c, offset, total, start, empty = Connection(address), 0, 0, time.perf_counter(), 0
-    size: int
-    high_watermark: int
     while True:
         c.send(fetch_frame(topic, offset, partition_bytes))
         body = c.receive()
-        at = 4 + 4 + 2 + 4 + 4
-        at += 2 + struct.unpack_from(">h", body, at)[0] + 4 + 4
-        error, high_watermark = struct.unpack_from(">hq", body, at)
-        if error:
-            raise LoadFailed(f"{address}: fetch at {offset}: error {error}")
-        at += 2 + 8 + 8 + 8
-        at += 4 + 16 * max(0, struct.unpack_from(">i", body, at)[0]) + 4
-        (size,) = struct.unpack_from(">i", body, at)
-        at += 4
+        high_watermark, at, size = _fetched(body)
         after = _walk(body, at, at + size, offset)
         if after == offset:
             empty += 1
@@ -312,6 +337,24 @@ def fetch(address: str, topic: str, partition_bytes: int = 1 << 20, *, empty_ans
         if offset >= high_watermark:
             c.close()
             return total / (time.perf_counter() - start) / 1e6
+
+
+def _fetched(body: bytes) -> tuple[int, int, int]:
+    """(high watermark, position of the records, their length) of an answer to `fetch_frame`. LoadFailed if it is an error."""
+    at = 4 + 4 + 2 + 4 + 4
+    at += 2 + struct.unpack_from(">h", body, at)[0] + 4 + 4
+    error, high_watermark = struct.unpack_from(">hq", body, at)
+    if error:
+        raise LoadFailed(f"fetch: error {error}")
+    at += 2 + 8 + 8 + 8
+    at += 4 + 16 * max(0, struct.unpack_from(">i", body, at)[0]) + 4
+    return high_watermark, at + 4, struct.unpack_from(">i", body, at)[0]
+
+
+def fetched_records(body: bytes) -> bytes:
+    """The record batches of an answer to `fetch_frame`."""
+    _, at, size = _fetched(body)
+    return body[at : at + size]
 
 
 def _walk(body: bytes, at: int, end: int, offset: int) -> int:

@@ -1,10 +1,11 @@
 """`make bench`, `make bench RIVAL=host:port`, `make bench-kafka`, `make bench-spark`: rows interleaved round by round,
 medians and ratios.
 
-  python -m benchmarks.run [--parts raw,starts,cold] [--rounds 3] [--seconds 2] [--only WORD]
+  python -m benchmarks.run [--parts raw,starts,cold] [--rounds 7] [--seconds 2] [--warm-up 60] [--only WORD]
                            [--kafka] [--rival NAME=HOST:PORT] [--write]
 
-Parts: `raw` (sockets and prebuilt requests), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold`
+Parts: `raw` (sockets and prebuilt requests), `fleet` (many connections and partitions), `beside` (produce while segments
+roll and are offloaded, tailing consumers), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold`
 (from an S3 server beside), `decoder` (batches into columns), `spark` (beside Spark's Kafka source). The machine changes from
 minute to minute, so only ratios within one run count; `--write` keeps the figures, each part with its own date, and renews
 the tables of the docs and the plot.
@@ -22,18 +23,28 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
+from benchmarks import beside, cold, decoder, fleet, java_clients, load, raw, report, spark_scan, starts
 from benchmarks import brokers as of_brokers
-from benchmarks import cold, decoder, java_clients, load, raw, report, spark_scan, starts
 from benchmarks.brokers import Broker
 from benchmarks.table import Table, rendered
 
 #: Minutes that each part may take.
-LIMITS = {"raw": 8, "starts": 3, "java": 8, "partitions": 8, "cold": 8, "decoder": 2, "spark": 10}
+LIMITS = {
+    "raw": 25,
+    "fleet": 20,
+    "beside": 25,
+    "starts": 5,
+    "java": 15,
+    "partitions": 20,
+    "cold": 8,
+    "decoder": 2,
+    "spark": 10,
+}
 
 
 class TooLong(Exception):
@@ -77,21 +88,43 @@ class Bench:
             of_brokers.wait_for_port(broker.address)
         return made
 
+    def warm(self, made: Mapping[str, Broker]) -> None:
+        """Load on each for as long as it takes a JVM to compile what is hot. Nothing of it is counted."""
+        for name, broker in made.items():
+            began, n = time.monotonic(), 0
+            while time.monotonic() < began + self._arguments.warm_up:
+                for _ in load.one_round(broker.address, f"{self._tag}-warm-{name}-{n}", 0.5, ""):
+                    pass
+                n += 1
+
+    def _rounds(
+        self, made: Mapping[str, Broker], one: Callable[[Broker, str], Iterator[tuple[str, str, float]]]
+    ) -> None:
+        for n in range(self._arguments.rounds):
+            turned = {name: one(broker, f"{self._tag}-{n}") for name, broker in _turned(made, n).items()}
+            for name, (row, unit, value) in _row_by_row(turned):
+                self._table.add(name, row, unit, value)
+
+    def fleet(self) -> None:
+        made = self.running(floor=False)
+        self.warm(made)
+        arguments = self._arguments
+        self._rounds(made, lambda broker, tag: fleet.one_round(broker, tag, 2 * arguments.seconds, arguments.only))
+
+    def beside(self) -> None:
+        made = self.running(floor=False)
+        self.warm(made)
+        self._rounds(made, lambda broker, tag: beside.sustained(broker, tag, self._arguments.only))
+        self._rounds(made, lambda broker, tag: beside.tailing(broker, tag, self._arguments.only))
+
     def raw(self) -> None:
         table, made = self._table, self.running(floor=True)
         idle = made["tidelog"].resident_megabytes()
         if idle is not None:
             table.add("tidelog", "resident memory of an idle node", "MB", idle)
-        for n in range(self._arguments.rounds):
-            for name, (row, unit, value) in _row_by_row(
-                {
-                    name: load.one_round(
-                        broker.address, f"{self._tag}-{n}", self._arguments.seconds, self._arguments.only
-                    )
-                    for name, broker in _turned(made, n).items()
-                }
-            ):
-                table.add(name, row, unit, value)
+        self.warm(made)
+        arguments = self._arguments
+        self._rounds(made, lambda broker, tag: load.one_round(broker.address, tag, arguments.seconds, arguments.only))
         for name, broker in made.items():
             resident = broker.resident_megabytes()
             if resident is not None:
@@ -127,14 +160,9 @@ class Bench:
 
     def java(self) -> None:
         made = self.running(floor=False)
-        for n in range(self._arguments.rounds):
-            for name, (row, unit, value) in _row_by_row(
-                {
-                    name: java_clients.one_round(broker.address, f"{self._tag}-{n}", self._arguments.share)
-                    for name, broker in _turned(made, n).items()
-                }
-            ):
-                self._table.add(name, row, unit, value)
+        self.warm(made)
+        share = self._arguments.share
+        self._rounds(made, lambda broker, tag: java_clients.one_round(broker.address, tag, share))
 
     def cold(self) -> None:
         cold.measure(self._table, self._directory, rounds=self._arguments.rounds, gibibytes=self._arguments.gibibytes)
@@ -200,8 +228,11 @@ def _one_part(part: str, arguments: argparse.Namespace) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="raw,starts,cold")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2, help="of each raw figure")
+    parser.add_argument(
+        "--warm-up", type=float, default=60, help="seconds of load on each broker before the first round"
+    )
     parser.add_argument("--only", default="", metavar="WORD", help="raw rows whose name has it")
     parser.add_argument("--share", type=float, default=1, help="of Java's record counts")
     parser.add_argument("--gibibytes", type=float, default=2.1, help="of cold data")

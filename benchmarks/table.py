@@ -37,12 +37,19 @@ _KAFKA = {
     "produce 64 KiB batches": 1.3,
     "produce 256 KiB batches": 1.2,
     "fetch, 1 MiB": 0.9,
-    "200 connections, 1 KiB each": 0.5,
+    "200 connections, 1 KiB each": 0.9,
+    "16 connections x own partition, 16 KiB": 1.1,
+    "16 connections x own partition, 64 KiB": 1.1,
+    "4 connections, requests of 16 partitions x 4 KiB": 1.1,
+    "4 connections, requests of 16 partitions x 200 B": 1.1,
+    "16 connections, acks=all, 1 KiB": 1.1,
+    "sustained produce, segments of 64 MiB roll": 1.0,
     "Java producer, 1 M x 1 KiB, acks=1": 1.0,
     "Java producer, 3 M x 100 B, acks=all": 1.0,
     "Java consumer with assign(), the same": 0.9,
 }
 _KAFKA_AT_MOST = {
+    "latency at 1,000/s while 20 MiB/s roll segments, p99": 1.0,
     "200 connections, p99": 1.0,
     "latency of one record at 1,000/s, p50": 1.0,
     "latency of one record at 1,000/s, p99": 1.0,
@@ -80,6 +87,11 @@ class Row:
     def medians(self) -> dict[str, float]:
         return {name: statistics.median(values) for name, values in self.rounds.items()}
 
+    def spread(self, name: str) -> str:
+        """Least to most of the rounds; empty for a single one."""
+        values = self.rounds.get(name, [])
+        return f"{written(min(values))} to {written(max(values))}" if len(values) > 1 else ""
+
     def judged(self, wanted: Wanted) -> float | None:
         """The figure that `wanted` is about; None where it cannot be known."""
         medians = self.medians
@@ -116,7 +128,8 @@ def verdicts(row: Row, rows: Sequence[Row]) -> list[tuple[Wanted, float, str]]:
 
 
 def rendered(rows: Sequence[Row]) -> str:
-    """A Markdown table: every broker's median, tidelog's ratio to each other one, what is wanted and whether it is met."""
+    """A Markdown table: every broker's median and, below it, the least and most of its rounds; tidelog's ratio to each
+    other one; what is wanted and whether it is met."""
     brokers = list(dict.fromkeys(name for row in rows for name in row.medians))
     others = [name for name in brokers if name != JUDGED]
     head = ["row", "unit", *brokers, *(f"{JUDGED} / {name}" for name in others), "target", "verdict"]
@@ -124,7 +137,7 @@ def rendered(rows: Sequence[Row]) -> str:
     for row in rows:
         medians = row.medians
         cells = [row.name, row.unit]
-        cells += [written(medians[name]) if name in medians else "" for name in brokers]
+        cells += [_cell(row, name) for name in brokers]
         for name in others:
             cells.append(f"{medians[JUDGED] / medians[name]:.2f}" if medians.get(name) and JUDGED in medians else "")
         judged = verdicts(row, rows)
@@ -144,6 +157,13 @@ def summary(rows: Sequence[Row]) -> str:
             own = f"{written(row.medians[JUDGED])} {row.unit}"
             lines.append(f"| {row.name} | {rival} | {own} | {ratio} | {wanted} | {emphasised(verdict)} |")
     return "\n".join(lines)
+
+
+def _cell(row: Row, name: str) -> str:
+    if name not in row.medians:
+        return ""
+    spread = row.spread(name)
+    return written(row.medians[name]) + (f"<br>{spread}" if spread else "")
 
 
 def emphasised(verdict: str) -> str:

@@ -45,7 +45,8 @@ class KafkaFailed(AssertionError):
 
 
 class ApacheKafka:
-    """`settings` are broker configs, over the few that a node of one needs; `heap` is Java's -Xmx. `port` 0 is a free one.
+    """`settings` are broker configs, over the few that a node of one needs; `heap` is Java's -Xmx, `jvm` further options of
+    the broker's Java. `port` 0 is a free one.
     `classes` are further places of its class path, for plugins that the settings name."""
 
     def __init__(
@@ -55,6 +56,7 @@ class ApacheKafka:
         settings: Mapping[str, str | int | bool] | None = None,
         port: int = 0,
         heap: str = "1g",
+        jvm: Sequence[str] = (),
         classes: Sequence[Path] = (),
     ) -> None:
         self.directory = directory
@@ -62,6 +64,7 @@ class ApacheKafka:
         self.output_path = directory / "kafka.output"
         self.settings = dict(settings or {})
         self.heap = heap
+        self.jvm = list(jvm)
         self.classes = list(classes)
         self.process: subprocess.Popen[bytes] | None = None
         self._port, self._controller_port = _two_ports(port)
@@ -96,7 +99,7 @@ class ApacheKafka:
             self._format(properties)
         with self.output_path.open("ab") as output:
             self.process = subprocess.Popen(
-                [*self._java(), _BROKER, str(properties)],
+                [*self._java(*self.jvm), _BROKER, str(properties)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -163,10 +166,10 @@ class ApacheKafka:
         return "\n".join(text.splitlines()[-lines:])
 
     # --- parts --------------------------------------------------------------------------------------------------------
-    def _java(self) -> list[str]:
+    def _java(self, *options: str) -> list[str]:
         level = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
         path = ":".join([kafka_jars.class_path(), *map(str, self.classes)])
-        return ["java", f"-Xmx{self.heap}", level, "-cp", path]
+        return ["java", f"-Xmx{self.heap}", *options, level, "-cp", path]
 
     def _format(self, properties: Path) -> None:
         cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")

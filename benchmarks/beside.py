@@ -1,0 +1,207 @@
+"""What goes on beside: produce while segments roll and go to the bucket, a record's latency meanwhile, and tailing consumers.
+
+Apache Kafka keeps its segments on its disk in these rows, as it does by default: what it would cost to offload them is not in
+its figures, and is in tidelog's.
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import crc32c
+
+from benchmarks import load
+from benchmarks.brokers import Broker
+
+#: Of the sustained rows: segments are small, so that several roll and are uploaded while a figure is taken.
+SEGMENT_BYTES = 64 << 20
+SUSTAINED_S = 15.0
+#: Bytes a second that are produced beside the record whose latency is taken, and its rate.
+BACKGROUND_BYTES = 20 << 20
+RATE = 1000
+LATENCY_S = 10.0
+#: Tailing: records a second, and for how long.
+TAIL_RATE = 2000
+TAIL_S = 5.0
+READERS = (1, 20, 200)
+
+
+def sustained(broker: Broker, tag: str, only: str) -> Iterator[tuple[str, str, float]]:
+    """Yields (row, unit, value) for one broker."""
+    row = "sustained produce, segments of 64 MiB roll"
+    if only in row:
+        topic = f"sustained-{tag}"
+        load.create_topic(broker.address, topic, segment_bytes=SEGMENT_BYTES)
+        before = broker.processor_seconds()
+        _, megabytes = load.produce(broker.address, topic, 64, 1000, 5, SUSTAINED_S)
+        after = broker.processor_seconds()
+        yield row, "MB/s", megabytes
+        if before is not None and after is not None:
+            yield f"{row}: broker processor", "s/GB", (after - before) / (megabytes * SUSTAINED_S / 1e3)
+    row = "latency at 1,000/s while 20 MiB/s roll segments"
+    if only in row:
+        topic, other = f"latency-{tag}", f"background-{tag}"
+        load.create_topic(broker.address, topic)
+        load.create_topic(broker.address, other, segment_bytes=16 << 20)
+        with _Background(broker.address, other):
+            for name, value in load.latency(broker.address, topic, RATE, LATENCY_S).items():
+                yield f"{row}, {name}", "ms", value
+
+
+class _Background:
+    """Produces at a steady rate, on a thread and a connection of its own, while the block runs; what fails there fails it."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        self._address = address
+        self._topic = topic
+        self._ended = threading.Event()
+        self._failed: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._failed is not None:
+            raise self._failed
+
+    def _run(self) -> None:
+        try:
+            batch = load.record_batch(256, 1000)
+            request, c = load.produce_frame(self._topic, batch), load.Connection(self._address)
+            load.accepted(c, request, self._topic)
+            began, sent = time.perf_counter(), 0
+            while not self._ended.wait(max(0.0, began + sent / BACKGROUND_BYTES - time.perf_counter())):
+                c.send(request)
+                load.check_produced(c.receive(), self._topic)
+                sent += len(batch)
+            c.close()
+        except (OSError, load.LoadFailed) as error:
+            self._failed = error
+
+
+# --- tailing ----------------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class _Tail:
+    """One consumer at the end of the log. A record's value begins with when it was due, so that only one clock counts."""
+
+    connection: load.Connection
+    request: bytearray
+    offset: int
+    unread: bytearray = field(default_factory=bytearray)
+
+    def ask(self) -> None:
+        """The request is made once: a client that made each anew would be the slower one."""
+        struct.pack_into(">q", self.request, _place_of_offset(self.request), self.offset)
+        self.connection.send(bytes(self.request))
+
+    def readable(self, now: float, taken: list[float]) -> None:
+        piece = self.connection.socket.recv(1 << 18)
+        if not piece:
+            raise load.LoadFailed("a consumer's connection was closed")
+        self.unread += piece
+        while len(self.unread) >= 4 and len(self.unread) >= 4 + struct.unpack_from(">i", self.unread)[0]:
+            size = 4 + struct.unpack_from(">i", self.unread)[0]
+            records = load.fetched_records(bytes(self.unread[4:size]))
+            del self.unread[:size]
+            for after, due in _dues(records):
+                self.offset = after
+                taken.append((now - due) * 1e3)
+            self.ask()
+
+
+class _Produce:
+    """A request of one record, made once and stamped for each."""
+
+    def __init__(self, topic: str) -> None:
+        batch = load.record_batch(1, _VALUE_BYTES)
+        self._frame = bytearray(load.produce_frame(topic, batch))
+        self._batch = self._frame.index(batch)
+        self._end = self._batch + len(batch)
+
+    def due(self, when: float) -> bytes:
+        struct.pack_into(">d", self._frame, self._end - _VALUE_BYTES - 1, when)
+        summed = crc32c.crc32c(memoryview(self._frame)[self._batch + 21 : self._end])
+        struct.pack_into(">I", self._frame, self._batch + 17, summed)
+        return bytes(self._frame)
+
+
+def _place_of_offset(request: bytearray) -> int:
+    """Fetch v11 ends with: fetch offset, log start, partition bytes, no forgotten topics, no rack."""
+    return len(request) - (8 + 8 + 4 + 4 + 2)
+
+
+def _dues(records: bytes) -> Iterator[tuple[int, float]]:
+    """(the offset after it, when it was due) of each batch of one record with a value of `_due_batch`'s form."""
+    at = 0
+    while len(records) - at >= 61:
+        base, length = struct.unpack_from(">qi", records, at)
+        if at + 12 + length > len(records):
+            return
+        (due,) = struct.unpack_from(">d", records, at + 12 + length - _VALUE_BYTES - 1)
+        yield base + 1, due
+        at += 12 + length
+
+
+#: Of a value: the time it was due, and as much again as makes a small record.
+_VALUE_BYTES = 120
+
+
+def tailing(broker: Broker, tag: str, only: str) -> Iterator[tuple[str, str, float]]:
+    """Yields (row, unit, value) for one broker: from when a record was due until a consumer has it."""
+    for readers in READERS:
+        row = f"tailing at 2,000/s, {readers} consumer{'s' if readers > 1 else ''}"
+        if only not in row:
+            continue
+        topic = f"tail-{tag}-{readers}"
+        load.create_topic(broker.address, topic)
+        before = broker.processor_seconds()
+        taken = sorted(_tailed(broker.address, topic, readers))
+        after = broker.processor_seconds()
+        for name, share in (("p50", 0.5), ("p99", 0.99)):
+            yield f"{row}, {name}", "ms", taken[int(len(taken) * share)]
+        if before is not None and after is not None:
+            yield f"{row}: broker processor", "of a core", (after - before) / TAIL_S
+
+
+def _tailed(address: str, topic: str, readers: int) -> list[float]:
+    """ms of every record at every consumer."""
+    producer, poll, tails, taken = load.Connection(address), select.epoll(), dict[int, _Tail](), list[float]()
+    made = _Produce(topic)
+    load.accepted(producer, load.produce_frame(topic, load.record_batch(1, _VALUE_BYTES)), topic)
+    for _ in range(readers):
+        tail = _Tail(load.Connection(address), bytearray(load.fetch_frame(topic, 0, 1 << 20)), 1)
+        tails[tail.connection.socket.fileno()] = tail
+        poll.register(tail.connection.socket.fileno(), select.EPOLLIN)
+        tail.ask()
+    poll.register(producer.socket.fileno(), select.EPOLLIN)
+    began, count, sent, unread = time.perf_counter(), int(TAIL_RATE * TAIL_S), 0, 0
+    deadline = began + TAIL_S + 30
+    while len(taken) < count * readers:
+        now = time.perf_counter()
+        if now > deadline:
+            raise load.LoadFailed(f"{address}: {len(taken)} of {count * readers} records came to {readers} consumers")
+        while sent < count and began + sent / TAIL_RATE <= now:
+            producer.send(made.due(began + sent / TAIL_RATE))
+            sent, unread = sent + 1, unread + 1
+        pause = max(0.0, began + sent / TAIL_RATE - time.perf_counter()) if sent < count else 1.0
+        for fd, _ in poll.poll(pause):
+            if fd == producer.socket.fileno():
+                load.check_produced(producer.receive(), topic)
+                unread -= 1
+            else:
+                tails[fd].readable(time.perf_counter(), taken)
+    while unread:
+        load.check_produced(producer.receive(), topic)
+        unread -= 1
+    producer.close()
+    for tail in tails.values():
+        tail.connection.close()
+    return taken

@@ -1,0 +1,125 @@
+"""What a fleet of clients does to a broker: many connections and partitions at once, requests of many partitions; with the
+processor time that the broker itself takes for it.
+
+Closed loop: each connection has a fixed number of requests in flight. Every answer's error codes are looked at.
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks import load
+from benchmarks.brokers import Broker
+
+PARTITIONS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """`together`: each request holds a batch for every partition; else a connection has a partition of its own."""
+
+    name: str
+    connections: int
+    records: int
+    value_bytes: int
+    in_flight: int
+    together: bool = False
+    acks: int = 1
+    partitions: int = PARTITIONS
+
+
+FLEETS = (
+    Fleet("16 connections x own partition, 16 KiB", 16, 16, 1000, 3),
+    Fleet("16 connections x own partition, 64 KiB", 16, 64, 1000, 2),
+    Fleet("4 connections, requests of 16 partitions x 4 KiB", 4, 4, 1000, 3, together=True),
+    Fleet("4 connections, requests of 16 partitions x 200 B", 4, 1, 120, 3, together=True),
+    Fleet("16 connections, acks=all, 1 KiB", 16, 1, 1000, 3, acks=-1),
+)
+
+
+@dataclass(slots=True)
+class _Client:
+    connection: load.Connection
+    request: bytes
+    sent: deque[float] = field(default_factory=deque)
+    unread: bytearray = field(default_factory=bytearray)
+
+    def send(self, now: float) -> None:
+        self.sent.append(now)
+        self.connection.send(self.request)
+
+
+def one_round(broker: Broker, tag: str, seconds: float, only: str) -> Iterator[tuple[str, str, float]]:
+    """Yields (row, unit, value) for one broker."""
+    for fleet in FLEETS:
+        if only not in fleet.name:
+            continue
+        topic = f"fleet-{tag}-{FLEETS.index(fleet)}"
+        load.create_topic(broker.address, topic, fleet.partitions)
+        batch = load.record_batch(fleet.records, fleet.value_bytes)
+        each = range(fleet.partitions) if fleet.together else None
+        requests = [
+            load.produce_frame(topic, batch, fleet.acks, each or (n % fleet.partitions,))
+            for n in range(fleet.connections)
+        ]
+        before = broker.processor_seconds()
+        answers, elapsed, p99 = _closed_loop(broker.address, topic, requests, fleet, seconds)
+        after = broker.processor_seconds()
+        written = answers * len(batch) * (fleet.partitions if fleet.together else 1)
+        yield fleet.name, "MB/s", written / elapsed / 1e6
+        yield f"{fleet.name}: p99", "ms", p99
+        if before is not None and after is not None:
+            yield f"{fleet.name}: broker processor", "s/GB", (after - before) / (written / 1e9)
+
+
+def _closed_loop(
+    address: str, topic: str, requests: Sequence[bytes], fleet: Fleet, seconds: float
+) -> tuple[int, float, float]:
+    """(answers, seconds, p99 in ms)."""
+    poll, clients, taken = select.epoll(), dict[int, _Client](), list[float]()
+    in_request = fleet.partitions if fleet.together else 1
+    for request in requests:
+        client = _Client(load.Connection(address), request)
+        load.accepted(client.connection, request, topic, in_request)
+        clients[client.connection.socket.fileno()] = client
+        poll.register(client.connection.socket.fileno(), select.EPOLLIN)
+    began = time.perf_counter()
+    for client in clients.values():
+        for _ in range(fleet.in_flight):
+            client.send(time.perf_counter())
+    under_way = len(clients) * fleet.in_flight
+    while under_way:
+        for fd, _ in poll.poll():
+            client = clients[fd]
+            piece = client.connection.socket.recv(1 << 16)
+            if not piece:
+                raise load.LoadFailed(f"{address} closed a connection")
+            client.unread += piece
+            for answer in _answers(client.unread):
+                load.check_produced(answer, topic, in_request)
+                now = time.perf_counter()
+                taken.append(now - client.sent.popleft())
+                if now < began + seconds:
+                    client.send(now)
+                else:
+                    under_way -= 1
+    elapsed = time.perf_counter() - began
+    for client in clients.values():
+        client.connection.close()
+    taken.sort()
+    return len(taken), elapsed, taken[int(len(taken) * 0.99)] * 1e3
+
+
+def _answers(unread: bytearray) -> Iterator[bytes]:
+    """Takes whole answers, without their lengths, off the front."""
+    while len(unread) >= 4:
+        (size,) = struct.unpack_from(">i", unread)
+        if len(unread) < 4 + size:
+            return
+        yield bytes(unread[4 : 4 + size])
+        del unread[: 4 + size]

@@ -1,0 +1,69 @@
+"""The load that figures are taken with: an answer that is an error makes no figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import beside, fleet, load
+from benchmarks.processor import processor_seconds
+from tests.support.node import Node
+
+
+class Counted:
+    """A broker of the rows, over a node of the tests."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.address = node.kafka
+
+    def spawn(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def resident_megabytes(self) -> float | None:
+        return None
+
+    def processor_seconds(self) -> float | None:
+        return processor_seconds(self._node.pid)
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 16])
+def test_an_answer_with_one_error_is_found(tmp_path: Path, partitions: int) -> None:
+    with Node(tmp_path) as node:
+        load.create_topic(node.kafka, "t", partitions)
+        batch = load.record_batch(2, 10)
+        c = load.Connection(node.kafka)
+        c.send(load.produce_frame("t", batch, partitions=range(partitions)))
+        load.check_produced(c.receive(), "t", partitions)
+        broken = bytearray(batch)
+        broken[-1] ^= 1
+        c.send(load.produce_frame("t", bytes(broken), partitions=range(partitions)))
+        with pytest.raises(load.LoadFailed, match="produce to t"):
+            load.check_produced(c.receive(), "t", partitions)
+        c.send(load.produce_frame("t", batch, partitions=[*range(partitions - 1), 99]))
+        with pytest.raises(load.LoadFailed, match="produce to t"):
+            load.check_produced(c.receive(), "t", partitions)
+        c.close()
+
+
+def test_every_row_of_the_fleet_and_of_what_goes_on_beside_gives_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "TAIL_S", 0.2)
+    monkeypatch.setattr(beside, "READERS", (1, 3))
+    monkeypatch.setattr(beside, "SUSTAINED_S", 0.2)
+    monkeypatch.setattr(beside, "LATENCY_S", 0.2)
+    with Node(tmp_path) as node:
+        broker = Counted(node)
+        rows = [
+            *fleet.one_round(broker, "x", 0.1, ""),
+            *beside.sustained(broker, "x", ""),
+            *beside.tailing(broker, "x", ""),
+        ]
+    assert len({name for name, _, _ in rows}) == len(rows) == 3 * len(fleet.FLEETS) + 5 + 6
+    assert all(value >= 0 for _, _, value in rows)
+    assert all(value > 0 for _, unit, value in rows if unit in ("MB/s", "ms"))
