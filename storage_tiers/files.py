@@ -6,10 +6,14 @@ unsynced writes dropped or torn, unsynced renames, creations and unlinks undone.
 
 Rules a caller keeps: a file's bytes are durable after `fsync(fd)`, its name after `fsync_dir(parent)`; replacing a file
 is write to a temporary name, fsync, rename, fsync_dir (`replace_file` does all four).
+
+Descriptors may run out for a moment, through connections that nobody here counts. `DescriptorReserve` keeps some for what
+must not fail then. Not promised: that it suffices; who is refused all the same tries again.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from typing import Protocol
@@ -43,16 +47,73 @@ class Files(Protocol):
 
     def rmdir(self, path: str) -> None: ...
 
-    def fsync_dir(self, path: str) -> None: ...
+    def fsync_dir(self, path: str) -> None:
+        """Opens the directory for it: an error of which `short_of_descriptors` is true is none of the fsync."""
+
+
+def short_of_descriptors(error: OSError) -> bool:
+    """Whether the process, or the machine, had no descriptor left: nothing was done then, and it may be tried again."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+class DescriptorReserve:
+    """At most `size` descriptors, parked until a file cannot be opened for want of one. Used by any thread."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        #: How often one was given up, or was missing.
+        self.shortages = 0
+        self._parked: list[int] = []
+
+    @property
+    def left(self) -> int:
+        return len(self._parked)
+
+    def fill(self) -> None:
+        """Parks again what was given up, as far as there are descriptors."""
+        try:
+            while len(self._parked) < self.size:
+                self._parked.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            if not short_of_descriptors(error):
+                raise
+
+    def give_up(self) -> bool:
+        """Frees one descriptor for who asks; False if none is parked."""
+        self.shortages += 1
+        try:
+            os.close(self._parked.pop())
+        except IndexError:
+            return False
+        return True
+
+    def close(self) -> None:
+        while self._parked:
+            os.close(self._parked.pop())
 
 
 class OsFiles:
+    """`reserve` is drawn on where a file or directory cannot be opened for want of a descriptor."""
+
+    _reserve: DescriptorReserve | None = None
+
+    def __init__(self, reserve: DescriptorReserve | None = None) -> None:
+        self._reserve = reserve
+
+    def _open(self, path: str, flags: int) -> int:
+        while True:
+            try:
+                return os.open(path, flags, 0o644)
+            except OSError as error:
+                if not short_of_descriptors(error) or self._reserve is None or not self._reserve.give_up():
+                    raise
+
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, truncate: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC
         flags |= os.O_CREAT if create else 0
         flags |= os.O_EXCL if exclusive else 0
         flags |= os.O_TRUNC if truncate else 0
-        return os.open(path, flags, 0o644)
+        return self._open(path, flags)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -94,7 +155,7 @@ class OsFiles:
         os.rmdir(path)
 
     def fsync_dir(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:

@@ -2,7 +2,8 @@
 
 Appends go on while a flush runs in a thread; what arrives meanwhile is covered by the next one. An fsync that fails is
 final for its partition until restart: after a failed fsync the kernel may have dropped the dirty pages, so a second
-fsync that succeeds would prove nothing.
+fsync that succeeds would prove nothing. What else keeps a flush from being made (no descriptor, no room) passes: it is said
+once, told to whoever waits for this flush, and tried again until it is over.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 #: Threads that may wait for the disk at once.
 FLUSH_THREADS = 4
+#: Seconds until a flush that was refused is tried again.
+RETRY_S = 1.0
 
 
 class Flusher:
@@ -30,15 +33,17 @@ class Flusher:
         self.flushes = 0
         self.flushing_s = 0.0
         self._threads = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
-        self._running: dict[Partition, asyncio.Task[None]] = {}
+        self._running: dict[Partition, asyncio.Task[StorageError | None]] = {}
         self._again: set[Partition] = set()
+        self._postponed: set[Partition] = set()
+        self._closed = False
+        self._troubles = events.Troubles()
 
     def request(self, partition: Partition) -> None:
-        """Flushes soon; at most one flush of a partition runs at a time."""
-        if partition in self._running:
-            self._again.add(partition)
-        else:
-            self._start(partition)
+        """Flushes soon; at most one flush of a partition runs at a time. One that was refused waits for its next attempt."""
+        if partition in self._postponed:
+            return
+        self._start(partition)
 
     async def flush(self, partition: Partition) -> None:
         """Returns once everything appended before the call is on disk, or was discarded: the bucket's log may be shorter."""
@@ -48,18 +53,23 @@ class Flusher:
             if partition.deleted or isinstance(partition.unavailable, StorageError):
                 assert partition.unavailable is not None
                 raise partition.unavailable.with_traceback(None)
-            self.request(partition)
+            self._start(partition)
             task = self._running[partition]
             await asyncio.wait({task})
-            if not task.cancelled() and (failure := task.exception()) is not None:
+            if not task.cancelled() and (failure := task.result()) is not None:
                 raise failure
 
     async def close(self) -> None:
+        self._closed = True
         while self._running:
             await asyncio.wait(set(self._running.values()))
         self._threads.shutdown(wait=True)
 
     def _start(self, partition: Partition) -> None:
+        """Unless one runs: then another one follows it."""
+        if partition in self._running:
+            self._again.add(partition)
+            return
         task = asyncio.get_running_loop().create_task(self._run(partition), name=f"flush {partition.partition}")
         self._running[partition] = task
         task.add_done_callback(lambda _: self._ended(partition))
@@ -70,29 +80,51 @@ class Flusher:
             self._again.discard(partition)
             self._start(partition)
 
-    async def _run(self, partition: Partition) -> None:
+    async def _run(self, partition: Partition) -> StorageError | None:
+        """What kept it from being made."""
         if partition.deleted:
-            return
+            return None
         hot = partition.log.hot
         try:
             targets = hot.begin_flush()
         except StorageError as error:
-            partition.fail(error)
-            return
+            return self._refused(partition, error)
         began = self._clock.monotonic()
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, targets.sync)
         except OSError as error:
             hot.finish_flush(targets)
+            if not hot.sync_failed:
+                return self._refused(partition, StorageError(f"{partition.partition}: cannot flush now ({error})"))
             events.error(log, "partition.fsync_failed", partition=partition.partition, error=error)
-            partition.fail(
-                StorageError(f"{partition.partition}: fsync failed ({error}); mend the disk, then restart the node")
+            return self._refused(
+                partition,
+                StorageError(f"{partition.partition}: fsync failed ({error}); mend the disk, then restart the node"),
             )
-            return
         finally:
             self.flushes += 1
             self.flushing_s += self._clock.monotonic() - began
         hot.finish_flush(targets)
         partition.flushed(hot.recovery_point)
+        if self._troubles.ends(partition) is not None:
+            events.info(log, "partition.resumes", partition=partition.partition, work="flushing")
         if not targets.synced and hot.recovery_point < hot.end_offset:
             self._again.add(partition)  # a truncation made it void before its turn in a thread; who waits waits on
+        return None
+
+    def _refused(self, partition: Partition, error: StorageError) -> StorageError:
+        if partition.log.hot.sync_failed:
+            if not isinstance(partition.unavailable, StorageError):
+                partition.fail(error)
+            return error
+        if self._troubles.begins(partition, error):
+            events.warning(log, "partition.waits", partition=partition.partition, work="flushing", error=error)
+        if partition not in self._postponed and not self._closed:
+            self._postponed.add(partition)
+            asyncio.get_running_loop().call_later(RETRY_S, self._retry, partition)
+        return error
+
+    def _retry(self, partition: Partition) -> None:
+        self._postponed.discard(partition)
+        if not self._closed and not partition.deleted:
+            self._start(partition)

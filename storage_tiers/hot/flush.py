@@ -9,7 +9,8 @@ One flush covers every append before it was gathered; appends go on meanwhile. O
 4. the offset indexes, whose presence says that all of the above is durable.
 
 A failed fsync of a log is final until restart: the kernel may have dropped the pages, so that a second one that
-succeeds proves nothing. A disk too full for (2) is not: the log is durable, its maps are written by a later flush.
+succeeds proves nothing. Nothing else is: on a disk too full for (2) the log is durable and its maps are written by a later
+flush, and where descriptors run out a later one begins anew.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from storage_tiers import events
-from storage_tiers.files import Files, stage_file
+from storage_tiers.files import Files, short_of_descriptors, stage_file
 from storage_tiers.hot.segment import Segment
 from storage_tiers.types import EpochEntry, SharedFile
 
@@ -77,27 +78,29 @@ class FlushTargets:
         self.lock = threading.Lock()
         self.cancelled = False
         self.synced = False
+        #: Of an fsync: no later one may stand for it.
         self.failure: OSError | None = None
         self.maps_error: OSError | None = None
 
     def sync(self) -> None:
-        """OSError if the log itself could not be made durable."""
+        """OSError if the log itself could not be made durable; `failure` is that of an fsync then, or None."""
         with self.lock:
             if self.cancelled or self.synced:
                 return
-            try:
-                self._sync()
-            except OSError as error:
-                self.failure = error
-                raise
+            self._sync()
             self.synced = True
 
     def _sync(self) -> None:
-        for file in self.logs:
-            self._files.fsync(file.fd)
-        maps = self._unless_refused(self._write_maps)
-        if self.names or self.small or self.closed:
-            self._files.fsync_dir(self._directory)
+        try:
+            for file in self.logs:
+                self._files.fsync(file.fd)
+            maps = self._unless_refused(self._write_maps)
+            if self.names or self.small or self.closed:
+                self._files.fsync_dir(self._directory)
+        except OSError as error:
+            if not short_of_descriptors(error):
+                self.failure = error
+            raise
         if maps:
             self._unless_refused(self._write_indexes)
 

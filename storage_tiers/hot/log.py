@@ -430,6 +430,8 @@ class HotLog(AppendingLog):
             self._tally.evicted_bytes += oldest.size
             if oldest in self._recently_read:
                 self._recently_read.remove(oldest)
+            if oldest in self._pending:
+                self._pending.remove(oldest)  # its maps found no room: nobody needs them any more
             oldest.release_file()
         except OSError as error:
             raise StorageError(f"{self.partition}: cannot evict ({error}); mend the disk") from error

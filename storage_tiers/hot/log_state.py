@@ -6,6 +6,7 @@ Invariants: `_segments` is never empty once the log is open, tiles, and its last
 
 from __future__ import annotations
 
+import contextlib
 import os
 from operator import attrgetter
 from typing import NamedTuple
@@ -153,6 +154,11 @@ class LogState:
         return Beyond(size, len(rest), size - active, len(rest) - (active > 0), oldest)
 
     @property
+    def sync_failed(self) -> bool:
+        """Whether an fsync has failed: nothing is durable any more before the log was opened anew."""
+        return self._sync_failure is not None
+
+    @property
     def unflushed_records(self) -> int:
         return self.end_offset - self.recovery_point
 
@@ -228,7 +234,8 @@ class LogState:
         crash trust it, so it goes, durably, before anything can follow the segment or take its bytes' place."""
         if segment.index_on_disk:
             segment.load_maps()
-            self._files.unlink(segment.stem + layout.OFFSET_INDEX)
+            with contextlib.suppress(FileNotFoundError):  # an earlier attempt ended before the directory was synced
+                self._files.unlink(segment.stem + layout.OFFSET_INDEX)
             self._files.fsync_dir(self.directory)
             segment.index_on_disk = False
 
@@ -295,7 +302,9 @@ class LogState:
         try:
             targets.sync()
         except OSError as error:
-            raise self._not_synced(error) from error
+            if targets.failure is not None:
+                raise self._not_synced(error) from error
+            raise StorageError(f"{self.partition}: cannot flush now ({error}); it is tried again") from error
         finally:
             self._settle_flush()
 
@@ -320,7 +329,7 @@ class LogState:
             return
         for segment in targets.closed:
             segment.drop_maps()
-            self._pending.remove(segment)
+        self._pending = [segment for segment in self._pending if segment not in targets.closed]
         if targets.closed and self._segments[-1] is targets.closed[-1]:
             self._writable = None
         self._stored_epochs = targets.epochs

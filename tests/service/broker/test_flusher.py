@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import threading
 from pathlib import Path
 
@@ -35,6 +36,11 @@ class FailingFiles(OsFiles):
         if "open" in self.failing:
             raise OSError(errno.EMFILE, "open refused")
         return super().open(path, create=create, exclusive=exclusive, truncate=truncate)
+
+    def fsync_dir(self, path: str) -> None:
+        if "fsync_dir" in self.failing:
+            raise OSError(errno.EMFILE, "open refused")
+        super().fsync_dir(path)
 
 
 async def test_a_failed_fsync_is_final_until_the_next_start(tmp_path: Path) -> None:
@@ -113,3 +119,24 @@ async def test_a_flush_ends_when_the_log_is_discarded_meanwhile(tmp_path: Path) 
         assert (await node.append("t", b"b")).base_offset == 4
         await node.node.flusher.flush(led)
         assert led.log.hot.recovery_point == 5
+
+
+async def test_what_passes_refuses_no_write_until_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No descriptor for a moment: the flush is refused, said once, tried again, and acknowledges then what waited for it."""
+    files = FailingFiles()
+    caplog.set_level(logging.INFO)
+    async with running(tmp_path / "data", files=files) as node:
+        await node.create("t", configs={"flush.messages": "1", "internal.segment.bytes": "300"})
+        led = node.node.partitions.get(T0)
+        await node.append("t", b"a" * 100)
+        led.log.hot.roll()
+        files.failing = {"open", "fsync_dir"}
+        (answer,) = await settled(node.log.append([Append(T0, memoryview(batch(b"b")))]))
+        assert isinstance(answer, Appended) and answer.committed is not None
+        await until(lambda: "partition.waits" in caplog.text and "work=flushing" in caplog.text)
+        assert led.unavailable is None and not answer.committed.done()
+        files.failing = set()
+        await asyncio.wait_for(answer.committed, 20)
+        assert "work=flushing" in caplog.text.partition("partition.resumes")[2]
+        await node.append("t", b"c")
+        assert caplog.text.count("work=flushing error") == 1
