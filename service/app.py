@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from service.beginning import StoppedBeforeStart
 from service.broker.core import BrokerCore
 from service.http import Readiness, serve_http
 from service.node import Node
@@ -88,16 +89,19 @@ async def _serve(settings: NodeSettings) -> int:
         stack.push_async_callback(http.stop)
         listener = _taken(listen, GatewaySettings(host=settings.listen, port=settings.port))
         port = listener.getsockname()[1]
-        node = await Node.open(
-            settings,
-            readiness,
-            stop,
-            kafka_port=port,
-            files=OsFiles(),
-            clock=clock,
-            rng=SystemRng(),
-            launcher=ExecLauncher(settings.log_format),
-        )
+        try:
+            node = await Node.open(
+                settings,
+                readiness,
+                stop,
+                kafka_port=port,
+                files=OsFiles(),
+                clock=clock,
+                rng=SystemRng(),
+                launcher=ExecLauncher(settings.log_format),
+            )
+        except StoppedBeforeStart:
+            return 0
         stack.push_async_callback(node.close)
         started.append(node)
         core: BrokerCore = node.core

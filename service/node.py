@@ -15,6 +15,7 @@ from kafka_gateway.gateway_settings import GatewaySettings
 from kafka_gateway.options import Options
 from kafka_gateway.telemetry import Telemetry
 from service import memory
+from service.beginning import may_begin
 from service.broker.assignment import Assignment
 from service.broker.cold_service import ColdService
 from service.broker.config_service import ConfigService
@@ -89,11 +90,13 @@ class Node:
         readiness: Readiness,
         stop: asyncio.Event,
         data: DataDirectory,
+        client: TierClient | None,
         clock: Clock,
         rng: Rng,
     ) -> None:
         self.settings = settings
         self.data = data
+        self.client = client
         self.readiness = readiness
         self.stop = stop
         self.clock = clock
@@ -113,20 +116,28 @@ class Node:
         rng: Rng,
         launcher: TierLauncher | None = None,
     ) -> Node:
-        """Locks and recovers everything; returns once the node may serve. Raises LogError if it may not.
+        """Locks and recovers everything; returns once the node may serve. Raises LogError if it may not, and
+        StoppedBeforeStart if `stop` was set while an empty directory waited for the store.
 
         `launcher` starts the tier process; by default it is a process of its own."""
         _check(settings, kafka_port)
-        data = DataDirectory.open(str(settings.data_dir), files=files, rng=rng)
-        self = cls(settings, readiness, stop, data, clock, rng)
+        client = _tier_client(settings, launcher, clock, rng)
         try:
-            await self._open(kafka_port, files, launcher)
+            await may_begin(settings, client, readiness, stop, clock=clock, rng=rng)
+            data = DataDirectory.open(str(settings.data_dir), files=files, rng=rng)
+            try:
+                self = cls(settings, readiness, stop, data, client, clock, rng)
+                await self._open(kafka_port, files)
+            except BaseException:
+                data.close()
+                raise
         except BaseException:
-            self.data.close()
+            if client is not None:
+                await client.close()
             raise
         return self
 
-    async def _open(self, kafka_port: int, files: Files, launcher: TierLauncher | None) -> None:
+    async def _open(self, kafka_port: int, files: Files) -> None:
         settings = self.settings
         self.files = files
         self.metadata = MetadataLog.open(self.data.path, files)
@@ -144,7 +155,7 @@ class Node:
         ):
             if records:
                 await self.metadata.propose(records)
-        self._build_tier(identity.directory_id, launcher)
+        self._build_tier(identity.directory_id)
         self._build_broker()
         # Taken as late as can be: a start that failed before it has not touched the logs.
         clean = take_clean_mark(files, self.data.path)
@@ -193,16 +204,14 @@ class Node:
         }
         self.configs = Resolver(static, node_id=settings.node_id, has_store=settings.store != NO_STORE)
 
-    def _build_tier(self, directory_id: str, launcher: TierLauncher | None) -> None:
-        self.client: TierClient | None = None
+    def _build_tier(self, directory_id: str) -> None:
         self.access: StoreAccess | None = None
         self.hydrator: Hydrator | None = None
-        if self.settings.store == NO_STORE:
+        if self.client is None:
             self.readiness.store = "none"
             self.readiness.probed = True
             return
-        location = _location(self.settings)
-        cache_directory = os.path.join(self.data.path, CACHE_FOLDER)
+        cache_directory = _cache_directory(self.settings)
         shutil.rmtree(cache_directory, ignore_errors=True)
         try:
             os.makedirs(cache_directory, exist_ok=True)
@@ -213,14 +222,7 @@ class Node:
             default_cache_bytes(cache_directory),
         )
         self.cache = ChunkCache(cache_directory, size)
-        self.client = TierClient(
-            location,
-            cache_directory,
-            clock=self.clock,
-            rng=self.rng,
-            launcher=launcher,
-            on_end=self.cache.remove_strays,
-        )
+        self.client.on_end = self.cache.remove_strays
         self.readiness.trouble = lambda: self.client.trouble if self.client is not None else None
         pace = Pace(lambda: self._log.appends, waited_s, self._most_waiting)
         self.hydrator = Hydrator(self.client, self.cache, pace, self.clock)
@@ -478,6 +480,16 @@ def _check(settings: NodeSettings, kafka_port: int) -> None:
     _advertised(settings, kafka_port)
     if settings.store != NO_STORE:
         _location(settings)
+
+
+def _cache_directory(settings: NodeSettings) -> str:
+    return os.path.join(os.path.abspath(settings.data_dir), CACHE_FOLDER)
+
+
+def _tier_client(settings: NodeSettings, launcher: TierLauncher | None, clock: Clock, rng: Rng) -> TierClient | None:
+    if settings.store == NO_STORE:
+        return None
+    return TierClient(_location(settings), _cache_directory(settings), clock=clock, rng=rng, launcher=launcher)
 
 
 def _location(settings: NodeSettings) -> StoreLocation:

@@ -21,7 +21,8 @@ PREFIX = "TIDELOG_"
 
 
 class NodeSettings(BaseModel):
-    """Ports of 0 mean a free one. `advertise` is what clients are told; by default what the node listens on."""
+    """Ports of 0 mean a free one. `advertise` is what clients are told; by default what the node listens on. `new_cluster`
+    lets an empty directory begin a cluster beside others that the store holds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,6 +36,7 @@ class NodeSettings(BaseModel):
     grpc_port: int = Field(default=0, ge=0, le=65535)
     http_port: int = Field(default=0, ge=0, le=65535)
     node_id: int = Field(default=1, ge=0)
+    new_cluster: bool = False
     log_level: str = "INFO"
     log_format: Form = "text"
     broker: Mapping[str, str] = Field(default_factory=dict)

@@ -320,8 +320,9 @@ def run(
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidelog-demo-")))
         demo = Demo(console, Store(store or f"file://{directory / 'store'}", s3_endpoint, s3_region), flights)
         demo.load()
-        node_words = demo.store.words[2:]
-        demo.say("A node", f"tidelog serve --port 0 --data-dir {directory / 'data'} {' '.join(demo.store.words)}")
+        node_words = [*demo.store.words[2:], "--new-cluster"]
+        shown = " ".join([*demo.store.words, "--new-cluster"])
+        demo.say("A node", f"tidelog serve --port 0 --data-dir {directory / 'data'} {shown}")
         with running_node(directory, demo.store.url, node_words) as node:
             console.print(f"Kafka clients find it on {node.kafka}")
             demo.create(node)

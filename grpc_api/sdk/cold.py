@@ -28,26 +28,35 @@ from storage_tiers.types import OffsetRange
 
 #: Records that a thread hands over at a time.
 MESSAGES_A_TURN = 1000
+_ADVICE = "give cluster_id"
 
 
 class ColdBucket:
-    """Made by `open`."""
+    """Made by `open`. Where the store holds several clusters and none was named, a topic is read from the only one that
+    has it; InvalidRequest, naming them, if several have it."""
 
-    def __init__(self, store: BlockingObjectStore, cluster_id: str) -> None:
-        self._bucket = Bucket(store)
-        self.cluster_id = cluster_id
+    def __init__(self, store: BlockingObjectStore, cluster_id: str | None = None, *, name: str = "the store") -> None:
+        self._bucket = Bucket(store, name)
+        self._cluster_id = cluster_id
 
     @classmethod
     @contextmanager
     def open(
         cls, store: str, *, cluster_id: str | None = None, s3_endpoint: str | None = None, s3_region: str | None = None
     ) -> Iterator[ColdBucket]:
-        """`store` is the URL that the node was given. InvalidRequest if it holds several clusters and none is named."""
+        """`store` is the URL that the node was given. InvalidRequest if it holds no cluster, or not the one named."""
         opened = open_blocking_store(StoreLocation.parse(store, endpoint=s3_endpoint, region=s3_region))
         try:
-            yield cls(opened, Bucket(opened, store).cluster(cluster_id, advice="give cluster_id"))
+            bucket = Bucket(opened, store)
+            there = bucket.clusters() if cluster_id is None else []
+            yield cls(opened, None if len(there) > 1 else bucket.cluster(cluster_id), name=store)
         finally:
             opened.close()
+
+    @property
+    def cluster_id(self) -> str:
+        """InvalidRequest if the store holds several clusters and none was named."""
+        return self._cluster_id or self._bucket.cluster(advice=_ADVICE)
 
     def topics(self) -> list[str]:
         """Every topic that the bucket knows, deleted ones included until they are swept."""
@@ -55,7 +64,7 @@ class ColdBucket:
 
     def ranges(self, topic: str) -> dict[int, OffsetRange]:
         """The offsets [base, end) that the bucket holds of each partition."""
-        found = self._bucket.topic(self.cluster_id, topic)
+        found = self._topic(topic)
         roots = {each: self._bucket.live_manifest(found.ids(each)) for each in found.partitions}
         return {each: OffsetRange(root.log_start, root.end) for each, root in roots.items()}
 
@@ -63,7 +72,7 @@ class ColdBucket:
         self, topic: str, *, partitions: Sequence[int] | None = None, start: Start = "earliest"
     ) -> Iterator[Message]:
         """The records from `start` on to the end of what the bucket held when their partition's turn came."""
-        found = self._bucket.topic(self.cluster_id, topic)
+        found = self._topic(topic)
         wanted = found.partitions if partitions is None else tuple(dict.fromkeys(partitions))
         missing = set(wanted) - set(found.partitions)
         if missing:
@@ -71,6 +80,9 @@ class ColdBucket:
         _check_start(start, wanted, topic)
         for partition in wanted:
             yield from self._partition(found, partition, start)
+
+    def _topic(self, name: str) -> Topic:
+        return self._bucket.topic(self._cluster_id or self._bucket.cluster(None, [name], advice=_ADVICE), name)
 
     def _partition(self, topic: Topic, partition: int, start: Start) -> Iterator[Message]:
         reads = PartitionReader(self._bucket, self._bucket.live_manifest(topic.ids(partition)))

@@ -30,6 +30,10 @@ def serve(
     ] = None,
     http_port: Annotated[int | None, typer.Option(help="Health, readiness and counters. (default: a free one)")] = None,
     node_id: Annotated[int | None, typer.Option(help="This node's number in its cluster. (default: 1)")] = None,
+    new_cluster: Annotated[
+        bool,
+        typer.Option("--new-cluster", help="Let an empty data directory begin a cluster beside those in the store."),
+    ] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A broker config under Kafka's own name; repeatable."),
@@ -59,6 +63,7 @@ def serve(
             "grpc_port": grpc_port,
             "http_port": http_port,
             "node_id": node_id,
+            "new_cluster": new_cluster or None,
             "log_level": log_level,
             "log_format": log_format,
             "broker": broker or None,

@@ -38,7 +38,7 @@ def plan_read(options: ReadOptions, pruning: Pruning = NOTHING) -> tuple[Partiti
 
 def plan_bucket(bucket: Bucket, options: ReadOptions, pruning: Pruning = NOTHING) -> tuple[PartitionPlan, ...]:
     with option_errors():
-        cluster = bucket.cluster(options.cluster_id, advice="choose one by the option clusterId")
+        cluster = bucket.cluster(options.cluster_id, options.topics, advice="choose one by the option clusterId")
         topics = [bucket.topic(cluster, name, options.topic_id) for name in options.topics]
     for topic in topics:
         _check_partitions("startingOffsets", options.starting.offsets, topic)

@@ -43,6 +43,9 @@ class BlockingAdapter:
         for info in await _all(lambda: tuple(self.blocking.list(prefix, start_after=start_after))):
             yield info
 
+    async def list_folders(self, prefix: str) -> Sequence[str]:
+        return await asyncio.to_thread(self.blocking.list_folders, prefix)
+
     async def delete(self, keys: Sequence[str]) -> None:
         await asyncio.to_thread(self.blocking.delete, keys)
 

@@ -110,6 +110,12 @@ class FaultyStore:
             yield info
         await _act(after)
 
+    async def list_folders(self, prefix: str) -> Sequence[str]:
+        after = await self._enter("list", prefix)
+        folders = await self.store.list_folders(prefix)
+        await _act(after)
+        return folders
+
     async def delete(self, keys: Sequence[str]) -> None:
         after = await self._enter("delete", " ".join(keys))
         await self.store.delete(keys)

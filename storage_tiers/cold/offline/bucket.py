@@ -14,6 +14,7 @@ TierCorrupt, StoreRefused, TierUnavailable.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -62,16 +63,33 @@ class Bucket:
         """The clusters that have a `cluster.json`."""
         return [folder for folder in self.folders() if self._has_cluster(folder)]
 
-    def cluster(self, wanted: str | None = None, *, advice: str = "name one") -> str:
-        """`wanted`, or the only cluster there is. InvalidRequest with `advice` where several are."""
+    def cluster(self, wanted: str | None = None, topics: Sequence[str] = (), *, advice: str = "name one") -> str:
+        """`wanted`, or the only cluster there is, or of several the only one that has all of `topics`. InvalidRequest with
+        `advice` where several are left."""
         if wanted is not None:
             if not self._has_cluster(wanted):
                 raise InvalidRequest(f"there is no cluster {wanted!r} in {self._name}; {self._holds(self.clusters())}")
             return wanted
         found = self.clusters()
-        if len(found) != 1:
-            raise InvalidRequest(self._holds(found) + (f": {advice}" if found else ""))
-        return found[0]
+        fitting = found
+        for topic in topics if len(found) > 1 else ():
+            fitting = [cluster for cluster in self._having(found, topic) if cluster in fitting]
+        if len(fitting) != 1:
+            have = (
+                f", {len(fitting) or 'none'} of which with {_listed([*map(repr, topics)])}" if found and topics else ""
+            )
+            raise InvalidRequest(self._holds(found) + have + (f": {advice}" if found else ""))
+        return fitting[0]
+
+    def _having(self, clusters: Sequence[str], topic: str) -> list[str]:
+        """Those with a live topic of that name; if there is none, those where it was deleted."""
+        states: dict[State, list[str]] = {State.LIVE: [], State.DELETED: []}
+        for cluster in clusters:
+            with contextlib.suppress(ValueError):  # a name that no topic could have
+                state = self.topic_state(cluster, topic)
+                if state is not None:
+                    states[state.state].append(cluster)
+        return states[State.LIVE] or states[State.DELETED]
 
     def cluster_state(self, cluster: str) -> ClusterState:
         return decode_cluster(self.store.get(keys.cluster_key(cluster)).data, cluster)

@@ -21,6 +21,7 @@ from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest import json as manifest_json
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
+from storage_tiers.cold.manifest.clusters import ClusterFound
 from storage_tiers.cold.manifest.model import Entry, Ids, Root, Writer
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process import operations as questions
@@ -150,6 +151,9 @@ class TierClient:
     async def probe(self, key_prefix: str) -> None:
         """StoreRefused if the store ignores conditional writes, tried on a key under `key_prefix`."""
         await self.ask(questions.Probe(key_prefix))
+
+    async def find_clusters(self) -> tuple[ClusterFound, ...]:
+        return (await self.ask(questions.FindClusters())).clusters
 
     async def read_cluster(self, cluster_id: str) -> ClusterState | None:
         return (await self.ask(questions.ReadCluster(cluster_id))).state

@@ -18,6 +18,7 @@ from typing import TypeVar
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest import cluster_file, topic_file
 from storage_tiers.cold.manifest import json as manifest_json
+from storage_tiers.cold.manifest.clusters import find_clusters
 from storage_tiers.cold.manifest.commit import PageCache, StoreClock
 from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageNeeded, PageRef, Root, Writer
 from storage_tiers.cold.process import operations as ask
@@ -56,6 +57,10 @@ class TierCommits:
         store = await self._store()
         await self._in_time(probe_conditional_writes(store, question.key_prefix, self._rng), "the probe")
         return ask.Done()
+
+    async def find_clusters(self, question: ask.FindClusters) -> ask.FoundClusters:
+        # Asked once: whoever wants to know waits for an answer as long as it takes, and says so meanwhile.
+        return ask.FoundClusters(await self._in_time(find_clusters(await self._store()), "looking for clusters"))
 
     async def read_cluster(self, question: ask.ReadCluster) -> ask.FoundCluster:
         async def attempt() -> ask.FoundCluster:

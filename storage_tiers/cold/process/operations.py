@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, get_args
 
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
+from storage_tiers.cold.manifest.clusters import ClusterFound
 from storage_tiers.cold.manifest.model import Entry, Ids, PageRef, Writer
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.segments.sweeper import SweepReport
@@ -106,6 +107,16 @@ class Probe(Question[Done]):
     """Whether the store keeps conditional writes, tried on a key under `key_prefix`. StoreRefused if not."""
 
     key_prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundClusters:
+    clusters: tuple[ClusterFound, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindClusters(Question[FoundClusters]):
+    """`clusters.find_clusters`: which clusters the store's prefix holds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ def workers(downloads: Downloads, commits: TierCommits) -> Workers:
         ask.PageEntries: commits.page_entries,
         ask.PlanPages: commits.plan_pages,
         ask.Probe: commits.probe,
+        ask.FindClusters: commits.find_clusters,
         ask.ReadCluster: commits.read_cluster,
         ask.OpenCluster: commits.open_cluster,
         ask.ReadTopic: commits.read_topic,

@@ -77,6 +77,11 @@ class CountingStore:
         self.calls["list"] += 1
         return self._listing(self._store.list(prefix, start_after=start_after))
 
+    async def list_folders(self, prefix: str) -> Sequence[str]:
+        self.calls["list"] += 1
+        with self._failing("list"):
+            return await self._store.list_folders(prefix)
+
     async def delete(self, keys: Sequence[str]) -> None:
         self.calls["delete"] += 1
         with self._failing("delete"):

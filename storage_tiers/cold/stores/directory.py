@@ -361,6 +361,9 @@ class DirectoryStore:
         async for info in self._stream(self._store.list(prefix, start_after=start_after)):
             yield info
 
+    async def list_folders(self, prefix: str) -> Sequence[str]:
+        return await self._run(lambda: self._store.list_folders(prefix))
+
     async def delete(self, keys: Sequence[str]) -> None:
         await self._run(lambda: self._store.delete(keys))
 

@@ -189,6 +189,10 @@ class MemoryStore:
         for info in self._objects.list(prefix, start_after=start_after):
             yield info
 
+    async def list_folders(self, prefix: str) -> Sequence[str]:
+        await asyncio.sleep(0)
+        return self._objects.list_folders(prefix)
+
     async def delete(self, keys: Sequence[str]) -> None:
         await asyncio.sleep(0)
         self._objects.delete(keys)

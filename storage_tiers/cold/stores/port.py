@@ -87,6 +87,9 @@ class ObjectStore(Protocol):
     def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         """All keys under `prefix` (a plain string prefix), in key order."""
 
+    async def list_folders(self, prefix: str) -> Sequence[str]:
+        """The distinct next path components below `prefix` (which ends in `/` or is empty), in order."""
+
     async def delete(self, keys: Sequence[str]) -> None:
         """Missing keys are no error."""
 
@@ -108,8 +111,7 @@ class BlockingObjectStore(Protocol):
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]: ...
 
-    def list_folders(self, prefix: str) -> Sequence[str]:
-        """The distinct next path components below `prefix` (which ends in `/` or is empty), in order."""
+    def list_folders(self, prefix: str) -> Sequence[str]: ...
 
     def delete(self, keys: Sequence[str]) -> None: ...
 

@@ -40,6 +40,7 @@ from storage_tiers.cold.stores.port import (
     Sink,
     UnfinishedUpload,
     check_put,
+    next_folder,
 )
 from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierObjectMissing
 
@@ -168,9 +169,21 @@ class S3Store:
         return s3_common.head_info(key, answer)
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        more: dict[str, Any] = {}
-        if start_after:
-            more["StartAfter"] = s3_common.full_prefix(self._location, start_after)
+        first = {"StartAfter": s3_common.full_prefix(self._location, start_after)} if start_after else {}
+        async for page in self._pages(prefix, first):
+            for item in page.get("Contents", ()):
+                yield s3_common.listed_info(self._location, item)
+
+    async def list_folders(self, prefix: str) -> Sequence[str]:
+        names: list[str] = []
+        async for page in self._pages(prefix, {"Delimiter": "/"}):
+            folders = (
+                s3_common.relative_key(self._location, item["Prefix"]) for item in page.get("CommonPrefixes", ())
+            )
+            names.extend(filter(None, (next_folder(folder, prefix) for folder in folders)))
+        return names
+
+    async def _pages(self, prefix: str, more: dict[str, Any]) -> AsyncIterator[Any]:
         while True:
             page = await self._call(
                 f"list {prefix}",
@@ -178,11 +191,11 @@ class S3Store:
                     Bucket=self._bucket, Prefix=s3_common.full_prefix(self._location, prefix), **more
                 ),
             )
-            for item in page.get("Contents", ()):
-                yield s3_common.listed_info(self._location, item)
+            yield page
             if not page.get("IsTruncated"):
                 return
-            more = {"ContinuationToken": page["NextContinuationToken"]}
+            more = {**more, "ContinuationToken": page["NextContinuationToken"]}
+            more.pop("StartAfter", None)
 
     async def delete(self, keys: Sequence[str]) -> None:
         full = [s3_common.full_key(self._location, key) for key in keys]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from grpc_api.sdk.client import Client
 from grpc_api.sdk.cold import AsyncColdBucket, ColdBucket
 from grpc_api.sdk.values import Message, ProducerOptions
 from storage_tiers.clock import SystemClock
+from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, encode_cluster
+from storage_tiers.cold.manifest.model import State
+from storage_tiers.cold.manifest.topic_file import TopicState, delete_topic, publish_topic
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import (
@@ -22,6 +26,7 @@ from storage_tiers.errors import (
     TierCorrupt,
     UnknownTopicOrPartition,
 )
+from storage_tiers.types import TopicId
 from tests.grpc_api.support import Served, served
 from tests.service.broker.support import TIERED, until
 from tests.support.faulty_store import FaultyStore
@@ -109,6 +114,25 @@ async def test_log_start_hides_what_was_deleted(tmp_path: Path) -> None:
         assert next(bucket.read("t", partitions=[0], start=moment(0))).offset == 37
         with pytest.raises(OffsetOutOfRange, match="37"):
             next(bucket.read("t", partitions=[0], start={0: 36}))
+
+
+async def test_of_several_clusters_the_one_that_has_the_topic_is_read(tmp_path: Path) -> None:
+    memory = MemoryStore(SystemClock())
+    for cluster in ("one", "two"):
+        holder = Holder(1, "d", "s")
+        await memory.put(f"{cluster}/cluster.json", encode_cluster(ClusterState(cluster, 1, holder)))
+    bucket = ColdBucket(memory.blocking())
+    both = TopicState("one", "both", TopicId(b"1" * 16), State.LIVE, 1, 1)
+    for state in (both, replace(both, cluster_id="two"), replace(both, cluster_id="two", topic="t")):
+        await publish_topic(memory, state)
+    assert bucket.ranges("t") == {0: (0, 0)}
+    with pytest.raises(InvalidRequest, match="clusters one, two, 2 of which with 'both': give cluster_id"):
+        bucket.ranges("both")
+    with pytest.raises(InvalidRequest, match="clusters one, two: give cluster_id"):
+        bucket.topics()
+    await delete_topic(memory, both)
+    assert bucket.ranges("both") == {0: (0, 0)}
+    assert ColdBucket(memory.blocking(), "two").topics() == ["both", "t"]
 
 
 async def test_what_is_not_there_is_named(left: Left) -> None:

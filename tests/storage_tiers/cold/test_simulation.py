@@ -122,6 +122,11 @@ class Chaos:
 
         return await self._write(effect)
 
+    async def list_folders(self, prefix: str) -> Sequence[str]:
+        await self._turns()
+        self._maybe_fail()
+        return await self.memory.list_folders(prefix)
+
     async def delete(self, keys: Sequence[str]) -> None:
         async def effect() -> None:
             self.memory.blocking().delete(keys)

@@ -1,0 +1,55 @@
+"""Which clusters a store holds: what a node asks before it begins on an empty directory.
+
+A folder is a cluster's if it has a `cluster.json`, or topics without one (what is left of a copy or a mistake is no free
+place). Reads only. Not promised: that a cluster which begins at the same moment is seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.stores.port import ObjectStore
+from storage_tiers.errors import StoreRefused, TierObjectMissing
+
+#: Folders of the store that are looked into. Beyond that the place is not one for a cluster.
+MAX_FOLDERS = 1_000
+#: Topics of a cluster that are named; all are counted.
+NAMED_TOPICS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFound:
+    """`started_ms` is when a node last started on it, by the store's clock; None without `cluster.json`."""
+
+    cluster_id: str
+    started_ms: int | None
+    topics: int
+    some_topics: tuple[str, ...]
+
+
+async def find_clusters(store: ObjectStore) -> tuple[ClusterFound, ...]:
+    """In the order of their ids. StoreRefused if the prefix holds more than MAX_FOLDERS folders."""
+    folders = await store.list_folders("")
+    if len(folders) > MAX_FOLDERS:
+        raise StoreRefused(
+            f"the store's prefix holds {len(folders)} folders, too many to look for clusters in: choose a prefix of its own "
+            "for tidelog, or start with --new-cluster if this directory shall begin a new cluster here"
+        )
+    found = [await _look(store, folder) for folder in folders]
+    return tuple(cluster for cluster in found if cluster is not None)
+
+
+async def _look(store: ObjectStore, folder: str) -> ClusterFound | None:
+    try:
+        key, topics_prefix = keys.cluster_key(folder), keys.topics_prefix(folder)
+    except ValueError:
+        return None  # no name that a cluster could have
+    try:
+        started_ms: int | None = (await store.head(key)).modified_ms
+    except TierObjectMissing:
+        started_ms = None
+    topics = await store.list_folders(topics_prefix)
+    if started_ms is None and not topics:
+        return None
+    return ClusterFound(folder, started_ms, len(topics), tuple(topics[:NAMED_TOPICS]))

@@ -1,0 +1,116 @@
+"""An empty data directory: what is left of a node's, or a new one's. The store knows which, and is asked first."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.beginning import NAMED_CLUSTERS, refusal
+from storage_tiers.clock import SystemClock
+from storage_tiers.cold.manifest.clusters import MAX_FOLDERS, ClusterFound, find_clusters
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.errors import StoreRefused
+from tests.faults.clients import until
+from tests.support.clients import TIERED, consume, create, produce
+from tests.support.node import Node
+from tests.support.s3_proxy import S3Proxy, hang_up_before
+from tests.support.s3_servers import BUCKET, S3Server
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node(tmp_path) as node:
+        yield node
+
+
+def clusters(node: Node) -> list[str]:
+    """As the store's folders name them."""
+    return sorted(path.name for path in node.store_path.iterdir() if (path / "cluster.json").exists())
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def lose_the_disk(node: Node) -> None:
+    node.kill()
+    shutil.rmtree(node.data_dir)
+
+
+def test_an_empty_directory_is_refused_beside_a_cluster(node: Node) -> None:
+    create(node, "orders", 1, TIERED)
+    produce(node, "orders", 10)
+    until(lambda: len(clusters(node)) == 1, "the store is claimed")
+    (cluster,) = clusters(node)
+    until(lambda: (node.store_path / cluster / "topics" / "orders").exists(), "the topic is published")
+    lose_the_disk(node)
+    node.spawn()
+    assert node.wait() == 1
+    said = node.output_tail(1)
+    for word in (cluster, "1 topic (orders)", "--new-cluster", str(node.data_dir)):
+        assert word in said, said
+    assert clusters(node) == [cluster]
+    assert not node.data_dir.exists()
+
+
+def test_a_new_cluster_begins_where_one_is_asked_for_and_the_word_may_stay(node: Node) -> None:
+    (first,) = clusters(node)
+    lose_the_disk(node)
+    node.flags += ["--new-cluster"]
+    node.start()
+    create(node, "orders", 1, TIERED)
+    produce(node, "orders", 10)
+    until(lambda: len(clusters(node)) == 2, "the store is claimed")
+    node.restart()
+    assert len(consume(node, "orders", 1, 10)) == 10
+    assert len(clusters(node)) == 2
+    assert first in clusters(node)
+
+
+def test_an_empty_directory_waits_for_a_store_that_is_away(tmp_path: Path, versitygw: S3Server) -> None:
+    with S3Proxy(versitygw.endpoint) as proxy:
+        proxy.always(hang_up_before())
+        node = Node(tmp_path, store=f"s3://{BUCKET}/{tmp_path.name}", flags=["--s3-endpoint", proxy.endpoint])
+        node.http = f"127.0.0.1:{free_port()}"
+        try:
+            node.spawn()
+            until(lambda: node.readyz() == 503 and "waits for an answer" in node.get("/readyz")[1], "it says so")
+            assert json.loads(node.get("/readyz")[1])["recovered"] is False
+            assert not node.data_dir.exists()
+            assert node.stop() == 0
+
+            node.spawn()
+            proxy.clear()
+            node.wait_ready()
+            create(node, "orders", 1, TIERED)
+        finally:
+            node.kill()
+
+
+async def test_what_a_store_holds_is_found() -> None:
+    store = MemoryStore(SystemClock())
+    assert await find_clusters(store) == ()
+    for key in ("a/cluster.json", "a/topics/t/topic.json", "b/topics/u/topic.json", "not ours/x", "c/other", "file"):
+        await store.put(key, b"")
+    first, second = await find_clusters(store)
+    assert (first.cluster_id, first.topics, first.some_topics) == ("a", 1, ("t",))
+    assert first.started_ms is not None
+    assert second == ClusterFound("b", None, 1, ("u",))
+    for number in range(MAX_FOLDERS):
+        await store.put(f"{number}/x", b"")
+    with pytest.raises(StoreRefused, match="--new-cluster"):
+        await find_clusters(store)
+
+
+def test_a_refusal_is_bounded() -> None:
+    found = [ClusterFound(f"c{number:03}", 0, 9, ("t",)) for number in range(100)]
+    said = refusal("/d", "s3://b", found)
+    assert "100 clusters: c000 with 9 topics (t, …), last started on at 1970-01-01T00:00:00Z; c001" in said
+    assert f"and {100 - NAMED_CLUSTERS} more" in said
