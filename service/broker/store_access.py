@@ -1,7 +1,9 @@
 """This start's right to write to the bucket: the probe, then the next incarnation in `cluster.json`.
 
-Until both are done nothing is uploaded, retired or deleted; local data is served all the while. A store that does not
-answer is asked again with back-off; one that is not ours any more (a copy of this directory has run) ends the node.
+Until both are done nothing is uploaded, retired, evicted or deleted; local data is served all the while. A store that does
+not answer is asked again with back-off; one that is not ours any more (a copy of this directory has run) ends the node. One
+that shows a lower incarnation than this directory has held, or none, went backwards (I10): it stays untouched and is asked
+again until it shows what it had.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
 from storage_tiers.cold.manifest.model import Writer
 from storage_tiers.cold.process.client import TierClient
-from storage_tiers.errors import Advice, FencedWriter, LogError
+from storage_tiers.errors import Advice, FencedWriter, LogError, StoreBehind
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +53,8 @@ class StoreAccess:
         self._rng = rng
         self.writer: Writer | None = None
         self.opened = asyncio.Event()
+        #: Set while the store shows an older `cluster.json` than this directory has written, or none.
+        self.behind: StoreBehind | None = None
 
     async def run(self) -> None:
         """Returns once the store is ours. Raises FencedWriter and StoreRefused: the node must not go on with it."""
@@ -59,13 +63,19 @@ class StoreAccess:
             try:
                 await self._open()
                 break
+            except StoreBehind as error:
+                if self.behind is None:
+                    events.error(log, "store.went_backwards", error=error)
+                self.behind = error
+                self._readiness.store = str(error)
             except LogError as error:
                 if error.advice is not Advice.RETRY:
                     self._readiness.store = str(error)
                     raise
                 self._readiness.store = f"does not answer: {error}"
-                self._readiness.probed = True
-                await self._clock.sleep(backoff.next_delay())
+            self._readiness.probed = True
+            await self._clock.sleep(backoff.next_delay())
+        self.behind = None
         self._readiness.store = "ok"
         self._readiness.probed = True
         self.opened.set()
@@ -88,7 +98,8 @@ class StoreAccess:
 
 def settle(found: ClusterState | None, image: MetadataImage) -> int:
     """The incarnation to swap from: the one that this directory knows as its own, or one that an earlier start of it
-    claimed without seeing the answer. FencedWriter if the bucket holds neither."""
+    claimed without seeing the answer. FencedWriter if the bucket holds a higher one, or an equal one of another start;
+    StoreBehind if it holds a lower one or none although this directory has had one."""
     number = found.incarnation if found is not None else 0
     if found is not None:
         claims = {(start.incarnation, text_of(start.start_id)) for start in image.unconfirmed_starts}
@@ -96,10 +107,17 @@ def settle(found: ClusterState | None, image: MetadataImage) -> int:
             return number
     if found is None and image.incarnation == 0:
         return 0
+    if number < image.incarnation:
+        shows = "has no cluster.json" if found is None else f"is at incarnation {number}"
+        raise StoreBehind(
+            f"the bucket went backwards: cluster {image.cluster_id} {shows} there, and this directory has held incarnation "
+            f"{image.incarnation}. Local data is served; nothing is uploaded, evicted or deleted before the bucket shows it "
+            "again. Put the bucket back as it was, or correct --store if this is another one; delete nothing"
+        )
     raise FencedWriter(
         f"the bucket is at incarnation {number} of cluster {image.cluster_id}, held by another start than this "
-        f"directory's (which is at {image.incarnation}): a copy of it has run, or the store is another one. Stop this "
-        "node; keep the directory that ran last, or begin with an empty one"
+        f"directory's (which is at {image.incarnation}): a copy of it has run, the cluster was taken over, or the "
+        "store is another one. Stop this node; the one that began last goes on"
     )
 
 

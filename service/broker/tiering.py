@@ -330,8 +330,8 @@ class Tiering:
         if root.incarnation > (self._writer().incarnation or 0):
             fenced = FencedWriter(
                 f"the manifest of {partition.partition} was committed by incarnation {root.incarnation}, this node is "
-                f"{self._writer().incarnation}: a copy of its directory has run. Stop this node, or start it on an empty "
-                "directory"
+                f"{self._writer().incarnation}: a copy of its directory has run, or the cluster was taken over. Stop this "
+                "node; the one that began last goes on"
             )
             self._on_fatal(fenced)
             raise fenced

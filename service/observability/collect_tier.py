@@ -40,6 +40,8 @@ async def collect_tier(node: Node, into: Exposition) -> None:
         # Before the first probe nothing is known; that is not called an answer.
         reachable = node.readiness.store == "ok" and node.client.trouble is None
         into.put("tidelog_store_reachable", int(reachable))
+    if node.access is not None:
+        into.put("tidelog_store_cluster_behind", int(node.access.behind is not None))
 
 
 def _cold_reads(hydrator: Hydrator, into: Exposition) -> None:

@@ -289,6 +289,11 @@ _TIER = (
     _own(_COUNTER, "store_downloaded_bytes_total", "Bytes read from the object store."),
     _own(_COUNTER, "store_uploaded_bytes_total", "Bytes written to the object store."),
     _own(_COUNTER, "store_retries_total", "Reads of the object store that were asked again."),
+    _own(
+        _GAUGE,
+        "store_cluster_behind",
+        "1 while the store shows an older `cluster.json` than this node has written, or none: nothing there is touched.",
+    ),
     _own(_GAUGE, "store_reachable", "1 while the object store answers, 0 since it did not."),
     _own(_GAUGE, "tier_process_running", "1 while the tier process runs; it ends after a minute without work."),
     _own(_GAUGE, "tier_process_resident_bytes", "Memory of the tier process; 0 while none runs."),

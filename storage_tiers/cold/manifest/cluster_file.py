@@ -20,7 +20,14 @@ from dataclasses import dataclass
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER, Fields, check_version, document
 from storage_tiers.cold.stores.port import ObjectStore
-from storage_tiers.errors import FencedWriter, PreconditionFailed, TierObjectMissing, TierUnavailable
+from storage_tiers.errors import (
+    FencedWriter,
+    LogError,
+    PreconditionFailed,
+    StoreBehind,
+    TierObjectMissing,
+    TierUnavailable,
+)
 
 #: Swaps tried by one call: the second attempt already settles a lost answer, the rest are for races.
 _ATTEMPTS = 4
@@ -78,25 +85,11 @@ async def read_cluster(store: ObjectStore, cluster_id: str) -> ClusterState | No
     return found[0] if found is not None else None
 
 
-def settled_incarnation(found: ClusterState | None, had: int, meant: tuple[int, str] | None) -> int:
-    """The number to swap from, from what the data directory says: `had` is known to be its own, `meant` is the (number,
-    start id) that an earlier start wrote down before a swap whose answer it may not have seen.
-
-    FencedWriter if the bucket holds neither: a copy of the directory has run, or the bucket is another.
-    """
-    number = found.incarnation if found is not None else 0
-    if found is not None and meant == (number, found.holder.start_id):
-        return number
-    if number != had:
-        raise _copy_has_run(found, had)
-    return had
-
-
 async def open_cluster(store: ObjectStore, cluster_id: str, holder: Holder, expected_incarnation: int) -> int:
     """Raises the incarnation from exactly `expected_incarnation` (0: the file must be absent) and returns the new one.
 
     The caller has durably written the new number and `holder.start_id` to its directory. FencedWriter if the bucket holds
-    another number; TierUnavailable if the outcome is open: call again with the same arguments.
+    a higher number, StoreBehind if a lower one or none; TierUnavailable if the outcome is open: call again likewise.
     """
     key = keys.cluster_key(cluster_id)
     new = ClusterState(cluster_id, expected_incarnation + 1, holder)
@@ -106,7 +99,7 @@ async def open_cluster(store: ObjectStore, cluster_id: str, holder: Holder, expe
         if found is not None and found[0] == new:
             return new.incarnation
         if (found[0].incarnation if found is not None else 0) != expected_incarnation:
-            raise _copy_has_run(found[0] if found is not None else None, expected_incarnation)
+            raise _not_as_expected(found[0] if found is not None else None, expected_incarnation)
         try:
             if found is None:
                 await store.put(key, encode_cluster(new), if_absent=True)
@@ -122,7 +115,7 @@ async def check_incarnation(store: ObjectStore, cluster_id: str, incarnation: in
     """FencedWriter unless the bucket still belongs to this start of this node."""
     found = await _read(store, cluster_id)
     if found is None or (found[0].incarnation, found[0].holder.start_id) != (incarnation, holder.start_id):
-        raise _copy_has_run(found[0] if found is not None else None, incarnation)
+        raise _not_as_expected(found[0] if found is not None else None, incarnation)
 
 
 async def _read(store: ObjectStore, cluster_id: str) -> tuple[ClusterState, str] | None:
@@ -133,15 +126,15 @@ async def _read(store: ObjectStore, cluster_id: str) -> tuple[ClusterState, str]
     return decode_cluster(body.data, cluster_id), body.etag
 
 
-def _copy_has_run(found: ClusterState | None, expected: int) -> FencedWriter:
-    if found is None:
-        return FencedWriter(
-            f"the bucket holds no cluster.json, but this directory has run as incarnation {expected}: it is another "
-            "bucket or prefix, or it was emptied. Start with the right --store, or on an empty directory"
+def _not_as_expected(found: ClusterState | None, expected: int) -> LogError:
+    if found is None or found.incarnation < expected:
+        return StoreBehind(
+            f"the bucket went backwards: its cluster.json shows incarnation {found.incarnation if found else 0}, this "
+            f"directory has held {expected}. Put the bucket back as it was, or correct --store; delete nothing"
         )
     holder = found.holder
     return FencedWriter(
         f"cluster {found.cluster_id} is at incarnation {found.incarnation} in the bucket (node {holder.node_id}, directory "
         f"{holder.directory_id}, start {holder.start_id}), this directory is at {expected}: a copy of its directory has "
-        "run. Stop this node, or start it on an empty directory"
+        "run, or the cluster was taken over. Stop this node; the one that began last goes on"
     )

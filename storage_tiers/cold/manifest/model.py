@@ -339,7 +339,8 @@ def check_writer(root: Root, writer: Writer) -> None:
     if writer.incarnation is not None and writer.incarnation < root.incarnation:
         raise FencedWriter(
             f"the manifest of {root.ids} was committed by incarnation {root.incarnation}, this node is "
-            f"{writer.incarnation}: a copy of its directory has run. Stop this node, or start it on an empty directory"
+            f"{writer.incarnation}: a copy of its directory has run, or the cluster was taken over. Stop this node; the one "
+            "that began last goes on"
         )
 
 

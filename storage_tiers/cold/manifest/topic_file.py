@@ -74,7 +74,7 @@ def _check_incarnation(found: TopicState, incarnation: int) -> None:
     if incarnation < found.incarnation:
         raise FencedWriter(
             f"topic.json of {found.topic} was written by incarnation {found.incarnation}, this node is {incarnation}: a "
-            "copy of its directory has run. Stop this node, or start it on an empty directory"
+            "copy of its directory has run, or the cluster was taken over. Stop this node; the one that began last goes on"
         )
 
 

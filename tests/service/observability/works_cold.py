@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+from storage_tiers.cold.manifest.keys import cluster_key
 from storage_tiers.cold.read.cache import ChunkKey
 from storage_tiers.cold.read.pace import PERIOD_S
 from storage_tiers.errors import StoreRefused
@@ -216,6 +217,20 @@ async def objects_are_deleted(world: World) -> AsyncIterator[None]:
     counts = partition(world).counts
     await until(lambda: counts.deletes > 0)
     yield
+
+
+@work({"tidelog_store_cluster_behind": 1, "tidelog_store_reachable": Is(0)})
+async def the_bucket_goes_backwards(world: World) -> AsyncIterator[None]:
+    access = world.inner.access
+    assert access is not None
+    await until(lambda: access.writer is not None)
+    yield
+    await world.node.store.delete([cluster_key(world.inner.cluster_id)])
+    access.writer = None
+    claiming = asyncio.create_task(access.run())
+    await until(lambda: access.behind is not None)
+    yield
+    claiming.cancel()
 
 
 @work({TOPICS + "remotedeleteerrors_total": ROSE, TOPICS + 'remotedeleteerrors_total{topic="t"}': ROSE})

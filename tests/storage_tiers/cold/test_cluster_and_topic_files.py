@@ -13,8 +13,6 @@ from storage_tiers.cold.manifest.cluster_file import (
     decode_cluster,
     encode_cluster,
     open_cluster,
-    read_cluster,
-    settled_incarnation,
 )
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.manifest.topic_file import (
@@ -28,7 +26,7 @@ from storage_tiers.cold.manifest.topic_file import (
     read_topic,
 )
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.errors import FencedWriter, TierCorrupt, TierUnavailable
+from storage_tiers.errors import FencedWriter, StoreBehind, TierCorrupt, TierUnavailable
 from storage_tiers.types import TopicId
 from tests.support.faulty_store import FaultyStore
 
@@ -74,18 +72,12 @@ class TestIncarnation:
         assert await open_cluster(store, CLUSTER, holder("next"), known + 1) == known + 2
         assert store.count("put") == known + 3
 
-    async def test_a_start_that_died_before_it_saw_the_answer(self, store: FaultyStore) -> None:
-        """The directory says: had 0, meant (1, 'died')."""
-        found = await read_cluster(store, CLUSTER)
-        assert settled_incarnation(found, 0, (1, "died")) == 0
-        await open_cluster(store, CLUSTER, holder("died"), 0)
-        found = await read_cluster(store, CLUSTER)
-        assert settled_incarnation(found, 0, (1, "died")) == 1
-        assert settled_incarnation(found, 1, None) == 1
-        with pytest.raises(FencedWriter, match="copy"):
-            settled_incarnation(found, 0, (1, "another"))
-        with pytest.raises(FencedWriter, match="another bucket"):
-            settled_incarnation(None, 1, None)
+    async def test_a_store_that_went_backwards_is_told_from_a_copy(self, store: FaultyStore) -> None:
+        with pytest.raises(StoreBehind, match="shows incarnation 0, this directory has held 1"):
+            await open_cluster(store, CLUSTER, holder("next"), 1)
+        await open_cluster(store, CLUSTER, holder("first"), 0)
+        with pytest.raises(StoreBehind, match="shows incarnation 1, this directory has held 2"):
+            await open_cluster(store, CLUSTER, holder("next"), 2)
 
     async def test_a_store_that_is_away_leaves_it_open(self, store: FaultyStore) -> None:
         store.down = True

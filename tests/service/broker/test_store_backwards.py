@@ -1,0 +1,95 @@
+"""A store whose `cluster.json` is gone or older than what this directory has written: it is left alone, and the node leads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from service.broker.store_access import settle, text_of
+from service.metadata.image import MetadataImage, StartImage
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
+from storage_tiers.errors import FencedWriter, LogError, StoreBehind
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import Running, filled, running, until
+
+#: What deletes, evicts or writes by the clock.
+ROUNDS = ("tiering", "retention", "sweeping", "topic files", "sweeping of deleted topics")
+CHANGES = ("put", "delete")
+
+
+def changed(node: Running, cluster: str) -> list[tuple[str, str]]:
+    """What was written to the store, the probe's own key apart."""
+    probing = f"{cluster}/probe-"
+    return [call for call in node.store.calls if call[0] in CHANGES and not call[1].startswith(probing)]
+
+
+@pytest.mark.parametrize("older", [True, False], ids=["older", "gone"])
+async def test_local_data_is_led_and_the_store_is_left_alone_until_it_is_put_back(tmp_path: Path, older: bool) -> None:
+    async with running(tmp_path) as node:
+        await until(lambda: node.node.readiness.store == "ok")
+        key = keys.cluster_key(node.node.cluster_id)
+        first = (await node.store.get(key)).data
+    async with running(tmp_path, node.store) as node:
+        await filled(node, 20)
+        await node.seal("t")
+        newest = (await node.store.get(key)).data
+    if older:
+        await node.store.put(key, first)
+    else:
+        await node.store.delete([key])
+    node.store.calls.clear()
+
+    async with running(tmp_path, node.store, {"tidelog.tier.delete.grace.ms": "1000"}) as node:
+        behind = node.node.access
+        assert behind is not None
+        await until(lambda: behind.behind is not None)
+        assert "went backwards" in json.loads(node.node.readiness.body())["store"]
+        hot = node.node.partitions.get(TopicPartition("t", 0)).log.hot
+        await node.append("t", b"x" * 1500)
+        await node.append("t", b"y" * 1500)
+        assert [record.value for record in await node.read_all("t", start=20)] == [b"x" * 1500, b"y" * 1500]
+        local = hot.local_start_offset
+        for worker in node.node.workers():
+            if worker.name in ROUNDS:
+                await worker.tick()
+        assert hot.local_start_offset == local
+        assert changed(node, node.node.cluster_id) == []
+
+        await node.store.put(key, newest)
+        await until(lambda: behind.writer is not None)
+        assert behind.behind is None
+        await node.seal("t")
+
+
+@pytest.mark.parametrize(
+    ("number", "start", "error"),
+    [
+        (3, b"mine", None),
+        (4, b"unanswered", None),
+        (3, b"another", FencedWriter),
+        (4, b"another", FencedWriter),
+        (5, b"mine", FencedWriter),
+        (2, b"mine", StoreBehind),
+        (None, b"", StoreBehind),
+    ],
+)
+def test_what_cluster_json_may_show(number: int | None, start: bytes, error: type[LogError] | None) -> None:
+    image = MetadataImage(
+        cluster_id="c",
+        incarnation=3,
+        start_id=b"mine",
+        unconfirmed_starts=(StartImage(1, 4, b"unanswered"),),
+    )
+    found = None if number is None else ClusterState("c", number, Holder(1, "d", text_of(start)))
+    if error is None:
+        assert settle(found, image) == number
+    else:
+        with pytest.raises(error):
+            settle(found, image)
+
+
+def test_a_new_directory_begins_with_a_store_that_has_nothing() -> None:
+    assert settle(None, MetadataImage(cluster_id="c")) == 0
