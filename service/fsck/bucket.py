@@ -1,21 +1,31 @@
-"""The whole bucket: every manifest, everything that manifests name, and everything that they do not."""
+"""The whole bucket: every cluster, every topic, every partition, everything that manifests name, and everything else.
+
+A cluster is listed once, in key order, and looked at topic by topic: what is held is one topic's listing and one partition's
+ranges. A topic's keys are listed before any manifest of it is read: what is committed in between is then seen as
+referenced, and what a manifest names beyond the listing is asked for by name.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from service.fsck.findings import Kind, Report
+from service.fsck.partition import PartitionCheck, follow_one_another
 from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageKind, Root, State, broken
+from storage_tiers.cold.manifest.cluster_file import ClusterState
+from storage_tiers.cold.manifest.model import Ids, Root, State
+from storage_tiers.cold.manifest.topic_file import MAX_EARLIER, TopicState
 from storage_tiers.cold.offline.bucket import Bucket
-from storage_tiers.cold.segments.range_check import check_range, sidecar_bytes
+from storage_tiers.cold.offline.reader_files import read_cursor
 from storage_tiers.cold.stores.port import BlockingObjectStore, ObjectInfo
-from storage_tiers.errors import InvalidConfig, LogError, TierCorrupt, TierObjectMissing, TierUnavailable
+from storage_tiers.errors import InvalidConfig, StoreRefused, TierCorrupt, TierObjectMissing
 
-#: Called with (ranges done, ranges known) as the check goes on.
+#: Called with (ranges begun, ranges known) as the check goes on.
 Progress = Callable[[int, int], None]
+#: Partitions are numbered by 32 bits.
+_MAX_PARTITIONS = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,176 +41,260 @@ class Scope:
 def check_bucket(
     store: BlockingObjectStore, scope: Scope, *, now_ms: int, progress: Progress = lambda done, known: None
 ) -> Report:
-    """Raises LogError if the store cannot be looked at."""
+    """Raises LogError if the store cannot be looked at, InvalidConfig if it has no such cluster or topic."""
     report = Report()
-    clusters = store.list_folders("")
+    bucket = Bucket(store)
+    folders = bucket.folders()
     if scope.cluster_id is not None:
-        if scope.cluster_id not in clusters:
+        if scope.cluster_id not in folders:
             raise InvalidConfig(
-                f"the store holds no cluster {scope.cluster_id}; it holds {', '.join(clusters) or 'none'}"
+                f"the store holds no cluster {scope.cluster_id}; it holds {', '.join(folders) or 'none'}"
             )
-        clusters = [scope.cluster_id]
-    for cluster in clusters:
-        report.clusters += 1
-        _Cluster(store, cluster, scope, now_ms, report).check(progress)
+        folders = [scope.cluster_id]
+    for folder in folders:
+        _Cluster(bucket, folder, scope, now_ms, report, progress).check()
+    if scope.topic is not None and report.clusters and not report.topics:
+        there = ", ".join(name for folder in folders for name in bucket.topic_names(folder))
+        raise InvalidConfig(f"the store holds no topic {scope.topic!r}; it holds {there or 'none'}")
     return report
 
 
 class _Cluster:
-    def __init__(self, store: BlockingObjectStore, cluster: str, scope: Scope, now_ms: int, report: Report) -> None:
-        self._store = store
-        self._bucket = Bucket(store)
-        self._cluster = cluster
+    def __init__(
+        self, bucket: Bucket, cluster: str, scope: Scope, now_ms: int, report: Report, progress: Progress
+    ) -> None:
+        self._bucket = bucket
+        self.id = cluster
         self._scope = scope
         self._now_ms = now_ms
         self._report = report
-        self._prefix = keys.topic_prefix(cluster, scope.topic) if scope.topic else keys.cluster_prefix(cluster)
+        self._progress = progress
+        self._state: ClusterState | None = None
+        self._commits: dict[Ids, int] = {}
 
-    def check(self, progress: Progress) -> None:
-        # Listed before any manifest is read: what is committed in between is then seen as referenced, not as missing.
-        listed = {info.key: info for info in self._store.list(self._prefix)}
-        self._report.objects += len(listed)
-        known: set[str] = set()
-        entries: list[Entry] = []
-        for key in sorted(listed):
-            entries += self._check_document(key, listed, known)
-        for done, entry in enumerate(entries):
-            progress(done, len(entries))
-            self._report.ranges += 1
-            if self._is_listed(entry, listed) and not self._scope.quick:
-                self._check_range(entry)
-        progress(len(entries), len(entries))
-        self._check_unknown(listed, known)
-        self._check_uploads()
+    def check(self) -> None:
+        prefix = keys.cluster_prefix(self.id)
+        if self._scope.topic is not None:
+            prefix = keys.topic_prefix(self.id, self._scope.topic)
+        groups = itertools.groupby(self._bucket.store.list(prefix), lambda info: self._topic_of(info.key))
+        self._read_cluster()
+        elsewhere: dict[str, ObjectInfo] = {}
+        for topic, infos in groups:
+            listed = {info.key: info for info in infos}
+            self._report.objects += len(listed)
+            if topic is None:
+                elsewhere.update(listed)
+            else:
+                self._report.topics += 1
+                self._check_unknown(listed, _Topic(self, topic, listed).check())
+        known = {key for key in elsewhere if self._check_elsewhere(key)}
+        if self._state is not None or self._report.topics:
+            self._check_unknown(elsewhere, known)
+            self._report.clusters += 1
+        self._check_uploads(prefix)
 
-    # --- documents ----------------------------------------------------------------------------------------------------
-    def _check_document(self, key: str, listed: dict[str, ObjectInfo], known: set[str]) -> list[Entry]:
-        """The live entries of a manifest; none for other keys. Adds to `known` every key that is accounted for."""
+    @property
+    def bucket(self) -> Bucket:
+        return self._bucket
+
+    @property
+    def quick(self) -> bool:
+        return self._scope.quick
+
+    @property
+    def report(self) -> Report:
+        return self._report
+
+    def _topic_of(self, key: str) -> str | None:
+        """The topic's name of a key below `topics/`; None for all others."""
+        rest = key.removeprefix(keys.cluster_prefix(self.id))
+        parts = rest.split("/", 2)
+        return parts[1] if len(parts) == 3 and parts[0] == "topics" else None
+
+    def _read_cluster(self) -> None:
+        key = keys.cluster_key(self.id)
+        try:
+            self._state = state = self._bucket.cluster_state(self.id)
+        except TierObjectMissing:
+            if self._bucket.topic_names(self.id):
+                self._report.add(Kind.MISSING, key, "the cluster has topics and no cluster.json: no reader finds them")
+            return
+        except (TierCorrupt, StoreRefused) as error:
+            self._report.add(Kind.BAD_FILE, key, str(error))
+            return
+        holder = state.holder
+        if state.incarnation < 1 or holder.node_id < 0 or not holder.directory_id or not holder.start_id:
+            self._report.add(Kind.BAD_FILE, key, f"incarnation {state.incarnation} of {holder} was never begun")
+
+    def _check_elsewhere(self, key: str) -> bool:
+        """Whether a key outside of `topics/` is one that the layout knows."""
         try:
             parsed = keys.parse(key)
         except ValueError:
-            return []
-        if isinstance(parsed, keys.ManifestKey):
-            known.add(key)
-            return self._check_manifest(key, parsed, listed, known)
-        if isinstance(parsed, keys.ClusterFile | keys.TopicFile):
-            known.add(key)
-            self._check_file(key, parsed)
-        elif isinstance(parsed, keys.CursorKey | keys.VerdictKey | keys.MissedKey):
-            known.add(key)
-        return []
-
-    def _check_file(self, key: str, parsed: keys.ClusterFile | keys.TopicFile) -> None:
-        try:
-            if isinstance(parsed, keys.ClusterFile):
-                self._bucket.cluster_state(parsed.cluster)
-            else:
-                self._bucket.topic_state(parsed.cluster, parsed.topic)
-        except TierUnavailable:
-            raise
-        except LogError as error:
-            self._report.add(Kind.BAD_FILE, key, str(error))
-
-    def _check_manifest(
-        self, key: str, parsed: keys.ManifestKey, listed: dict[str, ObjectInfo], known: set[str]
-    ) -> list[Entry]:
-        self._report.partitions += 1
-        ids = Ids(parsed.cluster, parsed.topic, parsed.topic_id, parsed.partition)
-        try:
-            root = self._bucket.manifest(ids, sound=False)
-            if root is None:
-                raise TierObjectMissing(f"the manifest of {ids} was deleted while it was looked at")
-        except (TierCorrupt, TierObjectMissing) as error:
-            self._report.add(Kind.BAD_MANIFEST, key, str(error))
-            # What it names is unknown, and so is what it does not name.
-            known.update(other for other in listed if other.startswith((ids.segments_prefix, ids.pages_prefix)))
-            return []
-        known.update(root.keys())
-        fault = broken(root)
-        if fault is not None:
-            self._report.add(_kind_of(fault), key, fault)
-        if root.state is State.DELETED:
-            # Its objects wait for the grace of the deletion, which the sweeper knows.
-            known.update(other for other in listed if other.startswith((ids.segments_prefix, ids.pages_prefix)))
-            return []
-        entries = list(self._paged_entries(root, listed, known))
-        entries += root.entries
-        self._check_tiling(key, root, entries)
-        return [entry for entry in entries if entry.end > root.log_start]
-
-    def _paged_entries(self, root: Root, listed: dict[str, ObjectInfo], known: set[str]) -> Iterator[Entry]:
-        for ref in root.pages:
-            if ref.key not in listed:
-                self._report.add(Kind.MISSING, ref.key, f"the manifest of {root.ids} names this page")
-                continue
-            try:
-                page = self._bucket.page(root.ids, ref)
-            except TierObjectMissing as error:
-                self._report.add(Kind.MISSING, ref.key, str(error))
-                continue
-            except TierCorrupt as error:
-                self._report.add(Kind.BAD_MANIFEST, ref.key, str(error))
-                continue
-            known.update(_named(page))
-            if page.kind is PageKind.LIVE:
-                yield from page.entries
-
-    def _check_tiling(self, key: str, root: Root, entries: list[Entry]) -> None:
-        """Inside pages, which the root's own check sees only from outside."""
-        if not root.live_pages:
-            return
-        for before, entry in itertools.pairwise(entries):
-            if entry.base < before.end:
-                self._report.add(Kind.OVERLAP, key, f"[{before.base}, {before.end}) and [{entry.base}, {entry.end})")
-            elif entry.base != before.end and entry.gap_from != before.end:
-                self._report.add(Kind.HOLE, key, f"offsets [{before.end}, {entry.base}) are in no live range")
-
-    # --- ranges -------------------------------------------------------------------------------------------------------
-    def _is_listed(self, entry: Entry, listed: dict[str, ObjectInfo]) -> bool:
-        """By the listing alone: are both objects there, and long enough? False if reading them makes no sense."""
-        sidecar_length = sidecar_bytes(entry)
-        for key, needed in ((entry.key, entry.position + entry.length), (entry.sidecar_key, sidecar_length)):
-            info = listed.get(key)
-            if info is None:
-                self._report.add(Kind.MISSING, key, f"the manifest names it for offsets [{entry.base}, {entry.end})")
-                return False
-            if info.size < needed or (key == entry.sidecar_key and info.size != needed):
-                detail = f"it has {info.size} bytes, {needed} belong to [{entry.base}, {entry.end})"
-                self._report.add(Kind.TRUNCATED, key, detail)
-                return False
+            return False
+        if isinstance(parsed, keys.CursorKey):
+            self._check_cursor(key, parsed)
         return True
 
-    def _check_range(self, entry: Entry) -> None:
-        verdict = check_range(self._store, entry)
-        self._report.bytes_read += verdict.bytes_read
-        for finding in verdict.findings:
-            self._report.add(Kind[finding.fault.name], finding.key, finding.detail)
+    def _check_cursor(self, key: str, parsed: keys.CursorKey) -> None:
+        ids = Ids(parsed.cluster, parsed.topic, parsed.topic_id, parsed.partition)
+        try:
+            cursor = read_cursor(self._bucket.store, ids, parsed.reader)
+        except (TierCorrupt, StoreRefused) as error:
+            self._report.add(Kind.BAD_FILE, key, str(error))
+            return
+        newest = self._commits.get(ids, cursor.commit)
+        if cursor.commit > newest and cursor.commit > (newest := self._newest_commit(ids)):
+            fault = f"it is at commit {cursor.commit} of a manifest that has reached {newest}"
+            self._report.add(Kind.ABOVE_OWNER, key, fault)
 
-    # --- what no manifest names ---------------------------------------------------------------------------------------
+    def _newest_commit(self, ids: Ids) -> int:
+        root = self._bucket.manifest(ids, sound=False)
+        return 0 if root is None else root.commit
+
+    def on_range(self) -> None:
+        self._progress(self._report.ranges - 1, self._report.ranges)
+
+    def check_incarnation(self, key: str, incarnation: int) -> None:
+        if self._state is not None and incarnation > self._state.incarnation:
+            self._read_cluster()  # a node may have started since it was read
+        if self._state is not None and incarnation > self._state.incarnation:
+            fault = f"its incarnation is {incarnation}, the cluster's {self._state.incarnation}"
+            self._report.add(Kind.ABOVE_OWNER, key, fault)
+
+    def checked(self, root: Root) -> None:
+        self._commits[root.ids] = root.commit
+        self.check_incarnation(root.ids.manifest_key, root.incarnation)
+
+    def is_old(self, info: ObjectInfo) -> bool:
+        return self._now_ms - info.modified_ms >= self._scope.grace_ms
+
+    # --- what nothing names -------------------------------------------------------------------------------------------
     def _check_unknown(self, listed: dict[str, ObjectInfo], known: set[str]) -> None:
         for key, info in listed.items():
-            if key in known:
-                continue
-            age_ms = self._now_ms - info.modified_ms
-            kind = Kind.ORPHAN if age_ms >= self._scope.grace_ms else Kind.YOUNG_ORPHAN
-            self._report.add(kind, key, f"{info.size} bytes, {age_ms // 1000} s old, in no manifest")
+            if key not in known:
+                kind = Kind.ORPHAN if self.is_old(info) else Kind.YOUNG_ORPHAN
+                age_s = (self._now_ms - info.modified_ms) // 1000
+                self._report.add(kind, key, f"{info.size} bytes, {age_s} s old, in no manifest")
 
-    def _check_uploads(self) -> None:
-        for upload in self._store.unfinished_uploads(self._prefix):
+    def _check_uploads(self, prefix: str) -> None:
+        for upload in self._bucket.store.unfinished_uploads(prefix):
             age_ms = self._now_ms - upload.started_ms
             kind = Kind.UNFINISHED_UPLOAD if age_ms >= self._scope.grace_ms else Kind.YOUNG_UPLOAD
             self._report.add(kind, upload.key, f"upload {upload.upload_id} was begun {age_ms // 1000} s ago")
 
 
-def _kind_of(fault: str) -> Kind:
-    if "overlap" in fault:
-        return Kind.OVERLAP
-    return Kind.HOLE if "in no live range" in fault else Kind.BAD_MANIFEST
+class _Topic:
+    """All ids of one name. `listed` is what lies below it."""
 
+    def __init__(self, cluster: _Cluster, name: str, listed: dict[str, ObjectInfo]) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._listed = listed
+        self._report = cluster.report
+        self._known: set[str] = set()
+        self._state: TopicState | None = None
+        self._readable = True
 
-def _named(page: Page) -> Iterator[str]:
-    for entry in page.entries:
-        yield entry.key
-        yield entry.sidecar_key
-    for item in page.removed:
-        yield from item.keys
+    def check(self) -> set[str]:
+        """The keys that are accounted for."""
+        self._read_state()
+        found: dict[Ids, keys.ManifestKey] = {}
+        bare: dict[Ids, list[str]] = {}
+        for key in sorted(self._listed):
+            try:
+                parsed = keys.parse(key)
+            except ValueError:
+                continue
+            if isinstance(parsed, keys.ManifestKey):
+                found[Ids(parsed.cluster, parsed.topic, parsed.topic_id, parsed.partition)] = parsed
+            elif isinstance(parsed, keys.SegmentKey | keys.SidecarKey | keys.PageKey):
+                ids = Ids(parsed.cluster, parsed.topic, parsed.topic_id, parsed.partition)
+                bare.setdefault(ids, []).append(key)
+            else:
+                self._known.add(key)
+        for ids in found:
+            self._check_partition(ids)
+        for ids, named in bare.items():
+            if ids not in found:
+                self._check_bare(ids, named)
+        return self._known
+
+    def _read_state(self) -> None:
+        key = keys.topic_file_key(self._cluster.id, self._name)
+        try:
+            self._state = state = self._cluster.bucket.topic_state(self._cluster.id, self._name)
+        except (TierCorrupt, StoreRefused) as error:
+            self._report.add(Kind.BAD_FILE, key, str(error))
+            self._readable = False
+            return
+        except ValueError:
+            return  # a folder whose name could be no topic's: its keys are unknown
+        if state is None:
+            if any(key.endswith(".json") for key in self._listed):
+                fault = "the topic has manifests and no topic.json: no reader finds it"
+                self._report.add(Kind.MISSING, key, fault)
+            return
+        self._cluster.check_incarnation(key, state.incarnation)
+        ids = [state.topic_id, *state.earlier]
+        if len(set(ids)) != len(ids) or len(state.earlier) > MAX_EARLIER:
+            self._report.add(
+                Kind.BAD_FILE, key, f"of its ids {', '.join(map(str, ids))} one stands twice, or too many do"
+            )
+        if not 1 <= state.partitions < _MAX_PARTITIONS or state.revision < 0 or state.incarnation < 0:
+            fault = f"{state.partitions} partitions in revision {state.revision} of incarnation {state.incarnation}"
+            self._report.add(Kind.BAD_FILE, key, f"there is no topic of {fault}")
+
+    def _check_partition(self, ids: Ids) -> None:
+        self._report.partitions += 1
+        self._check_belongs(ids)
+        check = PartitionCheck(
+            self._cluster.bucket,
+            ids,
+            self._listed,
+            self._report,
+            self._cluster.quick,
+            self._known,
+            self._cluster.on_range,
+        )
+        root = check.check()
+        if root is None:
+            return
+        self._cluster.checked(root)
+        if root.state is State.DELETED and self._is_live(ids) and self._is_live_still(ids):
+            fault = f"topic {ids.topic} is live under this topic id, its partition says that it was deleted"
+            self._report.add(Kind.WRONG_TOPIC, ids.manifest_key, fault)
+
+    def _is_live(self, ids: Ids) -> bool:
+        return self._state is not None and self._state.topic_id == ids.topic_id and self._state.state is State.LIVE
+
+    def _is_live_still(self, ids: Ids) -> bool:
+        """The file is marked before any manifest is: read again, it tells a deletion since it was read."""
+        state = self._cluster.bucket.topic_state(ids.cluster_id, ids.topic)
+        return state is not None and state.topic_id == ids.topic_id and state.state is State.LIVE
+
+    def _check_belongs(self, ids: Ids) -> None:
+        state = self._state
+        if state is None:
+            return
+        key = keys.topic_file_key(state.cluster_id, state.topic)
+        if state.topic_id == ids.topic_id:
+            if ids.partition >= state.partitions:
+                fault = f"it says {state.partitions} partitions, {ids.manifest_key} is there"
+                self._report.add(Kind.WRONG_TOPIC, key, fault)
+        elif ids.topic_id not in state.earlier and len(state.earlier) < MAX_EARLIER:
+            self._report.add(Kind.WRONG_TOPIC, key, f"it names no topic id {ids.topic_id}, whose manifests are there")
+
+    def _check_bare(self, ids: Ids, named: list[str]) -> None:
+        """Objects of a partition that has no manifest: the first upload on its way, or all that is left."""
+        if not self._is_live(ids) and self._readable and self._state is not None:
+            return  # a deleted topic's manifest is created where there was none; these were left by a zombie
+        pair = follow_one_another(self._cluster.bucket, ids, self._listed, self._known, 0)
+        if pair is None and not any(self._cluster.is_old(self._listed[key]) for key in named):
+            return
+        self._known.update(named)
+        self._report.add(
+            Kind.NO_MANIFEST,
+            ids.manifest_key,
+            f"{len(named)} objects of {ids} are there, from {named[0]} on, and the manifest that names them is missing",
+        )

@@ -16,11 +16,19 @@ class Kind(Enum):
     MISSING = Fault.MISSING.value
     FOREIGN_SIDECAR = Fault.FOREIGN_SIDECAR.value
     BAD_SIDECAR = Fault.BAD_SIDECAR.value
-    BAD_MANIFEST = "unreadable manifest"
+    WRONG_SIDECAR = Fault.WRONG_SIDECAR.value
+    WRONG_ENTRY = Fault.WRONG_ENTRY.value
+    WRONG_RECORDS = Fault.WRONG_RECORDS.value
+    UNDECODABLE = Fault.UNDECODABLE.value
+    BAD_MANIFEST = "unreadable or inconsistent manifest"
+    WRONG_PAGE = "a page that its manifest or its own ranges contradict"
+    NO_MANIFEST = "segments without a manifest"
+    WENT_BACK = "a manifest older than what was written after it"
     BAD_FILE = "unreadable file"
+    WRONG_TOPIC = "a topic's file that its partitions contradict"
+    ABOVE_OWNER = "a number above its owner's"
     OVERLAP = "overlapping ranges"
     HOLE = "offsets in no range"
-    WRONG_RECORDS = Fault.WRONG_RECORDS.value
     LOCAL_DISAGREES = "local log disagrees with the tier"
     ORPHAN = "orphan"
     YOUNG_ORPHAN = "unreferenced, younger than the grace"
@@ -50,6 +58,7 @@ class Report:
     """What was looked at, and what was found."""
 
     clusters: int = 0
+    topics: int = 0
     partitions: int = 0
     ranges: int = 0
     objects: int = 0

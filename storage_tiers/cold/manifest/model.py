@@ -33,7 +33,7 @@ MAX_PAGES = 64
 MAX_PINS = 32
 MAX_CONDEMNED = 64
 MAX_ROOT_BYTES = 32 << 10
-_PIN_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}\Z")
+PIN_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}\Z")
 
 
 class State(Enum):
@@ -415,7 +415,7 @@ def claim_epoch(root: Root, leader_epoch: int, by: Author) -> Root:
 
 def pin(root: Root, name: str, by: Author) -> Root:
     """Keeps the state as of this very commit until `unpin`."""
-    if _PIN_NAME.match(name) is None:
+    if PIN_NAME.match(name) is None:
         raise InvalidRequest(f"{name!r} cannot name a pin: 1 to 64 letters, digits, '.', '_', ':' and '-'")
     if any(known.name == name for known in root.pins):
         raise InvalidRequest(f"{root.ids} has a pin named {name!r} already; remove it first, or choose another name")

@@ -1,25 +1,41 @@
-"""One live range in the bucket against what its manifest says: the object's bytes, its batches, its sidecar.
+"""One range in the bucket against what its manifest says: the object's bytes, its batches, its sidecar, each recomputed.
 
-For whoever must know that history is whole: `tidelog fsck` over everything, a handler over what a commit added. Nothing is
-decompressed: what stands inside a batch is covered by its CRC-32C, and was checked record by record when it was appended.
-Memory is bounded by PIECE_BYTES and the largest batch.
+    store ──pieces──> batches ──> what the entry and the sidecar must say ──compare──> findings
+                         └──────> `observe`, for whoever follows a partition from range to range
+
+For whoever must know that history is whole: `tidelog fsck` over everything, a handler over what a commit added. Everything
+that the batches of this range alone determine is compared: the entry's sums and times, the sidecar's index and checks. What
+takes the ranges before it (epochs, producers, aborted transactions) is the observer's. Payloads are inflated and walked
+record by record only if asked for; a batch's CRC-32C covers them, and they were checked when they were appended.
+
+The rules of the index are written here a second time, from `docs/formats.md` and not from the writer's code, so that a
+mistake of the writer shows. Memory is bounded by PIECE_BYTES, the largest batch and the sidecar.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from storage_tiers.cold.manifest.model import Entry
 from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.segments.sidecar import CHECK_BYTES, INTERVAL_BYTES, IndexRow, Sidecar
 from storage_tiers.cold.stores.port import BlockingObjectStore
-from storage_tiers.errors import CorruptRecord, TierCorrupt, TierObjectMissing
-from storage_tiers.records.batch import check_crc, headers
+from storage_tiers.errors import CorruptRecord, LogError, StoreRefused, TierCorrupt, TierObjectMissing
+from storage_tiers.records import walker
+from storage_tiers.records.batch import BatchHeader, check_crc, headers, records_payload
 from storage_tiers.records.checksum import crc32c
+from storage_tiers.records.decoder import decode_control
 
 #: Bytes of an object read at a time; what is left of a cut-off batch stays in memory with the next.
 PIECE_BYTES = 8 << 20
+#: What every sidecar of this format has, in this order.
+SECTIONS = (sidecar.INDEX, sidecar.CHECKS, sidecar.ABORTED, sidecar.EPOCHS, sidecar.PRODUCER)
+
+#: Called with each sound batch and its header, in order.
+Observe = Callable[[memoryview, BatchHeader], None]
 
 
 class Fault(Enum):
@@ -30,7 +46,10 @@ class Fault(Enum):
     MISSING = "missing"
     FOREIGN_SIDECAR = "another segment's sidecar"
     BAD_SIDECAR = "unreadable sidecar"
+    WRONG_SIDECAR = "a sidecar that its batches contradict"
+    WRONG_ENTRY = "a manifest that its batches contradict"
     WRONG_RECORDS = "batches are not those of its range"
+    UNDECODABLE = "records that cannot be decoded"
 
 
 class RangeFinding(NamedTuple):
@@ -41,11 +60,14 @@ class RangeFinding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RangeVerdict:
-    """`batches` counts those that are sound, `bytes_read` what was fetched for it, the sidecar's bytes included."""
+    """`batches` counts those that are sound, `bytes_read` what was fetched for it, the sidecar's bytes included. `sidecar`
+    is None where it cannot be read; `whole` is whether every batch of the range was seen."""
 
     findings: tuple[RangeFinding, ...]
     batches: int
     bytes_read: int
+    sidecar: Sidecar | None = None
+    whole: bool = True
 
 
 def sidecar_bytes(entry: Entry) -> int:
@@ -53,67 +75,124 @@ def sidecar_bytes(entry: Entry) -> int:
     return max((section.position + section.length for section in entry.sections), default=0)
 
 
-def check_range(store: BlockingObjectStore, entry: Entry) -> RangeVerdict:
+def check_range(
+    store: BlockingObjectStore,
+    entry: Entry,
+    *,
+    payloads: bool = False,
+    observe: Observe = lambda batch, header: None,
+) -> RangeVerdict:
     """Reads and verifies every byte of the range and of its sidecar. Errors: those of the store but `TierObjectMissing`,
     which is a finding."""
-    check = _Check(store, entry)
+    check = _Check(store, entry, _Walk(entry, payloads, observe))
     try:
         check.sidecar()
         check.segment()
     except TierObjectMissing as error:
         check.add(Fault.MISSING, entry.key, f"it is named for offsets [{entry.base}, {entry.end}) and gone: {error}")
-    return RangeVerdict(tuple(check.findings), check.walk.batches, check.bytes_read)
+        check.walk.sound = False
+    check.compare()
+    return RangeVerdict(tuple(check.findings), check.walk.batches, check.bytes_read, check.parsed, check.walk.sound)
 
 
 class _Walk:
-    """Batches of a range that arrives in pieces."""
+    """Batches of a range that arrives in pieces, and what they say of it."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, payloads: bool, observe: Observe) -> None:
         self._entry = entry
+        self._payloads = payloads
+        self._observe = observe
         self._rest = b""
+        self._at = 0
         self.following = entry.base
-        self.records = 0
-        self.batches = 0
+        self.sound = True
+        self.undecodable = ""
+        self.records = self.batches = 0
+        self.epoch = -1
+        self.min_timestamp = self.max_timestamp = 0
+        self.max_timestamp_offset = entry.base
+        self.rows: list[IndexRow] = []
 
     def feed(self, piece: bytes) -> None:
         """CorruptRecord at the first batch that is damaged or out of order."""
-        data = self._rest + piece if self._rest else piece
+        data = memoryview(self._rest + piece if self._rest else piece)
         at = 0
         for start, header in headers(data):
             at = start + header.size
-            check_crc(memoryview(data)[start:at], header)
+            batch = data[start:at]
+            check_crc(batch, header)
             if not self.following <= header.base_offset or header.next_offset > self._entry.end:
                 raise CorruptRecord(
                     f"a batch of offsets [{header.base_offset}, {header.next_offset}) follows offset {self.following}"
                 )
-            self.following = header.next_offset
-            self.records += header.count
-            self.batches += 1
-        self._rest = data[at:]
+            if header.leader_epoch < self.epoch:
+                raise CorruptRecord(f"a batch of leader epoch {header.leader_epoch} follows epoch {self.epoch}")
+            self._count(header, self._at + start)
+            if self._payloads and not self.undecodable:
+                self.undecodable = _undecodable(batch, header)
+            self._observe(batch, header)
+        self._at += at
+        self._rest = bytes(data[at:])
+
+    def _count(self, header: BatchHeader, position: int) -> None:
+        if self.batches == 0 or header.base_timestamp < self.min_timestamp:
+            self.min_timestamp = header.base_timestamp
+        if self.batches == 0 or header.max_timestamp > self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.base_offset
+        if not self.rows or position >= self.rows[-1].position + INTERVAL_BYTES:
+            self.rows.append(IndexRow(header.base_offset, position, self.max_timestamp))
+        self.rows[-1] = self.rows[-1]._replace(max_timestamp=self.max_timestamp)
+        self.following = header.next_offset
+        self.epoch = header.leader_epoch
+        self.records += header.count
+        self.batches += 1
 
     @property
     def left(self) -> int:
         return len(self._rest)
 
 
+def _undecodable(batch: memoryview, header: BatchHeader) -> str:
+    """Why a reader could not decode it, a sentence; empty if it can."""
+    try:
+        if header.control:
+            decode_control(batch, verify=False)
+            return ""
+        payload = records_payload(batch, header)
+        fault, index, *_ = walker.check_records(payload, header.count, True, header.last_offset_delta)
+    except LogError as error:
+        return f"the batch at offset {header.base_offset}: {error}"
+    if fault:
+        return f"record {index} of the batch at offset {header.base_offset}: {walker.RECORD_FAULTS[fault]}"
+    return ""
+
+
 class _Check:
-    def __init__(self, store: BlockingObjectStore, entry: Entry) -> None:
+    def __init__(self, store: BlockingObjectStore, entry: Entry, walk: _Walk) -> None:
         self._store = store
         self._entry = entry
-        self.walk = _Walk(entry)
+        self.walk = walk
+        self.parsed: Sidecar | None = None
         self.findings: list[RangeFinding] = []
         self.bytes_read = 0
+        self._mib_crcs: list[int] = []
 
     def add(self, fault: Fault, key: str, detail: str) -> None:
         self.findings.append(RangeFinding(fault, key, detail))
 
     def sidecar(self) -> None:
         entry = self._entry
-        data = self._store.get(entry.sidecar_key).data
+        try:
+            data = self._store.get(entry.sidecar_key).data
+        except TierObjectMissing as error:
+            detail = f"it is named for offsets [{entry.base}, {entry.end}) and gone: {error}"
+            self.add(Fault.MISSING, entry.sidecar_key, detail)
+            return
         self.bytes_read += len(data)
         try:
             parsed = sidecar.parse(data, entry.sidecar_key)
-        except TierCorrupt as error:
+            table = sidecar.read_table(data, entry.sidecar_key)
+        except (TierCorrupt, StoreRefused) as error:
             self.add(Fault.BAD_SIDECAR, entry.sidecar_key, str(error))
             return
         named = (entry.base, entry.end, entry.length, entry.crc32c)
@@ -124,8 +203,26 @@ class _Check:
                 f"it describes offsets [{parsed.base}, {parsed.end}) in {parsed.length} bytes, its segment holds "
                 f"[{entry.base}, {entry.end}) in {entry.length}",
             )
-        elif sidecar.read_table(data) != entry.sections:
+        elif table != entry.sections:
             self.add(Fault.FOREIGN_SIDECAR, entry.sidecar_key, "its section table is not the one in the manifest")
+        else:
+            self.parsed = parsed
+            self._layout(len(data))
+
+    def _layout(self, size: int) -> None:
+        """Sections lie one after the other behind the table, the known ones first and in their order."""
+        sections = self._entry.sections
+        at = sidecar.table_bytes(len(sections))
+        for section in sections:
+            if section.position != at:
+                detail = f"section {section.name!r} begins at byte {section.position}, not at {at}"
+                self.add(Fault.BAD_SIDECAR, self._entry.sidecar_key, detail)
+            at += section.length
+        if tuple(section.name for section in sections)[: len(SECTIONS)] != SECTIONS:
+            names = ", ".join(section.name for section in sections)
+            self.add(Fault.BAD_SIDECAR, self._entry.sidecar_key, f"its sections are {names}")
+        if at != size:
+            self.add(Fault.BAD_SIDECAR, self._entry.sidecar_key, f"its sections end at byte {at} of {size}")
 
     def segment(self) -> None:
         entry, walk = self._entry, self.walk
@@ -135,6 +232,7 @@ class _Check:
             if not piece:
                 break
             crc = crc32c(piece, crc)
+            self._sum(piece, at)
             at += len(piece)
             self.bytes_read += len(piece)
             if not problem:
@@ -155,3 +253,49 @@ class _Check:
                 or f"its batches hold {walk.records} records up to offset {walk.following}, with {walk.left} bytes left; "
                 f"the manifest says {entry.records} up to {entry.end}",
             )
+        walk.sound = not self._fault_in(entry.key)
+        if walk.undecodable:
+            self.add(Fault.UNDECODABLE, entry.key, walk.undecodable)
+
+    def _sum(self, piece: bytes, at: int) -> None:
+        """Pieces begin at whole MiB of the range."""
+        view = memoryview(piece)
+        while view:
+            room = CHECK_BYTES - at % CHECK_BYTES
+            if at % CHECK_BYTES:
+                self._mib_crcs[-1] = crc32c(view[:room], self._mib_crcs[-1])
+            else:
+                self._mib_crcs.append(crc32c(view[:room]))
+            at += len(view[:room])
+            view = view[room:]
+
+    def _fault_in(self, key: str) -> bool:
+        return any(finding.key == key for finding in self.findings)
+
+    def compare(self) -> None:
+        """What the batches say, where they are sound, with what the entry and the sidecar say."""
+        if not self.walk.sound:
+            return
+        entry, walk = self._entry, self.walk
+        for name, found in (
+            ("bytes", entry.length),
+            ("min_timestamp", walk.min_timestamp),
+            ("max_timestamp", walk.max_timestamp),
+            ("max_timestamp_offset", walk.max_timestamp_offset),
+        ):
+            said = getattr(entry, name)
+            if said != found:
+                self.add(Fault.WRONG_ENTRY, entry.key, f"{name} is {said} in the manifest, {found} in its batches")
+        if self.parsed is None:
+            return
+        if self.parsed.mib_crcs != tuple(self._mib_crcs):
+            self.add(Fault.WRONG_SIDECAR, entry.sidecar_key, "its checks are not those of the segment's bytes")
+        if self.parsed.index != tuple(walk.rows):
+            self.add(Fault.WRONG_SIDECAR, entry.sidecar_key, _difference(self.parsed.index, walk.rows))
+
+
+def _difference(said: tuple[IndexRow, ...], found: list[IndexRow]) -> str:
+    for row, (theirs, ours) in enumerate(zip(said, found, strict=False)):
+        if theirs != ours:
+            return f"row {row} of its index is {tuple(theirs)}, its batches say {tuple(ours)}"
+    return f"its index has {len(said)} rows, its batches say {len(found)}"

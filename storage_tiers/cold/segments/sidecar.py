@@ -395,10 +395,21 @@ def parse_part(
         crc,
         index=index,
         mib_crcs=checks,
-        aborted=tuple(AbortedTransaction(*row[1:]) for row in _rows(found, ABORTED, _ABORTED_ROW, where)),
+        aborted=tuple(_aborted(found, where)),
         epochs=tuple(EpochEntry(*row) for row in _rows(found, EPOCHS, _EPOCH_ROW, where)),
         producer_snapshot=found.get(PRODUCER, b""),
     )
+
+
+def read_head(data: bytes, where: str = "a sidecar") -> Sidecar:
+    """Of which segment it is, without its sections."""
+    base, end, length, crc, _ = _parse_head(data, where)
+    return Sidecar(base, end, length, crc)
+
+
+def table_bytes(count: int) -> int:
+    """Where the sections begin in a sidecar of `count` of them."""
+    return _HEAD.size + _CRC.size + count * _TABLE_ROW.size
 
 
 def read_table(data: bytes, where: str = "a sidecar") -> tuple[Section, ...]:
@@ -409,7 +420,9 @@ def read_table(data: bytes, where: str = "a sidecar") -> tuple[Section, ...]:
 def _parse_head(data: bytes, where: str) -> tuple[int, int, int, int, tuple[Section, ...]]:
     if len(data) < _HEAD.size + _CRC.size or data[: len(MAGIC)] != MAGIC:
         raise TierCorrupt(f"{where} does not begin as a sidecar")
-    _, _, least, count, base, end, length, crc = _HEAD.unpack_from(data)
+    _, version, least, count, base, end, length, crc = _HEAD.unpack_from(data)
+    if not 1 <= least <= version:
+        raise TierCorrupt(f"{where}: format {version} for readers from {least} on does not exist")
     table_at = _HEAD.size + _CRC.size
     table_end = table_at + count * _TABLE_ROW.size
     if least > FORMAT:
@@ -425,6 +438,13 @@ def _parse_head(data: bytes, where: str) -> tuple[int, int, int, int, tuple[Sect
 def _table(data: bytes, start: int, end: int) -> Iterator[Section]:
     for name, position, length, crc in _TABLE_ROW.iter_unpack(data[start:end]):
         yield Section(name.rstrip(b"\0").decode("ascii", "replace"), position, length, crc)
+
+
+def _aborted(found: Mapping[str, bytes], where: str) -> Iterator[AbortedTransaction]:
+    for version, *row in _rows(found, ABORTED, _ABORTED_ROW, where):
+        if version != 0:
+            raise TierCorrupt(f"section {ABORTED!r} of {where} has a row of version {version}, which does not exist")
+        yield AbortedTransaction(*row)
 
 
 def _rows(found: Mapping[str, bytes], name: str, row: struct.Struct, where: str) -> Iterator[tuple[int, ...]]:

@@ -23,7 +23,7 @@ from storage_tiers.cold.manifest.model import Root, State
 from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
 from storage_tiers.cold.stores.memory import BlockingMemoryStore, MemoryStore
 from storage_tiers.errors import InvalidConfig
-from tests.storage_tiers.cold.support import DAY, IDS, EagerClock, Local, tier_of
+from tests.storage_tiers.cold.support import DAY, IDS, EagerClock, Local, no_producers, tier_of
 
 NOW_MS = 1_700_000_000_000
 LATER_MS = NOW_MS + 10 * DAY
@@ -34,7 +34,7 @@ async def store(tmp_path: Path) -> BlockingMemoryStore:
     """Three ranges of ten batches each, and the files of their cluster and topic."""
     clock = EagerClock(NOW_MS)
     memory = MemoryStore(clock)
-    tier, local = tier_of(memory, clock), Local(tmp_path)
+    tier, local = tier_of(memory, clock), Local(tmp_path, snapshot=no_producers)
     for base in (0, 10, 20):
         await tier.extend(local.job(base, 10))
     blocking = memory.blocking()

@@ -17,6 +17,7 @@ from storage_tiers.cold.segments.sidecar import SidecarBytes
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.memory import BlockingMemoryStore
 from storage_tiers.cold.stores.port import ObjectStore
+from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.types import EpochEntry, TopicId
 
@@ -74,12 +75,19 @@ def batches(base: int, count: int, *, epoch: int = 1, timestamp: int = 1_700_000
     )
 
 
+def no_producers(end: int) -> bytes:
+    """Kafka's snapshot of none, as the batches here have none."""
+    return ProducerStateManager().snapshot()
+
+
 @dataclass
 class Local:
     """Local segments to upload from."""
 
     directory: Path
     written: int = 0
+    #: The snapshot of producers at an end: by default one that says which end it is of.
+    snapshot: Callable[[int], bytes] = lambda end: b"producers@%d" % end
 
     def job(
         self, base: int, count: int, *, epoch: int = 1, text: str = "", log_start: int = 0, data: bytes | None = None
@@ -97,7 +105,7 @@ class Local:
             leader_epoch=epoch,
             last_record_epoch=epoch,
             epochs=(EpochEntry(1, 0), EpochEntry(epoch, base)) if epoch > 1 else (EpochEntry(1, 0),),
-            producer_snapshot=b"producers@" + str(base + count).encode(),
+            producer_snapshot=self.snapshot(base + count),
             log_start=log_start,
         )
 

@@ -1,0 +1,222 @@
+"""What a run of ranges says of leader epochs, producers and transactions, against what their sidecars say.
+
+A sidecar's epochs, producers and aborted transactions follow from its own batches and all before them. The batches of
+successive ranges are replayed here, through the state machine that a broker replays its log with, and each sidecar is
+compared with the state at its range's end.
+
+    add(batch) … finish(entry, sidecar) … add(batch) … finish(entry, sidecar) … close()
+
+Invariant: nothing is called wrong that the bytes at hand cannot prove wrong. What began before the first range at hand is
+unknown, and so believed. Not promised: that a producer that the snapshot lacks was ever missed; producers expire. A
+transaction whose marker lies beyond the last range is not judged.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from storage_tiers.cold.manifest.model import Entry
+from storage_tiers.cold.segments.sidecar import Sidecar
+from storage_tiers.errors import CorruptRecord
+from storage_tiers.hot.producer_state import ProducerEntry, ProducerStateManager
+from storage_tiers.records.batch import BatchHeader
+from storage_tiers.records.builder import ControlKind
+from storage_tiers.records.decoder import decode_control
+from storage_tiers.types import AbortedTransaction, EpochEntry
+
+#: Called with a sidecar's key and what is wrong with it.
+Wrong = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _EpochRun:
+    """Batches of one epoch: the base offset of the first, the last offset of the last."""
+
+    epoch: int
+    first: int
+    last: int
+
+
+class History:
+    """From offset `base` on, of which nothing is known."""
+
+    def __init__(self, base: int, log_start: int, wrong: Wrong) -> None:
+        self._base = base
+        self._log_start = log_start
+        self._wrong = wrong
+        self._state = ProducerStateManager()
+        self._runs: list[_EpochRun] = []
+        self._epochs_before: tuple[EpochEntry, ...] = ()
+        self._aborted: list[AbortedTransaction] = []
+        self._unjudged: list[tuple[Entry, tuple[AbortedTransaction, ...]]] = []
+
+    def add(self, header: BatchHeader, batch: memoryview) -> None:
+        last = self._runs[-1] if self._runs else None
+        if last is not None and last.epoch == header.leader_epoch:
+            self._runs[-1] = _EpochRun(last.epoch, last.first, header.last_offset)
+        else:
+            self._runs.append(_EpochRun(header.leader_epoch, header.base_offset, header.last_offset))
+        if header.producer_id < 0:
+            return
+        if not header.control:
+            self._state.update(header, header.base_offset, now_ms=0)
+            return
+        try:
+            marker = decode_control(batch, verify=False)
+        except CorruptRecord:
+            return  # found undecodable by who walks the payloads
+        if marker is None:
+            return
+        aborted = marker.kind is ControlKind.ABORT
+        done = self._state.update_marker(
+            header, header.base_offset, coordinator_epoch=marker.coordinator_epoch, aborted=aborted, now_ms=0
+        )
+        if done is not None and aborted:
+            self._aborted.append(
+                AbortedTransaction(done.producer_id, done.first_offset, done.last_offset, done.last_stable_offset)
+            )
+
+    def finish(self, entry: Entry, sidecar: Sidecar | None) -> None:
+        """All batches of the range were added. None: its sidecar cannot be read."""
+        if sidecar is None:
+            return
+        fault = (
+            self._wrong_epochs(entry, sidecar)
+            or _disagreeing(self._epochs_before, sidecar.epochs, entry.base)
+            or self._wrong_producers(entry, sidecar)
+        )
+        self._epochs_before = sidecar.epochs
+        if fault:
+            self._wrong(entry.sidecar_key, fault)
+        self._unjudged.append((entry, sidecar.aborted))
+        if self._state.first_undecided_offset is None:
+            self._judge()
+
+    def close(self) -> None:
+        """No range follows."""
+        self._judge()
+
+    # --- epochs -------------------------------------------------------------------------------------------------------
+    def _wrong_epochs(self, entry: Entry, sidecar: Sidecar) -> str:
+        said = sidecar.epochs
+        for before, after in itertools.pairwise(said):
+            if not (before.epoch < after.epoch and before.start_offset < after.start_offset):
+                return f"its leader epochs {tuple(before)} and {tuple(after)} do not rise"
+        if not said or said[0].epoch < 0 or said[0].start_offset < 0 or said[-1].start_offset >= entry.end:
+            return f"its leader epochs {[tuple(each) for each in said]} are no history up to offset {entry.end}"
+        if said[0].start_offset > max(entry.base, self._log_start):
+            return f"its leader epochs begin at offset {said[0].start_offset}, after its range does"
+        at = len(said)
+        for run in reversed(self._runs):
+            for offset in (run.last, run.first):
+                while at and said[at - 1].start_offset > offset:
+                    at -= 1
+                if at == 0:
+                    return ""  # cut at the log start of its time
+                if said[at - 1].epoch != run.epoch:
+                    return (
+                        f"it says leader epoch {said[at - 1].epoch} at offset {offset}, the batch there has {run.epoch}"
+                    )
+        if said[-1].epoch != self._runs[-1].epoch:
+            return f"its newest leader epoch is {said[-1].epoch}, its last batch has {self._runs[-1].epoch}"
+        return ""
+
+    # --- producers ----------------------------------------------------------------------------------------------------
+    def _wrong_producers(self, entry: Entry, sidecar: Sidecar) -> str:
+        try:
+            restored = ProducerStateManager.restore(sidecar.producer_snapshot, now_ms=0)
+        except CorruptRecord as error:
+            return str(error)
+        said = restored.producers
+        if len(restored.snapshot()) != len(sidecar.producer_snapshot):
+            return "its producer snapshot names a producer twice"
+        for producer_id, theirs in said.items():
+            fault = self._wrong_producer(entry, theirs, self._state.producers.get(producer_id))
+            if fault:
+                return f"producer {producer_id} at offset {entry.end}: {fault}"
+        return ""
+
+    def _wrong_producer(self, entry: Entry, theirs: ProducerEntry, ours: ProducerEntry | None) -> str:
+        for name, offset in (("last offset", theirs.last_offset), ("open transaction", theirs.transaction_start)):
+            if not -1 <= offset < entry.end:
+                return f"its {name} is {offset}, beyond the range"
+        if theirs.coordinator_epoch < -1 or theirs.epoch < -1:
+            return f"its epoch is {theirs.epoch}, its coordinator's {theirs.coordinator_epoch}"
+        if ours is None:
+            if max(theirs.last_offset, theirs.transaction_start) >= self._base or self._base == 0:
+                return "the snapshot knows it, no batch is its"
+            return ""
+        known: list[tuple[str, int, int]] = [("epoch", theirs.epoch, ours.epoch)]
+        known.append(("timestamp", theirs.timestamp, ours.timestamp))
+        if ours.batches or self._base == 0:
+            known.append(("last offset", theirs.last_offset, ours.last_offset))
+            known.append(("last sequence", theirs.last_sequence, ours.last_sequence))
+            deltas = [each.batches[-1].offset_delta if each.batches else 0 for each in (theirs, ours)]
+            known.append(("offset delta", deltas[0], deltas[1]))
+        # A producer that expired and came back has none, whatever its markers said before.
+        if theirs.coordinator_epoch >= 0 and (ours.coordinator_epoch >= 0 or self._base == 0):
+            known.append(("coordinator epoch", theirs.coordinator_epoch, ours.coordinator_epoch))
+        if ours.transaction_start < 0 or not 0 <= theirs.transaction_start < self._base:
+            known.append(("open transaction", theirs.transaction_start, ours.transaction_start))
+        for name, said, found in known:
+            if said != found:
+                return f"its {name} is {said} in the snapshot, {found} in the batches"
+        return ""
+
+    # --- transactions -------------------------------------------------------------------------------------------------
+    def _judge(self) -> None:
+        for entry, said in self._unjudged:
+            fault = self._wrong_aborted(entry, said)
+            if fault:
+                self._wrong(entry.sidecar_key, fault)
+        self._unjudged.clear()
+        # A transaction ends below what follows: no later range overlaps it.
+        self._aborted.clear()
+
+    def _wrong_aborted(self, entry: Entry, said: tuple[AbortedTransaction, ...]) -> str:
+        found = {txn for txn in self._aborted if txn.first_offset < entry.end and txn.last_offset >= entry.base}
+        open_from = self._state.first_undecided_offset
+        for txn in said:
+            if not (txn.first_offset < entry.end and txn.last_offset >= entry.base):
+                return f"{_shown(txn)} does not overlap its range"
+            if not (0 <= txn.first_offset < txn.last_offset and 0 <= txn.last_stable_offset <= txn.last_offset + 1):
+                return f"{_shown(txn)} is none that could be"
+            unknown = txn.first_offset < self._base or (open_from is not None and txn.last_offset >= open_from)
+            if txn not in found and not unknown and not any(self._same(txn, other) for other in found):
+                return f"{_shown(txn)} is not in the batches"
+        for txn in sorted(found.difference(said), key=lambda txn: txn.first_offset):
+            if not any(self._same(other, txn) for other in said):
+                return f"{_shown(txn)} is not in it"
+        if len(set(said)) != len(said):
+            return "it names an aborted transaction twice"
+        return ""
+
+    def _same(self, said: AbortedTransaction, found: AbortedTransaction) -> bool:
+        """Whether they differ only by what batches before the first one at hand may have begun."""
+        if (said.producer_id, said.last_offset) != (found.producer_id, found.last_offset):
+            return False
+        begun = said.first_offset == found.first_offset or said.first_offset < self._base
+        stable = said.last_stable_offset == found.last_stable_offset or said.last_stable_offset < self._base
+        return begun and stable
+
+
+def _disagreeing(before: tuple[EpochEntry, ...], after: tuple[EpochEntry, ...], end: int) -> str:
+    """Histories of successive ranges, the first of which ends at `end`, differ by what log start has cut from the front."""
+    if not before or not after:
+        return ""
+    start = after[0].start_offset
+    kept = [each for each in before if each.start_offset > start]
+    cut = [each for each in before if each.start_offset <= start][-1:]
+    if not cut or cut[0].epoch != after[0].epoch or kept != [each for each in after[1:] if each.start_offset < end]:
+        shown = [[tuple(each) for each in found] for found in (after, before)]
+        return f"its leader epochs {shown[0]} are not those of the range before it, {shown[1]}"
+    return ""
+
+
+def _shown(txn: AbortedTransaction) -> str:
+    return (
+        f"the aborted transaction of producer {txn.producer_id} over offsets {txn.first_offset} to {txn.last_offset} "
+        f"(last stable offset {txn.last_stable_offset})"
+    )

@@ -1,0 +1,250 @@
+"""A root and its pages against themselves: every number that another one determines, recomputed. Pure.
+
+Each function yields (kind, sentence). `broken` has the invariants that a writer keeps; here stands the rest: sums and bounds of
+pages, stamps that no commit made, keys that are no key of the partition, pins of what never was, epochs and incarnations
+above their owner's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+
+from service.fsck.findings import Kind
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.model import (
+    MAX_CONDEMNED,
+    MAX_PAGES,
+    MAX_PINS,
+    PIN_NAME,
+    Entry,
+    Ids,
+    Page,
+    PageKind,
+    PageRef,
+    Pin,
+    Removed,
+    Root,
+    Stamp,
+    State,
+    broken,
+)
+from storage_tiers.cold.manifest.pages import MAX_PAGE_ENTRIES
+
+Fault = tuple[Kind, str]
+_COMMIT_ID = re.compile(r"[0-9a-f]{32}\Z")
+
+
+def root_faults(root: Root) -> Iterator[Fault]:
+    fault = broken(root)
+    if fault is not None:
+        yield _kind_of(fault), fault
+    yield from _wrong(_root_numbers(root))
+    yield from _wrong(_lists(root))
+
+
+def _root_numbers(root: Root) -> Iterator[str]:
+    writer = root.writer
+    if root.committed_at < 0 or writer.node_id < -1 or not writer.name:
+        yield f"nobody committed it: {writer.name!r} of node {writer.node_id} at {root.committed_at}"
+    if root.commit < 1:
+        yield f"commit {root.commit} was never made; the first is 1"
+    if writer.incarnation is not None and writer.incarnation != root.incarnation:
+        yield f"its writer's incarnation is {writer.incarnation}, its own {root.incarnation}"
+    if root.leader_epoch < -1 or not -1 <= root.last_record_epoch <= root.leader_epoch:
+        yield f"its last record's leader epoch is {root.last_record_epoch}, its leader epoch {root.leader_epoch}"
+    if root.swept > root.commit:
+        yield f"'swept' is commit {root.swept}, which has not been made; the newest is {root.commit}"
+    for recent in root.recent:
+        if _COMMIT_ID.match(recent.id) is None:
+            yield f"the id of commit {recent.commit} is {recent.id!r}, not 32 hexadecimal digits"
+    if len({recent.id for recent in root.recent}) != len(root.recent):
+        yield "two recent commits have one id"
+    if root.state is State.LIVE and (root.sidecar is None) != (root.end == 0):
+        yield f"it ends at offset {root.end} and {'names no' if root.sidecar is None else 'names a'} newest sidecar"
+
+
+def _lists(root: Root) -> Iterator[str]:
+    for name, count, most in (
+        ("pages", len(root.pages), MAX_PAGES),
+        ("pins", len(root.pins), MAX_PINS),
+        ("condemned keys", len(root.condemned), MAX_CONDEMNED),
+    ):
+        if count > most:
+            yield f"it has {count} {name}, {most} is the most there may be"
+    kinds = [ref.kind for ref in root.pages]
+    if kinds != sorted(kinds, key=lambda kind: kind is PageKind.REMOVED):
+        yield "a live page follows a removed one"
+    for entry in root.entries:
+        yield from entry_faults(root, entry)
+    for item in root.removed:
+        yield from removed_faults(root, item)
+    for condemned in root.condemned:
+        if not _is_of(root.ids, condemned.key, keys.SegmentKey | keys.SidecarKey | keys.PageKey):
+            yield f"it has condemned {condemned.key}, which is no key of the partition"
+        yield from _stamp(root, condemned.at, f"{condemned.key} was condemned")
+    for pin in root.pins:
+        if PIN_NAME.match(pin.name) is None:
+            yield f"{pin.name!r} cannot name a pin"
+        if not (1 <= pin.commit <= root.commit and pin.log_start <= root.log_start and pin.end <= root.end):
+            yield f"the pin {pin.name!r} of commit {pin.commit}, [{pin.log_start}, {pin.end}), is of no state that was"
+    if len({pin.commit for pin in root.pins}) != len(root.pins):
+        yield "two pins are of one commit; each is of its own"
+
+
+def entry_faults(root: Root, entry: Entry) -> Iterator[str]:
+    """Of a live entry, or of one that was removed."""
+    what = f"[{entry.base}, {entry.end})"
+    yield from _stamp(root, entry.added, f"{what} was added")
+    if not (0 <= entry.base < entry.end and entry.end <= root.end):
+        yield f"the range {what} is none below the end {root.end}"
+    if entry.gap_from is not None and not entry.gap_from < entry.base:
+        yield f"{what} has its gap from {entry.gap_from} on, which is not before it"
+    segment = _parsed(root.ids, entry.key)
+    if not isinstance(segment, keys.SegmentKey) or (entry.position == 0 and segment.base != entry.base):
+        yield f"{what} is in {entry.key}, which is no key of such a segment"
+    named = _parsed(root.ids, entry.sidecar_key)
+    if not isinstance(named, keys.SidecarKey) or named.base != entry.base:
+        yield f"{what} has the sidecar {entry.sidecar_key}, which is no key of such a sidecar"
+    elif named.epoch > root.leader_epoch or (
+        isinstance(segment, keys.SegmentKey) and segment.epoch > root.leader_epoch
+    ):
+        yield f"{entry.key} is of a leader epoch above {root.leader_epoch}, the newest"
+    if not entry.base <= entry.max_timestamp_offset < entry.end:
+        yield f"the largest timestamp of {what} is at offset {entry.max_timestamp_offset}, outside"
+    if entry.bytes != entry.length:
+        yield f"{what} has {entry.bytes} bytes of batches in {entry.length}"
+
+
+def removed_faults(root: Root, item: Removed) -> Iterator[str]:
+    if item.entry is not None:
+        yield from entry_faults(root, item.entry)
+        yield from _stamp(root, item.at, f"[{item.entry.base}, {item.entry.end}) was removed")
+        if item.at.commit <= item.entry.added.commit:
+            what = f"[{item.entry.base}, {item.entry.end})"
+            yield f"{what} was removed by commit {item.at.commit}, before {item.entry.added.commit} added it"
+        return
+    yield from _stamp(root, item.at, f"{item.key} was removed")
+    if not _is_of(root.ids, item.key, keys.PageKey | keys.SidecarKey):
+        yield f"it has removed {item.key}, which is no key of a page or a sidecar of the partition"
+
+
+def page_faults(root: Root, ref: PageRef, page: Page) -> Iterator[Fault]:
+    """Against its reference, and what it holds against the root."""
+    items: Sequence[Entry] = page.entries or [item.entry for item in page.removed if item.entry is not None]
+    stamps = [entry.added for entry in page.entries] + [item.at for item in page.removed]
+    found = {
+        "kind": PageKind.REMOVED if page.removed else PageKind.LIVE,
+        "base": min((entry.base for entry in items), default=0),
+        "end": max((entry.end for entry in items), default=0),
+        "count": len(page),
+        "min_timestamp": min((entry.min_timestamp for entry in items), default=-1),
+        "max_timestamp": max((entry.max_timestamp for entry in items), default=-1),
+        "records": sum(entry.records for entry in items),
+        "bytes": sum(entry.bytes for entry in items),
+        "last_commit": max((stamp.commit for stamp in stamps), default=0),
+        "first_removed_ms": min((item.at.time_ms for item in page.removed), default=0),
+        "gap_from": page.entries[0].gap_from if page.entries else None,
+    }
+    for name, value in found.items():
+        if getattr(ref, name) != value:
+            yield Kind.WRONG_PAGE, f"{name} is {_plain(getattr(ref, name))} in the root, {_plain(value)} in the page"
+    if page.entries and page.removed:
+        yield Kind.WRONG_PAGE, f"it is {page.kind.value} and holds both live and removed ranges"
+    if len(page) > MAX_PAGE_ENTRIES:
+        yield Kind.WRONG_PAGE, f"it holds {len(page)} ranges, {MAX_PAGE_ENTRIES} is the most there may be"
+    if not isinstance(_parsed(root.ids, ref.key), keys.PageKey):
+        yield Kind.WRONG_PAGE, "its key is no key of a page of the partition"
+    for entry in page.entries:
+        for fault in entry_faults(root, entry):
+            yield Kind.WRONG_PAGE, fault
+    for item in page.removed:
+        for fault in removed_faults(root, item):
+            yield Kind.WRONG_PAGE, fault
+
+
+def tiling_faults(root: Root, entries: Iterable[Entry]) -> Iterator[Fault]:
+    """Over all live entries, those in pages included."""
+    before: Entry | None = None
+    for entry in entries:
+        if before is None and entry.base > root.log_start:
+            yield Kind.HOLE, f"offsets [{root.log_start}, {entry.base}) from log start on are in no live range"
+        elif before is not None and entry.base < before.end:
+            yield Kind.OVERLAP, f"the live ranges [{before.base}, {before.end}) and [{entry.base}, {entry.end}) overlap"
+        elif before is not None and entry.base != before.end:
+            if entry.gap_from != before.end or entry.base > root.log_start:
+                yield Kind.HOLE, f"offsets [{before.end}, {entry.base}) are in no live range"
+        elif before is not None and entry.gap_from is not None:
+            yield Kind.BAD_MANIFEST, f"[{entry.base}, {entry.end}) has a gap from {entry.gap_from} on, where none is"
+        before = entry
+
+
+def pin_faults(pin: Pin, entries: Sequence[Entry], changes: AbstractSet[int]) -> Iterator[str]:
+    """`entries` were live right after the pin's commit, `changes` are the commits that added or removed a range."""
+    what = f"the pin {pin.name!r} of commit {pin.commit}"
+    if pin.commit in changes:
+        yield f"{what} was made by a commit that added or removed a range; a pin has a commit of its own"
+    if not entries:
+        if pin.log_start != pin.end:
+            yield f"{what} holds [{pin.log_start}, {pin.end}), of which no range is left"
+        return
+    if not entries[0].base <= pin.log_start or entries[-1].end != pin.end or not pin.log_start <= pin.end:
+        yield f"{what} holds [{pin.log_start}, {pin.end}), the ranges of then [{entries[0].base}, {entries[-1].end})"
+    for before, after in itertools.pairwise(entries):
+        if after.base != before.end and after.gap_from != before.end:
+            yield f"{what} lacks offsets [{before.end}, {after.base})"
+
+
+def sidecar_faults(root: Root, last: Entry | None, named: bool) -> Iterator[str]:
+    """The newest sidecar against `last`, the live range that ends at `end`. `named`: an entry, live or removed, names it."""
+    newest = root.sidecar
+    if newest is None:
+        return
+    parsed = _parsed(root.ids, newest.key)
+    if not isinstance(parsed, keys.SidecarKey) or parsed.base >= root.end:
+        yield f"the newest sidecar is {newest.key}, which is no key of a sidecar below offset {root.end}"
+    if newest.alone is named:
+        yield f"the newest sidecar is {'alone, and' if named else 'not alone, but no'} range names it"
+    if last is not None and last.end == root.end and (last.sidecar_key, last.sections) != (newest.key, newest.sections):
+        yield f"the newest sidecar is not that of the last range [{last.base}, {last.end})"
+
+
+def twice_named(keys_named: Iterable[str]) -> list[str]:
+    return sorted(key for key, count in Counter(keys_named).items() if count > 1)
+
+
+def _stamp(root: Root, stamp: Stamp, what: str) -> Iterator[str]:
+    if not 1 <= stamp.commit <= root.commit or stamp.time_ms < 0:
+        yield f"{what} by commit {stamp.commit} at {stamp.time_ms}, which is none of commits 1 to {root.commit}"
+
+
+def _wrong(faults: Iterable[str]) -> Iterator[Fault]:
+    for fault in faults:
+        yield Kind.BAD_MANIFEST, fault
+
+
+def _parsed(ids: Ids, key: str) -> keys.Key | None:
+    """None unless it is a key of this partition."""
+    try:
+        parsed = keys.parse(key)
+    except ValueError:
+        return None
+    of = (getattr(parsed, "cluster", ""), getattr(parsed, "topic_id", None), getattr(parsed, "partition", -1))
+    return parsed if of == (ids.cluster_id, ids.topic_id, ids.partition) else None
+
+
+def _is_of(ids: Ids, key: str, kind: type | object) -> bool:
+    return isinstance(_parsed(ids, key), kind)  # type: ignore[arg-type]
+
+
+def _plain(value: object) -> object:
+    return value.value if isinstance(value, PageKind) else value
+
+
+def _kind_of(fault: str) -> Kind:
+    if "overlap" in fault:
+        return Kind.OVERLAP
+    return Kind.HOLE if "in no live range" in fault else Kind.BAD_MANIFEST

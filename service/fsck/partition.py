@@ -1,0 +1,302 @@
+"""One partition of a bucket: its root, its pages, every range that they name, and what they do not name.
+
+Live ranges are read in offset order, so that what a sidecar says of epochs, producers and transactions can be compared with
+the batches before it. Removed ranges are read too: a pin, or a reader as of an earlier commit, still wants them. One that
+no pin holds may vanish while it is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from service.fsck import manifest
+from service.fsck.findings import Kind, Report
+from service.fsck.history import History
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.lookup import state_at
+from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageKind, PageRef, Removed, Root, State
+from storage_tiers.cold.offline.bucket import Bucket
+from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.segments.range_check import Fault, check_range, sidecar_bytes
+from storage_tiers.cold.stores.port import ObjectInfo
+from storage_tiers.errors import InvalidRequest, StoreRefused, TierCorrupt, TierObjectMissing
+from storage_tiers.records.batch import BatchHeader
+
+#: Sidecars of unreferenced segments that are looked into, to tell an upload under way from lost history.
+MAX_LOOKED_INTO = 1000
+#: Bytes that hold the header and the table of any sidecar.
+_HEAD_BYTES = 4096
+
+Listed = Mapping[str, ObjectInfo]
+
+
+@dataclass
+class PartitionCheck:
+    """`listed` is what lay below the topic's name before its manifests were read. `known` collects every accounted key."""
+
+    bucket: Bucket
+    ids: Ids
+    listed: Listed
+    report: Report
+    quick: bool
+    known: set[str] = field(default_factory=set)
+    #: Called before each range is read.
+    on_range: Callable[[], None] = lambda: None
+
+    def check(self) -> Root | None:
+        """The root as far as it can be read. Findings go to the report."""
+        key = self.ids.manifest_key
+        self.known.add(key)
+        try:
+            root = self.bucket.manifest(self.ids, sound=False)
+            if root is None:
+                raise TierObjectMissing(f"the manifest of {self.ids} was deleted while it was looked at")
+        except (TierCorrupt, TierObjectMissing, StoreRefused) as error:
+            self._add(Kind.BAD_MANIFEST, key, str(error))
+            self._know_everything()  # what it names is unknown, and so is what it does not name
+            return None
+        for kind, fault in manifest.root_faults(root):
+            self._add(kind, key, fault)
+        if root.state is State.DELETED:
+            self._know_everything()  # its objects wait for the grace of the deletion, which the sweeper knows
+            return root
+        self.known.update(root.keys())
+        live, removed = self._ranges(root)
+        self._check_live(root, live)
+        self._check_names(root, live, removed)
+        self._check_sizes(live, removed)
+        self._check_removed(root, removed)
+        self._check_sidecar(root, live, removed)
+        self._check_pins(root, live, removed)
+        self._check_went_back(root)
+        return root
+
+    def _add(self, kind: Kind, key: str, detail: str) -> None:
+        self.report.add(kind, key, detail)
+
+    def _know_everything(self) -> None:
+        prefixes = self.ids.segments_prefix, self.ids.pages_prefix
+        self.known.update(key for key in self.listed if key.startswith(prefixes))
+
+    # --- manifest -----------------------------------------------------------------------------------------------------
+    def _ranges(self, root: Root) -> tuple[list[Entry], list[Removed]]:
+        """All that are live, all that are removed, those in pages included."""
+        live: list[Entry] = []
+        removed: list[Removed] = []
+        for ref in root.pages:
+            try:
+                page = self.bucket.page(self.ids, ref)
+            except TierObjectMissing:
+                self._add(Kind.MISSING, ref.key, f"the manifest of {self.ids} names this page")
+                continue
+            except (TierCorrupt, StoreRefused) as error:
+                self._add(Kind.BAD_MANIFEST, ref.key, str(error))
+                continue
+            for kind, fault in manifest.page_faults(root, ref, page):
+                self._add(kind, ref.key, fault)
+            (live if ref.kind is PageKind.LIVE else []).extend(page.entries)
+            removed.extend(page.removed)
+            self.known.update(_keys_of(page.entries, page.removed))
+        return [*live, *root.entries], [*removed, *root.removed]
+
+    def _check_names(self, root: Root, live: list[Entry], removed: list[Removed]) -> None:
+        named = {key for entry in live for key in (entry.key, entry.sidecar_key)} | {ref.key for ref in root.pages}
+        gone = {key for item in removed for key in item.keys} | {each.key for each in root.condemned}
+        for key in sorted(named & gone):
+            self._add(Kind.BAD_MANIFEST, root.ids.manifest_key, f"{key} is live and removed at once")
+        sidecars = [entry.sidecar_key for entry in live] + [ref.key for ref in root.pages]
+        lists = [key for item in removed for key in item.keys[-1:]] + [each.key for each in root.condemned]
+        for key in manifest.twice_named([*sidecars, *lists]):
+            self._add(Kind.BAD_MANIFEST, root.ids.manifest_key, f"{key} is named twice")
+
+    def _check_live(self, root: Root, live: list[Entry]) -> None:
+        for kind, fault in manifest.tiling_faults(root, live):
+            if root.live_pages:  # without pages the root's own check has said so
+                self._add(kind, root.ids.manifest_key, fault)
+        epoch = self._check_ranges(root, live, lambda entry: True)
+        if epoch is not None and epoch != root.last_record_epoch:
+            fault = f"last_record_epoch is {root.last_record_epoch}, the last batch has leader epoch {epoch}"
+            self._add(Kind.BAD_MANIFEST, root.ids.manifest_key, fault)
+
+    def _check_removed(self, root: Root, removed: list[Removed]) -> None:
+        pinned = {
+            item.entry.key for item in removed if item.entry is not None and any(pin.holds(item) for pin in root.pins)
+        }
+        entries = [
+            item.entry
+            for item in removed
+            if item.entry is not None and (item.entry.key in pinned or all(key in self.listed for key in item.keys))
+        ]
+        self._check_ranges(root, sorted(entries, key=lambda entry: entry.base), lambda entry: entry.key in pinned)
+
+    def _check_pins(self, root: Root, live: list[Entry], removed: list[Removed]) -> None:
+        whole = Root(root.ids, commit=root.commit, swept=0, pins=root.pins, entries=tuple(live), removed=tuple(removed))
+        changes = {entry.added.commit for entry in live} | {
+            item.at.commit for item in removed if item.entry is not None
+        }
+        changes |= {item.entry.added.commit for item in removed if item.entry is not None}
+        for pin in root.pins:
+            try:
+                then = state_at(whole, _no_page, pin.commit)
+            except InvalidRequest as error:
+                self._add(Kind.BAD_MANIFEST, root.ids.manifest_key, str(error))
+                continue
+            for fault in manifest.pin_faults(pin, then, changes):
+                self._add(Kind.BAD_MANIFEST, root.ids.manifest_key, fault)
+
+    def _check_sidecar(self, root: Root, live: list[Entry], removed: list[Removed]) -> None:
+        """The newest one, of which epochs and producers at the end are read when a log is rebuilt."""
+        newest = root.sidecar
+        if newest is None:
+            return
+        entries = [*live, *(item.entry for item in removed if item.entry is not None)]
+        named = any(entry.sidecar_key == newest.key for entry in entries)
+        for fault in manifest.sidecar_faults(root, live[-1] if live else None, named):
+            self._add(Kind.BAD_MANIFEST, root.ids.manifest_key, fault)
+        if named and live:
+            return
+        try:
+            data = self.bucket.store.get(newest.key).data
+            self.report.bytes_read += len(data)
+            parsed = sidecar.parse(data, newest.key)
+            table = sidecar.read_table(data, newest.key)
+        except TierObjectMissing as error:
+            self._add(Kind.MISSING, newest.key, f"it is the newest sidecar of {self.ids}: {error}")
+            return
+        except (TierCorrupt, StoreRefused) as error:
+            self._add(Kind.BAD_SIDECAR, newest.key, str(error))
+            return
+        if parsed.end != root.end or table != newest.sections:
+            fault = f"it describes offsets [{parsed.base}, {parsed.end}), the manifest ends at {root.end}"
+            self._add(Kind.FOREIGN_SIDECAR, newest.key, fault)
+        elif not parsed.epochs or parsed.epochs[-1].epoch != root.last_record_epoch:
+            fault = f"last_record_epoch is {root.last_record_epoch}, the newest sidecar has {parsed.epochs}"
+            self._add(Kind.BAD_MANIFEST, root.ids.manifest_key, fault)
+
+    # --- ranges -------------------------------------------------------------------------------------------------------
+    def _check_ranges(self, root: Root, entries: Iterable[Entry], needed: Callable[[Entry], bool]) -> int | None:
+        """The leader epoch of the last batch before the root's end, None if it was not read."""
+        history: History | None = None
+        following = -1
+        newest: int | None = None
+        for entry in entries:
+            self.report.ranges += 1
+            if not self._is_there(entry, needed(entry)) or self.quick:
+                history = None
+                continue
+            if history is None or entry.base != following:
+                if history is not None:
+                    history.close()
+                history = self._history(root, entry)
+            self.on_range()
+            epochs: list[int] = []
+            whole = self._check_range(root, entry, history, epochs, needed(entry))
+            following = entry.end
+            if not whole:
+                history = None
+            elif entry.end == root.end:
+                newest = epochs[-1]
+        if history is not None:
+            history.close()
+        return newest
+
+    def _history(self, root: Root, entry: Entry) -> History:
+        return History(entry.base, root.log_start, lambda key, fault: self._add(Kind.WRONG_SIDECAR, key, fault))
+
+    def _check_range(self, root: Root, entry: Entry, history: History, epochs: list[int], needed: bool) -> bool:
+        """Whether all of its batches were seen, in `epochs` that of the last."""
+
+        def observe(batch: memoryview, header: BatchHeader) -> None:
+            history.add(header, batch)
+            epochs[:] = [header.leader_epoch]
+
+        verdict = check_range(self.bucket.store, entry, payloads=True, observe=observe)
+        self.report.bytes_read += verdict.bytes_read
+        for finding in verdict.findings:
+            if needed or finding.fault is not Fault.MISSING:
+                self._add(Kind[finding.fault.name], finding.key, finding.detail)
+        if verdict.whole:
+            history.finish(entry, verdict.sidecar)
+            if epochs[-1] > root.leader_epoch:
+                fault = f"its last batch has leader epoch {epochs[-1]}, the manifest has {root.leader_epoch}"
+                self._add(Kind.ABOVE_OWNER, entry.key, fault)
+        return verdict.whole
+
+    def _is_there(self, entry: Entry, needed: bool) -> bool:
+        """By the listing alone: are both objects there, and long enough? False if reading them makes no sense."""
+        for key, least in ((entry.key, entry.position + entry.length), (entry.sidecar_key, sidecar_bytes(entry))):
+            size = self._size(key)
+            if size is None:
+                if needed:
+                    self._add(Kind.MISSING, key, f"the manifest names it for offsets [{entry.base}, {entry.end})")
+                return False
+            if size < least:
+                detail = f"it has {size} bytes, {least} belong to [{entry.base}, {entry.end})"
+                self._add(Kind.TRUNCATED, key, detail)
+                return False
+        return True
+
+    def _size(self, key: str) -> int | None:
+        """As listed, or as it is now where it was uploaded since. None: it is not there."""
+        info = self.listed.get(key)
+        if info is None:
+            try:
+                info = self.bucket.store.head(key)
+            except TierObjectMissing:
+                return None
+        return info.size
+
+    def _check_sizes(self, live: list[Entry], removed: list[Removed]) -> None:
+        """No object has bytes that no range names. What is too short, its range has said."""
+        ends: dict[str, int] = {}
+        for entry in [*live, *(item.entry for item in removed if item.entry is not None)]:
+            for key, end in ((entry.key, entry.position + entry.length), (entry.sidecar_key, sidecar_bytes(entry))):
+                ends[key] = max(ends.get(key, 0), end)
+        for key, end in ends.items():
+            info = self.listed.get(key)
+            if info is not None and info.size > end:
+                self._add(Kind.TRUNCATED, key, f"it has {info.size} bytes, its manifest names {end} of them")
+
+    # --- what no manifest names ---------------------------------------------------------------------------------------
+    def _check_went_back(self, root: Root) -> None:
+        """A writer uploads one range at a time, where the manifest ends: two that follow one another were both committed."""
+        pair = follow_one_another(self.bucket, self.ids, self.listed, self.known, root.end)
+        if pair is not None:
+            self._add(
+                Kind.WENT_BACK,
+                root.ids.manifest_key,
+                f"it ends at offset {root.end} with commit {root.commit}, but {pair[0]} and {pair[1]} were written after "
+                "it, one on the other: the manifest was replaced by an older one. Nothing of it may be deleted",
+            )
+
+
+def follow_one_another(bucket: Bucket, ids: Ids, listed: Listed, known: set[str], end: int) -> tuple[str, str] | None:
+    """Two unreferenced segments at or after `end`, of which the second begins where the first ends."""
+    begin: dict[int, str] = {}
+    ends: list[tuple[int, str]] = []
+    for key in sorted(listed):
+        if key in known or not key.startswith(ids.segments_prefix) or len(ends) == MAX_LOOKED_INTO:
+            continue
+        try:
+            parsed = keys.parse(key)
+            if not isinstance(parsed, keys.SidecarKey) or parsed.base < end:
+                continue
+            found = sidecar.read_head(bucket.store.get(key, 0, _HEAD_BYTES).data, key)
+        except (ValueError, TierCorrupt, StoreRefused, TierObjectMissing):
+            continue
+        begin[found.base] = key
+        ends.append((found.end, key))
+    return next(((key, begin[end]) for end, key in ends if end in begin), None)
+
+
+def _keys_of(entries: Iterable[Entry], removed: Iterable[Removed]) -> Iterable[str]:
+    for entry in entries:
+        yield entry.key
+        yield entry.sidecar_key
+    for item in removed:
+        yield from item.keys
+
+
+def _no_page(ref: PageRef) -> Page:
+    raise AssertionError(f"the ranges of {ref.key} are at hand")

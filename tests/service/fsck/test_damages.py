@@ -1,0 +1,313 @@
+"""What happens to a store as a whole: things that vanish, that come back older, that are of somebody else. Each is found."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from service.cli.main import app
+from service.fsck.bucket import Scope, check_bucket
+from service.fsck.findings import Kind
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.json import decode, encode
+from storage_tiers.cold.manifest.model import Removed, Root, first_root
+from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic, encode_topic
+from storage_tiers.cold.stores.directory import BlockingDirectoryStore
+from storage_tiers.cold.stores.memory import BlockingMemoryStore
+from storage_tiers.errors import InvalidConfig
+from storage_tiers.files import OsFiles
+from storage_tiers.records.batch import ATTRIBUTES, HEADER_BYTES
+from storage_tiers.records.builder import build_batch
+from storage_tiers.records.checksum import crc32c
+from storage_tiers.types import TopicId
+from tests.service.fsck.test_field_mutations import stored
+from tests.service.fsck.test_section_mutations import entries
+from tests.storage_tiers.cold.full_store import CLUSTER, FLIGHTS, GONE, NOW_MS, FullStore, ids_of, plain
+from tests.storage_tiers.cold.support import DAY, Local, no_producers, tier_of
+
+ROOT = ids_of(1).manifest_key
+TOPIC = keys.topic_file_key(CLUSTER, "flights")
+
+
+@pytest.fixture
+def store(full: FullStore) -> Iterator[BlockingMemoryStore]:
+    """The store of every feature, put back afterwards."""
+    kept = {info.key: full.store.get(info.key).data for info in full.store.list("")}
+    yield full.store
+    full.store.delete([info.key for info in full.store.list("")])
+    for key, data in kept.items():
+        full.store.put(key, data)
+
+
+def found(store: BlockingMemoryStore, **scope: object) -> set[tuple[Kind, str]]:
+    """Damage, with every object younger than the grace: nothing is found for being an orphan."""
+    report = check_bucket(store, Scope(**scope), now_ms=NOW_MS)  # type: ignore[arg-type]
+    return {(finding.kind, finding.key) for finding in report.findings if finding.damage}
+
+
+def root_of(store: BlockingMemoryStore, partition: int = 1) -> Root:
+    ids = ids_of(partition)
+    return decode(store.get(ids.manifest_key).data, ids)
+
+
+def rewrite(store: BlockingMemoryStore, change: Callable[[Root], Root], partition: int = 1) -> None:
+    store.put(ids_of(partition).manifest_key, encode(change(root_of(store, partition))))
+
+
+def rewrite_topic(store: BlockingMemoryStore, **fields: object) -> None:
+    state = decode_topic(store.get(TOPIC).data, CLUSTER, "flights")
+    store.put(TOPIC, encode_topic(dataclasses.replace(state, **fields)))  # type: ignore[arg-type]
+
+
+# --- roots ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_root_that_is_missing(store: BlockingMemoryStore, quick: bool) -> None:
+    store.delete([ROOT])
+    assert found(store, quick=quick) == {(Kind.NO_MANIFEST, ROOT)}
+
+
+def test_a_first_upload_on_its_way_is_no_damage(store: BlockingMemoryStore) -> None:
+    store.put(ids_of(0).segment_key(0, 1, "1" * 32), b"uploaded, not yet committed")
+    assert found(store) == set()
+    old = check_bucket(store, Scope(), now_ms=NOW_MS + 2 * DAY)
+    assert [finding.kind for finding in old.findings] == [Kind.NO_MANIFEST]
+
+
+def test_a_live_topics_root_that_says_deleted(store: BlockingMemoryStore) -> None:
+    gone = decode(store.get(ids_of(0, "gone", GONE).manifest_key).data)
+    store.put(ROOT, encode(dataclasses.replace(gone, ids=ids_of(1))))
+    assert (Kind.WRONG_TOPIC, ROOT) in found(store)
+
+
+def test_a_root_replaced_by_an_empty_one(store: BlockingMemoryStore) -> None:
+    now = root_of(store)
+    empty = dataclasses.replace(
+        first_root(ids_of(1)), commit=1, recent=now.recent[:1], writer=now.writer, incarnation=now.incarnation
+    )
+    store.put(ROOT, encode(empty))
+    assert found(store) >= {(Kind.WENT_BACK, ROOT)}
+
+
+@pytest.mark.parametrize("behind", [2, 3, 4])
+def test_a_root_older_than_its_segments(store: BlockingMemoryStore, behind: int) -> None:
+    """As a bucket restored to yesterday has it: the root is whole by itself, newer segments lie beside it."""
+
+    def older(root: Root) -> Root:
+        left = root.entries[:-behind]
+        end = left[-1].end if left else root.live_pages[-1].end
+        newest = entries(store)[end - 10]
+        sidecar = dataclasses.replace(
+            root.sidecar,  # type: ignore[type-var]
+            key=ids_of(1).prefix + newest["sidecar"],
+            sections=left[-1].sections if left else root.sidecar.sections,  # type: ignore[union-attr]
+        )
+        return dataclasses.replace(root, entries=left, end=end, sidecar=sidecar)
+
+    rewrite(store, older)
+    assert (Kind.WENT_BACK, ROOT) in found(store)
+
+
+def test_one_upload_that_was_never_committed_is_no_damage(store: BlockingMemoryStore) -> None:
+    entry = root_of(store).entries[-1]
+    for old, new in (
+        (entry.key, ids_of(1).segment_key(120, 2, "a" * 32)),
+        (entry.sidecar_key, ids_of(1).sidecar_key(120, 2, "a" * 32)),
+    ):
+        data = store.get(old).data
+        if new.endswith(".idx"):
+            head = struct.pack(">8sHHIqqQI", *_moved(struct.unpack_from(">8sHHIqqQI", data)))
+            table = data[48 : 48 + 28 * 5]
+            data = head + struct.pack(">I", crc32c(table, crc32c(head))) + data[48:]
+        store.put(new, data)
+    assert found(store) == set()
+
+
+def _moved(head: tuple[object, ...]) -> tuple[object, ...]:
+    return (*head[:4], 120, 130, *head[6:])
+
+
+# --- objects ----------------------------------------------------------------------------------------------------------
+def pinned(store: BlockingMemoryStore) -> Removed:
+    (item,) = [item for item in root_of(store).removed if item.entry is not None]
+    assert root_of(store).pins[0].holds(item)
+    return item
+
+
+def test_a_pinned_ranges_object_is_removed(store: BlockingMemoryStore) -> None:
+    for key in pinned(store).keys:
+        data = store.get(key).data
+        store.delete([key])
+        assert found(store) == {(Kind.MISSING, key)}
+        store.put(key, data)
+
+
+def test_a_pinned_ranges_object_is_flipped(store: BlockingMemoryStore) -> None:
+    segment, sidecar = pinned(store).keys
+    for key, kind in ((segment, Kind.FLIPPED), (sidecar, Kind.BAD_SIDECAR)):
+        data = bytearray(store.get(key).data)
+        data[-1] ^= 1
+        store.put(key, bytes(data))
+        assert (kind, key) in found(store)
+
+
+def test_what_no_pin_holds_may_be_gone(store: BlockingMemoryStore) -> None:
+    entry = entries(store)[10]
+    store.delete([ids_of(1).prefix + entry["key"]])
+    assert found(store) == set()
+
+
+@pytest.mark.parametrize("name", ["key", "sidecar"])
+def test_bytes_appended(store: BlockingMemoryStore, name: str) -> None:
+    for base in (40, 110):
+        key = ids_of(1).prefix + entries(store)[base][name]
+        store.put(key, store.get(key).data + b"x")
+        assert (Kind.TRUNCATED, key) in found(store, quick=True)
+
+
+def test_the_newest_sidecar_alone_is_missing(store: BlockingMemoryStore) -> None:
+    newest = root_of(store, 2).sidecar
+    assert newest is not None and newest.alone
+    data = store.get(newest.key).data
+    store.delete([newest.key])
+    assert found(store) == {(Kind.MISSING, newest.key)}
+    store.put(newest.key, data[:-1])
+    assert found(store) >= {(Kind.BAD_SIDECAR, newest.key)}
+
+
+def test_a_page_is_missing(store: BlockingMemoryStore) -> None:
+    for ref in root_of(store).pages:
+        store.delete([ref.key])
+    assert {(Kind.MISSING, ref.key) for ref in root_of(store).pages} <= found(store)
+
+
+def test_records_that_no_reader_can_decode(store: BlockingMemoryStore) -> None:
+    """Every checksum fits: the batch's own, the checks', the entry's."""
+    for damage in (_garbage_payload, _wrong_count_inside):
+        batches = [build_batch([plain(offset)], base_offset=offset, leader_epoch=1) for offset in range(10)]
+        batches[4] = damage(batches[4])
+        data = b"".join(batches)
+        entry = root_of(store, 3).entries[0]
+        assert len(data) == entry.length
+        whole = data + store.get(entry.key).data[entry.length :]
+        store.put(entry.key, whole)
+        sidecar = bytearray(store.get(entry.sidecar_key).data)
+        at = {section.name: section.position for section in entry.sections}["checks"]
+        sidecar[at : at + 4] = struct.pack(">I", crc32c(data))
+        sections = tuple(
+            section._replace(crc32c=crc32c(bytes(sidecar[at : at + 4]))) if section.name == "checks" else section
+            for section in entry.sections
+        )
+        table = b"".join(struct.pack(">8sQQI", each.name.encode(), *each[1:]) for each in sections)
+        head = struct.pack(">8sHHIqqQI", *struct.unpack_from(">8sHHIqqQ", sidecar), crc32c(data))
+        store.put(
+            entry.sidecar_key, head + struct.pack(">I", crc32c(table, crc32c(head))) + table + bytes(sidecar[188:])
+        )
+        changed = dataclasses.replace(entry, crc32c=crc32c(data), sections=sections)
+        rewrite(store, lambda root, changed=changed: dataclasses.replace(root, entries=(changed, *root.entries[1:])), 3)  # type: ignore[misc]
+        assert found(store) == {(Kind.UNDECODABLE, entry.key)}
+
+
+def _signed(batch: bytearray) -> bytes:
+    batch[17:21] = struct.pack(">I", crc32c(bytes(batch[ATTRIBUTES:])))
+    return bytes(batch)
+
+
+def _garbage_payload(batch: bytes) -> bytes:
+    changed = bytearray(batch)
+    changed[ATTRIBUTES + 1] |= 4  # zstd, it says
+    return _signed(changed)
+
+
+def _wrong_count_inside(batch: bytes) -> bytes:
+    changed = bytearray(batch)
+    changed[HEADER_BYTES] ^= 8  # the first record's length
+    return _signed(changed)
+
+
+# --- topics and clusters ----------------------------------------------------------------------------------------------
+def test_files_that_are_missing(store: BlockingMemoryStore) -> None:
+    for key in (TOPIC, keys.cluster_key(CLUSTER)):
+        data = store.get(key).data
+        store.delete([key])
+        assert found(store) == {(Kind.MISSING, key)}
+        store.put(key, data)
+
+
+def test_a_topics_file_of_another_id(store: BlockingMemoryStore) -> None:
+    rewrite_topic(store, topic_id=TopicId(b"another id of 16"))
+    assert found(store) == {(Kind.WRONG_TOPIC, TOPIC)}
+
+
+def test_a_topics_file_of_another_topic(store: BlockingMemoryStore) -> None:
+    other = TopicState(CLUSTER, "other", FLIGHTS, decode_topic(store.get(TOPIC).data, CLUSTER, "flights").state, 5, 5)
+    store.put(TOPIC, encode_topic(other))
+    assert found(store) == {(Kind.BAD_FILE, TOPIC)}
+
+
+def test_a_cluster_file_of_another_cluster(store: BlockingMemoryStore) -> None:
+    key = keys.cluster_key(CLUSTER)
+    fields = stored(store, key) | {"cluster_id": "somebodyElsesCluster00"}
+    store.put(key, json.dumps(fields).encode())
+    assert found(store) == {(Kind.BAD_FILE, key)}
+
+
+def test_fewer_partitions_than_manifests(store: BlockingMemoryStore) -> None:
+    rewrite_topic(store, partitions=4)
+    assert found(store) == {(Kind.WRONG_TOPIC, TOPIC)}
+
+
+def test_a_readers_cursor_ahead_of_its_manifest(store: BlockingMemoryStore) -> None:
+    """It was there: the manifest went back."""
+    key = keys.cursor_key(CLUSTER, "audit", "flights", FLIGHTS, 1)
+    store.put(key, store.get(key).data.replace(b'"commit": 2', b'"commit": 200'))
+    assert found(store) == {(Kind.ABOVE_OWNER, key)}
+
+
+def test_a_topic_that_does_not_exist(store: BlockingMemoryStore, tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="no topic 'flihgts'; it holds flights, gone"):
+        check_bucket(store, Scope(topic="flihgts"), now_ms=NOW_MS)
+    (tmp_path / "store").mkdir()
+    copy = BlockingDirectoryStore(str(tmp_path / "store"), OsFiles())
+    for info in store.list(""):
+        copy.put(info.key, store.get(info.key).data)
+    ran = CliRunner().invoke(app, ["fsck", "--store", str(tmp_path / "store"), "--topic", "flihgts"])
+    assert ran.exit_code == 2
+    assert "no topic 'flihgts'" in " ".join(ran.output.split())
+    ran = CliRunner().invoke(app, ["fsck", "--store", str(tmp_path / "store"), "--topic", "flights"])
+    assert ran.exit_code == 0, ran.output
+
+
+def test_a_node_that_goes_on_meanwhile_is_no_damage(
+    full: FullStore, store: BlockingMemoryStore, tmp_path: Path
+) -> None:
+    """Uploads and commits between the listing and the manifests' reading."""
+    ids = ids_of(0)
+    tier, local = tier_of(full.memory, full.clock, ids=ids, incarnation=5), Local(tmp_path, snapshot=no_producers)
+    asyncio.run(tier.extend(local.job(0, 10)))
+
+    class Racing:
+        """Extends the partition after its topic was listed."""
+
+        def __init__(self) -> None:
+            self.raced = False
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        def get(self, key: str, start: int = 0, length: int | None = None) -> object:
+            if key == TOPIC and not self.raced:
+                self.raced = True
+                asyncio.run(tier.extend(local.job(10, 10)))
+            return store.get(key, start, length)
+
+    racing = Racing()
+    report = check_bucket(racing, Scope(), now_ms=NOW_MS)  # type: ignore[arg-type]
+    assert racing.raced
+    assert [finding for finding in report.findings if finding.damage] == []

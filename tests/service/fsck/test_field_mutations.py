@@ -1,0 +1,266 @@
+"""Every field of every document, set to wrong values one after the other, every checksum above it made to fit: found.
+
+The table is generated from what the store of every feature holds, so a field that the formats gain has its rows by itself.
+What cannot be told from the bucket stands in UNTOLD with its reason; anything else that `fsck` calls sound fails here.
+"""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+
+from service.fsck.bucket import Scope, check_bucket
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.documents import document
+from storage_tiers.cold.manifest.model import Ids
+from storage_tiers.cold.stores.memory import BlockingMemoryStore
+from storage_tiers.records.checksum import crc32c
+from tests.storage_tiers.cold.full_store import CLUSTER, EARLIER, GONE, NOW_MS, FullStore, ids_of
+
+Path = tuple[str | int, ...]
+HUGE = 1 << 62
+LISTS = ("entries", "removed", "condemned", "pins", "pages", "earlier", "recent")
+
+_CLOCK = "a time by the writer's clock, which nothing else records"
+_WHO = "who it was, nothing else records"
+_WHICH_COMMIT = "another commit of the partition's could have done it as well"
+_ORPHAN = "what it named is an orphan then, which is damage once it is older than the grace"
+_RISES = "it may be any that is not below what depends on it"
+_NEWER = "a newer writer's document, which this reader understands"
+_DELETED = "of a deleted partition nothing is left to compare it with"
+
+#: Field -> (the mutations of it that are no damage or cannot be told, why).
+UNTOLD: Mapping[str, tuple[set[str], str]] = {
+    "cluster.format": ({"one more", "huge"}, _NEWER),
+    "cluster.incarnation": ({"one more", "huge"}, _RISES),
+    "cluster.holder.node_id": ({"one more", "one less", "huge"}, _WHO),
+    "cluster.holder.directory_id": ({"another", "longer"}, _WHO),
+    "cluster.holder.start_id": ({"another", "longer"}, _WHO),
+    "topic.format": ({"one more", "huge"}, _NEWER),
+    "topic.partitions": ({"one more"}, "a partition may have no manifest yet"),
+    "topic.incarnation": ({"one less"}, _RISES),
+    "topic.revision": ({"one more", "one less", "huge"}, "it only tells versions of the file apart"),
+    "topic.configs.retention.ms": ({"another", "longer", "empty", "missing"}, "the bucket obeys no config"),
+    "root.format": ({"one more", "huge"}, _NEWER),
+    "root.committed_at": ({"one more", "one less", "huge"}, _CLOCK),
+    "root.writer.node_id": ({"one more", "one less", "huge"}, _WHO),
+    "root.writer.name": ({"another", "longer"}, _WHO),
+    "root.writer.incarnation": ({"missing"}, "a maintainer outside of the cluster has none"),
+    "root.leader_epoch": ({"one more", "one less", "huge"}, _RISES),
+    "root.log_start": ({"one more", "one less"}, "any offset of the first range may be log start"),
+    "root.swept": ({"one more", "one less"}, "what was forgotten left nothing behind"),
+    "root.pins": ({"without its first", "without its last"}, "a pin may be taken away"),
+    "root.pins[].name": ({"another", "longer"}, "any name is one"),
+    "root.pins[].log_start": ({"one more"}, "any offset of the first range may be log start"),
+    "root.entries": ({"without its first"}, _ORPHAN),
+    "root.entries[].added[0]": ({"one more", "one less"}, _WHICH_COMMIT),
+    "root.entries[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
+    "root.removed": ({"without its first", "without its last"}, _ORPHAN),
+    "root.removed[].added[0]": ({"one more", "one less"}, _WHICH_COMMIT),
+    "root.removed[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
+    "root.removed[].removed[0]": ({"one more", "one less"}, _WHICH_COMMIT),
+    "root.removed[].removed[1]": ({"one more", "one less", "huge"}, _CLOCK),
+    "root.condemned": ({"without its first", "without its last"}, _ORPHAN),
+    "root.condemned[].at[0]": ({"one more", "one less"}, _WHICH_COMMIT),
+    "root.condemned[].at[1]": ({"one more", "one less", "huge"}, _CLOCK),
+    "page.format": ({"one more", "huge"}, _NEWER),
+    "page.entries[].added[0]": ({"one more", "one less"}, _WHICH_COMMIT),
+    "page.entries[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
+    "page.removed[].added[0]": ({"one more", "one less"}, _WHICH_COMMIT),
+    "page.removed[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
+    "page.removed[].removed[0]": ({"one more", "one less"}, _WHICH_COMMIT),
+    "page.removed[].removed[1]": ({"one more", "one less", "huge"}, _CLOCK),
+    "deleted root.format": ({"one more", "huge"}, _NEWER),
+    "deleted root.committed_at": ({"one more", "one less", "huge"}, _CLOCK),
+    "deleted root.writer.node_id": ({"one more", "one less", "huge"}, _WHO),
+    "deleted root.writer.name": ({"another", "longer"}, _WHO),
+    "deleted root.writer.incarnation": ({"missing"}, "a maintainer outside of the cluster has none"),
+    "deleted root.leader_epoch": ({"one more", "huge"}, _DELETED),
+    "deleted root.log_start": ({"one more"}, _DELETED),
+    "deleted root.end": ({"one more", "one less", "huge"}, _DELETED),
+    "deleted root.last_record_epoch": ({"one less"}, _DELETED),
+    "deleted root.swept": ({"one more"}, _DELETED),
+    "deleted root.sidecar": ({"missing"}, "it is null, which says the same"),
+}
+
+
+class Place(NamedTuple):
+    """A document, and a page's root where it is a page."""
+
+    kind: str
+    key: str
+    ids: Ids | None = None
+
+
+PLACES = (
+    Place("cluster", keys.cluster_key(CLUSTER)),
+    Place("topic", keys.topic_file_key(CLUSTER, "flights")),
+    Place("topic", keys.topic_file_key(CLUSTER, "gone")),
+    *(Place("root", ids_of(partition).manifest_key) for partition in (1, 2, 3, 4)),
+    Place("deleted root", ids_of(0, "gone", GONE).manifest_key),
+    Place("deleted root", ids_of(0, "flights", EARLIER).manifest_key),
+)
+
+
+def stored(store: BlockingMemoryStore, key: str) -> Any:
+    data = store.get(key).data
+    return json.loads(gzip.decompress(data) if key.endswith(".gz") else data)
+
+
+def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Of everything that is no container, of every list, and of every object inside a list."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from leaves(item, (*path, name))
+    elif isinstance(value, list):
+        yield path
+        for number, item in enumerate(value):
+            yield from leaves(item, (*path, number))
+    else:
+        yield path
+
+
+def name_of(kind: str, path: Path) -> str:
+    """Numbers of list items left out: `root.entries[].sections.index[1]` keeps those of pairs and spans."""
+    text = kind
+    for at, step in enumerate(path):
+        if isinstance(step, str):
+            text += f".{step}"
+        elif path[at - 1] in LISTS and (path[at - 1] != "removed" or at < 3):  # a removed item has a pair of that name
+            text += "[]"
+        else:
+            text += f"[{step}]"
+    return text
+
+
+def wrong_values(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, bool):
+        yield "flipped", not value
+        yield "of another type", "true"
+    elif isinstance(value, int):
+        yield "one more", value + 1
+        yield "one less", value - 1
+        yield "huge", HUGE
+        yield "negative", -7
+        yield "of another type", str(value)
+    elif isinstance(value, str):
+        yield "another", ("x" if value[:1] != "x" else "y") + value[1:]
+        yield "longer", value + "x"
+        yield "empty", ""
+        yield "of another type", 7
+    elif isinstance(value, list):
+        yield "of another type", "x"
+        if value:
+            yield "without its first", value[1:]
+            yield "without its last", value[:-1]
+            yield "with its first twice", [value[0], *value]
+    elif value is None:
+        yield "of another type", "x"
+        yield "something", 3
+    yield "missing", ...
+
+
+def set_at(whole: Any, path: Path, value: Any) -> None:
+    for step in path[:-1]:
+        whole = whole[step]
+    if value is ...:
+        del whole[path[-1]]
+    else:
+        whole[path[-1]] = value
+
+
+def get_at(whole: Any, path: Path) -> Any:
+    for step in path:
+        whole = whole[step]
+    return whole
+
+
+class Mutated:
+    """Writes documents with every checksum above them, and puts back what was there."""
+
+    def __init__(self, store: BlockingMemoryStore) -> None:
+        self.store = store
+        self._before: dict[str, bytes] = {}
+
+    def put(self, key: str, data: bytes) -> None:
+        self._before.setdefault(key, self.store.get(key).data)
+        self.store.put(key, data)
+
+    def put_document(self, place: Place, fields: Any) -> None:
+        if place.kind != "page":
+            self.put(place.key, document(fields))
+            return
+        assert place.ids is not None
+        data = gzip.compress(document(fields))
+        self.put(place.key, data)
+        root = stored(self.store, place.ids.manifest_key)
+        for ref in root["pages"]:
+            if place.ids.prefix + ref["key"] == place.key:
+                ref.update(length=len(data), crc32c=crc32c(data))
+        self.put(place.ids.manifest_key, document(root))
+
+    def undo(self) -> None:
+        for key, data in self._before.items():
+            self.store.put(key, data)
+        self._before.clear()
+
+
+def all_places(store: BlockingMemoryStore) -> Iterator[Place]:
+    yield from PLACES
+    for ids in (ids_of(1),):
+        for ref in stored(store, ids.manifest_key)["pages"]:
+            yield Place("page", ids.prefix + ref["key"], ids)
+
+
+def rows(store: BlockingMemoryStore) -> dict[str, list[tuple[Place, Path]]]:
+    """By field's name, the places where it stands: the first two and the last of each document."""
+    found: dict[str, list[tuple[Place, Path]]] = {}
+    for place in all_places(store):
+        of_place: dict[str, list[tuple[Place, Path]]] = {}
+        for path in leaves(stored(store, place.key)):
+            of_place.setdefault(name_of(place.kind, path), []).append((place, path))
+        for name, where in of_place.items():
+            found.setdefault(name, []).extend(where if len(where) < 3 else [*where[:2], where[-1]])
+    return found
+
+
+def is_damaged(store: BlockingMemoryStore) -> bool:
+    return check_bucket(store, Scope(), now_ms=NOW_MS).damaged
+
+
+def test_the_store_of_every_feature_is_sound(full: FullStore) -> None:
+    assert check_bucket(full.store, Scope(), now_ms=NOW_MS + (1 << 40)).findings == []
+
+
+@pytest.mark.parametrize("kind", ["cluster", "topic", "root", "deleted root", "page"])
+def test_every_wrong_value_is_found(full: FullStore, kind: str) -> None:
+    mutated = Mutated(full.store)
+    missed: dict[str, set[str]] = {}
+    for name, places in rows(full.store).items():
+        for place, path in places:
+            if place.kind == kind:
+                missed.setdefault(name, set()).update(_untold_at(full.store, mutated, place, path))
+    missed = {name: what for name, what in missed.items() if what}
+    expected = {name: what for name, (what, _) in UNTOLD.items() if name.split(".")[0] == kind}
+    assert {name: what for name, what in missed.items() if not what <= expected.get(name, set())} == {}
+    assert expected.keys() <= missed.keys(), "what is told now needs no excuse"
+
+
+def _untold_at(store: BlockingMemoryStore, mutated: Mutated, place: Place, path: Path) -> Iterator[str]:
+    whole = stored(store, place.key)
+    for what, wrong in wrong_values(get_at(whole, path)):
+        changed = copy.deepcopy(whole)
+        set_at(changed, path, wrong)
+        if changed == whole:
+            continue
+        mutated.put_document(place, changed)
+        try:
+            if not is_damaged(store):
+                yield what
+        finally:
+            mutated.undo()

@@ -1,0 +1,213 @@
+"""Every number of every sidecar, set to wrong values one after the other, under checksums and manifests that fit: found."""
+
+from __future__ import annotations
+
+import copy
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from storage_tiers.cold.manifest.documents import document
+from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.stores.memory import BlockingMemoryStore
+from storage_tiers.records.checksum import crc32c
+from tests.service.fsck.test_field_mutations import Mutated, is_damaged, stored
+from tests.storage_tiers.cold.full_store import FullStore, ids_of
+
+HEAD = struct.Struct(">8sHHIqqQI")
+HEAD_FIELDS = ("magic", "format", "least_reader", "sections", "base", "end", "length", "crc32c")
+ROWS: Mapping[str, tuple[struct.Struct, tuple[str, ...]]] = {
+    "index": (struct.Struct(">IIq"), ("offset", "position", "max_timestamp")),
+    "checks": (struct.Struct(">I"), ("crc",)),
+    "aborted": (struct.Struct(">hqqqq"), ("version", "producer", "first", "last", "last_stable")),
+    "epochs": (struct.Struct(">iq"), ("epoch", "start")),
+    "producer": (
+        struct.Struct(">qhiqiqiq"),
+        ("id", "epoch", "last_sequence", "last_offset", "delta", "timestamp", "coordinator_epoch", "open_from"),
+    ),
+}
+#: Bytes before a section's rows.
+PREFACE = {"producer": 10}
+
+#: Field -> (how many of its wrong values cannot be told, why).
+UNTOLD: Mapping[str, tuple[set[str], str]] = {
+    "header.format": ({"one more", "huge"}, "a newer writer's sidecar, which this reader understands"),
+    "epochs.start": ({"one more"}, "log start may have cut it there"),
+    "epochs rows": ({"without its first"}, "log start may have cut it there"),
+    "producer rows": ({"without its first", "without its last"}, "a producer may have expired"),
+    "producer.coordinator_epoch of none": (
+        {"one more", "huge"},
+        "a transaction may have ended before the first batch at hand",
+    ),
+    "producer.coordinator_epoch": ({"negative"}, "a producer that expired and came back has none"),
+}
+
+
+def sections_of(store: BlockingMemoryStore, entry: Mapping[str, Any]) -> dict[str, bytes]:
+    data = store.get(ids_of(1).prefix + entry["sidecar"]).data
+    return {name: data[at : at + length] for name, (at, length, _) in entry["sections"].items()}
+
+
+def rebuilt(
+    entry: Mapping[str, Any], sections: Mapping[str, bytes], head: tuple[int, ...] | None = None
+) -> tuple[bytes, dict[str, list[int]]]:
+    """A sidecar of these sections, with its table."""
+    at = HEAD.size + 4 + 28 * len(sections)
+    table: dict[str, list[int]] = {}
+    for name, content in sections.items():
+        table[name] = [at, len(content), crc32c(content)]
+        at += len(content)
+    fields = head or (1, 1, len(sections), entry["base"], entry["end"], entry["length"], entry["crc32c"])
+    front = HEAD.pack(b"TIDELIDX", *fields)
+    rows = b"".join(struct.pack(">8sQQI", name.encode(), *span) for name, span in table.items())
+    return front + struct.pack(">I", crc32c(rows, crc32c(front))) + rows + b"".join(sections.values()), table
+
+
+def write(mutated: Mutated, base: int, data: bytes, table: Mapping[str, list[int]]) -> None:
+    """The sidecar of the range at `base`, and its table in the page and the root that name it."""
+    store, ids = mutated.store, ids_of(1)
+    root = stored(store, ids.manifest_key)
+    for ref in root["pages"]:
+        page = stored(store, ids.prefix + ref["key"])
+        for entry in (*page["entries"], *page["removed"]):
+            if entry.get("base") == base:
+                entry["sections"] = table
+                mutated.put(ids.prefix + entry["sidecar"], data)
+                packed = _packed(page)
+                mutated.put(ids.prefix + ref["key"], packed)
+                ref.update(length=len(packed), crc32c=crc32c(packed))
+    for entry in (*root["entries"], *root["removed"]):
+        if entry.get("base") == base:
+            entry["sections"] = table
+            mutated.put(ids.prefix + entry["sidecar"], data)
+            if root["sidecar"]["key"] == entry["sidecar"]:
+                root["sidecar"]["sections"] = table
+    mutated.put(ids.manifest_key, document(root))
+
+
+def _packed(page: Any) -> bytes:
+    import gzip
+
+    return gzip.compress(document(page))
+
+
+def entries(store: BlockingMemoryStore) -> dict[int, Any]:
+    ids = ids_of(1)
+    root = stored(store, ids.manifest_key)
+    pages = [stored(store, ids.prefix + ref["key"]) for ref in root["pages"]]
+    lists = [root["entries"], root["removed"], *(each[name] for each in pages for name in ("entries", "removed"))]
+    return {entry["base"]: entry for found in lists for entry in found if "base" in entry}
+
+
+def numbers(value: int, size: int) -> Iterator[tuple[str, int]]:
+    most = (1 << (8 * size - 1)) - 1
+    yield "one more", value + 1
+    yield "one less", value - 1
+    yield "huge", most - 5
+    yield "negative", -1
+
+
+@pytest.mark.parametrize("name", [*ROWS, "header"])
+def test_every_wrong_number_is_found(full: FullStore, name: str) -> None:
+    mutated = Mutated(full.store)
+    missed: set[tuple[str, str]] = set()
+    tried = 0
+    found = entries(full.store)
+    for base in (20, 40, 50, 90, 110):
+        entry = found[base]
+        for field, what, data, table in _mutations(full.store, entry, name):
+            tried += 1
+            write(mutated, base, data, table)
+            try:
+                if not is_damaged(full.store):
+                    missed.add((field, what))
+            finally:
+                mutated.undo()
+    assert tried > 10
+    untold = {(field, what) for field, (kinds, _) in UNTOLD.items() for what in kinds}
+    assert missed - untold == set()
+    assert {each for each in untold if each[0].startswith(name)} <= missed, "what is told now needs no excuse"
+
+
+def _mutations(
+    store: BlockingMemoryStore, entry: Any, name: str
+) -> Iterator[tuple[str, str, bytes, Mapping[str, list[int]]]]:
+    sections = sections_of(store, entry)
+    if name == "header":
+        yield from _of_header(entry, sections)
+        return
+    layout, fields = ROWS[name]
+    skip = PREFACE.get(name, 0)
+    rows = list(layout.iter_unpack(sections[name][skip:]))
+    for at in sorted({0, len(rows) - 1} & set(range(len(rows)))):
+        for place, (field, code) in enumerate(zip(fields, layout.format[1:], strict=True)):
+            for what, wrong in numbers(rows[at][place], struct.calcsize(code)):
+                row = list(rows[at])
+                row[place] = wrong
+                try:
+                    changed = layout.pack(*row)
+                except struct.error:
+                    continue
+                if changed == layout.pack(*rows[at]):
+                    continue
+                new = [layout.pack(*each) for each in rows]
+                new[at] = changed
+                none = " of none" if field == "coordinator_epoch" and rows[at][place] == -1 else ""
+                yield f"{name}.{field}{none}", what, *_with(entry, sections, name, new)
+    for what, left in (
+        ("without its first", rows[1:]),
+        ("without its last", rows[:-1]),
+        ("its last twice", [*rows, *rows[-1:]]),
+    ):
+        if left != rows:
+            yield f"{name} rows", what, *_with(entry, sections, name, [layout.pack(*each) for each in left])
+
+
+def _with(
+    entry: Any, sections: Mapping[str, bytes], name: str, rows: list[bytes]
+) -> tuple[bytes, Mapping[str, list[int]]]:
+    body = b"".join(rows)
+    if name == "producer":
+        counted = struct.pack(">i", len(rows)) + body
+        body = struct.pack(">hI", 1, crc32c(counted)) + counted
+    return rebuilt(entry, {**sections, name: body})
+
+
+def _of_header(entry: Any, sections: Mapping[str, bytes]) -> Iterator[tuple[str, str, bytes, Mapping[str, list[int]]]]:
+    good, table = rebuilt(entry, sections)
+    fields = HEAD.unpack_from(good)[1:]
+    for place, field in enumerate(HEAD_FIELDS[1:]):
+        for what, wrong in numbers(fields[place], struct.calcsize("HHIqqQI"[place])):
+            changed = list(fields)
+            changed[place] = wrong
+            try:
+                data, _ = rebuilt(entry, sections, tuple(changed))
+            except struct.error:
+                continue
+            yield f"header.{field}", what, data, table
+    flipped = bytearray(good)
+    flipped[0] ^= 1
+    yield "header.magic", "flipped", bytes(flipped), table
+    yield "header rows", "one section less", *rebuilt(entry, {k: v for k, v in sections.items() if k != "producer"})
+    swapped = dict(reversed(list(sections.items())))
+    yield "header rows", "in another order", *rebuilt(entry, swapped)
+    yield "header rows", "bytes behind it", good + b"x", table
+    moved = copy.deepcopy(table)
+    moved["aborted"][0] += 1
+    yield "header rows", "an entry of other sections", good, moved
+
+
+def test_the_table_has_every_section_and_every_field() -> None:
+    assert set(ROWS) == {sidecar.INDEX, sidecar.CHECKS, sidecar.ABORTED, sidecar.EPOCHS, sidecar.PRODUCER}
+    for name, (layout, fields) in ROWS.items():
+        assert len(layout.unpack(bytes(layout.size))) == len(fields), name
+
+
+def test_a_rebuilt_sidecar_is_the_writers(full: FullStore) -> None:
+    for base, entry in entries(full.store).items():
+        data, table = rebuilt(entry, sections_of(full.store, entry))
+        assert data == full.store.get(ids_of(1).prefix + entry["sidecar"]).data, base
+        assert json.loads(json.dumps(table)) == entry["sections"]

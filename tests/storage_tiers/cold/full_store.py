@@ -1,0 +1,357 @@
+"""A store that has every feature of the formats, made by the project's own writer from real batches.
+
+flights (an earlier id before it)   0 no manifest
+                                    1 pages of both kinds, a pin, removed ranges held by it and not, a tombstone, two
+                                      leader epochs, producers, transactions over ranges, every codec, sparse batches,
+                                      log append time, log start inside a range
+                                    2 nothing left but the newest sidecar, alone
+                                    3 two ranges in one object, the second at a position that is not 0
+                                    4 a gap, live ranges wholly below log start
+gone                                deleted; its objects wait for the grace
+readers/                            a cursor, a verdict, a gap of a reader of commits
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+from storage_tiers.clock import ManualClock, SeededRng
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest import model as manifest
+from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, encode_cluster
+from storage_tiers.cold.manifest.commit import CommitSettings
+from storage_tiers.cold.manifest.json import encode
+from storage_tiers.cold.manifest.model import Ids, Root, State, Writer
+from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
+from storage_tiers.cold.offline.reader_files import advance_cursor, read_cursor, record_missed, record_verdict
+from storage_tiers.cold.segments.partition_tier import PartitionTier
+from storage_tiers.cold.segments.range_check import RangeVerdict
+from storage_tiers.cold.segments.uploader import ExtendJob
+from storage_tiers.cold.stores.memory import BlockingMemoryStore, MemoryStore
+from storage_tiers.hot.producer_state import ProducerStateManager
+from storage_tiers.records.batch import Codec, headers
+from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch
+from storage_tiers.types import AbortedTransaction, EpochEntry, TopicId
+from tests.storage_tiers.cold.support import EagerClock, inline, stored_root
+
+CLUSTER = "ckQWLXMZQKGqoUySTmrTXA"
+FLIGHTS = TopicId(bytes(range(16)))
+EARLIER = TopicId(bytes(range(16, 32)))
+GONE = TopicId(bytes(range(32, 48)))
+#: Every commit and every object is of this moment or a little later.
+NOW_MS = 1_700_000_000_000
+#: When the log of partition 1 was written; what log append time says lies before what the clients say.
+WRITTEN_MS = NOW_MS - 3_600_000
+INCARNATION = 5
+
+
+@dataclass
+class Log:
+    """A partition's log as its leader writes it: batches, and what is known of producers and epochs at their end."""
+
+    directory: Path
+    end: int = 0
+    epoch: int = 1
+    epochs: list[EpochEntry] = field(default_factory=list)
+    state: ProducerStateManager = field(default_factory=ProducerStateManager)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+    jobs: list[ExtendJob] = field(default_factory=list)
+    _range: bytearray = field(default_factory=bytearray)
+    _base: int = 0
+
+    def append(self, batch: bytes) -> None:
+        ((_, header),) = headers(batch)
+        if not self.epochs or self.epochs[-1].epoch != self.epoch:
+            self.epochs.append(EpochEntry(self.epoch, header.base_offset))
+        if header.producer_id >= 0 and not header.control:
+            self.state.update(header, header.base_offset, now_ms=NOW_MS)
+        self._range += batch
+        self.end = header.next_offset
+
+    def records(self, *records: NewRecord, codec: Codec = Codec.NONE, append_time: int | None = None) -> None:
+        batch = build_batch(
+            records, base_offset=self.end, leader_epoch=self.epoch, codec=codec, log_append_time=append_time
+        )
+        self.append(batch)
+
+    def of_producer(
+        self, producer: int, sequence: int, *records: NewRecord, transactional: bool = False, codec: Codec = Codec.NONE
+    ) -> None:
+        self.append(
+            build_batch(
+                records,
+                base_offset=self.end,
+                leader_epoch=self.epoch,
+                producer_id=producer,
+                producer_epoch=2,
+                base_sequence=sequence,
+                transactional=transactional,
+                codec=codec,
+            )
+        )
+
+    def marker(self, producer: int, kind: ControlKind) -> None:
+        batch = build_control_batch(
+            kind,
+            producer_id=producer,
+            producer_epoch=2,
+            coordinator_epoch=3,
+            timestamp=WRITTEN_MS + self.end,
+            base_offset=self.end,
+            leader_epoch=self.epoch,
+        )
+        ((_, header),) = headers(batch)
+        aborted = kind is ControlKind.ABORT
+        done = self.state.update_marker(header, self.end, coordinator_epoch=3, aborted=aborted, now_ms=NOW_MS)
+        if done is not None and aborted:
+            self.aborted.append(AbortedTransaction(producer, done.first_offset, self.end, done.last_stable_offset))
+        self.append(batch)
+
+    def seal(self, *, log_start: int = 0) -> None:
+        """Makes what was appended since the last call a range."""
+        path = self.directory / f"{len(self.jobs)}.log"
+        path.write_bytes(self._range)
+        last = [header for _, header in headers(bytes(self._range))][-1]
+        self.jobs.append(
+            ExtendJob(
+                path=str(path),
+                position=0,
+                length=len(self._range),
+                base=self._base,
+                end=self.end,
+                leader_epoch=self.epoch,
+                last_record_epoch=last.leader_epoch,
+                epochs=tuple(self.epochs),
+                producer_snapshot=self.state.snapshot(),
+                log_start=log_start,
+            )
+        )
+        self._base, self._range = self.end, bytearray()
+
+    def skip_to(self, offset: int) -> None:
+        """What lies between is never written: log start has passed it."""
+        self.end = self._base = offset
+
+    def ranges(self) -> list[ExtendJob]:
+        """With the aborted transactions that overlap each, wherever their markers lie."""
+        return [
+            dataclasses.replace(
+                job,
+                aborted=tuple(
+                    txn for txn in self.aborted if txn.first_offset < job.end and txn.last_offset >= job.base
+                ),
+            )
+            for job in self.jobs
+        ]
+
+
+def plain(offset: int, text: str = "", *, at: int | None = None) -> NewRecord:
+    return NewRecord(b"key-%d" % offset, b"value-%d" % offset + text.encode(), timestamp=at or WRITTEN_MS + offset)
+
+
+@dataclass
+class FullStore:
+    memory: MemoryStore
+    clock: ManualClock
+    #: Of partition 1, right after each range was added: what a reader as of that commit must find.
+    commits: list[int]
+
+    @property
+    def store(self) -> BlockingMemoryStore:
+        return self.memory.blocking()
+
+
+def ids_of(partition: int, topic: str = "flights", topic_id: TopicId = FLIGHTS) -> Ids:
+    return Ids(CLUSTER, topic, topic_id, partition)
+
+
+async def build(directory: Path) -> FullStore:
+    clock = EagerClock(NOW_MS)
+    full = FullStore(MemoryStore(clock), clock, [])
+    _documents(full.store)
+    with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_ENTRIES=6):
+        await _rich(full, directory)
+        await _alone(full, directory)
+        await _packed(full, directory)
+        await _gap(full, directory)
+        for ids in (ids_of(0, "gone", GONE), ids_of(0, "flights", EARLIER)):
+            tier = _tier(full, ids)
+            log = _numbered(directory / str(ids.topic_id), (0, 10))
+            await _extend(tier, log.ranges())
+            await tier.delete_partition()
+    _readers(full.store)
+    return full
+
+
+def _documents(store: BlockingMemoryStore) -> None:
+    holder = Holder(1, "Xl2vW1FzRx2PYVOyUcTJnA", "5y0cyV6pQ3CwL3y2m4ePgQ")
+    store.put(keys.cluster_key(CLUSTER), encode_cluster(ClusterState(CLUSTER, INCARNATION, holder)))
+    flights = TopicState(
+        CLUSTER, "flights", FLIGHTS, State.LIVE, 5, INCARNATION, {"retention.ms": "-1"}, (EARLIER,), revision=3
+    )
+    gone = TopicState(CLUSTER, "gone", GONE, State.DELETED, 1, INCARNATION, revision=2)
+    for state in (flights, gone):
+        store.put(keys.topic_file_key(CLUSTER, state.topic), encode_topic(state))
+
+
+def _tier(full: FullStore, ids: Ids, seed: int = 99) -> PartitionTier:
+    return PartitionTier(
+        full.memory,
+        ids,
+        Writer(1, INCARNATION),
+        full.clock,
+        SeededRng(seed),
+        CommitSettings(attempts=2),
+        run_blocking=inline,
+    )
+
+
+async def _extend(tier: PartitionTier, jobs: Sequence[ExtendJob]) -> Root:
+    for job in jobs:
+        root = await tier.extend(job)
+        assert root.end == job.end
+    return root
+
+
+def _numbered(directory: Path, *ranges: tuple[int, int]) -> Log:
+    directory.mkdir(exist_ok=True, parents=True)
+    log = Log(directory)
+    for base, end in ranges:
+        log.skip_to(base)
+        while log.end < end:
+            log.records(plain(log.end))
+        log.seal()
+    return log
+
+
+def _rich_log(directory: Path) -> Log:
+    directory.mkdir(exist_ok=True)
+    log = Log(directory)
+    for _ in range(10):
+        log.records(plain(log.end))
+    log.seal()  # 0: swept
+    for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD, Codec.NONE):
+        at = log.end
+        odd = NewRecord(None, None, timestamp=WRITTEN_MS + at, headers=(("h", None), ("ü", b""), ("h", b"\0\xff")))
+        log.records(odd, plain(at + 1, "x" * 300), codec=codec)
+    log.seal()  # 10: removed, held by no pin
+    log.of_producer(7, 0, plain(20), plain(21))
+    log.of_producer(7, 2, *(plain(offset) for offset in range(22, 30)), codec=Codec.LZ4)
+    log.seal()  # 20: removed, held by the pin
+    while log.end < 35:
+        log.records(plain(log.end, "x" * 20_000))  # several rows of the index
+    log.epoch = 2
+    while log.end < 40:
+        log.records(plain(log.end, "x" * 20_000))
+    log.seal()  # 30: log start inside
+    log.records(plain(40), plain(41))
+    log.of_producer(9, 0, plain(42), plain(43), transactional=True)
+    log.of_producer(11, 0, plain(44), transactional=True)
+    log.of_producer(7, 10, *(plain(offset) for offset in range(45, 50)))
+    log.seal()  # 40: two transactions are open at its end
+    log.of_producer(9, 2, plain(50), transactional=True, codec=Codec.ZSTD)
+    log.marker(9, ControlKind.ABORT)
+    log.of_producer(11, 1, plain(52), transactional=True)
+    log.marker(11, ControlKind.COMMIT)
+    log.of_producer(9, 3, plain(54), transactional=True)
+    log.of_producer(12, 0, plain(55), transactional=True)
+    log.marker(12, ControlKind.ABORT)
+    log.marker(9, ControlKind.COMMIT)
+    log.records(plain(58), plain(59))
+    log.seal()  # 50
+    for base, deltas, last in ((60, (0, 3), 4), (66, (1, 2), 3)):
+        records = [plain(base + delta) for delta in deltas]
+        log.append(
+            build_batch(
+                records,
+                base_offset=base,
+                leader_epoch=2,
+                codec=Codec.SNAPPY,
+                offset_deltas=deltas,
+                last_offset_delta=last,
+            )
+        )
+    log.seal()  # 60: as compaction leaves it
+    for offset in range(70, 80, 2):
+        ahead = (plain(offset, at=NOW_MS + 500_000), plain(offset + 1, at=NOW_MS + 400_000))
+        log.records(*ahead, append_time=WRITTEN_MS + offset)
+    log.seal()  # 70: the clients' clocks are ahead of the leader's
+    for base in range(80, 120, 10):
+        while log.end < base + 10:
+            log.records(plain(log.end, "x" * (120_000 if base == 90 else 10)))
+        log.seal()
+    return log
+
+
+async def _rich(full: FullStore, directory: Path) -> None:
+    tier = _tier(full, ids_of(1))
+    jobs = _rich_log(directory / "rich").ranges()
+    await _extend(tier, jobs[:4])
+    await tier.retire(10)
+    full.clock.advance(60)
+    await tier.sweep(0)
+    await tier.retire(20)
+    await _extend(tier, jobs[4:5])
+    pinned = await tier.pin("report")
+    assert pinned.pins[0].commit == pinned.commit
+    for job in jobs[5:]:
+        full.commits.append((await _extend(tier, [job])).commit)
+    await tier.retire(33)
+    orphan = ids_of(1).segment_key(200, 2, "7" * 32)
+    full.store.put(orphan, b"never named")
+    await tier.commit(lambda root, by: manifest.condemn(root, [orphan], by))
+    await tier.retire(43)
+    root = await tier.claim(3)
+    assert {page.kind.value for page in root.pages} == {"live", "removed"}
+    assert root.entries and root.pins and root.condemned and root.swept
+    assert {item.entry is None for item in root.removed} == {True, False}
+
+
+async def _alone(full: FullStore, directory: Path) -> None:
+    tier = _tier(full, ids_of(2))
+    log = _numbered(directory / "alone", (0, 10))
+    log.of_producer(7, 0, plain(10))
+    log.seal()
+    await _extend(tier, log.ranges())
+    await tier.retire(11)
+    full.clock.advance(60)
+    await tier.sweep(0)
+    assert tier.root is not None and tier.root.sidecar is not None and tier.root.sidecar.alone
+
+
+async def _packed(full: FullStore, directory: Path) -> None:
+    """The writer of today gives each range an object of its own; the format allows more."""
+    tier = _tier(full, ids_of(3))
+    jobs = _numbered(directory / "packed", (0, 10), (10, 20)).ranges()
+    root = await _extend(tier, jobs)
+    first, second = root.entries
+    store = full.store
+    packed = store.get(first.key).data + store.get(second.key).data
+    key = ids_of(3).segment_key(0, 1, "9" * 32)
+    store.put(key, packed)
+    store.delete([first.key, second.key])
+    entries = (
+        dataclasses.replace(first, key=key),
+        dataclasses.replace(second, key=key, position=first.length),
+    )
+    store.put(root.ids.manifest_key, encode(dataclasses.replace(root, entries=entries)))
+
+
+async def _gap(full: FullStore, directory: Path) -> None:
+    tier = _tier(full, ids_of(4))
+    log = _numbered(directory / "gap", (0, 10), (10, 20), (25, 30))
+    before, first, after = log.ranges()
+    await _extend(tier, [before, first])
+    root = await _extend(tier, [dataclasses.replace(after, log_start=27)])
+    assert root.entries[-1].gap_from == 20 and root.log_start == 27 and root.entries[0].end <= root.log_start
+
+
+def _readers(store: BlockingMemoryStore) -> None:
+    cursor = advance_cursor(store, read_cursor(store, ids_of(1), "audit"), 2, writer="w", now_ms=NOW_MS)
+    record_missed(store, cursor, 3, now_ms=NOW_MS)
+    entry = stored_root(store, ids_of(3)).entries[0]
+    record_verdict(store, ids_of(3), "audit", entry, RangeVerdict((), 10, 100), now_ms=NOW_MS)
