@@ -7,6 +7,7 @@ Kafka's own names to text. This is the one module that looks at the environment.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,12 @@ from storage_tiers.errors import InvalidConfig
 from storage_tiers.events import Form
 
 PREFIX = "TIDELOG_"
+#: Variables of our other programs, which a shell may export beside a node's: the Lambda handlers', the fault tests'.
+OTHERS = frozenset({"TIDELOG_READER", "TIDELOG_FAULT_SEED"})
+#: Kubernetes tells a pod of every Service of its namespace in variables named after the Service: one called `tidelog`,
+#: or `tidelog-` and more, takes names that begin as ours do. No setting may be called like these.
+_SERVICE_LINK = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+_SERVICE_URL = re.compile(r"(tcp|udp|sctp)://", re.IGNORECASE)
 
 
 class NodeSettings(BaseModel):
@@ -100,13 +107,22 @@ def _from_file(path: Path | None) -> dict[str, Any]:
         raise InvalidConfig(f"{path} is not TOML, which is UTF-8: byte {error.start} is not") from None
 
 
+def is_service_link(name: str, value: str) -> bool:
+    """Whether a variable is one that Kubernetes makes for a Service, rather than a setting of ours: `TIDELOG_PORT` is both,
+    and the value tells."""
+    words = name.split("_")
+    if words[-1] == "PORT" and _SERVICE_URL.match(value):
+        return True
+    return any(_SERVICE_LINK.fullmatch("_".join(words[at:])) for at in range(1, len(words)))
+
+
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """TIDELOG_DATA_DIR and so on; a broker config's dots become underscores: TIDELOG_BROKER_log_retention_ms is written
     TIDELOG_BROKER__LOG_RETENTION_MS."""
     found: dict[str, Any] = {}
     broker: dict[str, str] = {}
     for name, value in environ.items():
-        if not name.startswith(PREFIX):
+        if not name.startswith(PREFIX) or name in OTHERS or is_service_link(name, value):
             continue
         key = name[len(PREFIX) :]
         if key.startswith("BROKER__"):

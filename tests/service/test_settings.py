@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import load_settings
+from service.settings import NodeSettings, is_service_link, load_settings
 from storage_tiers.errors import InvalidConfig
 
 
@@ -53,10 +53,47 @@ def test_names_of_configs_need_no_quotes_and_lists_may_be_lists(tmp_path: Path) 
     }
 
 
+def service_links(service: str, port: str, url: str) -> dict[str, str]:
+    """What a kubelet gives every pod for a Service of two ports, named as `getServiceEnvVars` names them."""
+    scheme, address = url.split("://")
+    host, number = address.split(":")
+    one = f"{service}_PORT_{number}_{scheme.upper()}"
+    return {
+        f"{service}_SERVICE_HOST": host,
+        f"{service}_SERVICE_PORT": number,
+        f"{service}_SERVICE_PORT_{port}": number,
+        f"{service}_PORT": url,
+        one: url,
+        f"{one}_PROTO": scheme,
+        f"{one}_PORT": number,
+        f"{one}_ADDR": host,
+    }
+
+
+@pytest.mark.parametrize("service", ["TIDELOG", "TIDELOG_HTTP", "TIDELOG_GRPC", "TIDELOG_BROKER", "TIDELOG_BROKER__0"])
+@pytest.mark.parametrize("url", ["tcp://10.0.0.7:9092", "udp://10.0.0.7:53", "sctp://10.0.0.7:9092"])
+def test_what_kubernetes_says_of_services_is_no_setting(service: str, url: str) -> None:
+    links = service_links(service, "KAFKA_2", url)
+    assert load_settings({}, environ=links) == NodeSettings()
+    settings = load_settings({}, environ={**links, "TIDELOG_NODE_ID": "5", "TIDELOG_BROKER__NUM_PARTITIONS": "3"})
+    assert (settings.node_id, settings.broker) == (5, {"num.partitions": "3"})
+
+
+def test_no_setting_is_called_as_a_service_link_is() -> None:
+    assert [name for name in NodeSettings.model_fields if is_service_link(f"TIDELOG_{name.upper()}", "1")] == []
+
+
+def test_variables_of_other_programs_of_ours_are_no_setting() -> None:
+    assert load_settings({}, environ={"TIDELOG_READER": "mine", "TIDELOG_FAULT_SEED": "7"}) == NodeSettings()
+
+
 @pytest.mark.parametrize(
     ("flags", "environ", "complaint"),
     [
         ({}, {"TIDELOG_PROT": "1"}, "the environment: unknown setting 'prot'"),
+        ({}, {"TIDELOG_FAULT_SEEDS": "1"}, "the environment: unknown setting 'fault_seeds'"),
+        ({}, {"TIDELOG_SERVICE": "1"}, "the environment: unknown setting 'service'"),
+        ({}, {"TIDELOG_SERVICE_HOSTS": "1"}, "the environment: unknown setting 'service_hosts'"),
         ({}, {"TIDELOG_PORT": "many"}, "the environment: port: .*integer"),
         ({"port": 70000}, {}, "the command line: port: .*65535"),
         ({"advertise": "nowhere"}, {}, "the command line: advertise: .*HOST:PORT"),
