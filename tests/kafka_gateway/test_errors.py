@@ -9,6 +9,54 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kafka_gateway.errors import CODES, ErrorCode, code_of, message_of
 from storage_tiers.errors import LogError, NotLeader, UnknownTopicOrPartition
 
+#: Kafka's number for each, as org.apache.kafka.common.protocol.Errors has it.
+NUMBERS = {
+    "LogError": -1,
+    "MetadataCorrupt": -1,
+    "OffsetOutOfRange": 1,
+    "CorruptRecord": 2,
+    "TierCorrupt": 2,
+    "UnknownTopicOrPartition": 3,
+    "LeaderNotAvailable": 5,
+    "FencedWriter": 6,
+    "NotLeader": 6,
+    "RequestTimedOut": 7,
+    "RecordTooLarge": 10,
+    "InvalidTopic": 17,
+    "RecordBatchTooLarge": 18,
+    "NotEnoughReplicas": 19,
+    "InvalidRequiredAcks": 21,
+    "InvalidTimestamp": 32,
+    "UnsupportedVersion": 35,
+    "TopicExists": 36,
+    "InvalidPartitions": 37,
+    "InvalidReplicationFactor": 38,
+    "InvalidReplicaAssignment": 39,
+    "InvalidConfig": 40,
+    "InvalidRequest": 42,
+    "UnsupportedMessageFormat": 43,
+    "PolicyViolation": 44,
+    "OutOfOrderSequence": 45,
+    "DuplicateSequence": 46,
+    "InvalidProducerEpoch": 47,
+    "InvalidTransactionState": 48,
+    "DirectoryLocked": 56,
+    "PreconditionFailed": 56,
+    "StorageError": 56,
+    "StoreRefused": 56,
+    "TierObjectMissing": 56,
+    "TierUnavailable": 56,
+    "UnknownProducerId": 59,
+    "TopicDeletionDisabled": 73,
+    "FencedLeaderEpoch": 74,
+    "UnknownLeaderEpoch": 75,
+    "UnsupportedCompression": 76,
+    "OffsetNotAvailable": 78,
+    "InvalidRecord": 87,
+    "UnknownTopicId": 100,
+    "InconsistentTopicId": 103,
+}
+
 
 def all_log_errors(kind: type[LogError] = LogError) -> Iterator[type[LogError]]:
     yield kind
@@ -19,6 +67,11 @@ def all_log_errors(kind: type[LogError] = LogError) -> Iterator[type[LogError]]:
 
 def test_every_log_error_is_mapped() -> None:
     assert set(all_log_errors()) - set(CODES) == set()
+
+
+def test_each_has_the_number_that_clients_act_on() -> None:
+    """MESSAGE_TOO_LARGE makes a producer split its batch, RECORD_LIST_TOO_LARGE does not: a neighbour is no near miss."""
+    assert {kind.__name__: int(code) for kind, code in CODES.items()} == NUMBERS
 
 
 def test_nothing_else_is_mapped() -> None:

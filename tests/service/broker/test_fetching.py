@@ -119,6 +119,22 @@ async def test_a_last_fetched_epoch_tells_where_histories_part(tmp_path: Path) -
             assert isinstance((await ask(offset, last)).error, OffsetOutOfRange)
 
 
+async def test_an_epoch_that_was_never_written_in_diverges(tmp_path: Path) -> None:
+    """A log that has records of an epoch which ours has none of is another history, however short it is."""
+    store = None
+    for value in (b"a", None, b"b"):
+        async with running(tmp_path / "data", store) as node:
+            if store is None:
+                await node.create("t")
+            if value is not None:
+                await node.append("t", value)
+            epoch, store = node.node.partitions.get(T0).state.leader_epoch, node.store
+            asked = [FetchPartition(T0, offset, 1 << 20, last_fetched_epoch=epoch - 1) for offset in (0, 1, 2)]
+            answers = [await node.fetch(wanted) for wanted in asked]
+    assert [answer.diverging for (answer,) in answers] == [(epoch - 2, 1)] * 3
+    assert [(answer.error, answer.size) for (answer,) in answers] == [(None, 0)] * 3
+
+
 async def test_nobody_waits_for_more_than_an_answer_may_hold(tmp_path: Path) -> None:
     async with running(tmp_path / "data", broker={"fetch.max.bytes": "1024"}) as node:
         await node.create("t")

@@ -18,6 +18,7 @@ from service.broker.roots import FILE_NAME
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.cold.stores.port import FileBody, ObjectInfo
 from storage_tiers.errors import (
     FencedWriter,
     LeaderNotAvailable,
@@ -322,6 +323,51 @@ class SlowFiles(OsFiles):
             self.reached.set()
             assert self.may_go.wait(20)
         super().fsync_dir(path)
+
+
+class SlowlySyncedFiles(OsFiles):
+    """Segments stay unsynced until an upload has begun, or for a while if none does. `synced` is by path, in bytes."""
+
+    def __init__(self) -> None:
+        self.uploading = threading.Event()
+        self.synced: dict[str, int] = {}
+
+    def fsync(self, fd: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        size = os.fstat(fd).st_size
+        if path.endswith(".log") and "/t-0/" in path:
+            self.uploading.wait(0.3)
+        super().fsync(fd)
+        self.synced[path] = size
+
+
+class DiskAskingStore(FaultyStore):
+    """Notes of every segment that is uploaded how many of its bytes were on disk then, and how many are uploaded."""
+
+    def __init__(self, files: SlowlySyncedFiles) -> None:
+        super().__init__(MemoryStore(SystemClock()))
+        self.files = files
+        self.uploads: list[tuple[int, int]] = []
+
+    async def put(
+        self, key: str, body: bytes | FileBody, *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectInfo:
+        if isinstance(body, FileBody):
+            synced = self.files.synced.get(os.path.realpath(body.path), 0)
+            self.uploads.append((synced, body.position + body.length))
+            self.files.uploading.set()
+        return await super().put(key, body, if_absent=if_absent, if_match=if_match)
+
+
+async def test_what_is_uploaded_is_on_disk_first(tmp_path: Path) -> None:
+    """Or the bucket could hold what a power loss takes back, and its offsets would be given again."""
+    files = SlowlySyncedFiles()
+    store = DiskAskingStore(files)
+    async with running(tmp_path / "data", store, files=files) as node:
+        await filled(node, {**KEPT, "internal.segment.bytes": str(1 << 20)})
+        await node.seal("t")
+    assert store.uploads
+    assert [upload for upload in store.uploads if upload[0] < upload[1]] == []
 
 
 async def test_nobody_waits_for_the_disk_while_segments_go(tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""Producer ids come from the blocks that were reserved, and from nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+
+from service.broker.producer_ids import ProducerIds
+
+COUNT = 3
+
+
+class Blocks:
+    """Reserves [0, 3), [100, 103) and so on: what lies between belongs to other nodes."""
+
+    def __init__(self) -> None:
+        self.reserved = 0
+
+    async def reserve(self) -> tuple[int, int]:
+        await asyncio.sleep(0)
+        first = self.reserved * 100
+        self.reserved += 1
+        return first, COUNT
+
+    @property
+    def ids(self) -> list[int]:
+        return [block * 100 + at for block in range(self.reserved) for at in range(COUNT)]
+
+
+async def test_a_block_is_given_to_its_end_and_no_further() -> None:
+    blocks = Blocks()
+    ids = ProducerIds(blocks.reserve)
+    given = [await ids.next() for _ in range(3 * COUNT)]
+    assert given == blocks.ids == [0, 1, 2, 100, 101, 102, 200, 201, 202]
+
+
+async def test_who_asks_at_once_shares_the_blocks() -> None:
+    blocks = Blocks()
+    ids = ProducerIds(blocks.reserve)
+    given = await asyncio.gather(*(ids.next() for _ in range(4 * COUNT)))
+    assert sorted(given) == blocks.ids
+    assert blocks.reserved == 4

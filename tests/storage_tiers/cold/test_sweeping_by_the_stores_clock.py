@@ -1,0 +1,40 @@
+"""How old an object is, is a matter between the store's clock and the store's clock: a node's may be days off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.errors import TierUnavailable
+from tests.storage_tiers.cold.support import DAY, IDS, EagerClock, Local, tier_of
+from tests.support.faulty_store import FaultyStore
+
+
+@pytest.mark.parametrize("off_days", [3, -3], ids=["the node is ahead", "the node is behind"])
+async def test_the_grace_of_what_nobody_names_is_the_stores(tmp_path: Path, off_days: int) -> None:
+    """An object without a name and an upload without an end."""
+    stores_clock = EagerClock()
+    memory = MemoryStore(stores_clock)
+    store = FaultyStore(memory)
+    nodes_clock = EagerClock(stores_clock.unix_ms() + off_days * DAY)
+    tier, local = tier_of(store, nodes_clock), Local(tmp_path)
+    await tier.extend(local.job(0, 10))
+    store.fail(1, "put", ".log")
+    with pytest.raises(TierUnavailable):
+        await tier.extend(local.job(10, 10))
+    memory.blocking().begin_upload(IDS.segment_key(20, 1, "a" * 32))
+
+    def pass_time(milliseconds: int) -> None:
+        for clock in (stores_clock, nodes_clock):
+            clock.advance(milliseconds / 1000)
+
+    pass_time(DAY - 60_000)
+    await tier.extend(local.job(10, 10))  # a commit shows the store's time as it is now
+    report = await tier.sweep(DAY)
+    assert (report.orphans, report.uploads_aborted, report.waiting) == (0, 0, 2)
+    pass_time(120_000)
+    await tier.extend(local.job(20, 10))
+    report = await tier.sweep(DAY)
+    assert (report.orphans, report.uploads_aborted, report.waiting) == (1, 1, 0)

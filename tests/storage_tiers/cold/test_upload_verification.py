@@ -1,0 +1,61 @@
+"""What the store holds of an upload is compared with what was sent, before anything names it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.cold.stores.port import FileBody, ObjectInfo
+from storage_tiers.errors import TierUnavailable
+from tests.storage_tiers.cold.support import EagerClock, Local, stored_live, tier_of
+from tests.support.faulty_store import FaultyStore
+
+
+class DamagingStore(FaultyStore):
+    """Keeps one byte of every object under keys with `damaged` in them other than it was sent. It tells the checksum of
+    what it keeps if it `tells`, else none, as servers do that know none."""
+
+    def __init__(self, store: MemoryStore, *, tells: bool) -> None:
+        super().__init__(store)
+        self.tells = tells
+        self.damaged = "no key"
+
+    async def put(
+        self, key: str, body: bytes | FileBody, *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectInfo:
+        if self.damaged in key:
+            whole = bytearray(Path(body.path).read_bytes() if isinstance(body, FileBody) else body)
+            whole[len(whole) // 2] ^= 1
+            body = bytes(whole)
+        return self._told(await super().put(key, body, if_absent=if_absent, if_match=if_match))
+
+    async def head(self, key: str) -> ObjectInfo:
+        return self._told(await super().head(key))
+
+    def _told(self, info: ObjectInfo) -> ObjectInfo:
+        return info if self.tells else replace(info, crc32c=None)
+
+
+@pytest.mark.parametrize("suffix", [".log", ".idx"])
+@pytest.mark.parametrize("tells", [True, False], ids=["the store tells a checksum", "it is read back"])
+async def test_other_bytes_of_the_same_length_are_never_named(tmp_path: Path, tells: bool, suffix: str) -> None:
+    clock, local = EagerClock(), Local(tmp_path)
+    memory = MemoryStore(clock)
+    store = DamagingStore(memory, tells=tells)
+    tier = tier_of(store, clock)
+    assert (await tier.extend(local.job(0, 10))).end == 10
+    assert {Path(key).suffix for operation, key in store.calls if operation == "put" and "/segments/" in key} == {
+        ".log",
+        ".idx",
+    }
+    store.damaged = suffix
+    with pytest.raises(TierUnavailable, match="other bytes"):
+        await tier.extend(local.job(10, 10))
+    store.damaged = "no key"
+    root = await tier.extend(local.job(10, 10))
+    assert root.end == 20
+    for entry in stored_live(memory.blocking(), root):
+        assert memory.blocking().head(entry.key).crc32c == entry.crc32c
