@@ -1,6 +1,7 @@
 """The core's contract over plain files in one temporary directory: no recovery, no replicas, no tiers.
 
-Enough to serve real clients; what the node itself adds (validation, retention, the bucket) is tested with the node.
+Enough to serve real clients, and held to the contract by `tests/conformance/test_contract.py`; what the node itself adds
+(the validation of records, producers, retention, the bucket) is tested with the node.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import struct
 import tempfile
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import crc32c
 
@@ -54,6 +55,7 @@ from storage_tiers.errors import (
     LogError,
     OffsetOutOfRange,
     TopicExists,
+    UnknownLeaderEpoch,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
@@ -103,6 +105,11 @@ class MemoryPartition:
         place = bisect.bisect_right(self.bases, offset) - 1
         return self.positions[place] if place >= 0 else 0
 
+    def batch_end(self, position: int) -> int:
+        """Where the batch at `position` ends; `position` itself behind the last one."""
+        place = bisect.bisect_right(self.positions, position)
+        return self.positions[place] if place < len(self.positions) else self.size
+
     def first_with_time(self, timestamp: int) -> TimestampOffset | None:
         """Of the whole batch, whose first record stands for it: enough for batches of one record."""
         for base, maximum in zip(self.bases, self.maxima, strict=True):
@@ -124,6 +131,7 @@ class MemoryCore:
         self.names: dict[TopicId, str] = {}
         self.configs_of: dict[str, dict[str, str]] = {}
         self.next_producer_id = 0
+        self._listeners: list[Callable[[], None]] = []
         self.fail_appends_with: Exception | None = None
         self.hold_appends = False
         self._held: list[tuple[asyncio.Future[Sequence[Appended | LogError]], Sequence[Appended | LogError]]] = []
@@ -155,7 +163,12 @@ class MemoryCore:
         raise InvalidRequest("nothing is tiered here")
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        return lambda: None
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _changed(self) -> None:
+        for listener in list(self._listeners):
+            listener()
 
     def close(self) -> None:
         """Every file must have been given back by then."""
@@ -195,7 +208,7 @@ class MemoryCore:
         self._held.clear()
 
     def fetch(self, fetch: Fetch) -> Ready[Sequence[Fetched]]:
-        answers = [self._read(wanted) for wanted in fetch.partitions]
+        answers = self._read_all(fetch)
         enough = sum(answer.size for answer in answers) >= fetch.min_bytes or any(a.error for a in answers)
         if enough or fetch.max_wait_ms <= 0:
             return answers
@@ -210,7 +223,7 @@ class MemoryCore:
             waiter: asyncio.Future[None] = loop.create_future()
             for wanted in fetch.partitions:
                 self.partition(wanted.partition).waiters.append(waiter)
-            answers = [self._read(wanted) for wanted in fetch.partitions]
+            answers = self._read_all(fetch)
             if sum(answer.size for answer in answers) >= fetch.min_bytes or loop.time() >= end:
                 return answers
             for answer in answers:
@@ -220,15 +233,26 @@ class MemoryCore:
             finally:
                 waiter.cancel()
 
-    def _read(self, wanted: FetchPartition) -> Fetched:
+    def _read_all(self, fetch: Fetch) -> list[Fetched]:
+        answers: list[Fetched] = []
+        left = fetch.max_bytes
+        for wanted in fetch.partitions:
+            answers.append(self._read(wanted, left, at_least_one=left == fetch.max_bytes))
+            left -= answers[-1].size
+        return answers
+
+    def _read(self, wanted: FetchPartition, left: int, *, at_least_one: bool) -> Fetched:
         try:
             log = self.partition(wanted.partition)
+            check_epoch(wanted.current_leader_epoch)
             if not log.log_start <= wanted.offset <= log.next_offset:
                 raise OffsetOutOfRange(f"{wanted.offset} is not in [{log.log_start}, {log.next_offset}]")
         except LogError as error:
             return Fetched(error)
         at = log.position(wanted.offset) if wanted.offset < log.next_offset else log.size
-        length = min(wanted.max_bytes, log.size - at)
+        length = max(0, min(wanted.max_bytes, left, log.size - at))
+        if at_least_one:
+            length = max(length, log.batch_end(at) - at)
         slices = (FileSlice(log.file.acquire(), at, length),) if length > 0 else ()
         return Fetched(None, log.next_offset, log.next_offset, log.log_start, slices)
 
@@ -262,6 +286,7 @@ class MemoryCore:
         self, partition: TopicPartition, leader_epoch: int, current_leader_epoch: int = -1
     ) -> tuple[int, int]:
         log = self.partition(partition)
+        check_epoch(current_leader_epoch)
         return (EPOCH, log.next_offset) if leader_epoch >= EPOCH else (-1, -1)
 
     def topic_name(self, topic_id: TopicId) -> str | None:
@@ -320,11 +345,13 @@ class MemoryCore:
             raise InvalidPartitions(f"{count} partitions")
         if topic.replication_factor not in (-1, 1):
             raise InvalidReplicationFactor("one broker")
+        check_configs(topic.configs)
         topic_id = TopicId(os.urandom(16))
         if not validate_only:
             self.ids[topic.name], self.names[topic_id] = topic_id, topic.name
             self.configs_of[topic.name] = {k: v for k, v in topic.configs.items() if v is not None}
             self._add_partitions(topic.name, 0, count)
+            self._changed()
         return CreatedTopic(topic.name, topic_id, count, 1, self._entries(topic.configs))
 
     def _add_partitions(self, name: str, have: int, count: int) -> None:
@@ -352,6 +379,7 @@ class MemoryCore:
                 for partition in [p for p in self.partitions if p.topic == name]:
                     self.partitions.pop(partition).file.release()
                 answers.append((name, topic_id))
+                self._changed()
         return answers
 
     async def create_partitions(
@@ -364,6 +392,7 @@ class MemoryCore:
             raise InvalidPartitions(f"{topic} has {have} partitions already")
         if not validate_only:
             self._add_partitions(topic, have, count)
+            self._changed()
 
     # --- configs ------------------------------------------------------------------------------------------------------
     def _entries(self, overrides: object) -> list[ConfigEntry]:
@@ -394,9 +423,7 @@ class MemoryCore:
         replace: bool = False,
     ) -> None:
         self._check(resource)
-        for change in alterations:
-            if change.name not in DEFAULT_CONFIGS:
-                raise InvalidConfig(f"unknown config {change.name}")
+        check_configs({change.name: change.value for change in alterations})
         if replace and not validate_only:
             self.configs_of.pop(resource.name, None)
         for change in [] if validate_only else alterations:
@@ -411,6 +438,19 @@ class MemoryCore:
             raise UnknownTopicOrPartition(f"topic {resource.name} does not exist")
         if resource.kind not in (ResourceKind.TOPIC, ResourceKind.BROKER):
             raise InvalidRequest(f"{resource.kind!r} has no configs here")
+
+
+def check_epoch(asked: int) -> None:
+    if asked > EPOCH:
+        raise UnknownLeaderEpoch(f"{asked} is above {EPOCH}")
+
+
+def check_configs(configs: Mapping[str, str | None]) -> None:
+    for name, value in configs.items():
+        if name not in DEFAULT_CONFIGS:
+            raise InvalidConfig(f"unknown config {name}")
+        if name == "retention.ms" and value is not None and not value.lstrip("-").isdigit():
+            raise InvalidConfig(f"{value} is no number")
 
 
 def _is_name(name: str) -> bool:

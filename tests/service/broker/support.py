@@ -8,7 +8,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from grpc_api.contract.core import Core
-from grpc_api.contract.log import Append, Appended, Fetch, Fetched, FetchPartition, Log
+from grpc_api.contract.log import (
+    Append,
+    Appended,
+    Fetch,
+    Fetched,
+    FetchPartition,
+    Log,
+    OffsetQuery,
+    OffsetSpec,
+)
 from grpc_api.contract.ready import settled
 from grpc_api.contract.topics import NewTopic
 from service.http import Readiness
@@ -25,21 +34,19 @@ from storage_tiers.files import Files, OsFiles
 from storage_tiers.records.batch import headers
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.records.decoder import Record, decode_batch
-from storage_tiers.types import TopicPartition
+from storage_tiers.types import TimestampOffset, TopicPartition
 from tests.support.faulty_store import FaultyStore
 
 #: Small segments, and nothing kept locally that the bucket holds.
 TIERED = {"internal.segment.bytes": "2000", "local.retention.bytes": "1", "retention.ms": "-1"}
 
 
-class Running:
-    """A node with its store."""
+class Driven:
+    """Any core, and short words for what tests ask of it."""
 
-    def __init__(self, node: Node, store: FaultyStore) -> None:
-        self.node = node
-        self.core: Core = node.core
-        self.log: Log = node.core.log
-        self.store = store
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.log: Log = core.log
 
     async def create(self, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
         wanted = NewTopic(topic, partitions, 1, configs or {})
@@ -73,7 +80,7 @@ class Running:
 
     async def read_all(self, topic: str, partition: int = 0, start: int = 0) -> list[Record]:
         """From `start` to the high watermark."""
-        end = self.node.partitions.get(TopicPartition(topic, partition)).state.high_watermark
+        end = await self.end(topic, partition)
         found: list[Record] = []
         while start < end:
             more = await self.read(topic, start, partition, wait_ms=20_000)
@@ -81,6 +88,22 @@ class Running:
             found += more
             start = more[-1].offset + 1
         return found
+
+    async def end(self, topic: str, partition: int = 0) -> int:
+        """The high watermark."""
+        wanted = OffsetQuery(TopicPartition(topic, partition), OffsetSpec.LATEST)
+        (answer,) = await self.log.list_offsets([wanted])
+        assert isinstance(answer, TimestampOffset), answer
+        return answer.offset
+
+
+class Running(Driven):
+    """A node with its store."""
+
+    def __init__(self, node: Node, store: FaultyStore) -> None:
+        super().__init__(node.core)
+        self.node = node
+        self.store = store
 
     async def seal(self, topic: str) -> None:
         await self.log.seal(topic, wait=True, timeout_ms=20_000)
