@@ -4,10 +4,10 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 9092
-STORE ?= file://$(CURDIR)/data/store
+STORE ?= $(CURDIR)/data/store
 DATA ?= data/node
-# Also for what pip installs to build others.
-export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+# Also for what pip installs to build others. Relative: pip takes a space for the end of a path here.
+export PIP_CONSTRAINT := constraints.txt
 # Tests that share one Spark session run in one worker; the rest are spread over the cores.
 WORKERS ?= $(shell nproc)
 
@@ -46,7 +46,7 @@ test-tools: install  ## kcat, Node packages, Kafka's jars and versitygw: what th
 
 # --- running ----------------------------------------------------------------------------------------------------------
 run: $(VENV)/.server  ## a node on 127.0.0.1:9092, data under ./data (PORT=, DATA=, STORE=, ARGS=)
-	@$(BIN)/tidelog serve --port $(PORT) --grpc-port $$(($(PORT) + 1)) --http-port $$(($(PORT) + 2)) --data-dir $(DATA) --store $(STORE) $(ARGS)
+	@$(BIN)/tidelog serve --port $(PORT) --grpc-port $$(($(PORT) + 1)) --http-port $$(($(PORT) + 2)) --data-dir '$(DATA)' --store '$(STORE)' $(ARGS)
 
 demo: install  ## real flights through the node, the bucket, and PySpark (ARGS=--help)
 	@scripts/system-packages demo

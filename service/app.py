@@ -12,6 +12,7 @@ import gc
 import json
 import logging
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -238,4 +239,4 @@ def _command() -> str:
     beside = os.path.join(os.path.dirname(sys.executable), "tidelog")
     if shutil.which("tidelog") is not None or not os.path.exists(beside):
         return "tidelog"
-    return min(os.path.relpath(beside), beside, key=len)
+    return shlex.quote(min(os.path.relpath(beside), beside, key=len))

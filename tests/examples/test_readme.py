@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ def here(text: str, node: Node) -> str:
 
 
 def ran(command: str, node: Node) -> str:
-    words = here(re.sub(r"\btidelog\b", str(TIDELOG), command), node)
+    words = here(re.sub(r"\btidelog\b", shlex.quote(str(TIDELOG)), command), node)
     if re.search(r"\btidelog (topic|produce|consume)\b", command):
         words += f" --bootstrap-server {node.kafka}"
     done = subprocess.run(

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -30,7 +31,7 @@ def topic_name(topic_id: TopicId) -> str | None:
 
 
 def plain_module() -> ModuleType:
-    source = kafka_gateway.hot_parse.__file__.split(".")[0] + ".py"
+    source = Path(kafka_gateway.hot_parse.__file__).with_name("hot_parse.py")
     spec = importlib.util.spec_from_file_location("plain_hot_parse", source)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

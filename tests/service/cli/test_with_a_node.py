@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -252,7 +253,7 @@ def test_output_that_cannot_be_written_is_one_line(node: Node, topic: str) -> No
 
 
 def test_nobody_need_take_the_output(node: Node, topic: str) -> None:
-    command = f"{sys.executable} -m service.cli.main topic list --bootstrap-server {node.kafka} >&-"
+    command = f"{shlex.quote(sys.executable)} -m service.cli.main topic list --bootstrap-server {node.kafka} >&-"
     done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, timeout=60, cwd=ROOT, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 

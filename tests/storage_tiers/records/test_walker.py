@@ -7,6 +7,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -24,7 +25,7 @@ from storage_tiers.records.decoder import decode_batch
 from tests.storage_tiers.records import vectors
 from tests.storage_tiers.records.strategies import NOW_MS, batches, record_lists
 
-SOURCE = walker.__file__[: walker.__file__.index("walker")] + "walker.py" if walker.__file__ else ""
+SOURCE = str(Path(walker.__file__ or "").with_name("walker.py"))
 
 
 @contextmanager
