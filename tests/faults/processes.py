@@ -31,24 +31,27 @@ def kill_broker(pid: int) -> None:
     _kill(pid)
 
 
-def kill_tier(pid: int) -> None:
-    """The broker starts another one."""
+def kill_tier(pid: int) -> bool:
+    """The broker starts another one. False if none ran."""
     tier = tier_process(pid)
+    return tier is not None and _kill(tier)
+
+
+def kill_node(pid: int) -> bool:
+    """Both, the broker first: it must not see the other's end. False if the broker was gone."""
+    tier = tier_process(pid)
+    killed = _kill(pid)
     if tier is not None:
         _kill(tier)
+    return killed
 
 
-def kill_node(pid: int) -> None:
-    """Both, the broker first: it must not see the other's end."""
-    tier = tier_process(pid)
-    _kill(pid)
-    if tier is not None:
-        _kill(tier)
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+def _kill(pid: int) -> bool:
+    try:
         os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _threads(pid: int) -> list[str]:
