@@ -153,9 +153,11 @@ class CommitLoop:
         return self._loaded.root if self._loaded is not None else None
 
     def expect(self, seen: Seen | None) -> None:
-        """From now on every root must contain this one, too."""
+        """From now on every root must contain this one, too; of an older line than this one nothing is asked any more."""
         if seen is not None and (self._expected is None or self._expected.commit < seen.commit):
             self._expected = seen
+            if self._newest is not None and self._newest.line != seen.line and self._newest.commit < seen.commit:
+                self._newest = None
 
     async def load(self) -> Loaded | None:
         """Reads the root from the store; None if the partition has no manifest. StoreBehind if one was seen that the store

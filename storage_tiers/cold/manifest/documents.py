@@ -1,27 +1,36 @@
 """The JSON documents of a bucket: written for people, one list item a line; read strictly, every refusal naming the place.
 
-Every document says its `format` and the oldest `least_reader` that understands it. Missing or mistyped fields are
-`TierCorrupt`, unknown ones are ignored, a document for newer readers only is `StoreRefused`.
+Every document says its `format` and the oldest `least_reader` that understands it, and ends with a checksum of all bytes
+before that last field, so that a flipped digit is seen that would still be JSON. Missing or mistyped fields, and a checksum
+that does not fit, are `TierCorrupt`; unknown fields are ignored, a document for newer readers only is `StoreRefused`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from storage_tiers.errors import StoreRefused, TierCorrupt
+from storage_tiers.records.checksum import crc32c
 
 #: What this version writes, and the newest it reads.
-FORMAT = 1
+FORMAT = 2
 #: The oldest reader that understands what this version writes.
-LEAST_READER = 1
+LEAST_READER = 2
+#: Always the last field: CRC-32C of all bytes before the comma that leads to it.
+CHECKSUM = "checksum"
+_SEAL = re.compile(rb',\n"checksum": (\d{1,10})\n}\n\Z')
 _INT64 = 1 << 63
 _json = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
 
 
 def document(fields: Mapping[str, object]) -> bytes:
-    return ("{\n" + ",\n".join(f"{_json(name)}: {_value(value)}" for name, value in fields.items()) + "\n}\n").encode()
+    """`fields` as bytes, sealed: the checksum is added as the last field."""
+    lines = ",\n".join(f"{_json(name)}: {_value(value)}" for name, value in fields.items() if name != CHECKSUM)
+    body = ("{\n" + lines).encode()
+    return body + f',\n"{CHECKSUM}": {crc32c(body)}\n}}\n'.encode()
 
 
 def _value(value: object) -> str:
@@ -33,11 +42,12 @@ def _value(value: object) -> str:
 class Fields:
     """A JSON object whose fields are asked for by type; every refusal names the place."""
 
-    __slots__ = ("_fields", "_where")
+    __slots__ = ("_fields", "_where", "intact")
 
-    def __init__(self, fields: Mapping[str, Any], where: str) -> None:
+    def __init__(self, fields: Mapping[str, Any], where: str, *, intact: bool = True) -> None:
         self._fields = fields
         self._where = where
+        self.intact = intact
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> Fields:
@@ -47,7 +57,7 @@ class Fields:
             raise TierCorrupt(f"{where} is not JSON: {error}") from error
         if not isinstance(fields, dict):
             raise TierCorrupt(f"{where} is not a JSON object")
-        return cls(fields, where)
+        return cls(fields, where, intact=_is_intact(data))
 
     def bad(self, fault: str) -> TierCorrupt:
         return TierCorrupt(f"{self._where}: {fault}")
@@ -134,7 +144,7 @@ class Fields:
 
 
 def check_version(fields: Fields) -> int:
-    """The format of a document that this reader understands."""
+    """The format of a document that this reader understands and that nobody has changed since it was written."""
     version, least = fields.number("format"), fields.number("least_reader")
     if version < 1 or not 1 <= least <= version:
         raise fields.bad(f"format {version} for readers from {least} on does not exist")
@@ -143,4 +153,11 @@ def check_version(fields: Fields) -> int:
             f"{fields.bad(f'format {version} needs a reader of format {least}')}; this version of tidelog reads up to "
             f"{FORMAT}: upgrade it"
         )
+    if not fields.intact:
+        raise fields.bad("its checksum does not fit its bytes; it was changed after it was written")
     return version
+
+
+def _is_intact(data: bytes) -> bool:
+    seal = _SEAL.search(data, max(0, len(data) - 32))
+    return seal is not None and crc32c(memoryview(data)[: seal.start()]) == int(seal[1])

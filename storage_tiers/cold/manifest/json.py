@@ -62,6 +62,7 @@ def encode(root: Root) -> bytes:
             "least_reader": LEAST_READER,
             **_ids(root.ids),
             "state": root.state.value,
+            "line": root.line,
             "commit": root.commit,
             "committed_at": root.committed_at,
             "writer": {
@@ -196,6 +197,7 @@ def decode(data: bytes, ids: Ids | None = None, *, sound: bool = True) -> Root:
         ids=found,
         format=version,
         state=_enum(fields, "state", State),
+        line=fields.text("line"),
         commit=fields.natural("commit"),
         recent=tuple(CommitId(*pair) for pair in fields.pairs("recent", str)),
         committed_at=fields.number("committed_at"),

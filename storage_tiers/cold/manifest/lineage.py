@@ -4,6 +4,7 @@ A store can go backwards: a bucket is restored, a prefix is copied in the wrong 
 object is then sound by itself, and deleting, evicting or committing by it destroys what it does not know. So whoever has
 seen a root keeps a digest of it (`Seen`), and asks of each root that the store shows whether it *contains* that one:
 
+    the line is another                                  it does not; only a repair begins one
     the commit id stands in `recent`                     it does, whatever was committed since
     the commit's number does, under another id           it does not: a second history
     the number is higher than the root's, or no root     it does not: older, or gone
@@ -32,6 +33,7 @@ _RISING = ("incarnation", "leader_epoch", "log_start", "end", "swept")
 class Seen:
     """The digest of a root. `saved_at` is the path of a file that holds that root as `json.encode` writes it."""
 
+    line: str
     commit: int
     commit_id: str
     incarnation: int
@@ -47,6 +49,7 @@ def seen_of(root: Root, saved_at: str = "") -> Seen | None:
     if not root.recent:
         return None
     return Seen(
+        root.line,
         root.commit,
         root.recent[-1].id,
         root.incarnation,
@@ -64,6 +67,8 @@ def fault(root: Root | None, seen: Seen) -> str | None:
     if root is None or not root.recent:
         return f"the object store holds no manifest, and {known}"
     shown = f"the object store shows commit {root.commit}, up to offset {root.end}"
+    if root.line != seen.line:
+        return f"{shown}, of another line ({root.line}), and {known} (of line {seen.line})"
     if root.commit < seen.commit:
         return f"{shown}, and {known}"
     if not beyond_recent(root, seen):

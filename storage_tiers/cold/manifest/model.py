@@ -276,7 +276,8 @@ class NewestSidecar:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """`swept` is the newest removal whose entry has been dropped: history before it is whole only at pins.
+    """`line` is the id of the commit that began this history; only a repair begins another. `swept` is the newest removal
+    whose entry has been dropped: history before it is whole only at pins.
 
     `format` is that of the writer. A node may read a newer one (if its least reader allows) but must not change it.
     """
@@ -284,6 +285,7 @@ class Root:
     ids: Ids
     format: int = FORMAT
     state: State = State.LIVE
+    line: str = ""
     commit: int = 0
     recent: tuple[CommitId, ...] = ()
     committed_at: int = 0
@@ -349,6 +351,7 @@ def advance(root: Root, by: Author, **changes: Any) -> Root:
     check_writer(root, by.writer)
     commit = root.commit + 1
     stamped: dict[str, Any] = {
+        "line": root.line or by.commit_id,
         "commit": commit,
         "recent": (*root.recent, CommitId(commit, by.commit_id))[-RECENT_COMMITS:],
         "committed_at": by.now_ms,
@@ -461,6 +464,8 @@ def broken(root: Root) -> str | None:
         return f"the recent commits do not lead up to commit {root.commit}"
     if len(root.recent) != min(root.commit, RECENT_COMMITS):
         return f"{len(root.recent)} recent commits are recorded at commit {root.commit}"
+    if bool(root.line) != bool(root.commit):
+        return f"its line is {root.line!r} at commit {root.commit}"
     if root.state is State.DELETED:
         return "a deleted partition names objects" if any(root.keys()) else None
     return _broken_tiling(root) or _broken_keys(root)
@@ -503,6 +508,8 @@ def broken_step(old: Root, new: Root) -> str | None:
         return f"commit {new.commit} of {new.ids} does not follow commit {old.commit} of {old.ids}"
     if old.state is State.DELETED:
         return "nothing follows a deletion"
+    if old.line not in ("", new.line):
+        return f"the line would change from {old.line} to {new.line}"
     for name in ("leader_epoch", "incarnation", "log_start", "end", "swept"):
         if getattr(new, name) < getattr(old, name):
             return f"{name} would fall from {getattr(old, name)} to {getattr(new, name)}"

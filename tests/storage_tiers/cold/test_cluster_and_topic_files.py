@@ -14,6 +14,7 @@ from storage_tiers.cold.manifest.cluster_file import (
     encode_cluster,
     open_cluster,
 )
+from storage_tiers.cold.manifest.documents import document as sealed
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.manifest.topic_file import (
     MAX_EARLIER,
@@ -93,7 +94,11 @@ class TestIncarnation:
         with pytest.raises(TierCorrupt, match="belongs to cluster"):
             decode_cluster(encode_cluster(replace(state, cluster_id="other")), CLUSTER)
         with pytest.raises(TierCorrupt, match="incarnation"):
-            decode_cluster(encode_cluster(state).replace(b'"incarnation"', b'"incantation"'), CLUSTER)
+            decode_cluster(
+                sealed({"format": 2, "least_reader": 2, "cluster_id": CLUSTER, "holder": {}, "incantation": 3}), CLUSTER
+            )
+        with pytest.raises(TierCorrupt, match="checksum"):
+            decode_cluster(encode_cluster(state).replace(b'"incarnation": 3', b'"incarnation": 4'), CLUSTER)
 
 
 def topic(number: int, **fields: object) -> TopicState:

@@ -21,11 +21,18 @@ from tests.storage_tiers.cold.test_manifest_json import full_root
 MIB = 1 << 20
 
 
+def read_document(data: bytes) -> dict[str, Any]:
+    document = json.loads(data)
+    assert document["checksum"] == crc32c(data[: data.rindex(b',\n"checksum": ')])
+    assert isinstance(document, dict)
+    return document
+
+
 class PageReader:
     def __init__(self, store: BlockingMemoryStore, prefix: str) -> None:
         self.store, self.prefix = store, prefix
-        self.root = json.loads(store.get(f"{prefix}manifests/00003.json").data)
-        assert self.root["least_reader"] <= 1 and self.root["state"] == "live"
+        self.root = read_document(store.get(f"{prefix}manifests/00003.json").data)
+        assert self.root["least_reader"] <= 2 and self.root["state"] == "live"
 
     def key(self, text: str) -> str:
         return text[1:] if text.startswith("/") else self.prefix + text
@@ -37,7 +44,7 @@ class PageReader:
             if ref["kind"] == "live" and ref["base"] <= offset < ref["end"]:
                 data = self.store.get(self.key(ref["key"])).data
                 assert (len(data), crc32c(data)) == (ref["length"], ref["crc32c"])
-                entries = json.loads(gzip.decompress(data))["entries"]
+                entries = read_document(gzip.decompress(data))["entries"]
         (found,) = [entry for entry in entries if entry["base"] <= offset < entry["end"]]
         assert isinstance(found, dict)
         return found
@@ -90,7 +97,7 @@ async def test_a_reader_written_from_the_page_reads_everything(tmp_path: Path) -
     for offset in (20, 90):
         head = memory.blocking().get(reader.key(reader.entry(offset)["sidecar"])).data
         magic, version, least, count, base, end, length, crc, header = struct.unpack_from(">8sHHIqqQII", head)
-        assert (magic, version, least, base, end) == (b"TIDELIDX", 1, 1, offset, offset + 10)
+        assert (magic, version, least, base, end) == (b"TIDELIDX", 2, 2, offset, offset + 10)
         assert header == crc32c(head[:44] + head[48 : 48 + count * 28])
         entry = reader.entry(offset)
         assert (length, crc) == (entry["length"], entry["crc32c"])

@@ -10,12 +10,14 @@ import pytest
 
 from storage_tiers.cold.manifest import model as manifest
 from storage_tiers.cold.manifest import pages
+from storage_tiers.cold.manifest.documents import document as sealed
 from storage_tiers.cold.manifest.json import decode, decode_page, encode, encode_page
 from storage_tiers.cold.manifest.model import (
     Author,
     Ids,
     Page,
     PageKind,
+    PageRef,
     Removed,
     Root,
     Stamp,
@@ -90,7 +92,7 @@ def changed(data: bytes, change: dict[str, Any], drop: str | None = None) -> byt
     document = json.loads(data)
     document.update(change)
     document.pop(drop, None)
-    return json.dumps(document).encode()
+    return sealed(document)
 
 
 def test_unknown_fields_are_ignored_everywhere() -> None:
@@ -98,15 +100,15 @@ def test_unknown_fields_are_ignored_everywhere() -> None:
     document = json.loads(encode(root))
     for place in (document, document["writer"], *document["entries"], *document["removed"], *document["pages"]):
         place["of_the_future"] = {"anything": [1, None]}
-    assert decode(json.dumps(document).encode(), IDS) == root
+    assert decode(sealed(document), IDS) == root
 
 
 def test_every_missing_or_mistyped_field_is_named() -> None:
     root, _ = full_root()
     data = encode(root)
     for name in json.loads(data):
-        if name == "sidecar":
-            continue  # may be absent
+        if name in ("sidecar", "checksum"):
+            continue  # may be absent; is made anew
         with pytest.raises(TierCorrupt, match=name):
             decode(changed(data, {}, drop=name), IDS)
         with pytest.raises(TierCorrupt, match=name):
@@ -135,14 +137,38 @@ def test_another_partitions_manifest_is_not_served() -> None:
         decode(encode(root), Ids(IDS.cluster_id, IDS.topic, IDS.topic_id, 4))
 
 
+def test_a_digit_that_flips_is_seen() -> None:
+    """Every one of them would still be JSON, and most a sound manifest."""
+    root, written = full_root()
+    page = written[root.pages[0].key]
+    for data, read in (
+        (encode(root), lambda changed: decode(changed, IDS)),
+        (gzip.decompress(page.data), lambda changed: decode_page(*packed(changed, page.ref))),
+    ):
+        read(data)
+        digits = [at for at, byte in enumerate(data) if chr(byte).isdigit()]
+        for at in digits[:: len(digits) // 200]:
+            other = b"1" if data[at : at + 1] != b"1" else b"2"
+            with pytest.raises((TierCorrupt, StoreRefused)):
+                read(data[:at] + other + data[at + 1 :])
+        with pytest.raises(TierCorrupt, match="checksum"):
+            read(data.replace(b'"checksum"', b'"chucksum"'))
+
+
+def packed(document: bytes, ref: PageRef) -> tuple[bytes, Ids, PageRef]:
+    """A page as it is stored, and a reference that fits it: only its own checksum can tell."""
+    data = gzip.compress(document, 1)
+    return data, IDS, replace(ref, length=len(data), crc32c=crc32c(data))
+
+
 def test_versions_are_refused_precisely() -> None:
     data = encode(full_root()[0])
-    newer = decode(changed(data, {"format": 2}), IDS)
-    assert newer.format == 2, "a newer writer may say that older readers understand it"
-    assert json.loads(encode(newer))["format"] == 2
-    with pytest.raises(StoreRefused, match=r"format 3 needs a reader of format 2.*upgrade"):
-        decode(changed(data, {"format": 3, "least_reader": 2}), IDS)
-    for impossible in ({"format": 0}, {"format": 1, "least_reader": 2}, {"least_reader": 0}):
+    newer = decode(changed(data, {"format": 3}), IDS)
+    assert newer.format == 3, "a newer writer may say that older readers understand it"
+    assert json.loads(encode(newer))["format"] == 3
+    with pytest.raises(StoreRefused, match=r"format 4 needs a reader of format 3.*upgrade"):
+        decode(changed(data, {"format": 4, "least_reader": 3}), IDS)
+    for impossible in ({"format": 0}, {"format": 2, "least_reader": 3}, {"least_reader": 0}):
         with pytest.raises(TierCorrupt, match="does not exist"):
             decode(changed(data, impossible), IDS)
 

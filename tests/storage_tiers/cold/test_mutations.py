@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, decode_cluster, encode_cluster
+from storage_tiers.cold.manifest.documents import document as sealed
 from storage_tiers.cold.manifest.json import decode, decode_page, encode
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic, encode_topic
@@ -37,7 +38,7 @@ def other_value(data: bytes, chance: random.Random) -> bytes:
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = chance.choice(VALUES)
-    return json.dumps(document).encode()
+    return sealed(document)
 
 
 def other_bytes(data: bytes, chance: random.Random) -> bytes:

@@ -171,8 +171,8 @@ def test_unknown_sections_are_ignored_and_newer_formats_refused() -> None:
     built = build(segment([(1, 100, 5)])[0])
     assert sidecar.parse(rewritten(built)) == read(built)
     assert sidecar.parse(rewritten(built, extra=b"who knows")) == read(built)
-    with pytest.raises(StoreRefused, match="reader of format 2"):
-        sidecar.parse(rewritten(built, least=2))
+    with pytest.raises(StoreRefused, match="reader of format 3"):
+        sidecar.parse(rewritten(built, least=3))
 
 
 @pytest.mark.parametrize(

@@ -72,18 +72,21 @@ async def test_swept_while_it_stalls(world: World, held: str, earlier: int) -> N
     uploaded = set(world.keys())
     await world.past_the_grace()
     report = await world.sweeper.sweep(DAY)
-    assert report.orphans == {".idx": 1, ".log": 2, "/manifests/": 2}[held]
+    # Without a manifest nothing is an orphan.
+    assert report.orphans == ({".idx": 1, ".log": 2, "/manifests/": 2}[held] if earlier else 0)
     gate.open()
     root = await extension
     assert root == world.check()
     assert root.end == earlier + 10
-    assert root.entries[-1].key not in uploaded, "what was condemned is uploaded again under another name"
+    if earlier:
+        assert root.entries[-1].key not in uploaded, "what was condemned is uploaded again under another name"
 
 
 async def test_condemned_but_not_yet_deleted(world: World) -> None:
     """The sweeper stalls between its commit and the deletion: verification alone would find the objects."""
+    await world.writer.extend(world.local.job(0, 1))
     gate = world.store.hold(1, "put", "/manifests/")
-    extension = asyncio.create_task(world.writer.extend(world.local.job(0, 10)))
+    extension = asyncio.create_task(world.writer.extend(world.local.job(1, 9)))
     await gate.reached.wait()
     await world.past_the_grace()
     slow = FaultyStore(world.memory)
