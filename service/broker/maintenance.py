@@ -63,6 +63,11 @@ class Maintenance:
         for partition in self._partitions:
             hot = partition.log.hot
             hot.producer_state.expire(now_ms, hot.settings.producer_id_expiration_ms)
+            if forgotten := hot.producer_state.take_forgotten():
+                most = hot.settings.most_producers
+                events.warning(
+                    log, "producers.forgotten", partition=partition.partition, forgotten=forgotten, most=most
+                )
 
     def _postponed(self, work: str, partition: Partition, error: LogError) -> None:
         """What failed is planned anew next time; the error that ends this node is raised."""

@@ -37,6 +37,8 @@ from storage_tiers.errors import (
     TierUnavailable,
 )
 from storage_tiers.files import Files
+from storage_tiers.hot.log import HotLog
+from storage_tiers.hot.snapshots import is_sound
 from storage_tiers.policy.eviction import LocalLimits, plan_eviction
 from storage_tiers.policy.segments import Now
 from storage_tiers.policy.tiering import TieringPlan, Upload, plan_tiering
@@ -273,7 +275,7 @@ class Tiering:
             leader_epoch=partition.state.leader_epoch,
             last_record_epoch=hot.epoch_at(source.end_offset - 1),
             epochs=tuple(e for e in hot.epochs.entries() if e.start_offset < source.end_offset),
-            producer_snapshot=hot.state_at(source.end_offset),
+            producer_snapshot=await self._producers(hot, source.end_offset),
             aborted=tuple(hot.aborted_transactions(source.base_offset, source.end_offset)),
             log_start=hot.log_start_offset,
         )
@@ -310,6 +312,13 @@ class Tiering:
         say_committed(partition, root, before)
         await self.accept(partition, root)
         return root
+
+    async def _producers(self, hot: HotLog, end: int) -> str:
+        """A file with the producers at exactly `end`. Flushing wrote it, as a rule."""
+        path = hot.snapshot_path(end)
+        if not await asyncio.get_running_loop().run_in_executor(None, is_sound, path):
+            hot.write_snapshot(end)
+        return path
 
     async def _hide_deleted(self, partition: Partition) -> None:
         """Raises the manifest's log start where it shows what is deleted here: log start may have risen while the range

@@ -13,6 +13,7 @@ from service.configs.keys import ConfigKey, Dynamic, Registry, Scope, Synonym
 from service.configs.topic_keys import DAY_MS, MINUTE_MS, TOPIC_KEYS
 from service.configs.types import Validator, Value, at_least, between, connection_overrides, unlimited_or_positive
 from service.configs.without_effect import keys_without_effect
+from storage_tiers.hot.producer_state import MOST_PRODUCERS
 
 INT_MAX = (1 << 31) - 1
 
@@ -195,6 +196,15 @@ _LOGS = (
         DAY_MS,
         "How long in milliseconds an idle producer's sequence numbers are remembered.",
         at_least(1),
+        dynamic=Dynamic.CLUSTER_WIDE,
+    ),
+    _key(
+        "tidelog.partition.max.producer.ids",
+        _INT,
+        MOST_PRODUCERS,
+        "Idempotent producers that one partition remembers. Of more, the one that wrote longest ago is forgotten: a batch that "
+        "it sends again is then no longer told from a new one.",
+        between(1, 1_000_000),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
     _key(

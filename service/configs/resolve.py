@@ -173,6 +173,7 @@ class Resolver:
             ),
             validate_records=value("tidelog.record.validation") == "full",
             producer_id_expiration_ms=self.broker_int(image, "producer.id.expiration.ms"),
+            most_producers=self.broker_int(image, "tidelog.partition.max.producer.ids"),
         )
 
     def _topic_value(

@@ -203,6 +203,7 @@ class AppendingLog(LogState):
     def reconfigure(self, settings: LogSettings) -> None:
         """Takes changed configs over; they bind from the next append on."""
         self.settings = settings
+        self.producer_state.most = self._snapshots.most = settings.most_producers
         for segment in self._segments:
             segment.interval = settings.index_interval_bytes
         if self._writable is not None:

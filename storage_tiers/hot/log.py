@@ -108,7 +108,7 @@ class HotLog(AppendingLog):
         loaded = recovery.load(
             self._files,
             self.directory,
-            interval=self.settings.index_interval_bytes,
+            settings=self.settings,
             clean=clean,
             recovery_point=recovery_point,
             now_ms=now_ms,
@@ -233,6 +233,17 @@ class HotLog(AppendingLog):
         if offset == self.end_offset:
             return self.producer_state.snapshot()
         return self._state_at(offset).snapshot()
+
+    def snapshot_path(self, offset: int) -> str:
+        """Where the producer snapshot at `offset` lies, if there is one (`snapshots.is_sound`)."""
+        return self._snapshots.path(offset)
+
+    def write_snapshot(self, offset: int) -> None:
+        """Writes the producer snapshot at exactly `offset`, as `state_at` says it. StorageError if the disk refuses."""
+        try:
+            self._snapshots.write(offset, self.state_at(offset))
+        except OSError as error:
+            raise StorageError(f"{self.partition}: cannot write a snapshot ({error}); free space or mend it") from error
 
     def _state_at(self, offset: int) -> ProducerStateManager:
         try:
@@ -362,7 +373,8 @@ class HotLog(AppendingLog):
         A power loss in between leaves some contiguous part of the old log, or an empty log at log start.
         """
         state = self.producer_state.snapshot() if producer_state is None else producer_state
-        restored = ProducerStateManager.restore(state, now_ms=self._clock.steady_ms())
+        most, now_ms = self.settings.most_producers, self._clock.steady_ms()
+        restored = ProducerStateManager.restore(state, now_ms=now_ms, most=most)
         self._settle_flush()
         appended = (self.appended_records, self.appended_bytes) if self._segments else (0, 0)
         try:
@@ -411,7 +423,8 @@ class HotLog(AppendingLog):
             segment = self._segment(self._log_start)
             segment.start_maps()
             self._segments = [segment]
-            self.epochs, self.producer_state = leader_epochs.LeaderEpochs(), ProducerStateManager()
+            self.epochs = leader_epochs.LeaderEpochs()
+            self.producer_state = ProducerStateManager(self.settings.most_producers)
             self.end_offset = self.recovery_point = self._log_start
 
     def evict_oldest(self, offset: int) -> Eviction | None:

@@ -6,16 +6,18 @@ the last five batches are known and an exact repeat of one is a duplicate; a seq
 known may begin with any sequence: its records may have been removed by retention. A transaction is unstable from its
 first offset until its marker lies below the high watermark.
 
-`check` decides and changes nothing but the producer's last sign of life; `update` records what was written.
+`check` decides and changes nothing but the producer's last sign of life; `update` records what was written. At most
+`most` producers are known: of more, the one that wrote longest ago is forgotten, unless it has an open transaction. Which
+one depends on the order of the batches alone, so that a log read again comes to the same state.
 
-Two differences from Kafka: producers expire by when they last wrote, not by the timestamps inside their records (else
-importing old records would switch deduplication off), and are not dropped for age at load.
+Three differences from Kafka: producers expire by when they last wrote, not by the timestamps inside their records (else
+importing old records would switch deduplication off), are not dropped for age at load, and are bounded in number.
 """
 
 from __future__ import annotations
 
 import struct
-from collections import deque
+from collections import OrderedDict
 from typing import NamedTuple
 
 from storage_tiers.errors import (
@@ -31,6 +33,8 @@ from storage_tiers.types import NO_TIMESTAMP
 
 #: Batches remembered per producer: what `max.in.flight.requests.per.connection` may be with idempotence.
 REMEMBERED_BATCHES = 5
+#: Producers that are known at once, unless told otherwise: about 10 MB of them, and 1 MB in a sidecar.
+MOST_PRODUCERS = 20_000
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_COORDINATOR_EPOCH = -1
@@ -40,6 +44,7 @@ _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_CRC_FROM = 6
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+_COUNT = struct.Struct(">i")
 
 
 class Duplicate(NamedTuple):
@@ -61,6 +66,9 @@ class RememberedBatch(NamedTuple):
         return (self.last_sequence - self.offset_delta) & _MAX_SEQUENCE
 
 
+_NO_BATCH = RememberedBatch(NO_SEQUENCE, -1, 0, NO_TIMESTAMP)
+
+
 class CompletedTransaction(NamedTuple):
     """`last_stable_offset` is where readers of committed records stood once it had ended."""
 
@@ -76,7 +84,8 @@ class ProducerEntry:
 
     def __init__(self, epoch: int = NO_PRODUCER_EPOCH, seen_ms: int = 0) -> None:
         self.epoch = epoch
-        self.batches: deque[RememberedBatch] = deque(maxlen=REMEMBERED_BATCHES)
+        #: The newest REMEMBERED_BATCHES, oldest first.
+        self.batches: list[RememberedBatch] = []
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         #: Max timestamp of the last batch.
         self.timestamp = NO_TIMESTAMP
@@ -99,11 +108,14 @@ class ProducerEntry:
 
 
 class ProducerStateManager:
-    __slots__ = ("_open", "_unreplicated", "producers")
+    __slots__ = ("_forgotten", "_newest", "_open", "_unreplicated", "most", "producers")
 
-    def __init__(self) -> None:
-        #: By producer id; to be read, not changed, by others (DescribeProducers).
-        self.producers: dict[int, ProducerEntry] = {}
+    def __init__(self, most: int = MOST_PRODUCERS) -> None:
+        #: By producer id, in the order of their last batches; to be read, not changed, by others (DescribeProducers).
+        self.producers: OrderedDict[int, ProducerEntry] = OrderedDict()
+        self.most = most
+        self._forgotten = 0
+        self._newest = -1
         # First offset -> producer id, in the order of first offsets: they begin at the log end.
         self._open: dict[int, int] = {}
         # First offset -> marker's offset, of transactions whose marker may not be replicated yet.
@@ -167,15 +179,16 @@ class ProducerStateManager:
     # --- after an append ----------------------------------------------------------------------------------------------
     def update(self, header: BatchHeader, base_offset: int, *, now_ms: int) -> None:
         """Records a written data batch of a producer (never a control batch)."""
-        entry = self.producers.get(header.producer_id)
-        if entry is None:
-            entry = self.producers[header.producer_id] = ProducerEntry()
+        entry = self._entry(header.producer_id)
         entry.seen_ms = now_ms
         if header.producer_epoch != entry.epoch:
             entry.take_epoch(header.producer_epoch)
         delta = header.last_offset_delta
         entry.timestamp = header.max_timestamp
-        entry.batches.append(RememberedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp))
+        batches = entry.batches
+        batches.append(RememberedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp))
+        if len(batches) > REMEMBERED_BATCHES:
+            del batches[0]
         if header.transactional and entry.transaction_start < 0:
             entry.transaction_start = base_offset
             self._open[base_offset] = header.producer_id
@@ -185,9 +198,7 @@ class ProducerStateManager:
     ) -> CompletedTransaction | None:
         """Records a written end-of-transaction marker. None if the transaction had written nothing here."""
         producer_id = header.producer_id
-        entry = self.producers.get(producer_id)
-        if entry is None:
-            entry = self.producers[producer_id] = ProducerEntry()
+        entry = self._entry(producer_id)
         first = entry.transaction_start
         entry.take_epoch(header.producer_epoch)
         entry.coordinator_epoch = coordinator_epoch
@@ -200,6 +211,30 @@ class ProducerStateManager:
         self._unreplicated[first] = base_offset
         stable = next(iter(self._open), base_offset + 1)
         return CompletedTransaction(producer_id, first, base_offset, stable, aborted)
+
+    def _entry(self, producer_id: int) -> ProducerEntry:
+        """Of a producer that has just written: the newest from now on."""
+        producers = self.producers
+        entry = producers.get(producer_id)
+        if entry is None:
+            if len(producers) >= self.most:
+                self._make_room()
+            entry = producers[producer_id] = ProducerEntry()
+        elif producer_id != self._newest:
+            producers.move_to_end(producer_id)
+        self._newest = producer_id
+        return entry
+
+    def _make_room(self) -> None:
+        """For one more. Whoever has an open transaction counts as newest; if all have, there are more than `most`."""
+        for _ in range(len(self.producers)):
+            producer_id, entry = self.producers.popitem(last=False)
+            if entry.transaction_start >= 0:
+                self.producers[producer_id] = entry
+                continue
+            self._forgotten += 1
+            if len(self.producers) < self.most:
+                return
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Markers below the high watermark are replicated: their transactions are stable."""
@@ -227,6 +262,11 @@ class ProducerStateManager:
         """Producer id of the oldest open transaction."""
         return next(iter(self._open.values()), None)
 
+    def take_forgotten(self) -> int:
+        """Producers that went because there were more than `most`, since it was last asked."""
+        forgotten, self._forgotten = self._forgotten, 0
+        return forgotten
+
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forgets producers that wrote nothing for `producer.id.expiration.ms`; returns how many."""
         gone = [
@@ -244,33 +284,34 @@ class ProducerStateManager:
 
         Producers in the order of their ids: equal states have equal bytes.
         """
-        entries = bytearray(struct.pack(">i", len(self.producers)))
-        for producer_id, entry in sorted(self.producers.items()):
-            newest = entry.batches[-1] if entry.batches else None
-            entries += _SNAPSHOT_ENTRY.pack(
+        entries = bytearray(_COUNT.size + len(self.producers) * _SNAPSHOT_ENTRY.size)
+        _COUNT.pack_into(entries, 0, len(self.producers))
+        # Taken on the event loop at each roll: plain variables, 0.3 µs a producer.
+        at, pack = _COUNT.size, _SNAPSHOT_ENTRY.pack_into
+        for producer_id, e in sorted(self.producers.items()):
+            sequence, offset, delta, _ = e.batches[-1] if e.batches else _NO_BATCH
+            pack(
+                entries,
+                at,
                 producer_id,
-                entry.epoch,
-                entry.last_sequence,
-                entry.last_offset,
-                newest.offset_delta if newest else 0,
-                entry.timestamp,
-                entry.coordinator_epoch,
-                entry.transaction_start,
+                e.epoch,
+                sequence,
+                offset,
+                delta,
+                e.timestamp,
+                e.coordinator_epoch,
+                e.transaction_start,
             )
+            at += _SNAPSHOT_ENTRY.size
         return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(entries)) + entries
 
     @classmethod
-    def restore(cls, content: bytes, *, now_ms: int) -> ProducerStateManager:
+    def restore(cls, content: bytes, *, now_ms: int, most: int = MOST_PRODUCERS) -> ProducerStateManager:
         """The state that `snapshot` wrote; producers count as seen `now_ms`. CorruptRecord if the bytes are damaged."""
-        if len(content) < _SNAPSHOT_HEAD.size:
-            raise CorruptRecord(f"a producer snapshot has {_SNAPSHOT_HEAD.size} bytes or more, not {len(content)}")
-        version, crc, count = _SNAPSHOT_HEAD.unpack_from(content)
-        if version != _SNAPSHOT_VERSION or crc != crc32c(memoryview(content)[_SNAPSHOT_CRC_FROM:]):
-            raise CorruptRecord(f"the producer snapshot (version {version}) fails its CRC-32C")
-        if len(content) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
-            raise CorruptRecord(f"the producer snapshot says it has {count} entries in {len(content)} bytes")
-        state = cls()
-        for fields in _SNAPSHOT_ENTRY.iter_unpack(memoryview(content)[_SNAPSHOT_HEAD.size :]):
+        check_snapshot(content)
+        state = cls(most)
+        rows = _SNAPSHOT_ENTRY.iter_unpack(memoryview(content)[_SNAPSHOT_HEAD.size :])
+        for fields in sorted(rows, key=_last_offset):
             producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction_start = fields
             entry = state.producers[producer_id] = ProducerEntry(epoch, now_ms)
             entry.coordinator_epoch = coordinator_epoch
@@ -281,6 +322,22 @@ class ProducerStateManager:
         pending = ((e.transaction_start, p) for p, e in state.producers.items() if e.transaction_start >= 0)
         state._open = dict(sorted(pending))
         return state
+
+
+def check_snapshot(content: bytes) -> int:
+    """The number of producers in a snapshot. CorruptRecord if its bytes are damaged."""
+    if len(content) < _SNAPSHOT_HEAD.size:
+        raise CorruptRecord(f"a producer snapshot has {_SNAPSHOT_HEAD.size} bytes or more, not {len(content)}")
+    version, crc, count = _SNAPSHOT_HEAD.unpack_from(content)
+    if version != _SNAPSHOT_VERSION or crc != crc32c(memoryview(content)[_SNAPSHOT_CRC_FROM:]):
+        raise CorruptRecord(f"the producer snapshot (version {version}) fails its CRC-32C")
+    if len(content) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+        raise CorruptRecord(f"the producer snapshot says it has {count} entries in {len(content)} bytes")
+    return int(count)
+
+
+def _last_offset(row: tuple[int, ...]) -> int:
+    return row[3]
 
 
 def _check_sequence(header: BatchHeader, entry: ProducerEntry) -> None:

@@ -32,6 +32,7 @@ from storage_tiers.hot.leader_epochs import LeaderEpochs, read_checkpoint
 from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.hot.scan import ScannedBatch, read_batches, replay
 from storage_tiers.hot.segment import Segment
+from storage_tiers.hot.settings import LogSettings
 from storage_tiers.hot.snapshots import Snapshots
 from storage_tiers.records import walker
 from storage_tiers.types import NO_EPOCH, AbortedTransaction, EpochEntry
@@ -61,16 +62,18 @@ class Loaded:
     cuts: list[str] = field(default_factory=list)
 
 
-def load(files: Files, directory: str, *, interval: int, clean: bool, recovery_point: int, now_ms: int) -> Loaded:
+def load(
+    files: Files, directory: str, *, settings: LogSettings, clean: bool, recovery_point: int, now_ms: int
+) -> Loaded:
     """What `directory` holds. StorageError if the disk refuses."""
     try:
-        return _load(files, directory, interval, clean, recovery_point, now_ms)
+        return _load(files, directory, settings, clean, recovery_point, now_ms)
     except OSError as error:
         raise StorageError(f"cannot open the log in {directory} ({error}); mend the disk") from error
 
 
-def _load(files: Files, directory: str, interval: int, clean: bool, recovery_point: int, now_ms: int) -> Loaded:
-    segments, snapshot_offsets = _list(files, directory, interval, now_ms)
+def _load(files: Files, directory: str, settings: LogSettings, clean: bool, recovery_point: int, now_ms: int) -> Loaded:
+    segments, snapshot_offsets = _list(files, directory, settings.index_interval_bytes, now_ms)
     epochs = _stored_epochs(os.path.join(directory, layout.EPOCHS))
     stored = epochs.entries() if epochs else ()
     loaded = Loaded(
@@ -81,6 +84,7 @@ def _load(files: Files, directory: str, interval: int, clean: bool, recovery_poi
         Snapshots(files, directory, snapshot_offsets),
         trusted_end=0,
     )
+    loaded.snapshots.most = loaded.state.most = settings.most_producers
     if not segments:
         return loaded
     trusted = len(segments) - 1 if clean else _trusted(segments, recovery_point)

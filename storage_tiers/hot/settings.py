@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from storage_tiers.hot.producer_state import MOST_PRODUCERS
 from storage_tiers.records.recompress import Target
 
 TimestampType = Literal["CreateTime", "LogAppendTime"]
@@ -52,6 +53,7 @@ class LogSettings:
     stored_as: Target | None = None
     validate_records: bool = True
     producer_id_expiration_ms: int = DAY_MS
+    most_producers: int = MOST_PRODUCERS
 
     #: Whether a batch of which every record is sound is stored as it came: neither under another codec nor with a time of
     #: ours, and not one looked at less closely.

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 
 from storage_tiers import events
 from storage_tiers.errors import CorruptRecord
-from storage_tiers.files import Files
+from storage_tiers.files import Files, replace_file
 from storage_tiers.hot import layout
-from storage_tiers.hot.producer_state import ProducerStateManager
+from storage_tiers.hot.producer_state import MOST_PRODUCERS, ProducerStateManager, check_snapshot
 from storage_tiers.hot.scan import Chunk, read_batches, replay
 from storage_tiers.hot.segment import Segment
 
@@ -27,9 +27,16 @@ class Snapshots:
         self._directory = directory
         self.stored = set(stored)
         self.pending: dict[int, bytes] = {}
+        #: Producers that a state has at most.
+        self.most = MOST_PRODUCERS
 
     def path(self, offset: int) -> str:
         return os.path.join(self._directory, layout.file_name(offset, layout.SNAPSHOT))
+
+    def write(self, offset: int, content: bytes) -> None:
+        """OSError if the disk refuses."""
+        replace_file(self._files, self.path(offset), content)
+        self.stored.add(offset)
 
     def retain(self, low: int, high: int) -> None:
         """Drops the snapshots outside [low, high]."""
@@ -47,7 +54,7 @@ class Snapshots:
         """The state of the log's producers before `offset`, which lies within `segments` or at their end."""
         low = segments[0].base if segments else 0
         known = sorted((each for each in self.stored | self.pending.keys() if low <= each <= offset), reverse=True)
-        start, state = low, ProducerStateManager()
+        start, state = low, ProducerStateManager(self.most)
         for each in known:
             loaded = self._load(each, now_ms)
             if loaded is not None:
@@ -64,10 +71,20 @@ class Snapshots:
             if content is None:
                 with open(self.path(offset), "rb") as file:
                     content = file.read()
-            return ProducerStateManager.restore(content, now_ms=now_ms)
+            return ProducerStateManager.restore(content, now_ms=now_ms, most=self.most)
         except (FileNotFoundError, CorruptRecord) as error:
             events.warning(log, "producer_snapshot.unusable", path=self.path(offset), error=error)
             return None
+
+
+def is_sound(path: str) -> bool:
+    """Whether a whole snapshot is there. OSError if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            check_snapshot(file.read())
+    except (FileNotFoundError, CorruptRecord):
+        return False
+    return True
 
 
 def replay_segment(segment: Segment, state: ProducerStateManager, start: int, end: int, *, now_ms: int) -> None:

@@ -95,6 +95,8 @@ class Bucket:
         self.written += 1
         path = self.directory / f"{self.written}.log"
         path.write_bytes(data)
+        producers = self.directory / f"{self.written}.snapshot"
+        producers.write_bytes(b"")
         self.clock.advance(1)
         job = ExtendJob(
             path=str(path),
@@ -105,7 +107,7 @@ class Bucket:
             leader_epoch=1,
             last_record_epoch=1,
             epochs=(EpochEntry(1, 0),),
-            producer_snapshot=b"",
+            producer_snapshot=str(producers),
             aborted=tuple(aborted),
             log_start=log_start,
         )

@@ -24,7 +24,7 @@ from storage_tiers.cold.process.wire import ProtocolError, from_json, to_json
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import Advice, LogError
 
-#: Nearly every frame is below 64 KiB; the producers that an extension carries are 60 bytes each. A longer one is a bug.
+#: Nearly every frame is below 64 KiB. A longer one is a bug.
 MAX_FRAME_BYTES = 16 << 20
 
 

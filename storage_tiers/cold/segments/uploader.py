@@ -19,7 +19,7 @@ from storage_tiers.cold.manifest.model import Entry, Ids, Root
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.sidecar import SidecarBytes
 from storage_tiers.cold.stores.port import FileBody, ObjectInfo, ObjectStore
-from storage_tiers.errors import InvalidRequest, TierObjectMissing, TierUnavailable
+from storage_tiers.errors import InvalidRequest, StorageError, TierObjectMissing, TierUnavailable
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import AbortedTransaction, EpochEntry
 
@@ -31,9 +31,10 @@ class ExtendJob:
     """Bytes [position, position + length) of a local segment, synced: whole batches of offsets [base, end), where `end`
     is at most min(high watermark, last stable offset).
 
-    `epochs` is the leader-epoch history up to `end`, `producer_snapshot` Kafka's snapshot of producers at exactly `end`,
-    `aborted` every aborted transaction that overlaps the range; `last_record_epoch` that of the last batch. `log_start`
-    is the partition's own; it is recorded as far as it lies below `end`.
+    `epochs` is the leader-epoch history up to `end`, `producer_snapshot` the path of Kafka's snapshot of producers at
+    exactly `end` (any number of them: they pass by file), `aborted` every aborted transaction that overlaps the range;
+    `last_record_epoch` that of the last batch. `log_start` is the partition's own; it is recorded as far as it lies below
+    `end`.
     """
 
     path: str
@@ -44,7 +45,7 @@ class ExtendJob:
     leader_epoch: int
     last_record_epoch: int
     epochs: tuple[EpochEntry, ...]
-    producer_snapshot: bytes
+    producer_snapshot: str
     aborted: tuple[AbortedTransaction, ...] = ()
     log_start: int = 0
 
@@ -69,6 +70,24 @@ class Uploaded:
     seen_commit: int
 
 
+def _built(job: ExtendJob) -> SidecarBytes:
+    try:
+        with open(job.producer_snapshot, "rb") as file:
+            snapshot = file.read()
+    except OSError as error:
+        raise StorageError(f"cannot read {job.producer_snapshot}: {error.strerror}") from error
+    return sidecar.build(
+        job.path,
+        job.position,
+        job.length,
+        base=job.base,
+        end=job.end,
+        aborted=job.aborted,
+        epochs=job.epochs,
+        producer_snapshot=snapshot,
+    )
+
+
 class Uploader:
     def __init__(self, store: ObjectStore, ids: Ids, rng: Rng, run_blocking: RunBlocking = in_thread) -> None:
         self._store = store
@@ -78,18 +97,7 @@ class Uploader:
 
     async def build(self, job: ExtendJob) -> SidecarBytes:
         """CorruptRecord if the range is not whole batches of [base, end), StorageError if it cannot be read."""
-        built = await self._run_blocking(
-            lambda: sidecar.build(
-                job.path,
-                job.position,
-                job.length,
-                base=job.base,
-                end=job.end,
-                aborted=job.aborted,
-                epochs=job.epochs,
-                producer_snapshot=job.producer_snapshot,
-            )
-        )
+        built = await self._run_blocking(lambda: _built(job))
         if built.last_leader_epoch != job.last_record_epoch or job.last_record_epoch > job.leader_epoch:
             raise InvalidRequest(
                 f"the last batch below offset {job.end} of {self._ids} is of leader epoch {built.last_leader_epoch}, not "

@@ -215,6 +215,24 @@ async def test_an_idle_producer_is_forgotten_after_the_brokers_time(node: Runnin
     assert hot(node).end_offset == 2
 
 
+async def test_a_partition_remembers_so_many_producers(node: Running, caplog: pytest.LogCaptureFixture) -> None:
+    await node.create("t")
+    await alter(node, None, tidelog_partition_max_producer_ids="2")
+
+    async def send(producer: int) -> int:
+        """The log's end once the producer has sent its first batch, for the first time or again."""
+        made = [NewRecord(b"k", VALUE, (), int(time.time() * 1000))]
+        await node.append_batch("t", build_batch(made, producer_id=producer, producer_epoch=0, base_sequence=0))
+        return hot(node).end_offset
+
+    assert [await send(producer) for producer in (1, 2, 1, 3)] == [1, 2, 2, 3]
+    assert [await send(producer) for producer in (3, 2)] == [3, 3]
+    assert await send(1) == 4, "1 wrote longest ago"
+    caplog.set_level("WARNING")
+    await node.node.maintenance.checkpoint()
+    assert "producers.forgotten" in caplog.text
+
+
 # --- of brokers, at the start -----------------------------------------------------------------------------------------
 
 

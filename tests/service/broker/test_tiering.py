@@ -17,6 +17,7 @@ from service.broker.partition import Partition
 from service.broker.roots import FILE_NAME
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import State
+from storage_tiers.cold.process import protocol
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import FileBody, ObjectInfo
 from storage_tiers.errors import (
@@ -28,8 +29,9 @@ from storage_tiers.errors import (
     UnknownTopicOrPartition,
 )
 from storage_tiers.files import OsFiles
+from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import TIERED, Running, running, until
+from tests.service.broker.support import TIERED, Running, batch, running, until
 from tests.support.faulty_store import FaultyStore
 
 T0 = TopicPartition("t", 0)
@@ -194,16 +196,16 @@ async def test_an_unexpected_failure_is_logged_and_the_work_goes_on(
 ) -> None:
     await node.create("t", configs=TIERED)
     hot = node.node.partitions.get(T0).log.hot
-    state_at = hot.state_at
+    snapshot_path = hot.snapshot_path
     failed: list[int] = []
 
-    def once(offset: int) -> bytes:
+    def once(offset: int) -> str:
         if not failed:
             failed.append(offset)
             raise ValueError("a defect")
-        return state_at(offset)
+        return snapshot_path(offset)
 
-    hot.state_at = once  # type: ignore[method-assign]
+    hot.snapshot_path = once  # type: ignore[method-assign]
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
     await node.seal("t")
@@ -411,3 +413,45 @@ async def test_what_the_disk_damaged_is_not_sealed_with_a_good_checksum(
         await node.seal("t")
         await node.evicted("t")
         assert [record.offset for record in await node.read_all("t", start=end)] == list(range(end, 40))
+
+
+async def producers(node: Running, count: int) -> None:
+    """Each writes one batch."""
+    for number in range(count):
+        await node.append_batch("t", batch(b"x", producer_id=1000 + number, producer_epoch=0, base_sequence=0))
+
+
+async def test_any_number_of_producers_passes_to_the_tier_process(
+    node: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their snapshot is longer than a frame may be."""
+    await node.create("t")
+    await producers(node, 500)
+    monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 16_000)
+    await node.seal("t")
+    root = node.node.partitions.get(T0).log.root
+    assert root is not None
+    assert node.node.hydrator is not None
+    assert root.sidecar is not None
+    state = await node.node.hydrator.newest_state(root.sidecar, root.end)
+    assert len(ProducerStateManager.restore(state.producer_snapshot, now_ms=0).producers) == 500
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped"])
+async def test_a_snapshot_that_was_damaged_is_written_again_before_it_is_uploaded(tmp_path: Path, damage: str) -> None:
+    store = FaultyStore(MemoryStore(SystemClock()), down=True)
+    async with running(tmp_path / "data", store) as node:
+        await node.create("t")
+        await producers(node, 20)
+        led = node.node.partitions.get(T0)
+        led.log.hot.roll()
+        await node.node.flusher.flush(led)
+        path = Path(led.log.hot.snapshot_path(20))
+        whole = path.read_bytes()
+        if damage == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        store.down = False
+        await node.seal("t")
+        assert path.read_bytes() == whole

@@ -115,6 +115,8 @@ class Log:
         """Makes what was appended since the last call a range."""
         path = self.directory / f"{len(self.jobs)}.log"
         path.write_bytes(self._range)
+        producers = path.with_suffix(".snapshot")
+        producers.write_bytes(self.state.snapshot())
         last = [header for _, header in headers(bytes(self._range))][-1]
         self.jobs.append(
             ExtendJob(
@@ -126,7 +128,7 @@ class Log:
                 leader_epoch=self.epoch,
                 last_record_epoch=last.leader_epoch,
                 epochs=tuple(self.epochs),
-                producer_snapshot=self.state.snapshot(),
+                producer_snapshot=str(producers),
                 log_start=log_start,
             )
         )

@@ -96,6 +96,8 @@ class Local:
         self.written += 1
         path = self.directory / f"{base:020}-{self.written}.log"
         path.write_bytes(content)
+        producers = self.directory / f"{base:020}-{self.written}.snapshot"
+        producers.write_bytes(self.snapshot(base + count))
         return ExtendJob(
             path=str(path),
             position=0,
@@ -105,7 +107,7 @@ class Local:
             leader_epoch=epoch,
             last_record_epoch=epoch,
             epochs=(EpochEntry(1, 0), EpochEntry(epoch, base)) if epoch > 1 else (EpochEntry(1, 0),),
-            producer_snapshot=self.snapshot(base + count),
+            producer_snapshot=str(producers),
             log_start=log_start,
         )
 

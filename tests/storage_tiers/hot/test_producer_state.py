@@ -154,6 +154,42 @@ def test_producers_expire_by_when_they_wrote_unless_a_transaction_is_open() -> N
     assert sorted(state.producers) == [7, 8]
 
 
+def test_of_too_many_producers_the_one_that_wrote_longest_ago_is_forgotten() -> None:
+    state = ProducerStateManager(3)
+    for offset, producer in enumerate((1, 2, 3)):
+        written(state, header(1, 0, producer=producer), offset)
+    written(state, header(1, 1, producer=1), 3)
+    written(state, header(1, 0, producer=4), 4)
+    assert list(state.producers) == [3, 1, 4]
+    assert state.check(header(1, 1, producer=1), now_ms=NOW) == Duplicate(3, 3, read_header(batch_of(1)).max_timestamp)
+    assert state.check(header(1, 0, producer=2), now_ms=NOW) is None, "a batch of a forgotten one counts as new"
+    assert (state.take_forgotten(), state.take_forgotten()) == (1, 0)
+    again = ProducerStateManager.restore(state.snapshot(), now_ms=NOW, most=3)
+    for known in (state, again):
+        written(known, header(1, 0, producer=5), 5)
+        assert list(known.producers) == [1, 4, 5]
+
+
+def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
+    state = ProducerStateManager(2)
+    written(state, header(1, 0, producer=1, transactional=True), 0)
+    for producer in range(2, 6):
+        written(state, header(1, 0, producer=producer), producer)
+    assert set(state.producers) == {1, 5}
+    for producer in (6, 7):
+        written(state, header(1, 0, producer=producer, transactional=True), producer)
+    assert set(state.producers) == {1, 6, 7}
+
+
+def test_a_smaller_bound_holds_from_the_next_producer_on() -> None:
+    state = ProducerStateManager()
+    for producer in range(10):
+        written(state, header(1, 0, producer=producer), producer)
+    state.most = 3
+    written(state, header(1, 0, producer=10), 10)
+    assert list(state.producers) == [8, 9, 10]
+
+
 def test_a_snapshot_restores_what_decides() -> None:
     state = ProducerStateManager()
     written(state, header(3, 0), 0)

@@ -90,8 +90,20 @@ class Broker:
         path = self.directory / f"{base:020}-{self.written}.log"
         path.write_bytes(content)
         epoch = epochs[-1].epoch
+        producers = path.with_suffix(".snapshot")
+        producers.write_bytes(b"producers")
         job = ExtendJob(
-            str(path), 0, len(content), base, end, epoch, epoch, tuple(epochs), b"producers", tuple(aborted), log_start
+            str(path),
+            0,
+            len(content),
+            base,
+            end,
+            epoch,
+            epoch,
+            tuple(epochs),
+            str(producers),
+            tuple(aborted),
+            log_start,
         )
         self.root = await self.client.extend(ids, WRITER, job)
         path.unlink()

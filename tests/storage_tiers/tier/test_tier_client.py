@@ -254,7 +254,9 @@ async def test_an_extension_elsewhere_says_where_the_next_begins(tmp_path: Path)
         root = await b.upload(batch(0, 10), 0, 10)
         path = tmp_path / "x.log"
         path.write_bytes(batch(5, 10))
-        job = ExtendJob(str(path), 0, path.stat().st_size, 5, 15, 1, 1, (), b"")
+        producers = path.with_suffix(".snapshot")
+        producers.write_bytes(b"")
+        job = ExtendJob(str(path), 0, path.stat().st_size, 5, 15, 1, 1, (), str(producers))
         assert await b.client.extend(IDS, WRITER, job) == root
 
 

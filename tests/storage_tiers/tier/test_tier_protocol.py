@@ -50,7 +50,7 @@ JOB = ExtendJob(
     2,
     2,
     (EpochEntry(1, 0), EpochEntry(2, 7)),
-    b"\0\xff",
+    "/data/9.snapshot",
     (AbortedTransaction(1, 2, 3, 4),),
     1,
 )
