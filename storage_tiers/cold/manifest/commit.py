@@ -43,7 +43,7 @@ from storage_tiers.cold.manifest.model import (
     first_root,
 )
 from storage_tiers.cold.manifest.pages import Change, PageWrite, settle
-from storage_tiers.cold.stores.port import ObjectStore
+from storage_tiers.cold.stores.port import ObjectBody, ObjectStore
 from storage_tiers.errors import (
     PreconditionFailed,
     StoreBehind,
@@ -264,6 +264,61 @@ class CommitLoop:
             self._newest = self._expected = None
             return await self._commit(step, None)
 
+    # --- repair -------------------------------------------------------------------------------------------------------
+    async def shown(self) -> Root | None:
+        """What the store shows now, whatever was seen; None if there is no manifest, or none that can be read."""
+        try:
+            return _decoded(await self._store.get(self.ids.manifest_key), self.ids)
+        except TierObjectMissing:
+            return None
+
+    async def seen(self) -> Root | None:
+        """The newest root that this loop has seen or was told of; None if there is none."""
+        told = None if self._expected is None else await self._read_saved(self._expected)
+        known = [root for root in (self._newest, told) if root is not None]
+        return max(known, key=lambda root: root.commit, default=None)
+
+    async def lost(self, root: Root, saved: Root) -> str | None:
+        """Which range that was live in `saved` the root has lost (`lineage.lost`)."""
+        return await self._look_closer(root, saved)
+
+    async def commit_repair(self, shown: Root | None, make: Callable[[Author], Root]) -> Root:
+        """Puts the root that `make` gives in the place of `shown`, whatever was seen before: only a repair may.
+        TierUnavailable, its outcome open, if it cannot; PreconditionFailed if the store shows another root by now."""
+        async with self._lock:
+            change = await self._repairing(make, self._uuid())
+            key = self.ids.manifest_key
+            try:
+                body = await self._store.get(key)
+            except TierObjectMissing:
+                body = None
+            if _decoded(body, self.ids) != shown:
+                raise PreconditionFailed(f"the manifest of {self.ids} has changed meanwhile; plan its repair again")
+            await self._put_pages(change)
+            self._loaded = self._newest = self._expected = None
+            if body is None:
+                info = await self._store.put(key, encode(change.root), if_absent=True)
+            else:
+                info = await self._store.put(key, encode(change.root), if_match=body.etag)
+            self.store_clock.wrote(info.modified_ms)
+            self._know(Loaded(change.root, info.etag))
+            return change.root
+
+    async def _repairing(self, make: Callable[[Author], Root], commit_id: str) -> Change:
+        held: dict[str, Page] = {}
+        while True:
+            by = Author(self.writer, commit_id, self._clock.unix_ms(), self._uuid, held)
+            try:
+                change = settle(Change(make(by)), by)
+            except PageNeeded as needed:
+                held[needed.ref.key] = await self.page(needed.ref)
+                continue
+            fault = broken(change.root)
+            if fault is not None:
+                raise TierCorrupt(f"a repair of the manifest of {self.ids} was refused: {fault}")
+            return change
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
     async def _commit(self, step: Step, prepare: Prepare | None) -> Root:
         commit_id = self._uuid()
         backoff = Backoff(self._settings.backoff, self._rng)
@@ -359,7 +414,9 @@ async def _ask(question: Callable[[LoadPage], T], pages: PageCache, load: Callab
     held: dict[str, Page] = {}
 
     def load_page(ref: PageRef) -> Page:
-        page = held.get(ref.key) or pages.get(ref.key)
+        page = held.get(ref.key)
+        if page is None:  # an empty one is false, and counts
+            page = pages.get(ref.key)
         if page is None:
             raise PageNeeded(ref)
         return page
@@ -369,3 +426,11 @@ async def _ask(question: Callable[[LoadPage], T], pages: PageCache, load: Callab
             return question(load_page)
         except PageNeeded as needed:
             held[needed.ref.key] = await load(needed.ref)
+
+
+def _decoded(body: ObjectBody | None, ids: Ids) -> Root | None:
+    """None where there is no root that can be read."""
+    try:
+        return None if body is None else decode(body.data, ids)
+    except TierCorrupt:
+        return None

@@ -31,6 +31,7 @@ from storage_tiers.cold.manifest.commit import (
 from storage_tiers.cold.manifest.lineage import LoadPage, Seen
 from storage_tiers.cold.manifest.model import Author, Ids, Root, State, Writer, check_epoch, check_writer, may_begin
 from storage_tiers.cold.manifest.pages import Change
+from storage_tiers.cold.segments.repairer import LocalEvidence, Repairer, RepairReport
 from storage_tiers.cold.segments.sweeper import Sweeper, SweepReport
 from storage_tiers.cold.segments.uploader import ExtendJob, RunBlocking, Uploaded, Uploader, in_thread
 from storage_tiers.cold.stores.port import ObjectStore
@@ -63,6 +64,7 @@ class PartitionTier:
         )
         self._uploader = Uploader(store, ids, rng, run_blocking)
         self._sweeper = Sweeper(store, self._loop, clock)
+        self._repairer = Repairer(store, self._loop)
 
     @property
     def root(self) -> Root | None:
@@ -177,6 +179,11 @@ class PartitionTier:
     async def sweep_deleted(self, grace_ms: int) -> SweepReport:
         """Deletes every object of a deleted partition but its manifest, once the deletion is older than the grace (ms)."""
         return await self._sweeper.sweep_deleted(grace_ms)
+
+    async def repair(self, local: LocalEvidence, *, apply: bool) -> tuple[RepairReport, Root | None]:
+        """What would make the manifest show again what was seen of it, proven object by object; with `apply` it is committed,
+        under a new line, and the root is returned."""
+        return await self._repairer.repair(local, apply=apply)
 
     def _continues(self, root: Root, job: ExtendJob) -> bool:
         """Whether `job` begins at the root's end. FencedWriter if this writer may extend it no more."""

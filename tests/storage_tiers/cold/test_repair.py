@@ -1,0 +1,343 @@
+"""A root made again: from which evidence, and when it is refused. Over roots that real commits made."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.cold.manifest import lineage, lookup
+from storage_tiers.cold.manifest import model as manifest
+from storage_tiers.cold.manifest.commit import ReadSaved
+from storage_tiers.cold.manifest.json import encode
+from storage_tiers.cold.manifest.model import Author, Root, State, Writer, broken
+from storage_tiers.cold.manifest.repair import Evidence, Refused, Repair, basis, plan, repaired
+from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.errors import PreconditionFailed, StoreBehind, TierCorrupt
+from storage_tiers.types import EpochEntry, OffsetRange
+from tests.storage_tiers.cold.support import (
+    DAY,
+    IDS,
+    EagerClock,
+    Local,
+    page_loader,
+    stored_live,
+    stored_root,
+    tier_of,
+)
+from tests.support.faulty_store import FaultyStore
+
+WRITER = Writer(1, 7)
+EVERYTHING = OffsetRange(0, 1000)
+EPOCHS = (EpochEntry(1, 0),)
+
+
+class World:
+    """A partition with `ranges` of ten records each, in the order of their commits."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = EagerClock()
+        self.store = MemoryStore(self.clock)
+        self.local = Local(directory)
+        self.tier = tier_of(self.store, self.clock)
+        self.roots: list[Root] = []
+        self._commits = 0
+
+    async def extend(self, ranges: int = 1) -> Root:
+        for _ in range(ranges):
+            root = self.tier.root
+            self.roots.append(await self.tier.extend(self.local.job(0 if root is None else root.end, 10)))
+        return self.roots[-1]
+
+    def author(self) -> Author:
+        self._commits += 1
+        return Author(WRITER, f"{self._commits:032x}", self.clock.unix_ms(), lambda: "0" * 32)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def evidence(
+    *missing: str, local: OffsetRange = EVERYTHING, log_start: int = 0, last_paged: manifest.Entry | None = None
+) -> Evidence:
+    return Evidence(set(missing), last_paged, local, EPOCHS, log_start)
+
+
+def planned(found: Repair | Refused) -> Repair:
+    assert isinstance(found, Repair), found
+    return found
+
+
+async def test_where_the_store_shows_what_was_seen_nothing_is_repaired(world: World) -> None:
+    older, newer = await world.extend(), await world.extend()
+    assert basis(newer, older, None) is None
+    assert basis(newer, newer, None) is None
+    assert basis(newer, None, None) is None
+
+
+@pytest.mark.parametrize("shown", ["gone", "older", "first"])
+async def test_the_root_seen_counts_where_all_that_it_names_is_there(world: World, shown: str) -> None:
+    await world.extend(40)
+    saved = await world.tier.pin("keep")
+    found = {"gone": None, "older": world.roots[-2], "first": world.roots[0]}[shown]
+    assert basis(found, saved, None) == saved
+    repair = planned(plan(saved, found, evidence()))
+    root = repaired(repair, found, world.author())
+    assert broken(root) is None
+    assert root.commit == saved.commit + 1
+    assert root.line != saved.line
+    assert (root.entries, root.pages, root.pins, root.sidecar) == (
+        saved.entries,
+        saved.pages,
+        saved.pins,
+        saved.sidecar,
+    )
+    assert (root.end, root.log_start, root.swept, root.incarnation) == (saved.end, saved.log_start, saved.swept, 7)
+    seen = lineage.seen_of(saved)
+    assert seen is not None
+    assert "another line" in str(lineage.fault(root, seen))
+
+
+async def test_the_commit_number_is_above_every_one_seen(world: World) -> None:
+    await world.extend(2)
+    saved = world.roots[0]
+    shown = replace(world.roots[1], line="f" * 32)
+    root = repaired(planned(plan(saved, shown, evidence())), shown, world.author())
+    assert root.commit == shown.commit + 1
+    assert broken(root) is None
+
+
+async def test_log_start_is_the_largest_seen(world: World) -> None:
+    saved = await world.extend(3)
+    shown = await world.tier.raise_log_start(12)
+    root = repaired(planned(plan(saved, shown, evidence(log_start=15))), shown, world.author())
+    assert root.log_start == 15
+    assert broken(root) is None
+
+
+async def test_what_is_missing_at_the_end_is_uploaded_again_from_the_local_log(world: World) -> None:
+    saved = await world.extend(4)
+    lost = saved.entries[2]
+    repair = planned(plan(saved, None, evidence(lost.sidecar_key, local=OffsetRange(20, 60))))
+    assert (repair.end, repair.again) == (20, 40)
+    assert "offsets [20, 40) are uploaded again" in repair.summary
+    root = repaired(repair, None, world.author())
+    assert broken(root) is None
+    assert [entry.base for entry in root.entries] == [0, 10]
+    assert root.sidecar is not None
+    assert root.sidecar.key == saved.entries[1].sidecar_key
+    gone = {key for item in root.removed for key in item.keys}
+    assert {saved.entries[2].key, saved.entries[3].key} <= gone
+    again = manifest.extend(
+        root,
+        replace(saved.entries[2], key=saved.entries[2].key + "x", sidecar_key=saved.entries[2].sidecar_key + "x"),
+        world.author(),
+        leader_epoch=1,
+        last_record_epoch=1,
+        log_start=0,
+    )
+    assert again.end == 30
+    assert manifest.broken_step(root, again) is None
+
+
+async def test_where_everything_is_missing_and_held_locally_the_root_begins_anew(world: World) -> None:
+    saved = await world.extend(2)
+    root = repaired(planned(plan(saved, None, evidence(saved.entries[0].key))), None, world.author())
+    assert (root.end, root.entries, root.sidecar, root.last_record_epoch) == (0, (), None, -1)
+    assert broken(root) is None
+
+
+@pytest.mark.parametrize("local", [OffsetRange(25, 60), OffsetRange(0, 39)])
+async def test_what_is_missing_and_not_held_locally_is_asked_for(world: World, local: OffsetRange) -> None:
+    saved = await world.extend(4)
+    refused = plan(saved, None, evidence(saved.entries[2].key, local=local))
+    assert isinstance(refused, Refused)
+    assert saved.entries[2].key in refused.why
+    assert "put the object back" in refused.why
+
+
+async def test_below_log_start_nothing_has_to_be_there(world: World) -> None:
+    saved = await world.extend(4)
+    repair = planned(plan(saved, None, evidence(saved.entries[0].key, local=OffsetRange(40, 40), log_start=10)))
+    assert repair.end == 40
+
+
+async def test_a_pinned_range_is_not_given_up(world: World) -> None:
+    await world.extend(3)
+    saved = await world.tier.pin("audit")
+    refused = plan(saved, None, evidence(saved.entries[1].key))
+    assert isinstance(refused, Refused)
+    assert "audit" in refused.why
+
+
+async def test_what_a_page_names_cannot_be_cut(world: World) -> None:
+    saved = await world.extend(80)
+    page = saved.live_pages[0]
+    first = next(iter(lookup.live_entries(saved, page_loader(world.store.blocking()))))
+    for key in (page.key, first.key):
+        refused = plan(saved, None, evidence(key))
+        assert isinstance(refused, Refused)
+        assert key in refused.why
+
+
+async def test_after_pages_the_root_ends_where_the_last_one_does(world: World) -> None:
+    saved = await world.extend(80)
+    entries = list(lookup.live_entries(saved, page_loader(world.store.blocking())))
+    last_paged = entries[len(entries) - len(saved.entries) - 1]
+    repair = planned(plan(saved, None, evidence(saved.entries[0].key, last_paged=last_paged)))
+    assert repair.end == last_paged.end
+    root = repaired(repair, None, world.author())
+    assert broken(root) is None
+    assert root.sidecar is not None
+    assert root.sidecar.key == last_paged.sidecar_key
+
+
+async def test_a_deletion_is_the_last_state(world: World) -> None:
+    saved = await world.extend()
+    deleted = await world.tier.delete_partition()
+    assert deleted.state is State.DELETED
+    refused = basis(deleted, saved, None)
+    assert isinstance(refused, Refused)
+    assert "create the topic anew" in refused.why
+
+
+async def test_without_a_root_ever_seen_nothing_is_made(world: World) -> None:
+    refused = basis(None, None, None)
+    assert isinstance(refused, Refused)
+    assert "Put the newest version of its manifest back" in refused.why
+
+
+async def test_a_second_history_is_for_a_person_to_decide(world: World, tmp_path: Path) -> None:
+    older = await world.extend()
+    saved = await world.extend()
+    other = World(tmp_path)
+    other.store = world.store
+    world.store.blocking().delete([older.ids.manifest_key])
+    world.store.blocking().put(older.ids.manifest_key, encode(older))
+    other.tier = tier_of(world.store, world.clock, seed=9)
+    await other.tier.load()
+    shown = await other.extend()
+    assert (shown.commit, shown.recent == saved.recent) == (saved.commit, False)
+    refused = basis(shown, saved, None)
+    assert isinstance(refused, Refused)
+    assert "another history" in refused.why
+
+
+async def test_somebody_elses_repair_that_lacks_nothing_is_taken_over(world: World) -> None:
+    saved = await world.extend(2)
+    shown = repaired(planned(plan(saved, None, evidence())), None, world.author())
+    assert basis(shown, saved, None) == shown
+    assert basis(shown, saved, "a range is lost") == saved
+
+
+async def test_what_was_removed_stays_removed(world: World) -> None:
+    await world.extend(4)
+    before = world.roots[-1]
+    saved = await world.tier.retire(20)
+    world.clock.advance(2 * DAY / 1000)
+    repair = planned(plan(saved, before, evidence(log_start=20)))
+    root = repaired(repair, before, world.author())
+    live = {entry.key for entry in root.entries}
+    assert live.isdisjoint(key for item in saved.removed for key in item.keys)
+    assert root.removed == saved.removed
+    assert broken(root) is None
+
+
+# --- with objects -----------------------------------------------------------------------------------------------------
+HELD = LocalEvidence(EVERYTHING, EPOCHS, 0)
+NOTHING_HELD = LocalEvidence(OffsetRange(0, 0), EPOCHS, 0)
+
+
+def restore(world: World, root: Root | None) -> None:
+    """The bucket's manifest as it was before, or gone."""
+    blocking = world.store.blocking()
+    blocking.delete([IDS.manifest_key])
+    if root is not None:
+        blocking.put(IDS.manifest_key, encode(root))
+
+
+@pytest.mark.parametrize("shown", ["gone", "older", "damaged"])
+async def test_a_repair_shows_everything_again_and_the_partition_goes_on(world: World, shown: str) -> None:
+    saved = await world.extend(70)
+    before = stored_live(world.store.blocking(), saved)
+    restore(world, world.roots[30] if shown == "older" else None)
+    if shown == "damaged":
+        world.store.blocking().put(IDS.manifest_key, encode(saved)[:-20])
+    with pytest.raises((StoreBehind, TierCorrupt)):
+        await world.tier.load()
+    dry, nothing = await world.tier.repair(NOTHING_HELD, apply=False)
+    assert (nothing, dry.refused) == (None, "")
+    assert dry.summary == "commit 70 is committed again, up to offset 700"
+    report, root = await world.tier.repair(NOTHING_HELD, apply=True)
+    assert root is not None
+    assert report == dry
+    assert stored_live(world.store.blocking(), stored_root(world.store.blocking())) == before
+    assert (await world.extend()).end == 710
+    assert (await world.tier.repair(NOTHING_HELD, apply=True))[0] == RepairReport()
+
+
+@pytest.mark.parametrize(
+    "damage", ["segment gone", "segment flipped", "sidecar gone", "sidecar flipped", "another sidecar"]
+)
+async def test_what_is_not_what_was_uploaded_counts_as_missing(world: World, damage: str) -> None:
+    saved = await world.extend(3)
+    restore(world, None)
+    blocking, entry = world.store.blocking(), saved.entries[1]
+    key = entry.key if damage.startswith("segment") else entry.sidecar_key
+    data = bytearray(blocking.get(key).data)
+    blocking.delete([key])
+    if damage == "another sidecar":
+        blocking.put(key, blocking.get(saved.entries[0].sidecar_key).data)
+    elif damage.endswith("flipped"):
+        data[-1] ^= 1
+        blocking.put(key, bytes(data))
+    refused, _ = await world.tier.repair(NOTHING_HELD, apply=True)
+    assert key in refused.refused or entry.key in refused.refused
+    assert not blocking_has_manifest(world)
+    report, root = await world.tier.repair(HELD, apply=True)
+    assert root is not None
+    assert "offsets [10, 30) are uploaded again" in report.summary
+    assert (await world.extend(2)).end == 30
+
+
+async def test_a_missing_page_is_asked_for_by_name(world: World) -> None:
+    saved = await world.extend(80)
+    restore(world, world.roots[0])
+    world.store.blocking().delete([saved.live_pages[0].key])
+    fresh = tier_of(world.store, world.clock, seed=5, read_saved=_reads(saved))
+    fresh.expect(lineage.seen_of(saved, "here"))
+    report, root = await fresh.repair(HELD, apply=True)
+    assert root is None
+    assert saved.live_pages[0].key in report.refused
+
+
+async def test_a_repair_that_meets_another_root_changes_nothing(world: World) -> None:
+    await world.extend(2)
+    restore(world, world.roots[0])
+    gate = FaultyStore(world.store)
+    held = gate.hold(2, "get", "manifests/")
+    tier = tier_of(gate, world.clock, seed=6, read_saved=_reads(world.roots[1]))
+    tier.expect(lineage.seen_of(world.roots[1], "here"))
+    repairing = asyncio.ensure_future(tier.repair(HELD, apply=True))
+    await held.reached.wait()
+    restore(world, None)
+    held.open()
+    with pytest.raises(PreconditionFailed, match="plan its repair again"):
+        await repairing
+    assert not blocking_has_manifest(world)
+
+
+def blocking_has_manifest(world: World) -> bool:
+    return any(info.key == IDS.manifest_key for info in world.store.blocking().list(""))
+
+
+def _reads(saved: Root) -> ReadSaved:
+    async def read(_: lineage.Seen) -> Root:
+        return saved
+
+    return read
