@@ -63,7 +63,7 @@ class Acceptor:
         for _ in range(ACCEPTS_A_TURN):
             wait_s = self._admission.wait_s(now)
             if self._admission.is_full or wait_s:
-                bound = "max.connection.creation.rate" if wait_s else "max.connections"
+                bound = "max.connection.creation.rate" if wait_s else self._admission.limits.total_by
                 server_events.held_back(bound, self._admission.inside)
                 self._pause(wait_s)
                 return

@@ -17,9 +17,11 @@ _UNBOUNDED = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """`overrides` are bounds of single addresses in the place of `per_address`; `a_second` is a rate."""
+    """`overrides` are bounds of single addresses in the place of `per_address`; `a_second` is a rate. `total_by` names what
+    `total` is by, for the log."""
 
     total: int = 10_000
+    total_by: str = "max.connections"
     per_address: int = _UNBOUNDED
     overrides: Mapping[str, int] = field(default_factory=dict)
     a_second: int = _UNBOUNDED

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING
 
 from service.beginning import StoppedBeforeStart
 from service.broker.core import BrokerCore
+from service.descriptors import RESERVED, Descriptors, raise_limit, shares
+from service.doors import connection_limits, gateway_settings
 from service.http import Readiness, serve_http
 from service.node import Node
 from service.observability.scrape import Scraper
@@ -36,7 +38,7 @@ from storage_tiers import events
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.cold.process.launcher import ExecLauncher
 from storage_tiers.errors import InvalidConfig, LogError
-from storage_tiers.files import OsFiles, replace_file
+from storage_tiers.files import DescriptorReserve, OsFiles, replace_file
 
 if TYPE_CHECKING:
     from grpc_api.servicers.server import GrpcServer
@@ -74,6 +76,8 @@ async def _serve(settings: NodeSettings) -> int:
     clock = SystemClock()
     began = clock.monotonic()
     _say_starting(settings)
+    limit, reserve = raise_limit(), DescriptorReserve(RESERVED)
+    reserve.fill()
     async with AsyncExitStack() as stack:
         # First up and last down, so that it can say "not yet" and "no more".
         started: list[Node] = []
@@ -86,7 +90,8 @@ async def _serve(settings: NodeSettings) -> int:
         def scrape(open_metrics: bool) -> Awaitable[bytes] | None:
             return scrapers[0].scrape(open_metrics=open_metrics) if scrapers else None
 
-        http = await serve_http(readiness, stats, scrape, settings.listen, settings.http_port)
+        most = shares(limit, partitions=0, max_connections=0).http
+        http = await serve_http(readiness, stats, scrape, settings.listen, settings.http_port, connections=most)
         stack.push_async_callback(http.stop)
         listener = _taken(listen, GatewaySettings(host=settings.listen, port=settings.port))
         port = listener.getsockname()[1]
@@ -96,20 +101,21 @@ async def _serve(settings: NodeSettings) -> int:
                 readiness,
                 stop,
                 kafka_port=port,
-                files=OsFiles(),
+                files=OsFiles(reserve),
                 clock=clock,
                 rng=SystemRng(),
                 launcher=ExecLauncher(settings.log_format),
+                descriptors=Descriptors(limit, reserve),
             )
         except StoppedBeforeStart:
             return 0
         stack.push_async_callback(node.close)
         started.append(node)
         core: BrokerCore = node.core
-        gateway = await serve(core, node.gateway_settings(), listener)
+        gateway = await serve(core, gateway_settings(node), listener)
         stack.push_async_callback(gateway.stop)
         scrapers.append(Scraper(node, gateway))
-        node.metadata.subscribe(lambda image, _: gateway.limit_connections(node.connection_limits(image)))
+        node.metadata.subscribe(lambda image, _: gateway.limit_connections(connection_limits(node, image)))
         grpc = await _serve_grpc(core, settings)
         stack.push_async_callback(grpc.stop)
         node.configs.announce("tidelog.grpc.listener", f"{settings.listen}:{grpc.port}")

@@ -3,6 +3,7 @@ has done, as JSON)."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,7 +22,8 @@ class Readiness:
     """True after recovery and the first probe of the store; false at once when the node is told to stop.
 
     A store that does not answer, at the probe or later, does not make the node unready (local data is served), but is named
-    in the body, with the partitions that wait for it. `trouble` says what is wrong with a store that was probed.
+    in the body, with the partitions that wait for it; so are those that the disk keeps from being written or opened.
+    `trouble` says what is wrong with a store that was probed.
     """
 
     recovered: bool = False
@@ -30,6 +32,7 @@ class Readiness:
     store: str = "not probed yet"
     trouble: Callable[[], str | None] = lambda: None
     waiting: Callable[[], list[str]] = list
+    refusing: Callable[[], list[str]] = list
 
     @property
     def ready(self) -> bool:
@@ -43,17 +46,27 @@ class Readiness:
                 "stopping": self.stopping,
                 "store": (self.trouble() if self.store == "ok" else None) or self.store,
                 "waiting_partitions": self.waiting(),
+                "refusing_partitions": self.refusing(),
             }
         )
 
 
 class HttpServer:
-    def __init__(self, runner: web.AppRunner, port: int) -> None:
+    def __init__(self, runner: web.AppRunner, listener: asyncio.Server) -> None:
         self._runner = runner
-        self.port = port
+        self._listener = listener
+        self.port: int = listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
+        self._listener.close()
         await self._runner.cleanup()
+
+
+class _Refused(asyncio.Protocol):
+    """A connection beyond the bound: closed at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 def _not_of_a_stranger(record: logging.LogRecord) -> bool:
@@ -77,8 +90,11 @@ async def serve_http(
     scrape: Scrape,
     host: str,
     port: int,
+    *,
+    connections: int = 64,
 ) -> HttpServer:
-    """Listens on `host`:`port` (0: a free port). InvalidConfig if that address cannot be had."""
+    """Listens on `host`:`port` (0: a free port), for so many connections at a time: further ones are closed at once.
+    InvalidConfig if that address cannot be had."""
     from aiohttp import web
 
     async def healthz(_: web.Request) -> web.Response:
@@ -107,11 +123,16 @@ async def serve_http(
     app.router.add_get("/stats", counters)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, logger=log)
     await runner.setup()
+    server = runner.server
+    assert server is not None
+
+    def welcome() -> asyncio.Protocol:
+        return server() if len(server.connections) < connections else _Refused()
+
     try:
-        await web.TCPSite(runner, host, port).start()
+        return HttpServer(runner, await asyncio.get_running_loop().create_server(welcome, host, port))
     except OSError as error:
         await runner.cleanup()
         raise InvalidConfig(
             f"cannot listen on {host}:{port}: {error.strerror}; choose another --listen or --http-port"
         ) from None
-    return HttpServer(runner, runner.addresses[0][1])

@@ -9,11 +9,6 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 
-from kafka_gateway.admission import ConnectionLimits
-from kafka_gateway.connection import Limits
-from kafka_gateway.gateway_settings import GatewaySettings
-from kafka_gateway.options import Options
-from kafka_gateway.telemetry import Telemetry
 from service import memory
 from service.beginning import may_begin
 from service.broker.assignment import Assignment
@@ -38,12 +33,12 @@ from service.broker.tiering import Tiering, TieringPolicy
 from service.broker.topic_files import TopicFiles
 from service.broker.topic_service import TopicService
 from service.configs.resolve import Resolver, check_static
-from service.configs.types import connection_counts
+from service.descriptors import TICK_S as DESCRIPTORS_TICK_S
+from service.descriptors import Descriptors, open_limit
 from service.http import Readiness
 from service.metadata import planner
 from service.metadata.image import Changes, MetadataImage
 from service.metadata.log import MetadataLog
-from service.observability.client_telemetry import ClientTelemetryLog
 from service.scheduling import waited_s
 from service.settings import NodeSettings
 from service.supervisor import Worker
@@ -93,6 +88,7 @@ class Node:
         client: TierClient | None,
         clock: Clock,
         rng: Rng,
+        descriptors: Descriptors,
     ) -> None:
         self.settings = settings
         self.data = data
@@ -101,6 +97,7 @@ class Node:
         self.stop = stop
         self.clock = clock
         self.rng = rng
+        self.descriptors = descriptors
         self.fatal: LogError | None = None
 
     @classmethod
@@ -115,18 +112,21 @@ class Node:
         clock: Clock,
         rng: Rng,
         launcher: TierLauncher | None = None,
+        descriptors: Descriptors | None = None,
     ) -> Node:
         """Locks and recovers everything; returns once the node may serve. Raises LogError if it may not, and
         StoppedBeforeStart if `stop` was set while an empty directory waited for the store.
 
-        `launcher` starts the tier process; by default it is a process of its own."""
+        `launcher` starts the tier process; by default it is a process of its own. `descriptors` tells of the files that
+        this process may open; by default as many as it may now."""
         _check(settings, kafka_port)
         client = _tier_client(settings, launcher, clock, rng)
+        own = descriptors or Descriptors(open_limit())
         try:
             await may_begin(settings, client, readiness, stop, clock=clock, rng=rng)
             data = DataDirectory.open(str(settings.data_dir), files=files, rng=rng)
             try:
-                self = cls(settings, readiness, stop, data, client, clock, rng)
+                self = cls(settings, readiness, stop, data, client, clock, rng, own)
                 await self._open(kafka_port, files)
             except BaseException:
                 data.close()
@@ -161,6 +161,7 @@ class Node:
         clean = take_clean_mark(files, self.data.path)
         self._recover(clean=clean)
         self.readiness.waiting = lambda: sorted(str(p.partition) for p in self.partitions if waits(p))
+        self.readiness.refusing = self._refusing
         self._log = self._log_service()
         self.core = BrokerCore(
             self._log,
@@ -177,6 +178,11 @@ class Node:
                 clock=self.clock,
             ),
         )
+
+    def _refusing(self) -> list[str]:
+        """Partitions that the disk keeps from being written, or from being opened."""
+        failed = [str(p.partition) for p in self.partitions if isinstance(p.unavailable, StorageError)]
+        return sorted([*failed, *self.assignment.unopened_names()])
 
     def _recover(self, *, clean: bool) -> None:
         began, image = self.clock.monotonic(), self.metadata.image
@@ -385,35 +391,6 @@ class Node:
             wait_for_store(partition)
 
     # --- life ---------------------------------------------------------------------------------------------------------
-    def gateway_settings(self) -> GatewaySettings:
-        image, number = self.metadata.image, self.configs.broker_int
-        return GatewaySettings(
-            host=self.settings.listen,
-            port=self.settings.port,
-            limits=Limits(request_max_bytes=number(image, "socket.request.max.bytes")),
-            options=Options(
-                fetch_session_slots=number(image, "max.incremental.fetch.session.cache.slots"),
-                described_partitions=number(image, "max.request.partition.size.limit"),
-                clock=self.clock,
-                rng=self.rng,
-                telemetry=Telemetry(
-                    ClientTelemetryLog(lambda: self.configs.broker_text(self.metadata.image, "metric.reporters")),
-                    max_bytes=number(image, "telemetry.max.bytes"),
-                ),
-            ),
-            connections=self.connection_limits(image),
-            connections_max_idle_ms=number(image, "connections.max.idle.ms"),
-        )
-
-    def connection_limits(self, image: MetadataImage) -> ConnectionLimits:
-        number = self.configs.broker_int
-        return ConnectionLimits(
-            total=number(image, "max.connections"),
-            per_address=number(image, "max.connections.per.ip"),
-            overrides=connection_counts(self.configs.broker_text(image, "max.connections.per.ip.overrides") or ""),
-            a_second=number(image, "max.connection.creation.rate"),
-        )
-
     def end(self, error: LogError) -> None:
         """The node must not go on: a copy of its directory has run, or the store is not one to use."""
         if self.fatal is None:
@@ -443,6 +420,7 @@ class Node:
             ("sweeping of deleted topics", sweep_s, self.topic_files.sweep),
             ("disk watermark", DISK_TICK_S, self._look_at_disk),
             ("partitions to open", OPEN_TICK_S, self.assignment.retry),
+            ("descriptors", DESCRIPTORS_TICK_S, self.descriptors.tick),
             ("memory", memory.TICK_S, memory.HeapTrimmer().tick),
         ]
         return [Worker(name, period, tick) for name, period, tick in rounds]  # type: ignore[arg-type]

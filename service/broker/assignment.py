@@ -96,6 +96,11 @@ class Assignment:
         """Partitions that could not be opened, and are tried again."""
         return len(self._unopened)
 
+    def unopened_names(self) -> list[str]:
+        """Of those that still belong to a topic."""
+        known = ((self._seen.topics.get(topic_id), number) for topic_id, number in self._unopened)
+        return [str(TopicPartition(topic.name, number)) for topic, number in known if topic is not None]
+
     async def settled(self) -> None:
         """Returns once what was assigned before is open, or could not be opened, or takes too long."""
         if self._opening is not None:

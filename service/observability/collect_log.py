@@ -73,7 +73,7 @@ class Seen:
     producers: int = 0
     at_min_isr: int = 0
     under_min_isr: int = 0
-    offline_directory: bool = False
+    failed: int = 0
     evicted_bytes: int = 0
     longest_lag_s: float = 0.0
 
@@ -115,7 +115,7 @@ def _look(node: Node, partition: Partition, sums: Sums, seen: Seen, into: Exposi
     sums.counts.add(partition.counts)
     seen.serving += partition.reads_blocked is None
     seen.waiting += waits(partition)
-    seen.offline_directory |= isinstance(partition.unavailable, StorageError)
+    seen.failed += isinstance(partition.unavailable, StorageError)
     seen.producers += len(hot.producer_state.producers)
     seen.evicted_bytes += hot.evicted_bytes
     least = hot.settings.min_insync_replicas

@@ -313,6 +313,11 @@ _NODE = (
         "clock_step_seconds",
         "How far the wall clock is ahead of what is expected since it was set; 0 while it is trusted.",
     ),
+    _own(
+        _COUNTER,
+        "descriptor_shortages_total",
+        "How often a file of a log could not be opened at once, as the process had no descriptor left.",
+    ),
     _own(_GAUGE, "disk_used_ratio", "Used share of the data directory's file system, 0 to 1."),
     _own(_COUNTER, "produce_throttled_total", "Produce requests held back because the disk fills."),
     _own(_COUNTER, "produce_refused_total", "Batches refused because the disk is full."),

@@ -65,7 +65,7 @@ class Scraper:
         manager = "kafka_server_replicamanager_"
         into.put(manager + "partitioncount", seen.partitions)
         into.put(manager + "leadercount", seen.serving)
-        into.put(manager + "offlinereplicacount", self._node.assignment.unopened)
+        into.put(manager + "offlinereplicacount", self._node.assignment.unopened + seen.failed)
         # The only replica there is, is in sync.
         into.put(manager + "underreplicatedpartitions", 0)
         into.put(manager + "underminisrpartitioncount", seen.under_min_isr)
@@ -73,7 +73,7 @@ class Scraper:
         into.put(manager + "produceridcount", seen.producers)
         flusher = self._node.flusher
         into.put_summary("kafka_log_logflushstats_logflushrateandtimems", flusher.flushes, flusher.flushing_s * 1000)
-        into.put("kafka_log_logmanager_offlinelogdirectorycount", int(seen.offline_directory))
+        into.put("kafka_log_logmanager_offlinelogdirectorycount", int(seen.failed > 0))
 
     def _refusals(self, into: Exposition) -> None:
         topics, refused = "kafka_server_brokertopicmetrics_", self._node.core.log.refused
@@ -104,6 +104,7 @@ class Scraper:
         into.put("tidelog_node_info", 1, self._info)
         into.put("tidelog_ready", int(readiness.ready))
         into.put("tidelog_waiting_partitions", seen.waiting)
+        into.put("tidelog_descriptor_shortages_total", self._node.descriptors.shortages)
         into.put("tidelog_disk_used_ratio", disk.used)
         into.put("tidelog_clock_step_seconds", self._node.expiry.step_ms / 1000)
         into.put("tidelog_produce_throttled_total", disk.throttled)

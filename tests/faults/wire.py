@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from storage_tiers.records.checksum import crc32c
@@ -75,25 +77,48 @@ def idempotent_batch(producer_id: int, sequence: int, *values: bytes) -> bytes:
 
 def send(address: str, topic: str, batch: bytes, *, partition: int = 0) -> tuple[int, int]:
     """(error code, base offset) of a batch as it stands."""
-    frame = request_frame(
-        "produce",
-        _PRODUCE,
-        transactional_id=None,
-        acks=-1,
-        timeout=milliseconds(30_000),
-        topic_data=[{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
-    )
-    answer = response("produce", _PRODUCE, _exchange(address, frame))
-    found = answer.responses[0].partition_responses[0]
-    return int(found.error_code), found.base_offset
+    with connected(address) as connection:
+        return connection.send(topic, batch, partition=partition)
+
+
+class Connection:
+    """One that lasts, for where a new one may not be let in."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+
+    def produce(self, topic: str, *values: bytes, partition: int = 0) -> tuple[int, int]:
+        return self.send(topic, record_batch(*values), partition=partition)
+
+    def send(self, topic: str, batch: bytes, *, partition: int = 0) -> tuple[int, int]:
+        frame = request_frame(
+            "produce",
+            _PRODUCE,
+            transactional_id=None,
+            acks=-1,
+            timeout=milliseconds(30_000),
+            topic_data=[{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
+        )
+        answer = response("produce", _PRODUCE, self.exchange(frame))
+        found = answer.responses[0].partition_responses[0]
+        return int(found.error_code), found.base_offset
+
+    def exchange(self, frame: bytes) -> bytes:
+        self._socket.sendall(frame)
+        (size,) = struct.unpack(">i", _receive(self._socket, 4))
+        return _receive(self._socket, size)
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[Connection]:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), _TIMEOUT_S) as connection:
+        yield Connection(connection)
 
 
 def _exchange(address: str, frame: bytes) -> bytes:
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), _TIMEOUT_S) as connection:
-        connection.sendall(frame)
-        (size,) = struct.unpack(">i", _receive(connection, 4))
-        return _receive(connection, size)
+    with connected(address) as connection:
+        return connection.exchange(frame)
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:

@@ -14,8 +14,10 @@ import pytest
 from kafka_gateway.errors import ErrorCode
 from service.broker.leading import wait_for_store
 from service.broker.partition import Partition
+from service.descriptors import Descriptors
 from service.metadata import planner
 from storage_tiers.errors import StorageError
+from storage_tiers.files import DescriptorReserve
 from storage_tiers.types import TopicPartition
 from tests.faults.wire import idempotent_batch
 from tests.kafka_gateway.kio_wire import record_batch, request_frame
@@ -386,7 +388,7 @@ async def a_partition_cannot_be_opened(world: World) -> AsyncIterator[None]:
     yield
 
 
-@work({"kafka_log_logmanager_offlinelogdirectorycount": 1})
+@work({"kafka_log_logmanager_offlinelogdirectorycount": 1, MANAGER + "offlinereplicacount": Is(1)})
 async def the_disk_refuses_a_partition(world: World) -> AsyncIterator[None]:
     await world.create("t")
     yield
@@ -444,6 +446,17 @@ async def the_node_stops(world: World) -> AsyncIterator[None]:
     yield
     world.inner.readiness.stopping = True
     yield
+
+
+@work({"tidelog_descriptor_shortages_total": 1})
+async def a_log_draws_on_the_reserve(world: World) -> AsyncIterator[None]:
+    reserve = DescriptorReserve(1)
+    reserve.fill()
+    world.inner.descriptors = Descriptors(1024, reserve)
+    yield
+    assert reserve.give_up()
+    yield
+    reserve.close()
 
 
 @work(

@@ -22,6 +22,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from kafka_gateway.server import GatewayServer, serve
+from service.doors import gateway_settings
 from service.observability.scrape import Scraper
 from tests.kafka_gateway.kio_wire import milliseconds, request_frame, response
 from tests.service.broker.support import Running, running
@@ -169,7 +170,7 @@ def work(changes: Mapping[str, Change], **broker: str) -> Callable[[Act], Act]:
 @asynccontextmanager
 async def observed(directory: Path, broker: Mapping[str, str]) -> AsyncIterator[World]:
     async with running(directory, broker=broker) as node:
-        settings = dataclasses.replace(node.node.gateway_settings(), port=0)
+        settings = dataclasses.replace(gateway_settings(node.node), port=0)
         gateway = await serve(node.node.core, settings)
         node.node.readiness.recovered = True
         world = World(node, gateway)

@@ -1,0 +1,121 @@
+"""Files that the process may open, and who may take how many of them.
+
+The limit is raised to the hard one at the start. Of it the logs come first: a reserve is parked for them
+(`storage_tiers.files.DescriptorReserve`), and what partitions need is kept free of connections. What is left is for Kafka's
+connections and, a small share, for HTTP. Where that is little, the log says what would be needed.
+
+Not promised: a bound on the sockets of gRPC, whose library takes connections by itself. They meet the limit before a log
+does, as a log draws on the reserve.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+from dataclasses import dataclass
+
+from storage_tiers import events
+from storage_tiers.files import DescriptorReserve
+
+log = logging.getLogger(__name__)
+
+#: Descriptors that are parked for logs.
+RESERVED = 64
+#: What a node opens besides logs and connections: libraries, metadata, the loop, its doors, the tier process, cached chunks.
+FIXED = 192
+#: A partition's active segment, and one more that is flushed, uploaded or read.
+PER_PARTITION = 2
+#: Connections of HTTP at a time, at most.
+HTTP_CONNECTIONS = 64
+#: Connections that a node is expected to serve where `max.connections` does not say.
+USUAL_CONNECTIONS = 1000
+TICK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Of `limit` descriptors: so many `connections` of Kafka clients and of `http`. `wanted` would be enough for all."""
+
+    limit: int
+    wanted: int
+    connections: int
+    http: int
+
+    @property
+    def few(self) -> bool:
+        return self.limit < self.wanted
+
+
+def shares(limit: int, *, partitions: int, max_connections: int) -> Shares:
+    """Whatever partitions need, a quarter of the limit stays for connections: without one a node is of no use."""
+    logs = FIXED + RESERVED + PER_PARTITION * partitions
+    free = max(limit - logs, limit // 4)
+    http = max(1, min(HTTP_CONNECTIONS, free // 8))
+    usual = max_connections if max_connections < USUAL_CONNECTIONS * 100 else USUAL_CONNECTIONS
+    return Shares(limit, logs + HTTP_CONNECTIONS + usual, min(max_connections, free - http), http)
+
+
+def open_limit() -> int:
+    """How many files the process may open now."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def raise_limit() -> int:
+    """The soft limit becomes the hard one; how many files the process may open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # a system that has a lower bound for all processes
+        events.warning(log, "descriptors.not_raised", limit=soft, hard=hard, error=error)
+        return soft
+    return hard
+
+
+class Descriptors:
+    """`tick` parks again what logs drew from the reserve, and says when they begin to and when it is over."""
+
+    def __init__(self, limit: int, reserve: DescriptorReserve | None = None) -> None:
+        self.limit = limit
+        self._reserve = reserve or DescriptorReserve(0)
+        self._seen = 0
+        self._short = False
+        self._warned = False
+
+    @property
+    def shortages(self) -> int:
+        """How often a file of a log could not be opened at first."""
+        return self._reserve.shortages
+
+    def shares(self, *, partitions: int, max_connections: int) -> Shares:
+        """Says once if the limit is too low for them."""
+        found = shares(self.limit, partitions=partitions, max_connections=max_connections)
+        if found.few and not self._warned:
+            events.warning(
+                log,
+                "descriptors.few",
+                limit=found.limit,
+                wanted=found.wanted,
+                partitions=partitions,
+                connections=found.connections,
+            )
+        self._warned = found.few
+        return found
+
+    async def tick(self) -> None:
+        self._reserve.fill()
+        short = self._reserve.left < self._reserve.size or self._reserve.shortages > self._seen
+        if short and not self._short:
+            events.warning(log, "descriptors.short", limit=self.limit, open=_open(), shortages=self.shortages)
+        elif self._short and not short:
+            events.info(log, "descriptors.back", limit=self.limit, shortages=self.shortages)
+        self._short, self._seen = short, self._reserve.shortages
+
+
+def _open() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return -1
