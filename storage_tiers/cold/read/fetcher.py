@@ -26,10 +26,10 @@ from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import LogError, StorageError, TierCorrupt, TierUnavailable
 from storage_tiers.types import SharedFile
 
-#: Parsed sidecars in memory, as estimated by `_cost`.
+#: Sidecars in memory, as estimated by `_cost`: about 60 of segments of 1 GiB, 600 of 100 MB.
 MAX_SIDECAR_BYTES = 16 << 20
-#: Bytes of a parsed index row or checksum: a tuple and its numbers.
-_ROW_BYTES, _CHECK_BYTES = 200, 40
+#: Bytes of a sidecar in memory: of itself, of an index row, a checksum, an aborted transaction (a tuple and its numbers).
+_SIDECAR_BYTES, _ROW_BYTES, _CHECK_BYTES, _ABORTED_BYTES = 600, 16, 4, 200
 #: Sidecars of more bytes are parsed in a thread.
 _PARSE_IN_THREAD_BYTES = 64 << 10
 #: Seconds that a download waits for room in the cache, and between looks.
@@ -172,7 +172,7 @@ class Hydrator:
             front = self._fronts.get(entry.sidecar_key)
             if front is None:
                 raise TierUnavailable(f"the sidecar of {entry.key} left memory again; ask again")
-            crcs = front.mib_crcs[index * _MIBS : (index + 1) * _MIBS]
+            crcs = tuple(front.mib_crcs[index * _MIBS : (index + 1) * _MIBS])
             start = entry.position + index * CHUNK_BYTES
             question = FetchChunk(entry.key, start, chunk_length(entry, index), crcs, urgent)
             flight = self._fly(key, self._bring_chunk(key, question), question)
@@ -295,4 +295,5 @@ def chunk_count(entry: Entry) -> int:
 
 
 def _cost(parsed: Sidecar) -> int:
-    return len(parsed.index) * _ROW_BYTES + len(parsed.mib_crcs) * _CHECK_BYTES + len(parsed.aborted) * _ROW_BYTES
+    index, checks = len(parsed.index) * _ROW_BYTES, len(parsed.mib_crcs) * _CHECK_BYTES
+    return _SIDECAR_BYTES + index + checks + len(parsed.aborted) * _ABORTED_BYTES

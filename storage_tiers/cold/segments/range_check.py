@@ -14,7 +14,7 @@ mistake of the writer shows. Memory is bounded by PIECE_BYTES, the largest batch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -288,13 +288,13 @@ class _Check:
                 self.add(Fault.WRONG_ENTRY, entry.key, f"{name} is {said} in the manifest, {found} in its batches")
         if self.parsed is None:
             return
-        if self.parsed.mib_crcs != tuple(self._mib_crcs):
+        if list(self.parsed.mib_crcs) != self._mib_crcs:
             self.add(Fault.WRONG_SIDECAR, entry.sidecar_key, "its checks are not those of the segment's bytes")
-        if self.parsed.index != tuple(walk.rows):
+        if list(self.parsed.index) != walk.rows:
             self.add(Fault.WRONG_SIDECAR, entry.sidecar_key, _difference(self.parsed.index, walk.rows))
 
 
-def _difference(said: tuple[IndexRow, ...], found: list[IndexRow]) -> str:
+def _difference(said: Sequence[IndexRow], found: list[IndexRow]) -> str:
     for row, (theirs, ours) in enumerate(zip(said, found, strict=False)):
         if theirs != ours:
             return f"row {row} of its index is {tuple(theirs)}, its batches say {tuple(ours)}"

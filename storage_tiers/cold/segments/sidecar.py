@@ -29,9 +29,10 @@ from __future__ import annotations
 import bisect
 import os
 import struct
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER
 from storage_tiers.cold.manifest.model import Section
@@ -297,6 +298,39 @@ class _Walk:
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
+class IndexRows(Sequence[IndexRow]):
+    """The rows of an index as their section holds them, 16 bytes each; a row is made when it is looked at. As tuples of
+    numbers they take 200 bytes each, and a broker then has the indexes of five segments of 1 GiB at hand in place of 60."""
+
+    __slots__ = ("_base", "_packed")
+
+    def __init__(self, base: int, packed: bytes) -> None:
+        """`base` is the segment's, `packed` whole rows."""
+        self._base = base
+        self._packed = packed
+
+    def __len__(self) -> int:
+        return len(self._packed) // _INDEX_ROW.size
+
+    def __getitem__(self, at: Any) -> Any:
+        """Of a number."""
+        if at < 0:
+            at += len(self)
+        if not 0 <= at < len(self):
+            raise IndexError(at)
+        offset, position, timestamp = _INDEX_ROW.unpack_from(self._packed, at * _INDEX_ROW.size)
+        return IndexRow(self._base + offset, position, timestamp)
+
+    def __iter__(self) -> Iterator[IndexRow]:
+        for offset, position, timestamp in _INDEX_ROW.iter_unpack(self._packed):
+            yield IndexRow(self._base + offset, position, timestamp)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclass(frozen=True, slots=True)
 class Sidecar:
     """The sections that were asked for; one that was not is empty. `length` and `crc32c` are the segment's."""
@@ -305,8 +339,8 @@ class Sidecar:
     end: int
     length: int
     crc32c: int
-    index: tuple[IndexRow, ...] = ()
-    mib_crcs: tuple[int, ...] = ()
+    index: Sequence[IndexRow] = ()
+    mib_crcs: Sequence[int] = ()
     aborted: tuple[AbortedTransaction, ...] = ()
     epochs: tuple[EpochEntry, ...] = ()
     producer_snapshot: bytes = b""
@@ -381,10 +415,10 @@ def parse_part(
                 f"section {section.name!r} of {where} has CRC-32C {crc32c(content)}, not {section.crc32c}"
             )
         found[section.name] = content
-    rows = _rows(found, INDEX, _INDEX_ROW, where)
-    index = tuple(IndexRow(base + offset, at, timestamp) for offset, at, timestamp in rows)
-    checks = tuple(value for (value,) in _rows(found, CHECKS, _CRC, where))
-    if INDEX in found and (not index or any(row.position >= length for row in index)):
+    highest = max((at for _, at, _ in _rows(found, INDEX, _INDEX_ROW, where)), default=length)
+    index = IndexRows(base, found[INDEX]) if INDEX in found else ()
+    checks = array("I", (value for (value,) in _rows(found, CHECKS, _CRC, where))) if CHECKS in found else ()
+    if INDEX in found and highest >= length:
         raise TierCorrupt(f"the index of {where} does not fit a segment of {length} bytes")
     if CHECKS in found and len(checks) != -(-length // CHECK_BYTES):
         raise TierCorrupt(f"{where} has {len(checks)} checks for a segment of {length} bytes")

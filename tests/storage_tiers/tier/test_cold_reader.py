@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from storage_tiers.cold.manifest.model import Section
 from storage_tiers.cold.read.reader import ColdMiss
+from storage_tiers.cold.segments import sidecar
 from storage_tiers.errors import OffsetOutOfRange, TierCorrupt, TierObjectMissing, TierUnavailable
 from storage_tiers.records.batch import headers
+from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import AbortedTransaction, EpochEntry, TimestampOffset
+from tests.storage_tiers.cold.support import IDS, entry_of
 from tests.storage_tiers.tier.support import WRITER, Broker, batch, broker, read, taken, until
 
 MIB = 1 << 20
@@ -291,3 +297,27 @@ async def test_epochs_come_from_the_newest_sidecar(tmp_path: Path) -> None:
         assert ends == [(-1, -1), (1, 10), (1, 10), (3, 15), (3, 15), (3, 15), (6, 20), (6, 20)]
         assert [await reader.epoch_at(root, offset) for offset in (0, 9, 10, 15, 19, 20)] == [1, 1, 3, 6, 6, -1]
         assert (await reader.newest_state(root)).producer_snapshot == b"producers"
+
+
+async def test_the_indexes_of_twenty_segments_of_a_gibibyte_stay_at_hand(tmp_path: Path) -> None:
+    """So that twenty readers, each in its own segment, fetch an index each and not one for every chunk."""
+    rows = b"".join(struct.pack(">IIq", at, at * sidecar.INTERVAL_BYTES, at) for at in range(16 * 1024))
+    checks = struct.pack(">1024I", *range(1024))
+    sections = (
+        Section(sidecar.INDEX, 0, len(rows), crc32c(rows)),
+        Section(sidecar.CHECKS, len(rows), len(checks), crc32c(checks)),
+    )
+    async with broker(tmp_path) as b:
+        entries = []
+        for number in range(20):
+            made = entry_of(IDS, number << 32, (number + 1) << 32, number, size=1 << 30)
+            entries.append(replace(made, sections=sections))
+            await b.store.put(made.sidecar_key, rows + checks)
+        for entry in entries * 3:
+            if b.hydrator.front(entry) is None:
+                await b.hydrator.bring_front(entry)
+            front = b.hydrator.front(entry)
+            assert front is not None
+            assert front.floor_position(entry.base + 77) == (entry.base + 77, 77 * sidecar.INTERVAL_BYTES)
+            assert list(front.mib_crcs) == list(range(1024))
+        assert b.gets(".idx") == 20
