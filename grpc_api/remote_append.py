@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc.aio
 
 from grpc_api.contract.log import Append, Appended
+from grpc_api.limits import MAX_REQUEST_BYTES
 from grpc_api.messages.errors import error_of_call
 from grpc_api.messages.log import produce_message, result_of
 from grpc_api.proto import log_pb2 as pb
-from storage_tiers.errors import LogError, RequestTimedOut, StorageError
+from storage_tiers.errors import LogError, RecordTooLarge, RequestTimedOut, StorageError
 
 #: Records handed over and not answered.
 MAX_WAITING_BYTES = 64 << 20
+#: Of one message, beside which it names its partitions.
+MAX_RECORDS_BYTES = MAX_REQUEST_BYTES - (64 << 10)
 
 _Results = Sequence[Appended | LogError]
 _Committed = asyncio.Future[None]
@@ -36,11 +39,43 @@ class AppendStream:
     def append(self, appends: Sequence[Append], transactional_id: str | None) -> asyncio.Future[_Results]:
         if self._life is None or self._life.over:
             self._life = _Life(self._stub.ProduceStream(), self._address)
-        return self._life.append(appends, transactional_id)
+        messages = list(_messages(appends))
+        if len(messages) == 1 and len(appends[0].batch) <= MAX_RECORDS_BYTES:
+            return self._life.append(appends, transactional_id)
+        return asyncio.ensure_future(_joined([self._one(each, transactional_id) for each in messages]))
+
+    def _one(self, appends: Sequence[Append], transactional_id: str | None) -> asyncio.Future[_Results]:
+        assert self._life is not None
+        size = len(appends[0].batch)
+        if size <= MAX_RECORDS_BYTES:
+            return self._life.append(appends, transactional_id)
+        refused: asyncio.Future[_Results] = asyncio.get_running_loop().create_future()
+        partition = appends[0].partition
+        refused.set_result(
+            [RecordTooLarge(f"{partition}: a message holds at most {MAX_RECORDS_BYTES} bytes of records, not {size}")]
+        )
+        return refused
 
     async def close(self) -> None:
         if self._life is not None:
             await self._life.close()
+
+
+def _messages(appends: Sequence[Append]) -> Iterator[Sequence[Append]]:
+    """The appends in their order, as many at a time as one message holds; one that is too large for any comes alone."""
+    message: list[Append] = []
+    size = 0
+    for each in appends:
+        if message and size + len(each.batch) > MAX_RECORDS_BYTES:
+            yield message
+            message, size = [], 0
+        message.append(each)
+        size += len(each.batch)
+    yield message
+
+
+async def _joined(answers: Sequence[asyncio.Future[_Results]]) -> _Results:
+    return [result for answer in answers for result in await answer]
 
 
 class _Life:

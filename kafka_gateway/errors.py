@@ -101,6 +101,7 @@ CODES: dict[type[LogError], ErrorCode] = {
     log.UnsupportedVersion: ErrorCode.UNSUPPORTED_VERSION,
     log.InvalidRequiredAcks: ErrorCode.INVALID_REQUIRED_ACKS,
     log.RequestTimedOut: ErrorCode.REQUEST_TIMED_OUT,
+    log.Busy: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     log.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
     log.InvalidTopic: ErrorCode.INVALID_TOPIC_EXCEPTION,
     log.TopicExists: ErrorCode.TOPIC_ALREADY_EXISTS,

@@ -28,6 +28,7 @@ from service.broker.core import BrokerCore
 from service.descriptors import RESERVED, Descriptors, raise_limit, shares
 from service.doors import connection_limits, gateway_settings
 from service.http import Readiness, serve_http
+from service.memory import keep_freed_blocks
 from service.node import Node
 from service.observability.scrape import Scraper
 from service.observability.stats import node_stats
@@ -57,6 +58,7 @@ def run(settings: NodeSettings) -> int:
 
     events.set_up(settings.log_level, settings.log_format)
     shorten_slice()
+    keep_freed_blocks()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings))

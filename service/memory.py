@@ -1,9 +1,9 @@
 """Gives the system back what large messages leave behind in the C heap.
 
 glibc keeps freed memory for the next allocation, and after the first large one it serves even blocks of megabytes from the
-heap: a few 60 MiB messages, or readers that were slow for a moment, would make the node four times as large for good. To
-turn that off for all allocations would cost every large request its page faults. So the heap is trimmed, in a thread, when
-the process has grown.
+heap: readers that were slow for a moment would make the node four times as large for good. To turn that off would cost every
+large request its page faults. So it is turned on from the start, and the heap is trimmed, in a thread, when the process has
+grown.
 
 Not promised: anything where there is no glibc.
 """
@@ -18,6 +18,10 @@ from collections.abc import Callable
 #: Growth of the process that is worth a look at its heap.
 GROWN_BYTES = 32 << 20
 TICK_S = 5.0
+#: Freed memory at the heap's end that waits for the trimmer.
+KEPT_BYTES = 64 << 20
+#: glibc's parameters (mallopt(3)): blocks from so many bytes on are mapped; so many free ones at the heap's end are kept.
+_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
 #: Ticks between two trims that give little back, each of which takes some milliseconds: what has grown may be in use.
 LONGEST_PAUSE_TICKS = 64
 
@@ -29,6 +33,17 @@ def resident_bytes() -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
     except OSError:
         return 0
+
+
+def keep_freed_blocks() -> bool:
+    """Makes glibc serve blocks of megabytes from its heap, and keep what is freed until it is trimmed: by itself it maps and
+    unmaps each, and the page faults cost more than what the blocks are for (4 MiB received over gRPC: 0.7 in place of 4 ms).
+    False with another C library."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and all(
+        mallopt(parameter, value) == 1
+        for parameter, value in ((_M_MMAP_THRESHOLD, 32 << 20), (_M_TRIM_THRESHOLD, KEPT_BYTES))
+    )
 
 
 def trim_heap() -> None:

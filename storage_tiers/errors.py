@@ -168,6 +168,12 @@ class RequestTimedOut(LogError):
     advice = Advice.RETRY
 
 
+class Busy(LogError):
+    """The node does as much for its callers as it may."""
+
+    advice = Advice.RETRY
+
+
 class NotEnoughReplicas(LogError):
     advice = Advice.RETRY
 

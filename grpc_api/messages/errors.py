@@ -77,6 +77,7 @@ TABLE: Mapping[type[LogError], Meaning] = {
     log.InvalidReplicaAssignment: Meaning("INVALID_REPLICA_ASSIGNMENT", _Code.INVALID_ARGUMENT),
     log.InvalidConfig: Meaning("INVALID_CONFIG", _Code.INVALID_ARGUMENT),
     log.PolicyViolation: Meaning("POLICY_VIOLATION", _Code.INVALID_ARGUMENT),
+    log.Busy: Meaning("THROTTLING_QUOTA_EXCEEDED", _Code.RESOURCE_EXHAUSTED),
     log.StorageError: Meaning("KAFKA_STORAGE_ERROR", _Code.UNAVAILABLE),
     log.TierUnavailable: Meaning("KAFKA_STORAGE_ERROR", _Code.UNAVAILABLE),
     log.TierObjectMissing: Meaning("KAFKA_STORAGE_ERROR", _Code.UNAVAILABLE),
@@ -121,6 +122,7 @@ def sentence(error: LogError) -> str:
 
 def detail_of(error: LogError) -> pb.ErrorDetail:
     faults = error.faults[:MAX_FAULTS] if isinstance(error, _NAMING) else ()
+    forget_frames(error)
     return pb.ErrorDetail(
         kafka_error=meaning(error).kafka,
         reason=type(error).__name__,
@@ -129,6 +131,17 @@ def detail_of(error: LogError) -> pb.ErrorDetail:
         message=sentence(error),
         faults=[pb.RecordFault(place=each.place, message=each.message) for each in faults],
     )
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """An error that has been told needs no traceback any more. With one, it holds the frames that it went through, and all
+    that they worked on, in a circle with itself wherever a frame keeps it: until a full collection."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        context = error.__context__
+        error.__traceback__ = error.__context__ = None
+        error = context
 
 
 def error_of(detail: pb.ErrorDetail) -> LogError:

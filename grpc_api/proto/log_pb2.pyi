@@ -394,7 +394,7 @@ class FetchRequest(_message.Message):
     """How long to wait until `min_bytes` are there. On a stream: how long without a message, then an empty one comes."""
     min_bytes: _builtins.int
     max_bytes: _builtins.int
-    """Of all records in a message, at most 32 MiB; a single batch may be larger."""
+    """Of all records in a message, at most 2 MiB; a single batch may be larger."""
     isolation: Global___Isolation.ValueType
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchPartition]: ...

@@ -18,7 +18,7 @@ from typing import Any
 import grpc.aio
 
 from grpc_api.contract.log import Appended
-from grpc_api.limits import MAX_MESSAGE_BYTES
+from grpc_api.limits import MAX_REQUEST_BYTES
 from grpc_api.messages.errors import error_of_call, retriable
 from grpc_api.messages.log import result_of
 from grpc_api.proto import log_pb2 as pb
@@ -44,10 +44,8 @@ from storage_tiers.errors import (
 from storage_tiers.records.builder import build_batch
 from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
 
-#: Batches gathered into one message.
-MAX_REQUEST_BYTES = 4 << 20
-#: A message has other fields beside its records.
-MAX_BATCH_BYTES = MAX_MESSAGE_BYTES - (64 << 10)
+#: Records of one message, which has other fields beside them.
+MAX_BATCH_BYTES = MAX_REQUEST_BYTES - (64 << 10)
 RETRY = BackoffSettings(first=0.05, longest=2.0)
 
 #: The node no longer knows where this producer stands.
@@ -263,7 +261,7 @@ class Producer:
                     lane, batch, RecordTooLarge(f"a message holds at most {MAX_BATCH_BYTES} bytes of records")
                 )
                 continue
-            if group and size + len(batch.encoded) > MAX_REQUEST_BYTES:
+            if group and size + len(batch.encoded) > MAX_BATCH_BYTES:
                 yield group
                 group, size = [], 0
             group.append((lane, batch))

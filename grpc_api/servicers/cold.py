@@ -8,7 +8,6 @@ from grpc_api.contract.core import Core
 from grpc_api.messages.cold import manifest_message, range_message
 from grpc_api.proto import cold_pb2 as pb
 from grpc_api.proto.cold_pb2_grpc import ColdServicer
-from grpc_api.servicers.errors import answers_errors, ends_with_errors
 from storage_tiers.types import TopicPartition
 
 
@@ -16,13 +15,11 @@ class CoreCold(ColdServicer):
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    @answers_errors
     async def Manifests(self, request: pb.ManifestsRequest, context: Any) -> pb.ManifestsResponse:  # noqa: N802
         found = await self._core.cold.manifests(request.topic)
         return pb.ManifestsResponse(manifests=[manifest_message(place, each) for place, each in enumerate(found)])
 
-    @ends_with_errors
-    async def Ranges(self, request: pb.RangesRequest, context: Any) -> None:  # noqa: N802
+    async def Ranges(self, request: pb.RangesRequest, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         partition = TopicPartition(request.topic, request.partition)
         start = request.start_offset
         while ranges := await self._core.cold.ranges(partition, start):

@@ -8,14 +8,12 @@ from grpc_api.contract.core import Core
 from grpc_api.messages.topics import alteration_of, entry_message, resource_of
 from grpc_api.proto import configs_pb2 as pb
 from grpc_api.proto.configs_pb2_grpc import ConfigsServicer
-from grpc_api.servicers.errors import answers_errors
 
 
 class CoreConfigs(ConfigsServicer):
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    @answers_errors
     async def Describe(  # noqa: N802
         self, request: pb.DescribeConfigsRequest, context: Any
     ) -> pb.DescribeConfigsResponse:
@@ -23,7 +21,6 @@ class CoreConfigs(ConfigsServicer):
         entries = await self._core.configs.describe_configs(resource_of(request.resource), names)
         return pb.DescribeConfigsResponse(entries=map(entry_message, entries))
 
-    @answers_errors
     async def Alter(self, request: pb.AlterConfigsRequest, context: Any) -> pb.AlterConfigsResponse:  # noqa: N802
         await self._core.configs.alter_configs(
             resource_of(request.resource),

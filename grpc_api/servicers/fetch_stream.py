@@ -7,12 +7,11 @@ A stream whose partition fails sends what the others had, then ends with that er
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition, Log
-from grpc_api.messages.errors import error_of
+from grpc_api.messages.errors import forget_frames
 from grpc_api.proto import log_pb2 as pb
-from grpc_api.servicers.fetching import AnswerRoom, fetched, message_of, records_of, release
+from grpc_api.servicers.calls import CallContext
+from grpc_api.servicers.fetching import encoded, fetched, part_of, records_of, release, size_of
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.records.walker import scan_batches
 
@@ -21,7 +20,11 @@ from storage_tiers.records.walker import scan_batches
 DEFAULT_SILENCE_MS = 10_000
 LEAST_SILENCE_MS = 100
 
-Send = Callable[[pb.FetchResponse], Awaitable[None]]
+#: Partitions whose silence is looked at in a second, of all streams together: a few hundredths of a processor. The more of
+#: them are followed, the longer a stream may be silent.
+LOOKS_PER_SECOND = 10_000
+
+Part = tuple[pb.FetchedPartition, bytes]
 
 
 class _Follower:
@@ -39,49 +42,47 @@ class _Follower:
         self._order: list[tuple[int, FetchPartition]] = list(enumerate(fetch.partitions))
         self._told: dict[int, tuple[int, int, int]] = {}
 
-    def next_fetch(self) -> Fetch:
+    def next_fetch(self, followed: int) -> Fetch:
+        """The next read, while so many partitions are followed by all streams."""
         # The first answer comes at once: it says where each partition stands.
-        waits = self._fetch if self._told else self._fetch._replace(max_wait_ms=0)
-        return waits._replace(partitions=[wanted for _, wanted in self._order])
+        wait_ms = max(self._fetch.max_wait_ms, followed * 1000 // LOOKS_PER_SECOND) if self._told else 0
+        return self._fetch._replace(max_wait_ms=wait_ms, partitions=[wanted for _, wanted in self._order])
 
-    async def message(self, answers: list[Fetched]) -> pb.FetchResponse:
-        """What these answers have to say; moves every partition on."""
-        parts: list[pb.FetchedPartition] = []
+    async def parts(self, answers: list[Fetched]) -> tuple[list[Part], LogError | None]:
+        """What these answers have to say, and the first error among them; moves every partition on."""
+        parts: list[Part] = []
+        failure: LogError | None = None
         served: list[tuple[int, FetchPartition]] = []
         waiting: list[tuple[int, FetchPartition]] = []
         for (index, wanted), answer in zip(self._order, answers, strict=True):
             records, following = _whole_batches(await records_of(answer), wanted.offset)
             bounds = (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset)
-            if records or answer.error or answer.diverging or self._told.get(index) != bounds:
-                parts.append(message_of(index, answer, records))
+            if answer.error is not None:
+                failure = failure or answer.error
+            elif records or answer.diverging or self._told.get(index) != bounds:
+                parts.append((part_of(index, answer), records))
             self._told[index] = bounds
             (served if records else waiting).append((index, wanted._replace(offset=following)))
         self._order = waiting + served
-        return pb.FetchResponse(partitions=parts)
+        return parts, failure
 
 
-async def follow(log: Log, fetch: Fetch, room: AnswerRoom, send: Send) -> None:
+async def follow(log: Log, fetch: Fetch, context: CallContext) -> None:
     """Never returns: raises the LogError of the first partition that fails, or is cancelled."""
     follower = _Follower(fetch)
     while True:
-        async with fetched(log, follower.next_fetch(), room) as answers:
-            message = await follower.message(answers)
+        async with fetched(log, follower.next_fetch(context.bounds.followed), context) as answers:
+            async with context.bounds.turn(size_of(answers)):
+                parts, failure = await follower.parts(answers)
+                data = encoded(parts)
+            has_parts = bool(parts)
+            del parts
             release(answers)  # the caller may take its time
-            failure = _take_failure(message)
-            if failure is None or message.partitions:
-                await send(message)
+            if failure is None or has_parts:
+                await context.write_counted(data)
         if failure is not None:
+            forget_frames(failure)
             raise failure
-
-
-def _take_failure(message: pb.FetchResponse) -> LogError | None:
-    """The first error of the message, whose other parts stay."""
-    failed = [part for part in message.partitions if part.HasField("error")]
-    if not failed:
-        return None
-    for part in failed:
-        message.partitions.remove(part)
-    return error_of(failed[0].error)
 
 
 def _whole_batches(records: bytes, offset: int) -> tuple[bytes, int]:

@@ -1,7 +1,8 @@
-"""A fetch through the contract, its files given back on every path, its bytes put into messages.
+"""A fetch through the contract, its files given back on every path, its bytes put into a message within the bound of answers.
 
-Invariant: nobody waits for memory that a caller who reads no further holds. The less room there is, the smaller are the
-next answers, down to LEAST_ANSWER_BYTES, or a batch: so many bytes each further call costs beyond ANSWERS_BYTES.
+Invariants: no byte of an answer is read before there is room for it, and the room is held until gRPC has sent the message;
+who waits for room holds neither files nor bytes. The less room its connection has left, the smaller is the next answer, down
+to LEAST_RECORDS_BYTES, or a batch.
 """
 
 from __future__ import annotations
@@ -10,60 +11,62 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from grpc_api.contract.log import Fetch, Fetched, Log
+from grpc_api.contract.log import Fetch, Fetched, FetchPartition, Log
+from grpc_api.limits import MAX_FETCH_PARTITIONS, MAX_MESSAGE_BYTES
 from grpc_api.messages.errors import detail_of
 from grpc_api.messages.log import aborted_message
 from grpc_api.proto import log_pb2 as pb
+from grpc_api.servicers.calls import ANSWER_COPIES, CallContext
 from grpc_api.servicers.slices import read_slices
-from storage_tiers.errors import StorageError
+from storage_tiers.errors import InvalidRequest, RecordTooLarge, StorageError
 
-#: Records of one answer: half of what a message may have, so that a large batch at its end still fits.
-MAX_FETCH_BYTES = 32 << 20
-#: Records of all answers between their reading and their caller's taking them. gRPC holds them three times over meanwhile.
-ANSWERS_BYTES = 64 << 20
-LEAST_ANSWER_BYTES = 64 << 10
-
-
-class AnswerRoom:
-    """What the answers of all calls hold."""
-
-    def __init__(self) -> None:
-        self.held_bytes = 0
-
-    def share(self) -> int:
-        """What the next answer may hold: half of what is left."""
-        return max(LEAST_ANSWER_BYTES, min(MAX_FETCH_BYTES, (ANSWERS_BYTES - self.held_bytes) // 2))
+#: Records of one answer, unless a single batch has more.
+MAX_FETCH_BYTES = 2 << 20
+#: Records of a single batch: the message has other fields beside them.
+MAX_BATCH_BYTES = MAX_MESSAGE_BYTES - (64 << 10)
+LEAST_RECORDS_BYTES = 64 << 10
+#: What a partition's part of an answer takes beside its records, generously.
+_PART_BYTES = 256
 
 
 def bounded(fetch: Fetch, most: int = MAX_FETCH_BYTES) -> Fetch:
-    """As much as one message may hold; nobody waits for more."""
+    """As much as one message may hold; nobody waits for more. InvalidRequest for more partitions than one look may take."""
+    if len(fetch.partitions) > MAX_FETCH_PARTITIONS:
+        raise InvalidRequest(
+            f"a fetch names at most {MAX_FETCH_PARTITIONS} partitions, not {len(fetch.partitions)}: ask in parts"
+        )
     most = min(fetch.max_bytes, most)
     return fetch._replace(max_bytes=most, min_bytes=min(fetch.min_bytes, most))
 
 
 @asynccontextmanager
-async def fetched(log: Log, fetch: Fetch, room: AnswerRoom) -> AsyncIterator[list[Fetched]]:
+async def fetched(log: Log, fetch: Fetch, context: CallContext) -> AsyncIterator[list[Fetched]]:
     """The answers, whose bytes count as held until the block ends. Giving up gives the read up. Who is done with their
     files before says so with `release`."""
-    answers = list(await _answers(log, bounded(fetch, room.share())))
-    held = _size(answers)
+    room, peer = context.bounds.answers, context.peer_name
+    answers = await _answers(log, bounded(fetch, _most(context)))
+    held = room.try_hold(peer, _size(answers))
     try:
-        share = room.share()
-        if held > share:  # others were answered while this one waited
-            release(answers)
-            room.held_bytes += share
-            try:
-                answers += await _answers(log, bounded(fetch, share)._replace(max_wait_ms=0))
-            finally:
-                room.held_bytes -= share
-            held = _size(answers)
-        room.held_bytes += held
-        try:
+        if held is not None:
             yield answers
-        finally:
-            room.held_bytes -= held
+            return
+        size = _size(answers)
+        release(answers)
+        async with room.hold(peer, size) as held:
+            again = bounded(fetch, max(1, size // ANSWER_COPIES))._replace(max_wait_ms=0)
+            answers += await _answers(log, again)
+            held.resize(_size(answers))
+            yield answers
     finally:
         release(answers)
+        if held is not None:
+            held.resize(0)
+
+
+def _most(context: CallContext) -> int:
+    """Bytes of records that the connection's next answer may have."""
+    share = context.bounds.answers.share(context.peer_name) // ANSWER_COPIES
+    return max(LEAST_RECORDS_BYTES, min(MAX_FETCH_BYTES, share))
 
 
 def release(answers: list[Fetched]) -> None:
@@ -73,15 +76,15 @@ def release(answers: list[Fetched]) -> None:
 
 
 def _size(answers: Sequence[Fetched]) -> int:
-    return sum(each.size for each in answers)
+    return ANSWER_COPIES * sum(_PART_BYTES + each.size for each in answers)
 
 
-async def _answers(log: Log, fetch: Fetch) -> Sequence[Fetched]:
+async def _answers(log: Log, fetch: Fetch) -> list[Fetched]:
     ready = log.fetch(fetch)
     if not isinstance(ready, asyncio.Future):
-        return ready
+        return _sendable(fetch, ready)
     try:
-        return await ready
+        return _sendable(fetch, await ready)
     except asyncio.CancelledError:
         # Answered in the turn in which the caller left: nobody else would give the files back.
         if ready.done() and not ready.cancelled() and ready.exception() is None:
@@ -90,12 +93,31 @@ async def _answers(log: Log, fetch: Fetch) -> Sequence[Fetched]:
         raise
 
 
+def _sendable(fetch: Fetch, answers: Sequence[Fetched]) -> list[Fetched]:
+    """An answer that is larger than asked for is a single batch. One that no message holds is an error in its place."""
+    return [
+        answer if answer.size <= MAX_BATCH_BYTES else _too_large(wanted, answer)
+        for wanted, answer in zip(fetch.partitions, answers, strict=True)
+    ]
+
+
+def _too_large(wanted: FetchPartition, answer: Fetched) -> Fetched:
+    size = answer.size
+    answer.release_all()
+    return Fetched(
+        RecordTooLarge(
+            f"{wanted.partition}: the batch at offset {wanted.offset} has {size} bytes, a message over gRPC holds "
+            f"{MAX_BATCH_BYTES}; read it by Kafka's protocol, or read on behind it"
+        )
+    )
+
+
 async def records_of(answer: Fetched) -> bytes:
     return await read_slices(answer.slices) if answer.slices else b""
 
 
-def message_of(index: int, answer: Fetched, records: bytes) -> pb.FetchedPartition:
-    """One partition's part; `index` is its place in the request."""
+def part_of(index: int, answer: Fetched) -> pb.FetchedPartition:
+    """One partition's part without its records; `index` is its place in the request."""
     if answer.error is not None:
         return pb.FetchedPartition(index=index, error=detail_of(answer.error))
     diverging = answer.diverging
@@ -104,15 +126,44 @@ def message_of(index: int, answer: Fetched, records: bytes) -> pb.FetchedPartiti
         high_watermark=answer.high_watermark,
         last_stable_offset=answer.last_stable_offset,
         log_start_offset=answer.log_start_offset,
-        records=records,
         aborted=aborted_message(answer.aborted),
         diverging=None if diverging is None else pb.EpochEnd(leader_epoch=diverging[0], end_offset=diverging[1]),
     )
 
 
-async def whole_message(index: int, answer: Fetched) -> pb.FetchedPartition:
-    """The same with its records; a disk that does not give them is this partition's error alone."""
+async def part_and_records(index: int, answer: Fetched) -> tuple[pb.FetchedPartition, bytes]:
+    """A disk that does not give the records is this partition's error alone."""
     try:
-        return message_of(index, answer, await records_of(answer))
+        records = await records_of(answer)
     except StorageError as error:
-        return pb.FetchedPartition(index=index, error=detail_of(error))
+        return pb.FetchedPartition(index=index, error=detail_of(error)), b""
+    return part_of(index, answer), records
+
+
+_PARTITIONS_TAG = bytes((pb.FetchResponse.PARTITIONS_FIELD_NUMBER << 3 | 2,))
+_RECORDS_TAG = bytes((pb.FetchedPartition.RECORDS_FIELD_NUMBER << 3 | 2,))
+
+
+def size_of(answers: Sequence[Fetched]) -> int:
+    """Bytes of records."""
+    return sum(each.size for each in answers)
+
+
+def encoded(parts: Sequence[tuple[pb.FetchedPartition, bytes]]) -> bytes:
+    """A FetchResponse on the wire. Protobuf would copy every record twice more."""
+    pieces: list[bytes] = []
+    for part, records in parts:
+        head = part.SerializeToString()
+        if records:
+            head += _RECORDS_TAG + _varint(len(records))
+        pieces += (_PARTITIONS_TAG, _varint(len(head) + len(records)), head, records)
+    return b"".join(pieces)
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)

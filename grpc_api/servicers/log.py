@@ -10,25 +10,25 @@ from grpc_api.contract.ready import settled
 from grpc_api.messages.log import appends_of, fetch_of, result_message
 from grpc_api.proto import log_pb2 as pb
 from grpc_api.proto.log_pb2_grpc import LogServicer
-from grpc_api.servicers.errors import answers_errors, ends_with_errors
+from grpc_api.servicers.calls import writes_its_answer
 from grpc_api.servicers.fetch_stream import follow
-from grpc_api.servicers.fetching import AnswerRoom, bounded, fetched, whole_message
+from grpc_api.servicers.fetching import bounded, encoded, fetched, part_and_records, release, size_of
 from grpc_api.servicers.produce_stream import ProduceSession, committed
 
 
 class CoreLog(LogServicer):
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._room = AnswerRoom()
 
-    @answers_errors
     async def Produce(self, request: pb.ProduceRequest, context: Any) -> pb.ProduceResponse:  # noqa: N802
         appends = appends_of(request)
         transactional_id = request.transactional_id if request.HasField("transactional_id") else None
         results = await settled(self._core.log.append(appends, transactional_id=transactional_id))
-        if request.acks == pb.ACKS_ALL:
-            results = [await committed(each) for each in results]
         all_done = request.acks == pb.ACKS_ALL
+        del request, appends  # what was appended need not be held until it is committed
+        context.forget_request()
+        if all_done:
+            results = [await committed(each) for each in results]
         return pb.ProduceResponse(
             results=[
                 result_message(each, committed=all_done or (isinstance(each, Appended) and each.committed is None))
@@ -36,20 +36,28 @@ class CoreLog(LogServicer):
             ]
         )
 
-    @ends_with_errors
-    async def ProduceStream(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
+    async def ProduceStream(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         await ProduceSession(self._core, context.write).run(request_iterator)
 
-    @answers_errors
-    async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:  # noqa: N802
-        async with fetched(self._core.log, bounded(fetch_of(request)), self._room) as answers:
-            return pb.FetchResponse(partitions=[await whole_message(index, each) for index, each in enumerate(answers)])
+    @writes_its_answer
+    async def Fetch(self, request: pb.FetchRequest, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        fetch = bounded(fetch_of(request))
+        del request
+        context.forget_request()
+        with context.bounds.following(len(fetch.partitions)):
+            async with fetched(self._core.log, fetch, context) as answers:
+                async with context.bounds.turn(size_of(answers)):
+                    data = encoded([await part_and_records(index, each) for index, each in enumerate(answers)])
+                release(answers)  # the caller may take its time
+                await context.write_counted(data)
 
-    @ends_with_errors
-    async def FetchStream(self, request: pb.FetchRequest, context: Any) -> None:  # noqa: N802
-        await follow(self._core.log, bounded(fetch_of(request)), self._room, context.write)
+    async def FetchStream(self, request: pb.FetchRequest, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        fetch = bounded(fetch_of(request))
+        del request
+        context.forget_request()
+        with context.bounds.following(len(fetch.partitions)):
+            await follow(self._core.log, fetch, context)
 
-    @answers_errors
     async def InitProducerId(  # noqa: N802
         self, request: pb.InitProducerIdRequest, context: Any
     ) -> pb.InitProducerIdResponse:

@@ -9,7 +9,6 @@ from grpc_api.messages.log import check_count, found_message, query_of
 from grpc_api.proto import log_pb2
 from grpc_api.proto import offsets_pb2 as pb
 from grpc_api.proto.offsets_pb2_grpc import OffsetsServicer
-from grpc_api.servicers.errors import answers_errors
 from storage_tiers.types import NO_EPOCH, TopicPartition
 
 
@@ -17,13 +16,11 @@ class CoreOffsets(OffsetsServicer):
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    @answers_errors
     async def List(self, request: pb.ListOffsetsRequest, context: Any) -> pb.ListOffsetsResponse:  # noqa: N802
         check_count(len(request.queries))
         found = await self._core.log.list_offsets([query_of(each) for each in request.queries])
         return pb.ListOffsetsResponse(offsets=map(found_message, found))
 
-    @answers_errors
     async def ForLeaderEpoch(self, request: pb.EpochEndRequest, context: Any) -> log_pb2.EpochEnd:  # noqa: N802
         epoch, end = await self._core.log.epoch_end_offset(
             TopicPartition(request.topic, request.partition),
@@ -32,7 +29,6 @@ class CoreOffsets(OffsetsServicer):
         )
         return log_pb2.EpochEnd(leader_epoch=epoch, end_offset=end)
 
-    @answers_errors
     async def DeleteRecords(  # noqa: N802
         self, request: pb.DeleteRecordsRequest, context: Any
     ) -> pb.DeleteRecordsResponse:

@@ -19,7 +19,6 @@ from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.ready import settled
 from grpc_api.messages.log import appends_of, result_message
 from grpc_api.proto import log_pb2 as pb
-from grpc_api.servicers.errors import well_formed
 from grpc_api.servicers.tokens import decode_token, encode_token
 from storage_tiers.errors import InvalidRequest, LogError, OutOfOrderSequence
 from storage_tiers.records.batch import HEADER_BYTES, read_header
@@ -91,7 +90,7 @@ class ProduceSession:
             self._commits.put_nowait(None)
 
     async def _open(self, first: pb.ProduceStreamRequest | None) -> None:
-        if first is None or not well_formed(first).HasField("open"):
+        if first is None or not first.HasField("open"):
             raise InvalidRequest("a produce stream begins with `open`")
         wanted = first.open
         self._idempotent = wanted.idempotent
@@ -109,7 +108,7 @@ class ProduceSession:
         self._outbox.put_nowait((pb.ProduceStreamResponse(opened=opened), False))
 
     async def _append(self, message: pb.ProduceStreamRequest) -> None:
-        if not well_formed(message).HasField("produce"):
+        if not message.HasField("produce"):
             raise InvalidRequest("a produce stream is opened once; what follows is `produce`")
         sequence, request = message.produce.sequence, message.produce.request
         if sequence != self._next:

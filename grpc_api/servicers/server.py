@@ -5,20 +5,25 @@ grpc is imported when a server is asked for and not before: a process without on
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import TYPE_CHECKING, Any
 
 from grpc_api.contract.core import Core
 from grpc_api.limits import SERVER_OPTIONS
 from storage_tiers.errors import InvalidConfig
 
+if TYPE_CHECKING:
+    from grpc_api.servicers.calls import Bounds
+
 
 class GrpcServer:
-    """A server that runs. `port` is the one it listens on."""
+    """A server that runs. `port` is the one it listens on, `bounds` count what its callers hold."""
 
-    def __init__(self, server: Any, health: Any, port: int) -> None:
+    def __init__(self, server: Any, health: Any, port: int, bounds: Bounds) -> None:
         self._server = server
         self._health = health
         self.port = port
+        self.bounds = bounds
 
     async def stop(self, grace_s: float = 1.0) -> None:
         """Reports NOT_SERVING, takes no new calls, gives those under way `grace_s`, then ends them."""
@@ -32,9 +37,12 @@ async def serve_grpc(core: Core, host: str, port: int) -> GrpcServer:
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
 
-    from grpc_api.servicers.malformed import MalformedRequests
+    from grpc_api.servicers.calls import BoundedCalls, Bounds
+    from grpc_api.servicers.errors import GRPC_LOGGER, not_of_a_caller
 
-    server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=(MalformedRequests(),))
+    logging.getLogger(GRPC_LOGGER).addFilter(not_of_a_caller)
+    bounds = Bounds()
+    server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=(BoundedCalls(bounds),))
     services = _add_servicers(core, server)
     status = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
@@ -44,10 +52,11 @@ async def serve_grpc(core: Core, host: str, port: int) -> GrpcServer:
         bound = server.add_insecure_port(address)
     except RuntimeError as error:
         raise InvalidConfig(f"cannot listen on {address} for gRPC: is the port taken? ({error})") from None
+    bounds.connections.port = bound
     await server.start()
     for service in ("", *services):
         await status.set(service, health_pb2.HealthCheckResponse.SERVING)
-    return GrpcServer(server, status, bound)
+    return GrpcServer(server, status, bound, bounds)
 
 
 def _add_servicers(core: Core, server: Any) -> list[str]:

@@ -19,7 +19,6 @@ from grpc_api.messages.topics import (
 )
 from grpc_api.proto import topics_pb2 as pb
 from grpc_api.proto.topics_pb2_grpc import TopicsServicer
-from grpc_api.servicers.errors import answers_errors, ends_with_errors
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import TopicId
 
@@ -45,7 +44,6 @@ class CoreTopics(TopicsServicer):
         self._changed = asyncio.Event()
 
     # --- what there is ------------------------------------------------------------------------------------------------
-    @answers_errors
     async def Describe(self, request: pb.DescribeTopicsRequest, context: Any) -> pb.DescribeTopicsResponse:  # noqa: N802
         if request.all and (request.names or request.topic_ids):
             raise InvalidRequest("ask for all topics, or for some by name or id, not for both")
@@ -54,12 +52,10 @@ class CoreTopics(TopicsServicer):
         found = self._core.topics.describe(None if request.all else list(request.names), ids)
         return pb.DescribeTopicsResponse(topics=map(topic_answer, found))
 
-    @answers_errors
     async def Cluster(self, request: pb.ClusterRequest, context: Any) -> pb.ClusterDescription:  # noqa: N802
         return cluster_message(self._core.topics.cluster())
 
-    @ends_with_errors
-    async def Watch(self, request: pb.WatchRequest, context: Any) -> None:  # noqa: N802
+    async def Watch(self, request: pb.WatchRequest, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         changed, version = self._changed, self._version
         cluster, seen = self._look()
         await context.write(
@@ -89,27 +85,23 @@ class CoreTopics(TopicsServicer):
         return self._core.topics.cluster(), {each.topic_id: each for each in found if not isinstance(each, LogError)}
 
     # --- changes ------------------------------------------------------------------------------------------------------
-    @answers_errors
     async def Create(self, request: pb.CreateTopicsRequest, context: Any) -> pb.CreateTopicsResponse:  # noqa: N802
         check_count(len(request.topics))
         wanted = [new_topic_of(each) for each in request.topics]
         made = await self._core.topics.create(wanted, validate_only=request.validate_only)
         return pb.CreateTopicsResponse(topics=map(created_answer, made), version=self._version)
 
-    @answers_errors
     async def AutoCreate(self, request: pb.AutoCreateRequest, context: Any) -> pb.AutoCreateResponse:  # noqa: N802
         check_count(len(request.names))
         await self._core.topics.auto_create(list(request.names))
         return pb.AutoCreateResponse(version=self._version)
 
-    @answers_errors
     async def Delete(self, request: pb.DeleteTopicsRequest, context: Any) -> pb.DeleteTopicsResponse:  # noqa: N802
         check_count(len(request.names) + len(request.topic_ids))
         ids = [topic_id_of(each) for each in request.topic_ids]
         gone = await self._core.topics.delete(list(request.names), ids)
         return pb.DeleteTopicsResponse(topics=map(deleted_answer, gone), version=self._version)
 
-    @answers_errors
     async def CreatePartitions(  # noqa: N802
         self, request: pb.CreatePartitionsRequest, context: Any
     ) -> pb.CreatePartitionsResponse:
@@ -119,7 +111,6 @@ class CoreTopics(TopicsServicer):
         )
         return pb.CreatePartitionsResponse(version=self._version)
 
-    @answers_errors
     async def Seal(self, request: pb.SealRequest, context: Any) -> pb.SealResponse:  # noqa: N802
         sealed = await self._core.log.seal(request.topic, wait=request.wait, timeout_ms=_timeout_ms(request))
         return pb.SealResponse(

@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from grpc_api.channel import open_channel
-from grpc_api.limits import MAX_MESSAGE_BYTES
+from grpc_api.limits import MAX_REQUEST_BYTES
 from grpc_api.messages.errors import detail_in
 from grpc_api.messages.log import MAX_PARTITIONS
 from grpc_api.proto import cold_pb2, configs_pb2, log_pb2, offsets_pb2, topics_pb2
@@ -166,12 +166,12 @@ async def test_a_wrong_call_ends_with_status_and_detail(
 
 
 async def test_a_message_beyond_the_bound_is_refused_with_both_sizes(node: Served, channel: Any) -> None:
-    huge = log_pb2.ProduceRequest(appends=[log_pb2.Append(topic="t", partition=0, batch=bytes(MAX_MESSAGE_BYTES + 1))])
+    huge = log_pb2.ProduceRequest(appends=[log_pb2.Append(topic="t", partition=0, batch=bytes(MAX_REQUEST_BYTES + 1))])
     async with grpc.aio.insecure_channel(node.address, options=[("grpc.max_send_message_length", -1)]) as unbounded:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await LogStub(unbounded).Produce(huge)
     assert refused.value.code() is CODES.RESOURCE_EXHAUSTED
-    assert str(MAX_MESSAGE_BYTES) in (refused.value.details() or "")
+    assert str(MAX_REQUEST_BYTES) in (refused.value.details() or "")
     answer = await LogStub(channel).Produce(
         log_pb2.ProduceRequest(appends=[log_pb2.Append(topic="t", partition=0, batch=batch(b"x"))])
     )

@@ -14,7 +14,6 @@ from grpc_api.channel import open_channel
 from grpc_api.messages.errors import detail_in
 from grpc_api.proto import log_pb2 as pb
 from grpc_api.proto.log_pb2_grpc import LogStub
-from grpc_api.servicers import fetching
 from grpc_api.servicers.fetching import MAX_FETCH_BYTES
 from grpc_api.servicers.produce_stream import MAX_UNDER_WAY
 from grpc_api.servicers.tokens import encode_token
@@ -288,36 +287,6 @@ async def test_a_slow_reader_is_not_read_for(node: Served, stub: Any, monkeypatc
     while offsets < 59:
         offsets += sum(1 for part in (await call.read()).partitions for _ in headers(part.records))
     call.cancel()
-
-
-async def test_readers_that_stand_still_hold_nobody_up(
-    node: Served, stub: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetching, "ANSWERS_BYTES", 4 << 20)
-    rooms: list[fetching.AnswerRoom] = []
-    original = fetching.AnswerRoom.share
-
-    def watched(room: fetching.AnswerRoom) -> int:
-        rooms[:] = [room]
-        return original(room)
-
-    monkeypatch.setattr(fetching.AnswerRoom, "share", watched)
-    big = build_batch([NewRecord(None, b"x" * 500_000)])
-    for _ in range(40):
-        await node.node.append_batch("t", big)
-    idle = [stub.FetchStream(fetch(max_bytes=4 << 20)) for _ in range(8)]
-    for call in idle:
-        await call.read()
-    await until(lambda: rooms[0].held_bytes > (4 << 20) - len(big))
-    assert rooms[0].held_bytes < (4 << 20) + len(idle) * len(big)
-    found = 0
-    call = stub.FetchStream(fetch(max_bytes=4 << 20))
-    while found < 40:
-        found += sum(1 for part in (await call.read()).partitions for _ in headers(part.records))
-    assert (await stub.Fetch(fetch(max_bytes=4 << 20))).partitions[0].records
-    for each in (call, *idle):
-        each.cancel()
-    await until(lambda: rooms[0].held_bytes == 0)
 
 
 async def test_hot_partitions_take_turns(node: Served, stub: Any) -> None:

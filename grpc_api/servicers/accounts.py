@@ -1,0 +1,65 @@
+"""Memory of one kind that callers make the node hold: which connection holds how much of it, and which has to go. Pure.
+
+Invariant: a connection that holds some already gets at most half of what the others leave, so that one connection cannot
+fill the whole, and the next one always finds half of the rest.
+
+Not promised: that the bound is never exceeded. An answer turns out larger than what was reserved for it by a batch at most;
+then nobody gets more until it is taken.
+"""
+
+from __future__ import annotations
+
+#: Seconds without any progress after which a connection that others wait for may be closed.
+STALLED_S = 0.25
+
+
+class _Account:
+    __slots__ = ("held_bytes", "moved_at")
+
+    def __init__(self, now: float) -> None:
+        self.held_bytes = 0
+        self.moved_at = now
+
+
+class Accounts:
+    """Sizes in bytes, times in seconds of one clock. `peer` names a connection."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
+        self._of: dict[str, _Account] = {}
+
+    def holds(self, peer: str) -> bool:
+        return peer in self._of
+
+    def left(self, peer: str) -> int:
+        """What the connection may hold beyond what it holds; below zero if it holds more than its part."""
+        own = self._of.get(peer)
+        if own is None:
+            return self.limit_bytes - self.held_bytes
+        return (self.limit_bytes - (self.held_bytes - own.held_bytes)) // 2 - own.held_bytes
+
+    def fits(self, peer: str, size: int) -> bool:
+        """Who asks for more than there ever is gets it when nobody holds anything."""
+        return size <= self.left(peer) or self.held_bytes == 0
+
+    def take(self, peer: str, size: int, now: float) -> None:
+        account = self._of.get(peer)
+        if account is None:
+            account = self._of[peer] = _Account(now)
+        account.held_bytes += size
+        self.held_bytes += size
+
+    def give(self, peer: str, size: int, now: float) -> None:
+        """The connection has made progress."""
+        account = self._of[peer]
+        account.held_bytes -= size
+        account.moved_at = now
+        self.held_bytes -= size
+        if account.held_bytes <= 0:
+            del self._of[peer]
+
+    def crowding(self, now: float) -> str | None:
+        """Of the connections that have made no progress for STALLED_S, the one that holds most."""
+        stalled = {peer: each for peer, each in self._of.items() if now - each.moved_at >= STALLED_S}
+        return max(stalled, key=lambda peer: stalled[peer].held_bytes, default=None)

@@ -1,0 +1,206 @@
+"""Every call of a node, from before its request is received until its answer is sent, within the bounds of `grpc_api.limits`.
+
+    a call ──> one of MAX_CALLS ──> room for its request ──> received, parsed ──> its servicer ──> room for its answer ──> sent
+
+gRPC receives a request whole before it shows it, and holds an answer until its caller reads it. So both are counted here, by
+connection: a request before it is read, an answer before it is handed over. All methods are served as streams on the wire,
+where they are the same, since only for a stream gRPC leaves it to the servicer when to read and when to write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from grpc_api import limits
+from grpc_api.servicers.connections import Connections
+from grpc_api.servicers.errors import ending
+from grpc_api.servicers.memory import CallerMemory, Hold
+from storage_tiers.errors import Busy, InvalidRequest
+
+#: A request in memory: its bytes, the message made of them, and the values made of that.
+REQUEST_COPIES = 3
+#: An answer in memory until it is sent: as Python's bytes, and as gRPC's.
+ANSWER_COPIES = 2
+#: What is counted for an answer that is being made.
+LEAST_ANSWER_BYTES = 16 << 10
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+Parse = Callable[[bytes], Any]
+
+
+def writes_its_answer(method: Method) -> Method:
+    """Marks a unary method that counts and sends its answer by itself, since it knows the size before it makes it."""
+    method.writes_its_answer = True  # type: ignore[attr-defined]
+    return method
+
+
+class Bounds:
+    """What all calls of a node hold and do at a time."""
+
+    def __init__(self) -> None:
+        self.connections = Connections()
+        self.requests = CallerMemory(limits.REQUESTS_BYTES, self.connections.close)
+        self.answers = CallerMemory(limits.ANSWERS_BYTES, self.connections.close)
+        self.calls = self.produce_streams = self.followed = 0
+        self._copying = asyncio.Lock()
+
+    @asynccontextmanager
+    async def turn(self, size: int) -> AsyncIterator[None]:
+        """Copying so many bytes in one go: one call at a time, and everybody else has a turn before the next. Whoever waits
+        for a caller meanwhile does so outside of it."""
+        if size <= limits.LARGE_BYTES:
+            yield
+            return
+        async with self._copying:
+            await asyncio.sleep(0)
+            yield
+
+    @contextmanager
+    def call(self, *, produces: bool) -> Any:
+        """Busy beyond MAX_CALLS or MAX_PRODUCE_STREAMS."""
+        if self.calls >= limits.MAX_CALLS:
+            raise Busy(f"{limits.MAX_CALLS} calls are under way already; ask again later")
+        if produces and self.produce_streams >= limits.MAX_PRODUCE_STREAMS:
+            raise Busy(f"{limits.MAX_PRODUCE_STREAMS} streams produce already; share one among your producers")
+        self.calls += 1
+        self.produce_streams += produces
+        try:
+            yield
+        finally:
+            self.calls -= 1
+            self.produce_streams -= produces
+
+    @contextmanager
+    def following(self, partitions: int) -> Any:
+        """While a read of so many partitions may wait. Busy beyond MAX_FOLLOWED."""
+        if self.followed + partitions > limits.MAX_FOLLOWED:
+            raise Busy(f"reads wait for {self.followed} of at most {limits.MAX_FOLLOWED} partitions already; ask later")
+        self.followed += partitions
+        try:
+            yield
+        finally:
+            self.followed -= partitions
+
+
+class BoundedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Changes how each method is served, once a method."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._handlers: dict[str, Any] = {}
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        known = self._handlers.get(details.method)
+        if known is not None:
+            return known
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        made = grpc.stream_stream_rpc_method_handler(_served(details.method.rpartition("/")[2], handler, self._bounds))
+        self._handlers[details.method] = made
+        return made
+
+
+class CallContext:
+    """gRPC's context of one call, whose `write` counts what it hands over until it is sent."""
+
+    def __init__(self, context: Any, serialize: Callable[[Any], bytes] | None, bounds: Bounds) -> None:
+        self._context = context
+        self._serialize = serialize
+        self.bounds = bounds
+        self.peer_name: str = context.peer()
+        #: What the call's request holds; given back early by a method that goes on for long without it.
+        self.request_room: Hold | None = None
+
+    def forget_request(self) -> None:
+        """The request is not used any more: the method has let go of it too."""
+        if self.request_room is not None:
+            self.request_room.resize(0)
+
+    async def write(self, message: Any) -> None:
+        data: bytes = message if self._serialize is None else self._serialize(message)
+        async with self.bounds.answers.hold(self.peer_name, ANSWER_COPIES * len(data)):
+            await self.write_counted(data)
+
+    async def write_counted(self, data: bytes) -> None:
+        """Bytes of a message that its writer counts. Returns once they are sent."""
+        if len(data) <= limits.LARGE_BYTES:
+            await self._context.write(data)
+            return
+        async with self.bounds.turn(len(data)):
+            sending = asyncio.ensure_future(self._context.write(data))
+            try:
+                await asyncio.sleep(0)  # gRPC copies them
+            except BaseException:
+                sending.cancel()
+                raise
+        await sending
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+def _served(name: str, handler: Any, bounds: Bounds) -> Callable[[Any, Any], Awaitable[None]]:
+    async def served(_: Any, raw: Any) -> None:
+        context = CallContext(raw, handler.response_serializer, bounds)
+        async with ending(name, context):
+            with bounds.call(produces=handler.request_streaming):
+                if handler.request_streaming:
+                    await _answer_stream(handler, context, _received(raw, handler.request_deserializer, bounds))
+                else:
+                    await _answer_request(handler, context, raw)
+
+    return served
+
+
+async def _answer_request(handler: Any, context: CallContext, raw: Any) -> None:
+    async with context.bounds.requests.hold(context.peer_name, limits.MAX_REQUEST_BYTES) as context.request_room:
+        data = await raw.read()
+        if data is grpc.aio.EOF:
+            raise InvalidRequest("the call ended before its request came")
+        context.request_room.resize(REQUEST_COPIES * len(data))
+        method = handler.unary_stream if handler.response_streaming else handler.unary_unary
+        async with context.bounds.turn(len(data)):
+            answering = method(_parsed(handler.request_deserializer, data), context)
+        del data
+        if handler.response_streaming or getattr(method, "writes_its_answer", False):
+            await answering
+            return
+        async with context.bounds.answers.hold(context.peer_name, LEAST_ANSWER_BYTES) as room:
+            answer = handler.response_serializer(await answering)
+            room.resize(ANSWER_COPIES * len(answer))
+            await context.write_counted(answer)
+
+
+async def _answer_stream(handler: Any, context: CallContext, requests: AsyncIterator[Any]) -> None:
+    answering = handler.stream_stream(requests, context)
+    if not hasattr(answering, "__aiter__"):
+        await answering
+        return
+    async for message in answering:
+        await context.write(message)
+
+
+async def _received(raw: Any, parse: Parse, bounds: Bounds) -> AsyncIterator[Any]:
+    """The requests of a stream, each parsed when it is asked for."""
+    while (data := await raw.read()) is not grpc.aio.EOF:
+        async with bounds.turn(len(data)):
+            request = _parsed(parse, data)
+        del data
+        yield request
+        del request
+
+
+def _parsed(parse: Parse, data: bytes) -> Any:
+    """InvalidRequest for bytes that are no message: gRPC would call it the server's error and log a traceback each time."""
+    try:
+        return parse(data)
+    except DecodeError as error:
+        raise InvalidRequest(f"the request ({len(data)} bytes) cannot be parsed: {error}") from None

@@ -1,0 +1,144 @@
+"""Waiting for memory: a call holds its part of a bound for a while, or waits until there is some.
+
+Invariants: who waits because its own connection holds much holds up nobody else; who waits for others is served in order,
+before anybody behind it; a connection that makes no progress while others wait for its part is closed, all of its calls end,
+and what they held is free. gRPC alone cannot do that: an RPC that is aborted goes on holding what its caller does not read.
+
+Not promised: that a living caller is spared that takes longer than STALLED_S over each of its messages while others wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from grpc_api.servicers.accounts import STALLED_S, Accounts
+from storage_tiers import events
+
+log = logging.getLogger(__name__)
+
+#: Ends a connection, named as gRPC names it.
+ClosePeer = Callable[[str], None]
+
+
+class _Waiting(NamedTuple):
+    peer: str
+    size: int
+    turn: asyncio.Future[None]
+
+
+class CallerMemory:
+    """`held_bytes` of `limit_bytes`. Used on one event loop."""
+
+    def __init__(self, limit_bytes: int, close_peer: ClosePeer) -> None:
+        self._accounts = Accounts(limit_bytes)
+        self._close_peer = close_peer
+        self._waiting: deque[_Waiting] = deque()
+        self._looking: asyncio.TimerHandle | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        return self._accounts.held_bytes
+
+    @property
+    def limit_bytes(self) -> int:
+        return self._accounts.limit_bytes
+
+    def share(self, peer: str) -> int:
+        """What the connection's next answer should hold at most: half of what it may."""
+        return max(0, self._accounts.left(peer)) // 2
+
+    @asynccontextmanager
+    async def hold(self, peer: str, size: int) -> AsyncIterator[Hold]:
+        """Counts `size` bytes for the connection until the block ends; waits for them if need be."""
+        hold = Hold(self, peer)
+        try:
+            await self._take(hold, size)
+            yield hold
+        finally:
+            hold.resize(0)
+
+    def try_hold(self, peer: str, size: int) -> Hold | None:
+        """The same without waiting: None where that would be needed. Ended by `resize(0)`."""
+        if self._waiting or not self._accounts.fits(peer, size):
+            return None
+        hold = Hold(self, peer)
+        hold.resize(size)
+        return hold
+
+    async def _take(self, hold: Hold, size: int) -> None:
+        if not self._waiting and self._accounts.fits(hold.peer, size):
+            hold.resize(size)
+            return
+        waiting = _Waiting(hold.peer, size, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._admit()
+        try:
+            await waiting.turn
+        except asyncio.CancelledError:
+            if waiting.turn.done() and not waiting.turn.cancelled():
+                hold.size = size  # admitted in the turn in which it was given up
+            raise
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+        hold.size = size
+
+    def change(self, peer: str, before: int, after: int) -> None:
+        now = asyncio.get_running_loop().time()
+        if after > before:
+            self._accounts.take(peer, after - before, now)
+        elif after < before:
+            self._accounts.give(peer, before - after, now)
+            if self._waiting:
+                self._admit()
+
+    def _admit(self) -> None:
+        """Lets in who waits, in order. Whoever waits for others keeps its place before all behind it."""
+        now = asyncio.get_running_loop().time()
+        crowded = False
+        remaining: deque[_Waiting] = deque()
+        for each in self._waiting:
+            if each.turn.done():
+                continue
+            if not crowded and self._accounts.fits(each.peer, each.size):
+                self._accounts.take(each.peer, each.size, now)
+                each.turn.set_result(None)
+                continue
+            crowded = crowded or not self._accounts.holds(each.peer)
+            remaining.append(each)
+        self._waiting = remaining
+        if crowded and self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(STALLED_S / 4, self._look)
+
+    def _look(self) -> None:
+        """Closes who stands still, as long as others wait for what it holds."""
+        self._looking = None
+        if not any(not self._accounts.holds(each.peer) for each in self._waiting):
+            return
+        peer = self._accounts.crowding(asyncio.get_running_loop().time())
+        if peer is not None:
+            held, bound = self._accounts.held_bytes, self._accounts.limit_bytes
+            events.provoked(log, "memory.refused", by="", client=peer, held_bytes=held, bound_bytes=bound)
+            self._close_peer(peer)
+        self._looking = asyncio.get_running_loop().call_later(STALLED_S / 4, self._look)
+
+
+class Hold:
+    """What one call holds. `size` in bytes."""
+
+    __slots__ = ("_memory", "peer", "size")
+
+    def __init__(self, memory: CallerMemory, peer: str) -> None:
+        self._memory = memory
+        self.peer = peer
+        self.size = 0
+
+    def resize(self, size: int) -> None:
+        """It turned out to be so much; never waits."""
+        before, self.size = self.size, size
+        self._memory.change(self.peer, before, size)

@@ -1,0 +1,293 @@
+"""What callers make a node hold is counted until it is sent or freed, and bounded; who stands still holds nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from grpc_api import limits
+from grpc_api.channel import open_channel
+from grpc_api.messages.errors import detail_in
+from grpc_api.proto import configs_pb2, log_pb2, offsets_pb2, topics_pb2
+from grpc_api.proto.configs_pb2_grpc import ConfigsStub
+from grpc_api.proto.log_pb2_grpc import LogStub
+from grpc_api.proto.offsets_pb2_grpc import OffsetsStub
+from grpc_api.proto.topics_pb2_grpc import TopicsStub
+from grpc_api.servicers import fetching
+from storage_tiers.errors import LogError
+from storage_tiers.records.batch import headers
+from storage_tiers.records.builder import NewRecord, build_batch
+from tests.grpc_api.support import Served
+from tests.service.broker.support import batch, until
+from tests.support.node import Node
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+async def channel(node: Served) -> AsyncIterator[Any]:
+    await node.node.create("t")
+    async with open_channel(node.address) as opened:
+        yield opened
+
+
+async def fill(node: Served, count: int, size: int = 500_000) -> None:
+    big = build_batch([NewRecord(None, os.urandom(size))])
+    for _ in range(count):
+        await node.node.append_batch("t", big)
+
+
+def fetch(max_bytes: int = 4 * MIB, **fields: Any) -> log_pb2.FetchRequest:
+    wanted = log_pb2.FetchPartition(topic="t", partition=0, max_bytes=max_bytes)
+    return log_pb2.FetchRequest(partitions=[wanted], max_bytes=max_bytes, min_bytes=1, **fields)
+
+
+@asynccontextmanager
+async def stopped_caller(address: str, kind: str, count: int) -> AsyncIterator[None]:
+    """A process that began so many calls, read one answer, and stands still."""
+    command = ["-m", "tests.grpc_api.stopped_caller", address, kind, str(count)]
+    process = await asyncio.create_subprocess_exec(sys.executable, *command)
+    try:
+        await until(lambda: _state(process.pid) == "T")
+        yield
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def _state(process_id: int) -> str:
+    return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def shrink(node: Served, size: int) -> None:
+    node.server.bounds.answers._accounts.limit_bytes = size
+
+
+# --- answers ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["fetch", "stream"])
+async def test_an_answer_is_counted_until_its_caller_has_read_it(node: Served, channel: Any, kind: str) -> None:
+    await fill(node, 40)
+    answers = node.server.bounds.answers
+    async with stopped_caller(node.address, kind, 60):
+        await until(lambda: answers.held_bytes > 20 * MIB)
+        assert answers.held_bytes <= answers.limit_bytes
+    await until(lambda: answers.held_bytes == 0)
+    await until(lambda: node.server.bounds.calls == 0)
+    assert node.server.bounds.followed == 0
+
+
+async def test_a_caller_that_stands_still_holds_half_at_most_and_others_are_served(node: Served, channel: Any) -> None:
+    await fill(node, 40)
+    shrink(node, 16 * MIB)
+    answers = node.server.bounds.answers
+    async with stopped_caller(node.address, "fetch", 60):
+        await until(lambda: answers.held_bytes > 6 * MIB)
+        for _ in range(20):
+            answer = await LogStub(channel).Fetch(fetch(MIB))
+            assert next(headers(answer.partitions[0].records))[1].base_offset == 0
+        assert answers.held_bytes <= 9 * MIB
+        assert answers._accounts.crowding(0.0) is None
+
+
+async def test_callers_who_stand_still_are_closed_when_others_need_what_they_hold(
+    node: Served, channel: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(node, 40)
+    shrink(node, 3 * MIB)
+    caplog.set_level(logging.INFO)
+    answers = node.server.bounds.answers
+    async with (
+        stopped_caller(node.address, "stream", 5),
+        stopped_caller(node.address, "stream", 5),
+        stopped_caller(node.address, "stream", 5),
+    ):
+        for _ in range(5):
+            answer = await LogStub(channel).Fetch(fetch(MIB))
+            assert answer.partitions[0].records
+        assert answers.held_bytes <= 3 * MIB
+    assert "memory.refused" in [getattr(record, "event", "") for record in caplog.records]
+    await until(lambda: answers.held_bytes == 0)
+
+
+async def test_a_batch_that_no_message_holds_is_an_error_in_its_place(
+    node: Served, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "MAX_BATCH_BYTES", 100_000)
+    await node.node.append("t", b"small")
+    await fill(node, 1)
+    log: Any = LogStub(channel)
+    assert (await log.Fetch(fetch(1000))).partitions[0].records
+    wanted = log_pb2.FetchPartition(topic="t", partition=0, offset=1, max_bytes=1000)
+    answer = await log.Fetch(log_pb2.FetchRequest(partitions=[wanted], max_bytes=1000, min_bytes=1))
+    assert answer.partitions[0].error.kafka_error == "MESSAGE_TOO_LARGE"
+    assert "read it by Kafka's protocol" in answer.partitions[0].error.message
+
+
+@pytest.mark.parametrize(("kind", "count"), [("fetch", 100), ("stream", 500)])
+async def test_a_nodes_memory_stays_bounded_whoever_does_not_read(tmp_path: Path, kind: str, count: int) -> None:
+    with Node(tmp_path) as node:
+        async with open_channel(node.grpc) as channel:
+            await TopicsStub(channel).Create(topics_pb2.CreateTopicsRequest(topics=[topics_pb2.NewTopic(name="t")]))
+            large = build_batch([NewRecord(None, os.urandom(900_000))])
+            append = log_pb2.Append(topic="t", partition=0, batch=large)
+            for _ in range(40):
+                await LogStub(channel).Produce(log_pb2.ProduceRequest(appends=[append]))
+            before = resident(node)
+            async with stopped_caller(node.grpc, kind, count):
+                seen = -1
+                while seen < (seen := resident(node)):
+                    await asyncio.sleep(0.5)
+                answer = await LogStub(channel).Fetch(fetch(MIB))
+                assert answer.partitions[0].records
+            # What a call costs beside its answer comes on top.
+            assert seen - before < limits.ANSWERS_BYTES + count * 256_000 + 64 * MIB
+
+
+def resident(node: Node) -> int:
+    assert node.process is not None
+    return int(Path(f"/proc/{node.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+# --- requests -----------------------------------------------------------------------------------------------------------
+async def test_a_request_is_counted_from_before_it_is_read(node: Served, channel: Any) -> None:
+    requests = node.server.bounds.requests
+    half_sent = channel.stream_stream("/tidelog.v1.Log/Produce")()
+    await half_sent.wait_for_connection()
+    await until(lambda: requests.held_bytes == limits.MAX_REQUEST_BYTES)
+    half_sent.cancel()
+    await until(lambda: requests.held_bytes == 0)
+
+
+async def test_what_is_appended_is_not_held_until_it_is_committed(
+    node: Served, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = node.node.log.append
+    never: list[asyncio.Future[None]] = []
+
+    def uncommitted(appends: Any, **fields: Any) -> Any:
+        answers: Any = append(appends, **fields)
+        for answer in answers:
+            answer.committed = asyncio.get_running_loop().create_future()
+            never.append(answer.committed)
+        return answers
+
+    monkeypatch.setattr(type(node.node.log), "append", lambda _, appends, **fields: uncommitted(appends, **fields))
+    request = log_pb2.ProduceRequest(appends=[log_pb2.Append(topic="t", partition=0, batch=batch(b"x" * 100_000))])
+    call = LogStub(channel).Produce(request)
+    await until(lambda: len(never) == 1)
+    assert node.server.bounds.requests.held_bytes == 0
+    never[0].set_result(None)
+    assert (await call).results[0].committed
+
+
+@pytest.mark.parametrize(
+    ("bound", "value", "words"),
+    [
+        ("MAX_CALLS", 3, "calls are under way"),
+        ("MAX_PRODUCE_STREAMS", 3, "share one among your producers"),
+        ("MAX_FOLLOWED", 3, "reads wait for 3"),
+    ],
+)
+async def test_beyond_a_bound_calls_are_refused_at_once_and_retriably(
+    node: Served, channel: Any, monkeypatch: pytest.MonkeyPatch, bound: str, value: int, words: str
+) -> None:
+    monkeypatch.setattr(limits, bound, value)
+    log: Any = LogStub(channel)
+
+    def begun() -> Any:
+        return log.FetchStream(fetch()) if bound == "MAX_FOLLOWED" else log.ProduceStream()
+
+    calls = [begun() for _ in range(value)]
+    counted = node.server.bounds
+    await until(lambda: value in (counted.calls, counted.produce_streams, counted.followed))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await begun().read()
+    detail = detail_in(refused.value.trailing_metadata())
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert detail is not None and detail.retriable and detail.kafka_error == "THROTTLING_QUOTA_EXCEEDED"
+    assert words in detail.message
+    for call in calls:
+        call.cancel()
+    await until(lambda: counted.calls == 0)
+
+
+async def test_the_more_streams_follow_the_longer_each_may_be_silent() -> None:
+    from grpc_api.contract.log import Fetch, FetchPartition, Isolation
+    from grpc_api.servicers.fetch_stream import LOOKS_PER_SECOND, _Follower
+    from storage_tiers.types import TopicPartition
+
+    wanted = [FetchPartition(TopicPartition("t", each), 0, 1) for each in range(100)]
+    follower = _Follower(Fetch(wanted, 100, 1, 1, Isolation(0)))
+    assert follower.next_fetch(100).max_wait_ms == 0
+    follower._told[0] = (0, 0, 0)
+    assert follower.next_fetch(100).max_wait_ms == 100
+    assert follower.next_fetch(100_000).max_wait_ms == 100_000 * 1000 // LOOKS_PER_SECOND
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def _errors_alive() -> int:
+    return sum(isinstance(each, (LogError, grpc.aio.AbortError)) for each in gc.get_objects())
+
+
+@pytest.mark.usefixtures("uncollected")
+async def test_refusals_leave_nothing_for_the_collector(node: Served, channel: Any) -> None:
+    names = [f"unknown-{number}" for number in range(200)]
+    resource = configs_pb2.Resource(kind=2, name="nothing")
+    partition = log_pb2.FetchPartition(topic="nothing", partition=0, max_bytes=1)
+    before = _errors_alive()
+    for _ in range(5):
+        await TopicsStub(channel).Delete(topics_pb2.DeleteTopicsRequest(names=names))
+        await TopicsStub(channel).Describe(topics_pb2.DescribeTopicsRequest(names=names))
+        await LogStub(channel).Produce(
+            log_pb2.ProduceRequest(appends=[log_pb2.Append(topic=name, batch=b"x" * 100) for name in names])
+        )
+        await LogStub(channel).Fetch(log_pb2.FetchRequest(partitions=[partition] * 200, max_bytes=1))
+        await OffsetsStub(channel).List(
+            offsets_pb2.ListOffsetsRequest(queries=[offsets_pb2.OffsetQuery(topic=name) for name in names])
+        )
+        for refused in (
+            ConfigsStub(channel).Describe(configs_pb2.DescribeConfigsRequest(resource=resource)),
+            OffsetsStub(channel).DeleteRecords(offsets_pb2.DeleteRecordsRequest(topic="nothing")),
+            TopicsStub(channel).Create(topics_pb2.CreateTopicsRequest(topics=[topics_pb2.NewTopic(name="?")] * 10_001)),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await refused
+    await until(lambda: _errors_alive() <= before + 10)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5, 20])
+async def test_calls_that_are_given_up_leave_no_word_in_the_log(
+    node: Served, channel: Any, caplog: pytest.LogCaptureFixture, turns: int
+) -> None:
+    await fill(node, 10)
+    log: Any = LogStub(channel)
+    unknown = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="no")] * 100, max_wait_ms=-1)
+    for _ in range(40):
+        calls = [log.Fetch(fetch()), log.FetchStream(fetch()), log.ProduceStream(), log.Fetch(unknown)]
+        calls += [log.Fetch(fetch(), timeout=0.001), TopicsStub(channel).Watch(topics_pb2.WatchRequest())]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for call in calls:
+            call.cancel()
+    await until(lambda: node.server.bounds.calls == 0)
+    said = [record for record in caplog.records if record.levelno >= logging.WARNING or record.exc_info]
+    assert [record.getMessage() for record in said] == []
