@@ -23,7 +23,8 @@ class Readiness:
 
     A store that does not answer, at the probe or later, does not make the node unready (local data is served), but is named
     in the body, with the partitions that wait for it; so are those that the disk keeps from being written or opened.
-    `trouble` says what is wrong with a store that was probed.
+    `trouble` says what is wrong with a store that was probed. A data directory that may be an older copy does make it unready
+    (`holding`).
     """
 
     recovered: bool = False
@@ -33,10 +34,12 @@ class Readiness:
     trouble: Callable[[], str | None] = lambda: None
     waiting: Callable[[], list[str]] = list
     refusing: Callable[[], list[str]] = list
+    #: Why the node takes nothing yet; empty once it may.
+    holding: Callable[[], str] = str
 
     @property
     def ready(self) -> bool:
-        return self.recovered and self.probed and not self.stopping
+        return self.recovered and self.probed and not self.stopping and not self.holding()
 
     def body(self) -> str:
         return json.dumps(
@@ -44,6 +47,7 @@ class Readiness:
                 "ready": self.ready,
                 "recovered": self.recovered,
                 "stopping": self.stopping,
+                "holding": self.holding(),
                 "store": (self.trouble() if self.store == "ok" else None) or self.store,
                 "waiting_partitions": self.waiting(),
                 "refusing_partitions": self.refusing(),

@@ -18,16 +18,17 @@ from service.broker.core import BrokerCore
 from service.broker.disk import DiskGuard, Watermarks
 from service.broker.expiry_clock import TICK_S, ExpiryClock
 from service.broker.flusher import Flusher
-from service.broker.leading import agrees, has_hole, wait_for_store, waits
+from service.broker.home import REFUSE, HomeGuard
+from service.broker.leading import waits
 from service.broker.log_service import LogService
 from service.broker.maintenance import Maintenance
 from service.broker.node_service import NodeService
+from service.broker.opening import opened
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.producer_ids import ProducerIds
 from service.broker.retention import Retention
 from service.broker.rewriting import Rewriter
-from service.broker.roots import read_root
 from service.broker.store_access import StoreAccess
 from service.broker.tiering import Tiering, TieringPolicy
 from service.broker.topic_files import TopicFiles
@@ -39,6 +40,7 @@ from service.http import Readiness
 from service.metadata import planner
 from service.metadata.image import Changes, MetadataImage
 from service.metadata.log import MetadataLog
+from service.node_place import NO_STORE, advertised, cache_directory_of, check, tier_client
 from service.scheduling import waited_s
 from service.settings import NodeSettings
 from service.supervisor import Worker
@@ -51,8 +53,7 @@ from storage_tiers.cold.read.cache import ChunkCache, default_cache_bytes
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.read.pace import Pace
 from storage_tiers.cold.read.reader import ColdReader
-from storage_tiers.cold.stores.location import StoreLocation
-from storage_tiers.errors import InvalidConfig, LogError, StorageError, TierCorrupt, TierUnavailable
+from storage_tiers.errors import LogError, StorageError, TierCorrupt, TierUnavailable
 from storage_tiers.files import Files
 from storage_tiers.hot.checkpoints import mark_clean, take_clean_mark
 from storage_tiers.hot.data_dir import DataDirectory
@@ -60,9 +61,6 @@ from storage_tiers.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: `--store none`: a node whose history is bounded by its disk.
-NO_STORE = "none"
-CACHE_FOLDER = "cache"
 #: Seconds between rounds of background work.
 TIER_TICK_S = 1.0
 SHORTEST_CHECKPOINT_PAUSE_S = 0.1
@@ -70,6 +68,7 @@ DISK_TICK_S = 2.0
 FLUSH_TICK_S = 0.5
 TOPIC_FILES_TICK_S = 1.0
 OPEN_TICK_S = 5.0
+HOME_TICK_S = 0.5
 #: A sweep lists every partition's prefix, so it comes seldom, but often enough for a short grace.
 LONGEST_SWEEP_PAUSE_S = 3600.0
 #: One round saves all checkpoints, as often as the more frequent asks.
@@ -119,8 +118,8 @@ class Node:
 
         `launcher` starts the tier process; by default it is a process of its own. `descriptors` tells of the files that
         this process may open; by default as many as it may now."""
-        _check(settings, kafka_port)
-        client = _tier_client(settings, launcher, clock, rng)
+        check(settings, kafka_port)
+        client = tier_client(settings, launcher, clock, rng)
         own = descriptors or Descriptors(open_limit())
         try:
             await may_begin(settings, client, readiness, stop, clock=clock, rng=rng)
@@ -142,9 +141,11 @@ class Node:
         self.files = files
         self.metadata = MetadataLog.open(self.data.path, files)
         self.cluster_id = self._cluster_id()
+        new = self.data.identity() is None
         identity = self.data.establish(self.cluster_id, settings.node_id)
         self._build_configs(kafka_port)
-        host, port = _advertised(settings, kafka_port)
+        self._build_home(new=new)
+        host, port = advertised(settings, kafka_port)
         rack = self.configs.broker_text(self.metadata.image, "broker.rack")
         for records in (
             planner.name_cluster(self.metadata.proposed, self.cluster_id),
@@ -201,14 +202,30 @@ class Node:
 
     def _build_configs(self, kafka_port: int) -> None:
         settings = self.settings
-        advertised = "{}:{}".format(*_advertised(settings, kafka_port))
+        address = "{}:{}".format(*advertised(settings, kafka_port))
         static = {
             **check_static(settings.broker),
             "listeners": f"PLAINTEXT://{settings.listen}:{kafka_port}",
-            "advertised.listeners": f"PLAINTEXT://{advertised}",
+            "advertised.listeners": f"PLAINTEXT://{address}",
             "log.dirs": self.data.path,
         }
         self.configs = Resolver(static, node_id=settings.node_id, has_store=settings.store != NO_STORE)
+
+    def _build_home(self, *, new: bool) -> None:
+        image = self.metadata.image
+        self.home = HomeGuard(
+            self.data.path,
+            lambda: self.metadata.path,
+            self.files,
+            self.clock,
+            wait_ms=self.configs.broker_int(image, "tidelog.store.claim.wait.ms"),
+            unclaimed=self.configs.broker_text(image, "tidelog.store.unclaimed") or REFUSE,
+        )
+        try:
+            self.home.look(new=new, has_store=self.client is not None)
+        except OSError as error:
+            raise StorageError(f"cannot write in {self.data.path} ({error}); free space or mend the disk") from error
+        self.readiness.holding = lambda: self.home.holding
 
     def _build_tier(self, directory_id: str) -> None:
         self.access: StoreAccess | None = None
@@ -217,7 +234,7 @@ class Node:
             self.readiness.store = "none"
             self.readiness.probed = True
             return
-        cache_directory = _cache_directory(self.settings)
+        cache_directory = cache_directory_of(self.settings)
         shutil.rmtree(cache_directory, ignore_errors=True)
         try:
             os.makedirs(cache_directory, exist_ok=True)
@@ -364,31 +381,7 @@ class Node:
         return ColdReader(ids, self.hydrator, reload)
 
     def _opened(self, partition: Partition) -> None:
-        """A partition that the bucket may know more of than its disk waits for the bucket."""
-        hot, tiered = partition.log.hot, partition.log.hot.settings.remote_storage_enable
-        lost = self.partitions.ends_before_flushed(partition)
-        if lost:
-            flushed = self.partitions.flushed_before(partition)
-            events.error(log, "log.shrunk", partition=hot.partition, local_end=hot.end_offset, flushed_end=flushed)
-        if self.client is None:
-            return
-        if tiered and lost:
-            wait_for_store(partition)
-            return
-        try:
-            # Also of a topic that is tiered no more: what went to the bucket is read from there.
-            root = partition.log.root = read_root(hot.directory, self.ids_of(partition))
-        except TierCorrupt as error:
-            events.warning(log, "root.unusable", partition=hot.partition, path=hot.directory, error=error)
-            wait_for_store(partition)
-            return
-        if root is not None and not agrees(partition, root):
-            wait_for_store(partition)
-            return
-        if root is not None and root.log_start <= hot.end_offset:
-            hot.raise_log_start(root.log_start)
-        if has_hole(partition) and tiered:
-            wait_for_store(partition)
+        opened(partition, self.partitions, self.ids_of(partition), self.home if self.client is not None else None)
 
     # --- life ---------------------------------------------------------------------------------------------------------
     def end(self, error: LogError) -> None:
@@ -421,6 +414,7 @@ class Node:
             ("disk watermark", DISK_TICK_S, self._look_at_disk),
             ("partitions to open", OPEN_TICK_S, self.assignment.retry),
             ("descriptors", DESCRIPTORS_TICK_S, self.descriptors.tick),
+            ("home", HOME_TICK_S, self._look_home),
             ("memory", memory.TICK_S, memory.HeapTrimmer().tick),
         ]
         return [Worker(name, period, tick) for name, period, tick in rounds]  # type: ignore[arg-type]
@@ -428,6 +422,10 @@ class Node:
     def _seconds(self, key: str) -> float:
         """Of a broker config in milliseconds."""
         return self.configs.broker_int(self.metadata.image, key) / 1000
+
+    async def _look_home(self) -> None:
+        claimed = self.access is not None and self.access.writer is not None
+        self.home.tick(self.partitions, claimed=claimed)
 
     async def _look_at_disk(self) -> None:
         self.disk.look()
@@ -450,35 +448,3 @@ class Node:
             events.error(log, "stop.unclean", error=error)
         finally:
             self.data.close()
-
-
-def _check(settings: NodeSettings, kafka_port: int) -> None:
-    """InvalidConfig for what can be known to be wrong before anything is made on disk."""
-    check_static(settings.broker)
-    _advertised(settings, kafka_port)
-    if settings.store != NO_STORE:
-        _location(settings)
-
-
-def _cache_directory(settings: NodeSettings) -> str:
-    return os.path.join(os.path.abspath(settings.data_dir), CACHE_FOLDER)
-
-
-def _tier_client(settings: NodeSettings, launcher: TierLauncher | None, clock: Clock, rng: Rng) -> TierClient | None:
-    if settings.store == NO_STORE:
-        return None
-    return TierClient(_location(settings), _cache_directory(settings), clock=clock, rng=rng, launcher=launcher)
-
-
-def _location(settings: NodeSettings) -> StoreLocation:
-    return StoreLocation.parse(settings.store, endpoint=settings.s3_endpoint, region=settings.s3_region)
-
-
-def _advertised(settings: NodeSettings, kafka_port: int) -> tuple[str, int]:
-    """Host and port that clients are told."""
-    if settings.advertise is not None:
-        host, _, port = settings.advertise.rpartition(":")
-        return host, int(port)
-    if settings.listen in ("0.0.0.0", "::"):
-        raise InvalidConfig(f"clients cannot be told to connect to {settings.listen}: add --advertise HOST:PORT")
-    return settings.listen, kafka_port

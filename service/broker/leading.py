@@ -56,8 +56,16 @@ def has_hole(partition: Partition) -> bool:
 
 
 def waits(partition: Partition) -> bool:
-    """Whether the partition serves nothing until the store has been asked."""
-    return isinstance(partition.reads_blocked, LeaderNotAvailable)
+    """Whether the partition takes nothing, and perhaps serves nothing, until the store has been asked."""
+    return isinstance(partition.reads_blocked, LeaderNotAvailable) or isinstance(
+        partition.unavailable, LeaderNotAvailable
+    )
+
+
+def holds_back(partition: Partition, why: LeaderNotAvailable) -> None:
+    """The partition serves what it has, and takes nothing until the store has been asked."""
+    if partition.unavailable is None:
+        partition.unavailable = why
 
 
 def wait_for_store(partition: Partition) -> None:

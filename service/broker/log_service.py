@@ -19,6 +19,7 @@ from grpc_api.contract.ready import Ready
 from service.broker.counts import RefusedBatches
 from service.broker.disk import DiskGuard
 from service.broker.fetching import BytesRead, fetch_records
+from service.broker.leading import waits
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.producer_ids import ProducerIds
@@ -174,6 +175,8 @@ class LogService:
     async def delete_records(self, partition: TopicPartition, before_offset: int) -> int:
         led = self._partitions.get(partition)
         led.check_readable()
+        if waits(led):
+            led.check_writable()
         watermark = led.state.high_watermark
         target = watermark if before_offset == -1 else before_offset
         if not 0 <= target <= watermark:

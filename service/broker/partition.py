@@ -22,6 +22,7 @@ from storage_tiers.errors import (
     InvalidTransactionState,
     LeaderNotAvailable,
     LogError,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     RecordTooLarge,
     UnknownLeaderEpoch,
@@ -343,6 +344,9 @@ class Partition:
         end = self.readable_end(isolation)
         if offset >= end:
             if offset > self.log.end_offset:
+                if isinstance(self.unavailable, LeaderNotAvailable):
+                    # An older copy: what the reader has seen beyond may be in the store, which is asked first.
+                    raise OffsetNotAvailable(f"{self.partition}: offset {offset} is not known yet; ask again")
                 raise OffsetOutOfRange(
                     f"{self.partition}: offset {offset} is past the log end {self.log.end_offset}; "
                     "ask ListOffsets where the log ends"

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
+from service.broker.leading import waits
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.store_access import StoreAccess
@@ -83,7 +84,7 @@ class Retention:
         for place, partition in enumerate(self._planning.of(list(self._partitions)), 1):
             if place % LOOKS_A_TURN == 0:
                 await asyncio.sleep(0)
-            if partition.reads_blocked is not None:
+            if partition.reads_blocked is not None or waits(partition):
                 continue
             try:
                 if self.keeps_all(partition):
@@ -137,7 +138,11 @@ class Retention:
         for partition, plan in plans.items():
             hot = partition.log.hot
             # The log may have been deleted, or discarded for the bucket's, since it was looked at.
-            if partition.reads_blocked is not None or plan.log_start > partition.state.high_watermark:
+            if (
+                partition.reads_blocked is not None
+                or waits(partition)
+                or plan.log_start > partition.state.high_watermark
+            ):
                 continue
             try:
                 if plan.roll_active:

@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from grpc_api.contract.topics import ConfigKind
 from service.configs.keys import ConfigKey, Dynamic, Registry, Scope, Synonym
 from service.configs.topic_keys import DAY_MS, MINUTE_MS, TOPIC_KEYS
-from service.configs.types import Validator, Value, at_least, between, connection_overrides, unlimited_or_positive
+from service.configs.types import (
+    Validator,
+    Value,
+    at_least,
+    between,
+    connection_overrides,
+    one_of,
+    unlimited_or_positive,
+)
 from service.configs.without_effect import keys_without_effect
 from storage_tiers.hot.producer_state import MOST_PRODUCERS
 
@@ -231,6 +239,23 @@ _TIER = (
         "How long in milliseconds an object that no manifest names any more stays in the store, for readers under way.",
         at_least(0),
         dynamic=Dynamic.CLUSTER_WIDE,
+    ),
+    _key(
+        "tidelog.store.claim.wait.ms",
+        _LONG,
+        30_000,
+        "How long in milliseconds a node on a data directory that was copied, restored or moved waits for the object store "
+        "before `tidelog.store.unclaimed` applies. One that is where it was leads at once.",
+        at_least(0),
+    ),
+    _key(
+        "tidelog.store.unclaimed",
+        _STRING,
+        "refuse",
+        "What a node does whose data directory was copied, restored or moved, when the object store has not answered in "
+        "`tidelog.store.claim.wait.ms`. refuse: what is there is read, produce is refused retriably, /readyz is 503, the store "
+        "is asked on. serve: it takes records, under offsets that a newer copy may have given out before.",
+        one_of("refuse", "serve"),
     ),
     _key(
         "tidelog.clock.step.tolerance.ms",

@@ -103,6 +103,11 @@ class MetadataLog:
         """Of the last durable entry; 0 before the first. Several proposals may share one."""
         return self._store.index
 
+    @property
+    def path(self) -> str:
+        """Of the file that entries go to now; another one after each snapshot."""
+        return self._store.path
+
     def subscribe(self, listener: Listener) -> None:
         """`listener(image, changes)` runs on the loop after each change of `image`, before those who proposed it resume. It
         may see several changes at once, never one twice; `changes` are all since it was called last."""

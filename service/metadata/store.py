@@ -77,6 +77,11 @@ class MetadataStore:
         return self._index
 
     @property
+    def path(self) -> str:
+        """Of the log file that entries go to now."""
+        return self._path
+
+    @property
     def wants_snapshot(self) -> bool:
         return self._end >= self._snapshot_at
 

@@ -147,8 +147,10 @@ async def running(
     broker: Mapping[str, str] | None = None,
     files: Files | None = None,
     clock: Clock | None = None,
+    store_url: str = "memory://node",
+    **more: object,
 ) -> AsyncIterator[Running]:
-    """`broker` are broker configs. The store outlives the node."""
+    """`broker` are broker configs, `more` further settings. The store outlives the node."""
     clock = clock or SystemClock()
     store = store or FaultyStore(MemoryStore(clock))
 
@@ -156,7 +158,7 @@ async def running(
         return store
 
     stop = asyncio.Event()
-    settings = NodeSettings(data_dir=directory, store="memory://node", broker=broker or {})
+    settings = NodeSettings(data_dir=directory, store=store_url, broker=broker or {}, **more)  # type: ignore[arg-type]
     node = await Node.open(
         settings,
         Readiness(),

@@ -63,7 +63,7 @@ def log_start_in_the_bucket(led: Partition) -> int:
 # --- the store away ---------------------------------------------------------------------------------------------------
 async def test_below_log_start_the_disk_is_freed_while_the_store_is_away(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore(SystemClock()), down=True)
-    async with running(tmp_path / "data", store) as node:
+    async with running(tmp_path / "data", store, new_cluster=True) as node:
         led = await filled(node)
         assert await node.log.delete_records(T0, 30) == 30
         await until(lambda: 0 < led.log.hot.local_start_offset <= 30)

@@ -1,0 +1,170 @@
+"""Whether the data directory still lives where it was at its last start, and what a node may do where it does not.
+
+    home.json: {"machine": "…", "directory": {"device": 1, "inode": 2, "born_ns": 3}, "log": {…}, "log_name": "…"}
+
+A directory that was copied, restored or moved may be older than the bucket and than another copy that runs: whoever leads on
+it gives offsets out a second time. So its partitions serve what they have and take nothing until this start has claimed the
+store and each has been compared with its manifest. If that takes longer than `tidelog.store.claim.wait.ms`, the operator's
+choice stands (`tidelog.store.unclaimed`): to go on refusing, or to serve.
+
+Invariants: a directory that is where it was leads at once, also while the store is away; a new place is recorded only after
+all partitions have been compared there, so that a crash before that asks again. Without a store there is nothing to ask, and
+every place is taken for granted.
+
+Not promised: see `storage_tiers.hot.place`. A volume's snapshot that is put back under the same inodes, and ends above both
+its manifests and its own checkpoints, is taken for the original.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from service.broker.leading import holds_back, waits
+from service.broker.partition import Partition
+from storage_tiers import events
+from storage_tiers.clock import Clock
+from storage_tiers.errors import LeaderNotAvailable
+from storage_tiers.files import Files, replace_file
+from storage_tiers.hot.place import Place, machine_id, place_of
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "home.json"
+#: Values of `tidelog.store.unclaimed`.
+REFUSE, SERVE = "refuse", "serve"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """`log` is the place of the metadata log's file `log_name` when this was written."""
+
+    machine: str
+    directory: Place
+    log: Place
+    log_name: str
+
+
+def home_of(directory: str, log_path: str) -> Home:
+    return Home(machine_id(), place_of(directory), place_of(log_path), os.path.basename(log_path))
+
+
+def read_home(directory: str) -> Home | None:
+    """None if there is none, or none that can be read: the directory then counts as moved."""
+    try:
+        with open(os.path.join(directory, FILE_NAME), encoding="utf-8") as file:
+            tree = json.load(file)
+        return Home(tree["machine"], Place(**tree["directory"]), Place(**tree["log"]), tree["log_name"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def write_home(files: Files, directory: str, home: Home) -> None:
+    """Durable when it returns. OSError if the disk refuses."""
+    tree = {
+        "machine": home.machine,
+        "directory": home.directory._asdict(),
+        "log": home.log._asdict(),
+        "log_name": home.log_name,
+    }
+    replace_file(files, os.path.join(directory, FILE_NAME), json.dumps(tree, indent=1).encode())
+
+
+def moved(recorded: Home | None, directory: str, log_path: str) -> str | None:
+    """What differs from the last start; None if the directory is where it was."""
+    if recorded is None:
+        return f"there is no {FILE_NAME} to say where it was"
+    now = home_of(directory, log_path)
+    if now.machine != recorded.machine:
+        return "another machine"
+    if now.directory != recorded.directory:
+        return f"another place: device, inode and birth {tuple(now.directory)}, not {tuple(recorded.directory)}"
+    try:
+        log_place = place_of(os.path.join(os.path.dirname(log_path), recorded.log_name))
+    except FileNotFoundError:
+        return None  # a snapshot has replaced that log file since
+    if log_place != recorded.log:
+        return f"another metadata log: {tuple(log_place)}, not {tuple(recorded.log)}"
+    return None
+
+
+class HomeGuard:
+    """`away` says why the directory counts as moved, None once it does not."""
+
+    def __init__(
+        self,
+        directory: str,
+        log_path: Callable[[], str],
+        files: Files,
+        clock: Clock,
+        *,
+        wait_ms: int,
+        unclaimed: str,
+    ) -> None:
+        self._directory = directory
+        self._log_path = log_path
+        self._files = files
+        self._clock = clock
+        self._wait_ms = wait_ms
+        self._unclaimed = unclaimed
+        self._began = clock.monotonic()
+        self._expired = False
+        self.away: str | None = None
+
+    def look(self, *, new: bool, has_store: bool) -> None:
+        """At start. A `new` directory, and any without a store, is recorded as it is. OSError if the disk refuses."""
+        recorded = read_home(self._directory)
+        difference = moved(recorded, self._directory, self._log_path())
+        if difference is not None and has_store and not new:
+            self.away = difference
+            events.warning(log, "directory.moved", path=self._directory, difference=difference)
+            return
+        self._record(recorded)
+
+    def hold(self, partition: Partition) -> None:
+        """A partition that was opened: it takes nothing yet where the directory may be a copy."""
+        if self.away is not None and not self._serves:
+            holds_back(
+                partition,
+                LeaderNotAvailable(
+                    f"{partition.partition}: the data directory was copied, restored or moved ({self.away}); the partition "
+                    "takes records once the store has been asked what it holds"
+                ),
+            )
+
+    @property
+    def _serves(self) -> bool:
+        return self._expired and self._unclaimed == SERVE
+
+    @property
+    def holding(self) -> str:
+        """Why the node is not ready, or empty."""
+        if self.away is None or self._serves:
+            return ""
+        return f"the data directory was copied, restored or moved ({self.away}): nothing is taken before the store is claimed"
+
+    def tick(self, partitions: Iterable[Partition], *, claimed: bool) -> None:
+        """Every second or so. `claimed`: the store is this start's."""
+        if self.away is None:
+            return
+        if claimed:
+            if not any(waits(partition) for partition in partitions):
+                self.away = None
+                self._record(None)
+            return
+        if self._expired or (self._clock.monotonic() - self._began) * 1000 < self._wait_ms:
+            return
+        self._expired = True
+        events.error(log, "directory.unclaimed", path=self._directory, after_ms=self._wait_ms, then=self._unclaimed)
+        if self._unclaimed == SERVE:
+            for partition in partitions:
+                if waits(partition) and partition.reads_blocked is None:
+                    partition.lead()
+
+    def _record(self, recorded: Home | None) -> None:
+        now = home_of(self._directory, self._log_path())
+        if now != recorded:
+            write_home(self._files, self._directory, now)

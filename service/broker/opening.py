@@ -1,0 +1,46 @@
+"""What a partition does when its log has been opened: lead at once, or wait for the store that may know more of it."""
+
+from __future__ import annotations
+
+import logging
+
+from service.broker.home import HomeGuard
+from service.broker.leading import agrees, has_hole, wait_for_store
+from service.broker.partition import Partition
+from service.broker.partitions import Partitions
+from service.broker.roots import read_root
+from storage_tiers import events
+from storage_tiers.cold.manifest.model import Ids
+from storage_tiers.errors import TierCorrupt
+
+log = logging.getLogger(__name__)
+
+
+def opened(partition: Partition, partitions: Partitions, ids: Ids, home: HomeGuard | None) -> None:
+    """A partition that the bucket may know more of than its disk waits for the bucket. `home` is None without a store."""
+    hot, tiered = partition.log.hot, partition.log.hot.settings.remote_storage_enable
+    lost = partitions.ends_before_flushed(partition)
+    if lost:
+        flushed = partitions.flushed_before(partition)
+        events.error(log, "log.shrunk", partition=hot.partition, local_end=hot.end_offset, flushed_end=flushed)
+    if home is None:
+        return
+    if tiered and lost:
+        wait_for_store(partition)
+        return
+    try:
+        # Also of a topic that is tiered no more: what went to the bucket is read from there.
+        root = partition.log.root = read_root(hot.directory, ids)
+    except TierCorrupt as error:
+        events.warning(log, "root.unusable", partition=hot.partition, path=hot.directory, error=error)
+        wait_for_store(partition)
+        return
+    if root is not None and not agrees(partition, root):
+        wait_for_store(partition)
+        return
+    if root is not None and root.log_start <= hot.end_offset:
+        hot.raise_log_start(root.log_start)
+    if has_hole(partition) and tiered:
+        wait_for_store(partition)
+        return
+    home.hold(partition)

@@ -1,0 +1,49 @@
+"""Where a node is: what it tells clients, its store and its cache, from the settings alone."""
+
+from __future__ import annotations
+
+import os
+
+from service.configs.resolve import check_static
+from service.settings import NodeSettings
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.process.launcher import TierLauncher
+from storage_tiers.cold.stores.location import StoreLocation
+from storage_tiers.errors import InvalidConfig
+
+#: `--store none`: a node whose history is bounded by its disk.
+NO_STORE = "none"
+CACHE_FOLDER = "cache"
+
+
+def check(settings: NodeSettings, kafka_port: int) -> None:
+    """InvalidConfig for what can be known to be wrong before anything is made on disk."""
+    check_static(settings.broker)
+    advertised(settings, kafka_port)
+    if settings.store != NO_STORE:
+        _location(settings)
+
+
+def cache_directory_of(settings: NodeSettings) -> str:
+    return os.path.join(os.path.abspath(settings.data_dir), CACHE_FOLDER)
+
+
+def tier_client(settings: NodeSettings, launcher: TierLauncher | None, clock: Clock, rng: Rng) -> TierClient | None:
+    if settings.store == NO_STORE:
+        return None
+    return TierClient(_location(settings), cache_directory_of(settings), clock=clock, rng=rng, launcher=launcher)
+
+
+def _location(settings: NodeSettings) -> StoreLocation:
+    return StoreLocation.parse(settings.store, endpoint=settings.s3_endpoint, region=settings.s3_region)
+
+
+def advertised(settings: NodeSettings, kafka_port: int) -> tuple[str, int]:
+    """Host and port that clients are told."""
+    if settings.advertise is not None:
+        host, _, port = settings.advertise.rpartition(":")
+        return host, int(port)
+    if settings.listen in ("0.0.0.0", "::"):
+        raise InvalidConfig(f"clients cannot be told to connect to {settings.listen}: add --advertise HOST:PORT")
+    return settings.listen, kafka_port

@@ -1,0 +1,176 @@
+"""A data directory that is not where it was: copied, restored, moved. It takes nothing before the store was asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.broker.home import FILE_NAME, home_of, moved, read_home
+from storage_tiers.errors import LeaderNotAvailable, OffsetNotAvailable
+from storage_tiers.hot import place
+from storage_tiers.hot.place import place_of
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import TIERED, Running, running, until
+
+SERVE = {"tidelog.store.claim.wait.ms": "0", "tidelog.store.unclaimed": "serve"}
+REFUSE = {"tidelog.store.claim.wait.ms": "0"}
+VALUES = [b"%03d" % number * 50 for number in range(30)]
+
+
+async def written(node: Running) -> None:
+    await node.create("t", configs={**TIERED, "local.retention.bytes": "-1", "local.retention.ms": "-1"})
+    for value in VALUES:
+        await node.append("t", value)
+
+
+def replaced_by_a_copy(directory: Path) -> None:
+    """As a restore does: the same bytes under the same path."""
+    copy = directory.with_name("copy")
+    shutil.copytree(directory, copy)
+    shutil.rmtree(directory)
+    copy.rename(directory)
+
+
+def end_of(node: Running) -> int:
+    return node.node.partitions.get(TopicPartition("t", 0)).log.end_offset
+
+
+async def test_where_it_was_it_leads_at_once_without_a_store(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        await written(node)
+    node.store.down = True
+    for _ in range(2):
+        async with running(tmp_path / "data", node.store, REFUSE) as again:
+            assert again.node.readiness.holding() == ""
+            await again.append("t", b"a")
+
+
+async def test_a_copy_reads_and_takes_nothing_before_the_store_is_claimed(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    async with running(directory) as node:
+        await written(node)
+        await node.seal("t")
+    replaced_by_a_copy(directory)
+    node.store.down = True
+    async with running(directory, node.store, REFUSE) as copy:
+        readiness = copy.node.readiness
+        readiness.recovered = True  # what the application does once the doors are open
+        with pytest.raises(LeaderNotAvailable, match="copied, restored or moved"):
+            await copy.append("t", b"a")
+        with pytest.raises(LeaderNotAvailable):
+            await copy.log.delete_records(TopicPartition("t", 0), 5)
+        assert [record.value for record in await copy.read_all("t")] == VALUES
+        with pytest.raises(OffsetNotAvailable):
+            await copy.read("t", 1000)
+        await until(lambda: readiness.probed)
+        assert not readiness.ready
+        assert "copied, restored or moved" in json.loads(readiness.body())["holding"]
+
+        node.store.down = False
+        await until(lambda: readiness.ready)
+        await until(lambda: copy.node.home.away is None)
+        appended = await copy.append("t", b"a")
+        assert appended.base_offset == len(VALUES)
+    node.store.down = True
+    async with running(directory, node.store, REFUSE) as again:
+        await again.append("t", b"b")  # it is at home there now
+
+
+async def test_an_older_copy_gives_no_offset_a_second_time(tmp_path: Path) -> None:
+    """Of the same incarnation, ending above all its checkpoints: nothing but its place tells."""
+    directory, older = tmp_path / "data", tmp_path / "older"
+    async with running(directory) as node:
+        await written(node)
+        await node.node.partitions.checkpoint()
+        shutil.copytree(directory, older, ignore=shutil.ignore_patterns("*.tmp"))
+        for value in VALUES:
+            await node.append("t", value)
+        await node.seal("t")
+    shutil.rmtree(directory)
+    older.rename(directory)
+    (directory / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    node.store.down = True
+    async with running(directory, node.store, REFUSE) as copy:
+        for _ in range(3):
+            with pytest.raises(LeaderNotAvailable):
+                await copy.append("t", b"again")
+        node.store.down = False
+        await until(lambda: copy.node.home.away is None)
+        assert (await copy.append("t", b"later")).base_offset == 2 * len(VALUES)
+        found = [record.value for record in await copy.read_all("t")]
+        assert found == [*VALUES, *VALUES, b"later"]
+
+
+async def test_who_chose_to_serve_serves_after_the_wait(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    async with running(directory) as node:
+        await written(node)
+    replaced_by_a_copy(directory)
+    node.store.down = True
+    async with running(directory, node.store, SERVE) as copy:
+        await until(lambda: copy.node.readiness.holding() == "")
+        await copy.append("t", b"a")
+        await copy.create("u")
+        await copy.append("u", b"a")
+        assert copy.node.home.away is not None  # the next start asks again
+
+
+async def test_a_node_without_a_store_asks_nobody(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", store_url="none") as node:
+        await node.create("t")
+    replaced_by_a_copy(tmp_path / "data")
+    async with running(tmp_path / "data", store_url="none") as node:
+        await node.append("t", b"a")
+
+
+def edited(field: str, value: object) -> Callable[[dict[str, object]], None]:
+    return lambda tree: tree.update({field: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (None, None),
+        (edited("machine", "other"), "another machine"),
+        (edited("directory", {"device": 1, "inode": 2, "born_ns": 3}), "another place"),
+        (edited("log", {"device": 1, "inode": 2, "born_ns": 3}), "another metadata log"),
+        (edited("log_name", "of an earlier snapshot"), None),
+        (edited("directory", "damaged"), "no home.json"),
+    ],
+)
+async def test_what_tells_a_copy(
+    tmp_path: Path, change: Callable[[dict[str, object]], None] | None, difference: str | None
+) -> None:
+    async with running(tmp_path) as node:
+        log_path = node.node.metadata.path
+    path = tmp_path / FILE_NAME
+    tree = json.loads(path.read_text())
+    if change is not None:
+        change(tree)
+    path.write_text(json.dumps(tree))
+    found = moved(read_home(str(tmp_path)), str(tmp_path), log_path)
+    assert (difference is None) == (found is None)
+    assert difference is None or difference in str(found)
+
+
+def test_a_place_without_birth_times_is_device_and_inode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "_statx", lambda: None)
+    status = os.stat(tmp_path)
+    assert place_of(str(tmp_path)) == (status.st_dev, status.st_ino, None)
+
+
+def test_a_birth_time_is_of_the_file_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"")
+    first = place_of(str(path))
+    path.write_bytes(b"more")
+    os.utime(path, (1, 1))
+    assert place_of(str(path)) == first
+    if first.born_ns is not None:
+        assert abs(first.born_ns - os.stat(tmp_path).st_mtime_ns) < 3600 * 10**9
+    assert home_of(str(tmp_path), str(path)).log == first
