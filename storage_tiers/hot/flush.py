@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 
 from storage_tiers import events
 from storage_tiers.files import Files, short_of_descriptors, stage_file
+from storage_tiers.hot import sync_failure
 from storage_tiers.hot.segment import Segment
 from storage_tiers.types import EpochEntry, SharedFile
 
@@ -32,6 +33,7 @@ class FlushTargets:
 
     __slots__ = (
         "_directory",
+        "_durable",
         "_files",
         "cancelled",
         "closed",
@@ -53,6 +55,7 @@ class FlushTargets:
         files: Files,
         directory: str,
         *,
+        durable: int,
         upto: int,
         logs: Sequence[SharedFile],
         closed: Sequence[Segment],
@@ -64,6 +67,8 @@ class FlushTargets:
     ) -> None:
         self._files = files
         self._directory = directory
+        #: Offset below which everything was durable before.
+        self._durable = durable
         #: Offset below which everything is durable afterwards.
         self.upto = upto
         self.logs = logs
@@ -100,6 +105,7 @@ class FlushTargets:
         except OSError as error:
             if not short_of_descriptors(error):
                 self.failure = error
+                sync_failure.note(self._files, self._directory, self._durable)
             raise
         if maps:
             self._unless_refused(self._write_indexes)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import InconsistentTopicId, OffsetOutOfRange, StorageError
 from storage_tiers.files import Files, replace_file, stage_file
-from storage_tiers.hot import layout, leader_epochs, recovery
+from storage_tiers.hot import layout, leader_epochs, recovery, sync_failure
 from storage_tiers.hot.appending import AppendingLog
 from storage_tiers.hot.data_dir import read_topic_id, remove_tree, retire_directory
 from storage_tiers.hot.epoch_scan import EpochScan
@@ -77,7 +77,14 @@ class HotLog(AppendingLog):
         except OSError as error:
             raise StorageError(f"cannot open {directory} ({error}); free space or mend the disk") from error
         self._log_start = log_start_offset
+        noted = sync_failure.read(directory)
+        if noted is not None:
+            clean, recovery_point = False, min(recovery_point, noted.durable)
+            if noted.boot_id == sync_failure.boot_id():
+                sync_failure.rewrite(files, directory, noted.durable)
         self._load(clean, recovery_point)
+        if noted is not None:
+            sync_failure.forget(files, directory)
         if not self._segments or self.end_offset < log_start_offset:
             # Nothing below log start may be seen again, and no offset below it given anew.
             self.truncate_fully_and_start_at(log_start_offset, epochs=self.epochs.entries())

@@ -287,6 +287,7 @@ class LogState:
         self._flushing = FlushTargets(
             self._files,
             self.directory,
+            durable=self.recovery_point,
             upto=self.end_offset,
             logs=logs,
             closed=tuple(self._pending),
