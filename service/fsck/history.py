@@ -26,6 +26,9 @@ from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.decoder import decode_control
 from storage_tiers.types import AbortedTransaction, EpochEntry
 
+#: A broker forgets the oldest; here all are kept, since whom it forgot is not known.
+_ALL_PRODUCERS = 1 << 62
+
 #: Called with a sidecar's key and what is wrong with it.
 Wrong = Callable[[str, str], None]
 
@@ -46,7 +49,7 @@ class History:
         self._base = base
         self._log_start = log_start
         self._wrong = wrong
-        self._state = ProducerStateManager()
+        self._state = ProducerStateManager(_ALL_PRODUCERS)
         self._runs: list[_EpochRun] = []
         self._epochs_before: tuple[EpochEntry, ...] = ()
         self._aborted: list[AbortedTransaction] = []
@@ -126,7 +129,7 @@ class History:
     # --- producers ----------------------------------------------------------------------------------------------------
     def _wrong_producers(self, entry: Entry, sidecar: Sidecar) -> str:
         try:
-            restored = ProducerStateManager.restore(sidecar.producer_snapshot, now_ms=0)
+            restored = ProducerStateManager.restore(sidecar.producer_snapshot, now_ms=0, most=_ALL_PRODUCERS)
         except CorruptRecord as error:
             return str(error)
         said = restored.producers

@@ -6,13 +6,14 @@ import itertools
 import os
 from collections.abc import Iterator
 
-from service.broker.roots import read_root
+from service.broker.roots import FILE_NAME, read_root
 from service.fsck.findings import Kind, Report
-from storage_tiers.cold.manifest.lookup import live_entries
-from storage_tiers.cold.manifest.model import Entry, Ids, Root, State
+from storage_tiers.cold.manifest import lineage
+from storage_tiers.cold.manifest.lookup import LoadPage, live_entries
+from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root, State
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.port import BlockingObjectStore
-from storage_tiers.errors import CorruptRecord, InvalidConfig, LogError, TierCorrupt, TierObjectMissing
+from storage_tiers.errors import CorruptRecord, InvalidConfig, LogError, StoreRefused, TierCorrupt, TierObjectMissing
 from storage_tiers.hot import layout
 from storage_tiers.hot.data_dir import META_PROPERTIES, read_topic_id
 from storage_tiers.records.batch import BatchHeader, headers
@@ -29,11 +30,13 @@ def check_local(store: BlockingObjectStore, data_dir: str, report: Report) -> No
         if partition is None or topic_id is None:
             continue
         ids = Ids(cluster_id, partition.topic, topic_id, partition.partition)
-        _check_saved_root(directory, ids, report)
+        saved = _saved_root(directory, ids, report)
         try:
             root = bucket.manifest(ids, sound=False)
-        except TierCorrupt:
+        except (TierCorrupt, StoreRefused):
             continue  # the bucket's own check has named it
+        if saved is not None:
+            _check_contains(bucket, root, saved, os.path.join(directory, FILE_NAME), report)
         if root is not None and root.state is State.LIVE:
             _check_partition(bucket, directory, root, report)
 
@@ -47,11 +50,38 @@ def _cluster_id(data_dir: str) -> str:
         raise InvalidConfig(f"{data_dir} is no data directory of a node: {error!r}") from error
 
 
-def _check_saved_root(directory: str, ids: Ids, report: Report) -> None:
+def _saved_root(directory: str, ids: Ids, report: Report) -> Root | None:
     try:
-        read_root(directory, ids)
+        return read_root(directory, ids)
     except LogError as error:
         report.add(Kind.LOCAL_DISAGREES, directory, str(error))
+        return None
+
+
+def _check_contains(bucket: Bucket, root: Root | None, saved: Root, path: str, report: Report) -> None:
+    """The store must contain what this node has seen of it (I10)."""
+    seen = lineage.seen_of(saved)
+    if seen is None:
+        return
+    fault = lineage.fault(root, seen)
+    if fault is None and root is not None and lineage.beyond_recent(root, seen):
+        fault = lineage.lost(root, saved, _page_or_none(bucket, saved))
+    if fault is not None:
+        report.add(
+            Kind.WENT_BACK, path, f"{fault}. Keep this file and the segments beside it: they tell what is missing"
+        )
+
+
+def _page_or_none(bucket: Bucket, saved: Root) -> LoadPage:
+    """Of a page of the saved root that was swept since, nothing can be asked."""
+
+    def load(ref: PageRef) -> Page:
+        try:
+            return bucket.page(saved.ids, ref)
+        except (TierObjectMissing, TierCorrupt):
+            return Page(ref.kind)
+
+    return load
 
 
 def _check_partition(bucket: Bucket, directory: str, root: Root, report: Report) -> None:

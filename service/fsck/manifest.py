@@ -58,6 +58,9 @@ def _root_numbers(root: Root) -> Iterator[str]:
         yield f"its last record's leader epoch is {root.last_record_epoch}, its leader epoch {root.leader_epoch}"
     if root.swept > root.commit:
         yield f"'swept' is commit {root.swept}, which has not been made; the newest is {root.commit}"
+    began = [recent.id for recent in root.recent if root.recent[0].commit == 1]
+    if _COMMIT_ID.match(root.line) is None or (began and root.line not in began):
+        yield f"its line is {root.line!r}, which is the id of no commit of it"
     for recent in root.recent:
         if _COMMIT_ID.match(recent.id) is None:
             yield f"the id of commit {recent.commit} is {recent.id!r}, not 32 hexadecimal digits"

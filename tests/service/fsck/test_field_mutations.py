@@ -16,7 +16,7 @@ import pytest
 
 from service.fsck.bucket import Scope, check_bucket
 from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.manifest.documents import document
+from storage_tiers.cold.manifest.documents import CHECKSUM, document
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.stores.memory import BlockingMemoryStore
 from storage_tiers.records.checksum import crc32c
@@ -24,6 +24,8 @@ from tests.storage_tiers.cold.full_store import CLUSTER, EARLIER, GONE, NOW_MS, 
 
 Path = tuple[str | int, ...]
 HUGE = 1 << 62
+#: In place of a checksum: the one that fits.
+SEALED = object()
 LISTS = ("entries", "removed", "condemned", "pins", "pages", "earlier", "recent")
 
 _CLOCK = "a time by the writer's clock, which nothing else records"
@@ -32,11 +34,13 @@ _WHICH_COMMIT = "another commit of the partition's could have done it as well"
 _ORPHAN = "what it named is an orphan then, which is damage once it is older than the grace"
 _RISES = "it may be any that is not below what depends on it"
 _NEWER = "a newer writer's document, which this reader understands"
+_OLDER = "a document that readers of format 1 would understand, which nothing else says"
 _DELETED = "of a deleted partition nothing is left to compare it with"
 
 #: Field -> (the mutations of it that are no damage or cannot be told, why).
 UNTOLD: Mapping[str, tuple[set[str], str]] = {
     "cluster.format": ({"one more", "huge"}, _NEWER),
+    **{f"{kind}.least_reader": ({"one less"}, _OLDER) for kind in ("cluster", "topic", "root", "deleted root", "page")},
     "cluster.incarnation": ({"one more", "huge"}, _RISES),
     "cluster.holder.node_id": ({"one more", "one less", "huge"}, _WHO),
     "cluster.holder.directory_id": ({"another", "longer"}, _WHO),
@@ -180,6 +184,16 @@ def get_at(whole: Any, path: Path) -> Any:
     return whole
 
 
+def written(fields: Any) -> bytes:
+    """Sealed anew, unless the seal itself was changed."""
+    data = document({name: value for name, value in fields.items() if name != CHECKSUM})
+    seal = json.loads(data)[CHECKSUM]
+    if CHECKSUM not in fields:
+        return data[: data.rindex(b",")] + b"\n}\n"
+    said = fields[CHECKSUM]
+    return data if said is SEALED else data.replace(str(seal).encode(), json.dumps(said).encode())
+
+
 class Mutated:
     """Writes documents with every checksum above them, and puts back what was there."""
 
@@ -193,10 +207,10 @@ class Mutated:
 
     def put_document(self, place: Place, fields: Any) -> None:
         if place.kind != "page":
-            self.put(place.key, document(fields))
+            self.put(place.key, written(fields))
             return
         assert place.ids is not None
-        data = gzip.compress(document(fields))
+        data = gzip.compress(written(fields))
         self.put(place.key, data)
         root = stored(self.store, place.ids.manifest_key)
         for ref in root["pages"]:
@@ -258,6 +272,8 @@ def _untold_at(store: BlockingMemoryStore, mutated: Mutated, place: Place, path:
         set_at(changed, path, wrong)
         if changed == whole:
             continue
+        if path != (CHECKSUM,):
+            changed[CHECKSUM] = SEALED
         mutated.put_document(place, changed)
         try:
             if not is_damaged(store):

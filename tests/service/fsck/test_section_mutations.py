@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storage_tiers.cold.manifest.documents import document
+from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER, document
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.stores.memory import BlockingMemoryStore
 from storage_tiers.records.checksum import crc32c
@@ -35,6 +35,7 @@ PREFACE = {"producer": 10}
 #: Field -> (how many of its wrong values cannot be told, why).
 UNTOLD: Mapping[str, tuple[set[str], str]] = {
     "header.format": ({"one more", "huge"}, "a newer writer's sidecar, which this reader understands"),
+    "header.least_reader": ({"one less"}, "a sidecar that readers of format 1 would understand"),
     "epochs.start": ({"one more"}, "log start may have cut it there"),
     "epochs rows": ({"without its first"}, "log start may have cut it there"),
     "producer rows": ({"without its first", "without its last"}, "a producer may have expired"),
@@ -60,7 +61,15 @@ def rebuilt(
     for name, content in sections.items():
         table[name] = [at, len(content), crc32c(content)]
         at += len(content)
-    fields = head or (1, 1, len(sections), entry["base"], entry["end"], entry["length"], entry["crc32c"])
+    fields = head or (
+        FORMAT,
+        LEAST_READER,
+        len(sections),
+        entry["base"],
+        entry["end"],
+        entry["length"],
+        entry["crc32c"],
+    )
     front = HEAD.pack(b"TIDELIDX", *fields)
     rows = b"".join(struct.pack(">8sQQI", name.encode(), *span) for name, span in table.items())
     return front + struct.pack(">I", crc32c(rows, crc32c(front))) + rows + b"".join(sections.values()), table

@@ -1,0 +1,95 @@
+// Command reader reads a tidelog store as docs/formats.md describes it, with nothing of tidelog: JSON lines on its output.
+//
+//	reader -store DIR -topic flights -partition 1                     every record from log start on
+//	reader -store DIR -topic flights -partition 1 -offset 40 -committed
+//	reader -store DIR -topic flights -partition 1 -commit 9           as it was right after that commit
+//	reader -store DIR -topic flights -partition 1 -time 1700000000000 the first offset at or after
+//	reader -store DIR -topic flights -partition 1 -describe           ranges and all that their sidecars say
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	directory := flag.String("store", "", "a directory store, or a copy of a bucket's prefix")
+	cluster := flag.String("cluster", "", "the cluster; may be left out where there is one")
+	topic := flag.String("topic", "", "the topic's name")
+	topicID := flag.String("topic-id", "", "one of its ids; the live one by default")
+	number := flag.Int("partition", 0, "the partition")
+	offset := flag.Int64("offset", -1, "where to begin; log start by default")
+	commit := flag.Int64("commit", -1, "as of this commit")
+	at := flag.Int64("time", -1, "print the first offset at or after this time, in ms")
+	committed := flag.Bool("committed", false, "leave out what was aborted")
+	describe := flag.Bool("describe", false, "print ranges and sidecars")
+	flag.Parse()
+	s := store(*directory)
+	if *cluster == "" {
+		var err error
+		if *cluster, err = onlyCluster(s); err != nil {
+			return err
+		}
+	}
+	p, err := open(s, *cluster, *topic, *topicID, *number)
+	if err != nil {
+		return err
+	}
+	if *commit >= 0 {
+		if err := p.asOf(*commit); err != nil {
+			return err
+		}
+	}
+	out := bufio.NewWriter(os.Stdout)
+	defer out.Flush()
+	lines := json.NewEncoder(out)
+	switch {
+	case *describe:
+		return p.describe()
+	case *at >= 0:
+		found, err := p.firstAt(*at)
+		if err != nil {
+			return err
+		}
+		return lines.Encode(map[string]*int64{"offset": found})
+	}
+	if *offset < 0 {
+		*offset = p.root.LogStart
+	}
+	return p.read(*offset, *committed, func(item record) error { return lines.Encode(item) })
+}
+
+func onlyCluster(s store) (string, error) {
+	var found []string
+	for _, name := range s.names("") {
+		key := name + "/cluster.json"
+		data, err := s.get(key)
+		if err != nil {
+			continue
+		}
+		var file struct {
+			ClusterID string `json:"cluster_id"`
+		}
+		if err := decode(data, key, &file); err != nil {
+			return "", err
+		}
+		if file.ClusterID != name {
+			return "", fmt.Errorf("%s is of cluster %s", key, file.ClusterID)
+		}
+		found = append(found, name)
+	}
+	if len(found) != 1 {
+		return "", fmt.Errorf("there are %d clusters: name one", len(found))
+	}
+	return found[0], nil
+}
