@@ -43,6 +43,7 @@ NUMBERS = {
     "DirectoryLocked": 56,
     "PreconditionFailed": 56,
     "StorageError": 56,
+    "StoreBehind": 56,
     "StoreRefused": 56,
     "TierObjectMissing": 56,
     "TierUnavailable": 56,
@@ -53,6 +54,7 @@ NUMBERS = {
     "UnsupportedCompression": 76,
     "OffsetNotAvailable": 78,
     "InvalidRecord": 87,
+    "Busy": 89,
     "UnknownTopicId": 100,
     "InconsistentTopicId": 103,
 }

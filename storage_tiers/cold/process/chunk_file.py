@@ -12,11 +12,15 @@ Not promised: that a disk which stands still does not hold up the event loop tha
 
 from __future__ import annotations
 
+import logging
 import os
 
+from storage_tiers import events
 from storage_tiers.cold.process.settings import MIB
-from storage_tiers.errors import StorageError, TierCorrupt
+from storage_tiers.errors import StorageError, TierCorrupt, TierUnavailable
 from storage_tiers.records.checksum import crc32c
+
+log = logging.getLogger(__name__)
 
 
 class ChunkFile:
@@ -32,9 +36,20 @@ class ChunkFile:
         self._crcs = crcs
         self._size = self._crc = 0
         try:
-            self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self._fd = self._created()
         except OSError as error:
             raise self._unwritable(error) from error
+
+    def _created(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return os.open(self._temporary, flags, 0o644)
+        except FileNotFoundError:
+            # Nothing in the directory must survive: whoever removed it may, while the node runs.
+            directory = os.path.dirname(self._path)
+            os.makedirs(directory, exist_ok=True)
+            events.warning(log, "cache.directory_lost", path=directory)
+            return os.open(self._temporary, flags, 0o644)
 
     def restart(self) -> None:
         self._size = self._crc = 0
@@ -68,6 +83,8 @@ class ChunkFile:
             )
         try:
             os.rename(self._temporary, self._path)
+        except FileNotFoundError as error:
+            raise TierUnavailable(f"{self._temporary} was removed while it was written; ask again") from error
         except OSError as error:
             raise self._unwritable(error) from error
         os.close(self._fd)
@@ -91,4 +108,6 @@ class ChunkFile:
             )
 
     def _unwritable(self, error: OSError) -> StorageError:
-        return StorageError(f"cannot write the cache file {self._path}: {error.strerror}; free some space")
+        return StorageError(
+            f"cannot write the cache file {self._path}: {error.strerror}; free some space, or let the node write there"
+        )

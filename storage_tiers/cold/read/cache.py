@@ -1,22 +1,33 @@
 """The bounded directory of verified chunks that the broker serves cold reads from, as it serves hot segments.
 
-The tier process makes the files; only the broker removes them. Invariants: a chunk never changes; used bytes (chunks that
+The tier process makes the files; only the broker removes them. Invariants: a chunk that anything else has changed is not
+served; used bytes (chunks that
 are known, and chunks removed while an answer still holds their descriptor) plus reserved bytes never exceed the limit;
 what stands in the cache can be opened or is a miss. The directory is emptied at the start: it holds nothing that must
 survive.
 
-Not promised: that a chunk stays. Who plans an answer from one acquires its file in the same turn of the loop.
+A chunk's bytes are verified before it gets its name, and never again: to read 4 MiB for each answer would cost more than to
+send them. What tells that they are still those is the file's identity, noted when the chunk is added: inode, size, and the
+times of the last change of contents and of the inode. The last cannot be set by anybody; so a chunk that was overwritten,
+truncated, replaced or removed, or merely touched, is found out by one fstat whenever an answer is planned from it.
+
+Not promised: that a chunk stays. Who plans an answer from one acquires its file in the same turn of the loop. Nor that an
+answer is whole whose chunk is changed while it is being sent: its batches' own checksums tell the client.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import OrderedDict
 from typing import NamedTuple
 
+from storage_tiers import events
 from storage_tiers.cold.process.settings import CHUNK_BYTES
 from storage_tiers.errors import StorageError
 from storage_tiers.types import SharedFile
+
+log = logging.getLogger(__name__)
 
 #: Descriptors of chunks that are kept open between answers. Others are opened again when they are wanted.
 MAX_OPEN_FILES = 256
@@ -40,12 +51,21 @@ class ChunkKey(NamedTuple):
     number: int
 
 
-class _Chunk:
-    __slots__ = ("file", "path", "size", "unread")
+#: Inode, size, and when contents and inode were changed last (ns).
+_Identity = tuple[int, int, int, int]
 
-    def __init__(self, path: str, size: int, unread: bool) -> None:
+
+def _identity(found: os.stat_result) -> _Identity:
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+class _Chunk:
+    __slots__ = ("file", "identity", "path", "size", "unread")
+
+    def __init__(self, path: str, size: int, identity: _Identity, unread: bool) -> None:
         self.path = path
         self.size = size
+        self.identity = identity
         self.file: SharedFile | None = None
         self.unread = unread
 
@@ -102,14 +122,17 @@ class ChunkCache:
         if chunk is None:
             return None
         file = chunk.file
-        if file is None:
-            try:
+        try:
+            if file is None:
                 file = self._opened(key, chunk)
-            except OSError:
-                self._forget(key)
+            else:
+                self._open.move_to_end(key)
+            if _identity(os.fstat(file.fd)) != chunk.identity:
+                self._lose(key, "it was changed, or removed")
                 return None
-        else:
-            self._open.move_to_end(key)
+        except OSError as error:
+            self._lose(key, error.strerror or str(error))
+            return None
         self._chunks.move_to_end(key)
         if chunk.unread:
             chunk.unread = False
@@ -135,7 +158,12 @@ class ChunkCache:
             if known.path != path:
                 _unlink(path)
             return
-        chunk = _Chunk(path, size, unread)
+        try:
+            identity = _identity(os.stat(path))
+        except OSError as error:
+            events.provoked(log, "cache.chunk_lost", by="", path=path, reason=error.strerror or str(error))
+            return
+        chunk = _Chunk(path, size, identity, unread)
         self._chunks[key] = chunk
         self._known_bytes += size
         self.unread_bytes += size if unread else 0
@@ -152,6 +180,11 @@ class ChunkCache:
         if key in self._chunks:
             self._forget(key)
 
+    def _lose(self, key: ChunkKey, reason: str) -> None:
+        """Something else has had a hand in it: it is fetched again when it is wanted."""
+        events.provoked(log, "cache.chunk_lost", by="", path=self._chunks[key].path, reason=reason)
+        self._forget(key)
+
     def discard(self, path: str) -> None:
         """Removes a file of the directory that is no chunk: what was read from it is in memory."""
         _unlink(path)
@@ -160,6 +193,7 @@ class ChunkCache:
         """Removes every file that is no known chunk: at the start, and what an ended tier process left unannounced."""
         known = {os.path.basename(chunk.path) for chunk in self._chunks.values()}
         try:
+            os.makedirs(self.directory, exist_ok=True)
             for name in set(os.listdir(self.directory)) - known:
                 try:
                     os.unlink(os.path.join(self.directory, name))

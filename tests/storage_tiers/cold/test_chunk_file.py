@@ -70,8 +70,10 @@ def test_what_came_before_a_restart_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="No such file or directory"):
-        begun(tmp_path / "absent")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="Not a directory"):
+        begun(tmp_path / "file")
+    (tmp_path / "file").unlink()
     file = begun(tmp_path)
     os.mkdir(tmp_path / "chunk")
     file.write(CONTENT)

@@ -146,11 +146,13 @@ async def test_a_full_disk_shrinks_the_cache_and_asks_to_retry(tmp_path: Path) -
         taken(await read(reader, root, 0, 1000))
         hidden = tmp_path / "hidden"
         (tmp_path / "cache").rename(hidden)
+        (tmp_path / "cache").write_bytes(b"no directory")
         limit = b.cache.limit_bytes
         found = reader.read(root, 20, 1000, log_start=0)
         assert isinstance(found, ColdMiss)
         with pytest.raises(TierUnavailable, match="half of its space"):
             await found.waiter
         assert b.cache.limit_bytes < limit
+        (tmp_path / "cache").unlink()
         hidden.rename(tmp_path / "cache")
         assert taken(await read(reader, root, 20, 1000)) == batch(20, size=1_000_000)

@@ -202,9 +202,10 @@ async def test_a_cache_directory_that_refuses_is_a_storage_error(tmp_path: Path)
     async with broker(tmp_path) as b:
         await b.store.put("a", BYTES)
         (tmp_path / "cache").rmdir()
-        with pytest.raises(StorageError, match="No such file"):
+        (tmp_path / "cache").write_bytes(b"no directory")
+        with pytest.raises(StorageError, match="Not a directory"):
             await b.client.fetch_chunk(chunk())
-        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache").unlink()
         assert (await b.client.fetch_chunk(chunk())).size == len(BYTES)
 
 
