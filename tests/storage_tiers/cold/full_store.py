@@ -14,10 +14,13 @@ readers/                            a cursor, a verdict, a gap of a reader of co
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
+
+import cramjam
 
 from storage_tiers.clock import ManualClock, SeededRng
 from storage_tiers.cold.manifest import keys
@@ -33,8 +36,9 @@ from storage_tiers.cold.segments.range_check import RangeVerdict
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.memory import BlockingMemoryStore, MemoryStore
 from storage_tiers.hot.producer_state import ProducerStateManager
-from storage_tiers.records.batch import Codec, headers
+from storage_tiers.records.batch import ATTRIBUTES, BATCH_LENGTH, CRC, HEADER_BYTES, LENGTH_OVERHEAD, Codec, headers
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch
+from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import AbortedTransaction, EpochEntry, TopicId
 from tests.storage_tiers.cold.support import EagerClock, inline, stored_root
 
@@ -282,11 +286,22 @@ def _rich_log(directory: Path) -> Log:
         ahead = (plain(offset, at=NOW_MS + 500_000), plain(offset + 1, at=NOW_MS + 400_000))
         log.records(*ahead, append_time=WRITTEN_MS + offset)
     log.seal()  # 70: the clients' clocks are ahead of the leader's
+    log.append(_raw_snappy(80, plain(80, "x" * 100), plain(81)))
     for base in range(80, 120, 10):
         while log.end < base + 10:
             log.records(plain(log.end, "x" * (120_000 if base == 90 else 10)))
         log.seal()
     return log
+
+
+def _raw_snappy(base: int, *records: NewRecord) -> bytes:
+    """One raw block, as clients that are not Java's have sent it; the builder makes Java's stream of blocks."""
+    batch = bytearray(build_batch(records, base_offset=base, leader_epoch=2))
+    batch[HEADER_BYTES:] = bytes(cramjam.snappy.compress_raw(bytes(batch[HEADER_BYTES:])))
+    batch[BATCH_LENGTH : BATCH_LENGTH + 4] = struct.pack(">i", len(batch) - LENGTH_OVERHEAD)
+    batch[ATTRIBUTES + 1] |= Codec.SNAPPY
+    batch[CRC:ATTRIBUTES] = struct.pack(">I", crc32c(bytes(batch[ATTRIBUTES:])))
+    return bytes(batch)
 
 
 async def _rich(full: FullStore, directory: Path) -> None:

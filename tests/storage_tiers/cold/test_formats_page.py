@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,19 @@ def test_the_page_explains_every_field() -> None:
     names = set().union(*(_names(json.loads(document)) for document in documents))
     assert len(names) > 50
     assert {name for name in names if f"`{name}`" not in text and f'"{name}"' not in text} == set()
+
+
+def test_the_examples_are_of_real_sidecars() -> None:
+    """Sections follow one another behind the table of five, and a producer section can be a snapshot."""
+    text = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
+    examples = re.findall(r'"sections": (\{.*?\})', text, re.DOTALL)
+    assert len(examples) >= 2
+    for example in examples:
+        at = 48 + 5 * 28
+        for position, length, _ in json.loads(example).values():
+            assert position == at
+            at += length
+        assert (json.loads(example)["producer"][1] - 10) % 46 == 0
 
 
 def _names(value: object) -> set[str]:
