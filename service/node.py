@@ -30,6 +30,7 @@ from service.broker.producer_ids import ProducerIds
 from service.broker.retention import Retention
 from service.broker.rewriting import Rewriter
 from service.broker.store_access import StoreAccess
+from service.broker.sweeping import Sweeping
 from service.broker.tiering import Tiering, TieringPolicy
 from service.broker.topic_files import TopicFiles
 from service.broker.topic_service import TopicService
@@ -306,12 +307,13 @@ class Node:
                 self.configs.broker_float(image, "tidelog.disk.watermark.refuse"),
             ),
         )
-        self.maintenance = Maintenance(
+        self.maintenance = Maintenance(self.partitions, self.tiering, self.flusher, clock=self.clock)
+        self.sweeping = Sweeping(
             self.partitions,
             self.tiering,
-            self.flusher,
             self.client,
             self.access,
+            cluster_id=self.cluster_id,
             ids_of=self.ids_of,
             grace_ms=self._grace_ms,
             clock=self.clock,
@@ -408,7 +410,7 @@ class Node:
             ("flush by time", FLUSH_TICK_S, maintenance.flush_by_time),
             ("checkpoints", checkpoint_s, maintenance.checkpoint),
             ("retention", retention_s, self.retention.tick),
-            ("sweeping", sweep_s, maintenance.sweep),
+            ("sweeping", sweep_s, self.sweeping.tick),
             ("topic files", TOPIC_FILES_TICK_S, self.topic_files.tick),
             ("sweeping of deleted topics", sweep_s, self.topic_files.sweep),
             ("disk watermark", DISK_TICK_S, self._look_at_disk),

@@ -229,22 +229,30 @@ class Tiering:
         async with self._slots:
             if partition not in self._compared or waits(partition):
                 await self._compare(partition)
-            await self._upload_closed(partition)
-            await self._hide_deleted(partition)
+        # One range a turn: partitions with long queues must not keep others waiting for them.
+        while await self._in_turn(partition):
+            pass
 
-    async def _upload_closed(self, partition: Partition) -> None:
-        while True:
+    async def _in_turn(self, partition: Partition) -> bool:
+        """Uploads the next range. False once there is none, and the manifest hides what is deleted here."""
+        async with self._slots:
+            upload = self._next_upload(partition)
+            if upload is not None:
+                await self._upload(partition, upload)
+                return True
+            await self._hide_deleted(partition)
+            return False
+
+    def _next_upload(self, partition: Partition) -> Upload | None:
+        plan = self._plan(partition, self._policy.now())
+        if plan.close_active:
+            partition.log.hot.roll()
             plan = self._plan(partition, self._policy.now())
-            if plan.close_active:
-                partition.log.hot.roll()
-                continue
-            if plan.hole is not None:
-                raise StorageError(
-                    f"{partition.partition}: offset {plan.hole} is in no local segment and not in the bucket"
-                )
-            if not plan.uploads:
-                return
-            await self._upload(partition, plan.uploads[0])
+        if plan.hole is not None:
+            raise StorageError(
+                f"{partition.partition}: offset {plan.hole} is in no local segment and not in the bucket"
+            )
+        return plan.uploads[0] if plan.uploads else None
 
     async def _compare(self, partition: Partition) -> None:
         """The store's own root is looked at before the first commit of this start."""

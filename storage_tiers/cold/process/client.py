@@ -30,7 +30,7 @@ from storage_tiers.cold.process.operations import Counters, Hurry, Question, Rea
 from storage_tiers.cold.process.protocol import Ask, Configure, Forget, Frame, Idle, Reply, encode, read_frame
 from storage_tiers.cold.process.settings import MIB, TierSettings
 from storage_tiers.cold.process.wire import ProtocolError, from_json
-from storage_tiers.cold.segments.sweeper import SweepReport
+from storage_tiers.cold.segments.sweeper import Listed, SweepReport
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import LogError, StoreRefused, TierUnavailable
@@ -193,8 +193,16 @@ class TierClient:
     async def delete_partition(self, ids: Ids, writer: Writer) -> Root:
         return await self._commit(ids, questions.DeletePartition(ids, writer))
 
-    async def sweep(self, ids: Ids, writer: Writer, grace_ms: int) -> SweepReport:
-        return await self.ask(questions.Sweep(ids, writer, grace_ms))
+    async def sweep(
+        self, ids: Ids, writer: Writer, grace_ms: int, listed: tuple[Listed, ...] | None = None
+    ) -> SweepReport:
+        return await self.ask(questions.Sweep(ids, writer, grace_ms, listed))
+
+    async def list_keys(self, prefix: str, after: str) -> questions.ListedKeys:
+        return await self.ask(questions.ListKeys(prefix, after))
+
+    async def abort_uploads(self, prefix: str, grace_ms: int) -> int:
+        return (await self.ask(questions.AbortUploads(prefix, grace_ms))).count
 
     async def _commit(self, ids: Ids, question: Question[questions.RootDocument], upload_bytes: int = 0) -> Root:
         return _present(_root((await self.ask(question, upload_bytes=upload_bytes)).text, ids))

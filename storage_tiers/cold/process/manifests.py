@@ -26,10 +26,11 @@ from storage_tiers.cold.process.byte_budget import ByteBudget
 from storage_tiers.cold.process.patient_reads import GetStore, PatientReads
 from storage_tiers.cold.process.settings import MIB, TierSettings
 from storage_tiers.cold.segments.partition_tier import PartitionTier
-from storage_tiers.cold.segments.sweeper import SweepReport
+from storage_tiers.cold.segments.sweeper import Listed, SweepReport
 from storage_tiers.cold.stores.port import PART_BYTES
-from storage_tiers.cold.stores.probe import probe_conditional_writes
+from storage_tiers.cold.stores.probe import probe_conditional_writes, store_time
 from storage_tiers.errors import InvalidRequest, TierUnavailable
+from storage_tiers.policy.orphans import abandoned
 from storage_tiers.policy.retention import Expired, plan_pages
 
 T = TypeVar("T")
@@ -119,7 +120,36 @@ class TierCommits:
 
     async def sweep(self, question: ask.Sweep) -> SweepReport:
         tier = await self._partition(question.ids, question.writer)
-        return await self._in_time(tier.sweep(question.grace_ms), f"sweeping {question.ids}")
+        return await self._in_time(tier.sweep(question.grace_ms, question.listed), f"sweeping {question.ids}")
+
+    async def list_keys(self, question: ask.ListKeys) -> ask.ListedKeys:
+        async def attempt() -> ask.ListedKeys:
+            found: list[Listed] = []
+            listing = (await self._store()).list(question.prefix, start_after=question.after)
+            async for info in listing:
+                found.append(Listed(info.key, info.modified_ms))
+                if len(found) == ask.LISTED_KEYS:
+                    break
+            return ask.ListedKeys(tuple(found), len(found) < ask.LISTED_KEYS)
+
+        return await self._reads.until_answered(f"keys under {question.prefix}", attempt)
+
+    async def abort_uploads(self, question: ask.AbortUploads) -> ask.AbortedUploads:
+        return await self._in_time(self._abort_uploads(question), f"ending uploads under {question.prefix}")
+
+    async def _abort_uploads(self, question: ask.AbortUploads) -> ask.AbortedUploads:
+        store = await self._store()
+        found = [upload async for upload in store.unfinished_uploads(question.prefix)]
+        if not found:
+            return ask.AbortedUploads(0)
+        if self._store_clock.now_ms() is None:
+            self._store_clock.wrote(await store_time(store, question.prefix, self._rng))
+        now_ms = self._store_clock.now_ms()
+        assert now_ms is not None
+        old = abandoned(found, now_ms, question.grace_ms)
+        for upload in old:
+            await store.abort_upload(upload)
+        return ask.AbortedUploads(len(old))
 
     async def page_entries(self, question: ask.PageEntries) -> ask.FoundEntries:
         page = await self._live_page(question.ids, question.page)

@@ -14,10 +14,12 @@ from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
 from storage_tiers.cold.manifest.clusters import ClusterFound
 from storage_tiers.cold.manifest.model import Entry, Ids, PageRef, Writer
 from storage_tiers.cold.manifest.topic_file import TopicState
-from storage_tiers.cold.segments.sweeper import SweepReport
+from storage_tiers.cold.segments.sweeper import Listed, SweepReport
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.policy.retention import Expired, Moment
 
+#: Keys that one listing request of S3 gives.
+LISTED_KEYS = 1000
 #: Entries of a page that one answer carries.
 MAX_PAGE_ENTRIES = 64
 
@@ -230,10 +232,41 @@ class DeletePartition(Question[RootDocument]):
 
 @dataclass(frozen=True, slots=True)
 class Sweep(Question[SweepReport]):
-    """Deletes what the manifest no longer names, or never did, for at least `grace_ms`; all of a deleted partition."""
+    """Deletes what the manifest no longer names, and of `listed` (None: of all there is) what it never did, for at least
+    `grace_ms`; all of a deleted partition."""
 
     ids: Ids
     writer: Writer
+    grace_ms: int
+    listed: tuple[Listed, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKeys:
+    """In order; `last`: there are no more."""
+
+    keys: tuple[Listed, ...]
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListKeys(Question[ListedKeys]):
+    """One request's worth of keys under `prefix`, those that follow `after`."""
+
+    prefix: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedUploads:
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortUploads(Question[AbortedUploads]):
+    """Ends the multipart uploads of keys under `prefix` that were begun longer than `grace_ms` ago by the store's clock."""
+
+    prefix: str
     grace_ms: int
 
 

@@ -98,6 +98,8 @@ def workers(downloads: Downloads, commits: TierCommits) -> Workers:
         ask.Retire: commits.retire,
         ask.DeletePartition: commits.delete_partition,
         ask.Sweep: commits.sweep,
+        ask.ListKeys: commits.list_keys,
+        ask.AbortUploads: commits.abort_uploads,
     }
 
 

@@ -12,7 +12,7 @@ extension must begin. `storage_tiers.cold.segments.sweeper` deletes what is no l
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from storage_tiers.clock import Clock, Rng
@@ -32,7 +32,7 @@ from storage_tiers.cold.manifest.lineage import LoadPage, Seen
 from storage_tiers.cold.manifest.model import Author, Ids, Root, State, Writer, check_epoch, check_writer, may_begin
 from storage_tiers.cold.manifest.pages import Change
 from storage_tiers.cold.segments.repairer import LocalEvidence, Repairer, RepairReport
-from storage_tiers.cold.segments.sweeper import Sweeper, SweepReport
+from storage_tiers.cold.segments.sweeper import Listed, Sweeper, SweepReport
 from storage_tiers.cold.segments.uploader import ExtendJob, RunBlocking, Uploaded, Uploader, in_thread
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import FencedWriter, LogError
@@ -172,9 +172,10 @@ class PartitionTier:
 
         return await self._loop.commit_whatever(step)
 
-    async def sweep(self, grace_ms: int) -> SweepReport:
-        """Deletes what the manifest no longer names, or never did, for at least the grace (ms)."""
-        return await self._sweeper.sweep(grace_ms)
+    async def sweep(self, grace_ms: int, listed: Sequence[Listed] | None = None) -> SweepReport:
+        """Deletes what the manifest no longer names, or never did, for at least the grace (ms). `listed` are the keys that are
+        judged; without, all of the partition's."""
+        return await self._sweeper.sweep(grace_ms, listed)
 
     async def sweep_deleted(self, grace_ms: int) -> SweepReport:
         """Deletes every object of a deleted partition but its manifest, once the deletion is older than the grace (ms)."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest import keys, pages
@@ -35,15 +36,23 @@ _LISTED_KEYS = 4096
 _DELETED_KEYS = 1000
 
 
+class Listed(NamedTuple):
+    """An object that a listing showed, with the store's time of its writing."""
+
+    key: str
+    modified_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What one sweep did, in objects. `waiting` are those too young or pinned; `done` says that a deleted partition has
-    no object left but its manifest."""
+    """What one sweep did, in objects. `waiting` are those too young or pinned, of them `young` those that nothing names and
+    that are too young to judge; `done` says that a deleted partition has no object left but its manifest."""
 
     removed: int = 0
     orphans: int = 0
     uploads_aborted: int = 0
     waiting: int = 0
+    young: int = 0
     done: bool = False
 
 
@@ -59,8 +68,9 @@ class Sweeper:
         topic_file = (keys.topic_file_key(ids.cluster_id, ids.topic),) if ids.partition == 0 else ()
         self._written_while_live = self._written + topic_file
 
-    async def sweep(self, grace_ms: int) -> SweepReport:
-        """Nothing without a manifest: what would tell an orphan from what it named is missing."""
+    async def sweep(self, grace_ms: int, listed: Sequence[Listed] | None = None) -> SweepReport:
+        """Nothing without a manifest: what would tell an orphan from what it named is missing. `listed` are the keys of this
+        partition that a listing has just shown; without, it is listed here, and unfinished uploads are ended too."""
         loaded = await self._loop.load()
         if loaded is None:
             return SweepReport()
@@ -68,14 +78,19 @@ class Sweeper:
             return await self.sweep_deleted(grace_ms)
         try:
             report = await self._sweep_removed(loaded.root, grace_ms)
-            found, young = await self._sweep_orphans(grace_ms)
-            aborted, running = await self._abort_uploads(grace_ms)
+            if listed is None:
+                found, young = await self._sweep_orphans(grace_ms)
+                aborted, running = await self._abort_uploads(grace_ms)
+            else:
+                found, young = await self._judge(listed, grace_ms)
+                aborted = running = 0
         except FencedWriter:
             root = self._loop.root
             if root is not None and root.state is State.DELETED:
                 return await self.sweep_deleted(grace_ms)
             raise
-        return replace(report, orphans=found, uploads_aborted=aborted, waiting=report.waiting + young + running)
+        waiting = report.waiting + young + running
+        return replace(report, orphans=found, uploads_aborted=aborted, waiting=waiting, young=young)
 
     async def sweep_deleted(self, grace_ms: int) -> SweepReport:
         """InvalidRequest if the partition is not deleted."""
@@ -135,15 +150,21 @@ class Sweeper:
         deleted = young = 0
         for prefix in self._prefixes:
             async for batch in _batches(self._store.list(prefix), _LISTED_KEYS):
-                root = await self._fresh_root()
-                unreferenced = await self._unreferenced(root, batch)
-                if not unreferenced:
-                    continue
-                old = orphans.orphans(unreferenced, (), await self._store_now(), grace_ms)
-                young += len(unreferenced) - len(old)
-                for start in range(0, len(old), MAX_CONDEMNED):
-                    deleted += await self._condemn_and_delete(old[start : start + MAX_CONDEMNED])
+                found = await self._judge([Listed(info.key, info.modified_ms) for info in batch], grace_ms)
+                deleted, young = deleted + found[0], young + found[1]
         return deleted, young
+
+    async def _judge(self, listed: Sequence[Listed], grace_ms: int) -> tuple[int, int]:
+        """(deleted, too young). The manifest is read after the listing."""
+        mine = [each for each in listed if each.key.startswith(self._prefixes)]
+        unreferenced = await self._unreferenced(await self._fresh_root(), mine) if mine else []
+        if not unreferenced:
+            return 0, 0
+        deleted = 0
+        old = orphans.orphans(unreferenced, (), await self._store_now(), grace_ms)
+        for start in range(0, len(old), MAX_CONDEMNED):
+            deleted += await self._condemn_and_delete(old[start : start + MAX_CONDEMNED])
+        return deleted, len(unreferenced) - len(old)
 
     async def _condemn_and_delete(self, candidates: Sequence[str]) -> int:
         still: set[str] = set()
@@ -163,7 +184,7 @@ class Sweeper:
         root = await self._loop.commit(step, prepare)
         return await self._delete_and_drop({condemned.key for condemned in root.condemned}, ())
 
-    async def _unreferenced(self, root: Root, listed: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+    async def _unreferenced(self, root: Root, listed: Sequence[Listed]) -> list[Listed]:
         """Those of a stretch of a listing that neither the root names nor the pages that may. A packed object's key may
         lie elsewhere than its offsets: the whole manifest is searched again before anything is condemned."""
         found = {info.key: info for info in listed}
@@ -208,12 +229,12 @@ def _named(page: Page) -> Iterable[str]:
     return itertools.chain.from_iterable(itertools.chain(live, (item.keys for item in page.removed)))
 
 
-def _discard(found: dict[str, ObjectInfo], names: Iterable[str]) -> None:
+def _discard(found: dict[str, Listed], names: Iterable[str]) -> None:
     for name in names:
         found.pop(name, None)
 
 
-def _may_name(ref: PageRef, found: dict[str, ObjectInfo]) -> bool:
+def _may_name(ref: PageRef, found: dict[str, Listed]) -> bool:
     """Pages name old pages' keys anywhere in `removed`; a segment's key begins with an offset of its entry."""
     for key in found:
         try:

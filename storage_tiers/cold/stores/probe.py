@@ -14,6 +14,7 @@ from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, Tie
 
 #: No probe takes longer; what is older was left by a node that died while it probed. By the store's clock, in ms.
 LEFT_OVER_MS = 120_000
+PROBE_NAME = "probe-"
 
 
 async def probe_conditional_writes(store: ObjectStore, key_prefix: str, rng: Rng) -> None:
@@ -21,7 +22,7 @@ async def probe_conditional_writes(store: ObjectStore, key_prefix: str, rng: Rng
 
     `StoreRefused` names what the store ignores or denies; `TierUnavailable` if it does not answer.
     """
-    name = f"{key_prefix}probe-"
+    name = f"{key_prefix}{PROBE_NAME}"
     key = f"{name}{rng.token(8).hex()}.json"
     try:
         now_ms = await _probe(store, key)
@@ -30,6 +31,15 @@ async def probe_conditional_writes(store: ObjectStore, key_prefix: str, rng: Rng
     left_over = [info.key async for info in store.list(name) if info.modified_ms + LEFT_OVER_MS < now_ms]
     if left_over:
         await store.delete(left_over)
+
+
+async def store_time(store: ObjectStore, key_prefix: str, rng: Rng) -> int:
+    """The store's clock (ms), by an object written and deleted for it."""
+    key = f"{key_prefix}{PROBE_NAME}{rng.token(8).hex()}.json"
+    try:
+        return (await store.put(key, b"clock")).modified_ms
+    finally:
+        await _delete_quietly(store, key)
 
 
 async def _probe(store: ObjectStore, key: str) -> int:

@@ -238,7 +238,7 @@ async def a_sweep_fails(world: World) -> AsyncIterator[None]:
     await cold(world)
     yield
     world.node.store.down = True
-    sweeping = asyncio.create_task(world.inner.maintenance.sweep())
+    sweeping = asyncio.create_task(world.inner.sweeping.tick())
     counts = partition(world).counts
     await until(lambda: counts.failed_deletes > 0)
     yield

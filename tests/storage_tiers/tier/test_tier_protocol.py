@@ -32,6 +32,7 @@ from storage_tiers.cold.process.protocol import (
 from storage_tiers.cold.process.server import workers
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.process.wire import ProtocolError, from_json, to_json
+from storage_tiers.cold.segments.sweeper import Listed
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import LogError
@@ -80,6 +81,9 @@ QUESTIONS: list[questions.Question[Any]] = [
     questions.Retire(IDS, WRITER, 3),
     questions.DeletePartition(IDS, WRITER),
     questions.Sweep(IDS, WRITER, 3),
+    questions.Sweep(IDS, WRITER, 3, (Listed("k", 5),)),
+    questions.ListKeys("c/", "c/k"),
+    questions.AbortUploads("c/", 3),
     questions.Stats(),
 ]
 
