@@ -264,6 +264,18 @@ def tampered(position: int) -> Action:
     return act
 
 
+def without_header(name: str) -> Action:
+    """The answer lacks a header that the server sent."""
+
+    async def act(request: Request, forward: Forward) -> Answer:
+        whole = await forward(request)
+        lines = whole.head.split(b"\r\n")
+        kept = [line for line in lines if line.partition(b":")[0].strip().lower() != name.lower().encode()]
+        return Answer(b"\r\n".join(kept), whole.body)
+
+    return act
+
+
 # --- HTTP -------------------------------------------------------------------------------------------------------------
 def _header(head: bytes, name: bytes) -> bytes | None:
     for line in head.split(b"\r\n")[1:]:

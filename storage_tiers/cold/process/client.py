@@ -2,7 +2,8 @@
 
 Runs on the broker's event loop and imports nothing of the store's libraries. Invariants: at most one process at a time,
 the next one starts only after the last has ended; every question is answered, by the process or by `TierUnavailable`
-once the process has ended or its time is up; no question is lost to a process that ends for want of work.
+once the process has ended or its time is up; no question is lost to a process that ends for want of work; a process that
+hangs is killed within seconds, not when the time of what it was asked is up.
 
 Not promised: that a question whose answer was lost had no effect. Every operation may be asked again.
 """
@@ -45,6 +46,8 @@ RESTART = BackoffSettings(first=0.1, longest=10.0)
 STEADY_S = 60.0
 #: Seconds a process may take to end once its socket is closed.
 END_GRACE_S = 5.0
+#: The number of questions that only ask whether the process lives; real ones begin with 1.
+HEARTBEAT = 0
 #: What the broker waits beyond the process's own deadlines: starting it, queues for its budgets, an upload's turn.
 SLACK_S = 30.0
 
@@ -246,7 +249,6 @@ class TierClient:
                 return answer
         except TimeoutError as error:
             self.stats.failed["TierUnavailable"] += 1
-            self._suspect(deadline_s)
             late = TierUnavailable(f"the tier process gave no answer to {name} in {deadline_s:g} s; ask again")
             self._note(question, late)
             raise late from error
@@ -309,6 +311,7 @@ class TierClient:
         self.stats.begin_process()
         self._life = life
         life.listening = asyncio.create_task(self._listen(life))
+        self._await_beat(life)
         return life
 
     def _started(self, task: asyncio.Task[_Life]) -> None:
@@ -321,7 +324,7 @@ class TierClient:
         reason = "the tier process ended before it answered; it is started again, ask again"
         try:
             while (frame := await read_frame(life.reader)) is not None:
-                life.heard_at = self._clock.monotonic()
+                life.silent_beats = 0
                 match frame:
                     case Reply():
                         life.answered(frame)
@@ -337,29 +340,45 @@ class TierClient:
         if self._life is life:
             self._lost(life, reason)
 
-    def _suspect(self, silent_s: float) -> None:
-        """A process that has said nothing for so long, not even that it failed, hangs: it is replaced."""
-        life = self._life
-        if life is not None and self._clock.monotonic() - life.heard_at >= silent_s:
-            self._lost(life, f"the tier process has not answered for {silent_s:g} s; it is started again, ask again")
+    # --- heartbeats ---------------------------------------------------------------------------------------------------
+    def _await_beat(self, life: _Life) -> None:
+        life.beat = asyncio.get_running_loop().call_later(self._settings.heartbeat_s, self._beat, life)
 
-    def _lost(self, life: _Life, reason: str) -> None:
+    def _beat(self, life: _Life) -> None:
+        """Counts turns of this loop and not time: a broker that stood still itself must not take its process for dead."""
+        if self._life is not life or life.writer.is_closing():
+            return
+        patience = self._settings.silent_beats if life.has_answered else self._settings.starting_beats
+        if life.silent_beats >= patience:
+            silent_s = patience * self._settings.heartbeat_s
+            self._lost(life, f"the tier process hung for {silent_s:g} s; it is started again, ask again", grace_s=0.0)
+            return
+        if life.waiting:
+            life.silent_beats += 1
+            life.send(Ask(HEARTBEAT, Stats()))
+        else:
+            life.silent_beats = 0
+        self._await_beat(life)
+
+    def _lost(self, life: _Life, reason: str, grace_s: float = END_GRACE_S) -> None:
         self.stats.lost += 1
         events.error(log, "tier_process.lost", pid=life.handle.process_id, waiting=len(life.waiting), error=reason)
         if self._clock.monotonic() - life.since >= STEADY_S:
             self._backoff.succeeded()
         self._pause_s = self._backoff.next_delay()
-        self._part(life, reason)
+        self._part(life, reason, grace_s)
 
-    def _part(self, life: _Life, reason: str) -> None:
+    def _part(self, life: _Life, reason: str, grace_s: float = END_GRACE_S) -> None:
         """Lets a process go: by the end of its socket it knows. The next one waits until it has ended."""
+        if life.beat is not None:
+            life.beat.cancel()
         self._life = None
         life.fail_all(reason)
         life.writer.close()
-        self._ending = asyncio.create_task(self._await_end(life))
+        self._ending = asyncio.create_task(self._await_end(life, grace_s))
 
-    async def _await_end(self, life: _Life) -> None:
-        await life.handle.ended(END_GRACE_S)
+    async def _await_end(self, life: _Life, grace_s: float) -> None:
+        await life.handle.ended(grace_s)
         if life.listening is not None and life.listening is not asyncio.current_task():
             await asyncio.gather(life.listening, return_exceptions=True)
         if self.on_end is not None:
@@ -395,7 +414,9 @@ class _Life:
         self.writer = writer
         self.handle = handle
         self.since = since
-        self.heard_at = since
+        self.beat: asyncio.TimerHandle | None = None
+        self.silent_beats = 0
+        self.has_answered = False
         self.listening: asyncio.Task[None] | None = None
         self.waiting: dict[int, _Open] = {}
         self._last_number = 0
@@ -422,6 +443,7 @@ class _Life:
 
     def answered(self, reply: Reply) -> None:
         """An answer that nobody waits for any more is dropped. ProtocolError if it is no answer to its question."""
+        self.has_answered = self.has_answered or reply.number != HEARTBEAT
         asked = self.waiting.pop(reply.number, None)
         if asked is None or asked.answer.done():
             return

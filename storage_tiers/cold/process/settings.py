@@ -18,6 +18,9 @@ class TierSettings:
 
     `read_deadline_s` bounds a read with all its repetitions, from when its turn comes; `commit_deadline_s` an operation
     on a manifest; an upload gets `upload_s_per_mib` on top. Seconds throughout.
+
+    While an answer is awaited, the process is asked every `heartbeat_s` whether it lives, and is replaced after `silent_beats`
+    without a word; before its first answer after `starting_beats`, since it may still load its libraries.
     """
 
     download_connections: int = 16
@@ -31,11 +34,16 @@ class TierSettings:
     first_retry_s: float = 0.1
     longest_retry_s: float = 5.0
     idle_s: float = 60.0
+    heartbeat_s: float = 1.0
+    silent_beats: int = 8
+    starting_beats: int = 30
 
     def __post_init__(self) -> None:
         if self.download_bytes_in_flight < CHUNK_BYTES:
             raise ValueError(f"download_bytes_in_flight must hold a chunk of {CHUNK_BYTES} bytes")
         if min(self.download_connections, self.uploads, self.operations) < 1:
             raise ValueError("download_connections, uploads and operations must be at least 1")
-        if min(self.read_deadline_s, self.commit_deadline_s, self.idle_s) <= 0:
-            raise ValueError("deadlines and idle_s must be positive")
+        if min(self.read_deadline_s, self.commit_deadline_s, self.idle_s, self.heartbeat_s) <= 0:
+            raise ValueError("deadlines, idle_s and heartbeat_s must be positive")
+        if min(self.silent_beats, self.starting_beats) < 1:
+            raise ValueError("silent_beats and starting_beats must be at least 1")

@@ -288,7 +288,7 @@ class S3Store:
                         **parts[number],
                     ),
                 )
-                parts[number]["ETag"] = answer["ETag"]
+                parts[number]["ETag"] = s3_common.required(answer, "ETag")
 
         async def lane_to_its_end() -> None:
             # A part still on its way when the upload is aborted may revive it: the other lanes finish theirs first.
@@ -350,7 +350,7 @@ class S3Store:
             data = await stream.read()
         if span and "ContentRange" not in answer:
             raise s3_common.ignores_ranges(self._location)
-        return ObjectBody(data, answer["ETag"].strip('"'))
+        return ObjectBody(data, s3_common.etag_of(answer))
 
     async def _fetch_into(self, full: str, span: dict[str, Any], sink: Sink) -> None:
         answer = await self._repeating.get_object(Bucket=self._bucket, Key=full, **span)

@@ -85,7 +85,7 @@ class BlockingS3Store:
             return ObjectBody(b"", self.head(key).etag)
         if span and "ContentRange" not in answer:
             raise s3_common.ignores_ranges(self._location)
-        return ObjectBody(data, answer["ETag"].strip('"'))
+        return ObjectBody(data, s3_common.etag_of(answer))
 
     def head(self, key: str) -> ObjectInfo:
         full = s3_common.full_key(self._location, key)

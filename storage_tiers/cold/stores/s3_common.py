@@ -119,21 +119,36 @@ def checksum_of(answer: Mapping[str, Any]) -> int | None:
     return int.from_bytes(base64.b64decode(text), "big")
 
 
+def required(answer: Mapping[str, Any], name: str) -> Any:
+    """StoreRefused where a server leaves out of its answer what S3's API promises."""
+    found = answer.get(name)
+    if found is None:
+        raise StoreRefused(
+            f"the object store answers without {name}, by which tidelog tells versions and sizes of objects; use a store "
+            "that answers as S3 does, and look at any proxy before it"
+        )
+    return found
+
+
+def etag_of(answer: Mapping[str, Any]) -> str:
+    return str(required(answer, "ETag")).strip('"')
+
+
 def stored_info(key: str, size: int, answer: Mapping[str, Any]) -> ObjectInfo:
     """From the answer to a write, whose moment by the server's clock is only in its Date."""
     date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
     modified = _ms(parsedate_to_datetime(date)) if date else 0
-    return ObjectInfo(key, size, answer["ETag"].strip('"'), modified, checksum_of(answer))
+    return ObjectInfo(key, size, etag_of(answer), modified, checksum_of(answer))
 
 
 def head_info(key: str, answer: Mapping[str, Any]) -> ObjectInfo:
-    etag = answer["ETag"].strip('"')
-    return ObjectInfo(key, answer["ContentLength"], etag, _ms(answer["LastModified"]), checksum_of(answer))
+    size, modified = required(answer, "ContentLength"), _ms(required(answer, "LastModified"))
+    return ObjectInfo(key, size, etag_of(answer), modified, checksum_of(answer))
 
 
 def listed_info(location: StoreLocation, item: Mapping[str, Any]) -> ObjectInfo:
-    key = relative_key(location, item["Key"])
-    return ObjectInfo(key, item["Size"], item["ETag"].strip('"'), _ms(item["LastModified"]))
+    key = relative_key(location, required(item, "Key"))
+    return ObjectInfo(key, required(item, "Size"), etag_of(item), _ms(required(item, "LastModified")))
 
 
 def listed_upload(location: StoreLocation, item: Mapping[str, Any]) -> UnfinishedUpload:

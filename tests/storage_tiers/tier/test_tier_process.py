@@ -11,12 +11,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import Root
-from storage_tiers.cold.process import client as tier_client
 from storage_tiers.cold.process.launcher import ExecLauncher
 from storage_tiers.cold.process.operations import FetchChunk
 from storage_tiers.cold.process.protocol import Configure, encode
@@ -28,7 +28,7 @@ from storage_tiers.errors import TierUnavailable
 from storage_tiers.files import OsFiles
 from storage_tiers.records.batch import headers
 from tests.storage_tiers.cold.support import IDS
-from tests.storage_tiers.tier.support import WRITER, Broker, batch, broker, read, taken, until
+from tests.storage_tiers.tier.support import QUICK, WRITER, Broker, batch, broker, read, taken, until
 from tests.storage_tiers.tier.test_tier_client import BYTES, chunk
 from tests.support.s3_servers import BUCKET, REGION, S3Server
 
@@ -96,21 +96,47 @@ async def test_kill_in_the_middle_of_work(tmp_path: Path) -> None:
         assert b.client.stats.lost == 3 and b.client.stats.starts == 4
 
 
-async def test_a_process_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tier_client, "SLACK_S", 0.2)
-    monkeypatch.setattr(tier_client, "END_GRACE_S", 0.2)
+async def test_a_process_that_hangs_is_killed_and_replaced_within_seconds(tmp_path: Path) -> None:
     location, store = await stored(tmp_path)
     await store.put("a", BYTES)
-    settings = dataclasses.replace(SETTINGS, read_deadline_s=0.5, commit_deadline_s=0.5)
+    settings = dataclasses.replace(SETTINGS, heartbeat_s=0.1)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=settings) as b:
         await until_answered(b)
         process = b.client.process_id
         assert process is not None
         os.kill(process, signal.SIGSTOP)
-        with pytest.raises(TierUnavailable, match="no answer to FetchChunk in"):
+        with pytest.raises(TierUnavailable, match=r"hung for 0\.8 s"):
             await b.client.fetch_chunk(chunk())
         await until_answered(b)
         assert b.client.stats.lost >= 1 and not running(process)
+
+
+def test_by_default_a_hung_process_is_replaced_within_ten_seconds() -> None:
+    settings = TierSettings()
+    assert (settings.silent_beats + 1) * settings.heartbeat_s < 10
+
+
+async def test_a_process_that_works_for_long_is_not_taken_for_hung(tmp_path: Path) -> None:
+    settings = dataclasses.replace(QUICK, read_deadline_s=10.0, heartbeat_s=0.01)
+    async with broker(tmp_path, settings=settings) as b:
+        await b.store.put("a", BYTES)
+        await b.client.fetch_chunk(chunk())
+        gate = b.store.hold(1, "get")
+        asking = asyncio.create_task(b.client.fetch_chunk(chunk()))
+        await gate.reached.wait()
+        beats = 0
+        original = b.client._beat
+
+        def counted(life: Any) -> None:
+            nonlocal beats
+            beats += 1
+            original(life)
+
+        b.client._beat = counted  # type: ignore[method-assign]
+        await until(lambda: beats > 3 * settings.silent_beats)
+        gate.open()
+        assert (await asking).size == len(BYTES)
+        assert b.client.stats.lost == 0
 
 
 async def until_answered(b: Broker) -> None:

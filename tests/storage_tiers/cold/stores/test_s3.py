@@ -28,6 +28,7 @@ from tests.support.s3_proxy import (
     stall,
     tampered,
     truncated,
+    without_header,
 )
 from tests.support.s3_servers import BUCKET, REGION, S3Server, free_port, set_environment, versitygw_missing
 
@@ -184,6 +185,15 @@ async def test_a_server_that_is_down_is_unavailable(open_store: OpenStore) -> No
 
 
 @pytest.mark.usefixtures("sent_once")
+async def test_a_server_that_answers_without_an_etag_is_refused_by_name(open_store: OpenStore, proxy: S3Proxy) -> None:
+    store = await open_store(proxy.endpoint)
+    await store.put("a", b"x")
+    proxy.always(without_header("ETag"))
+    for asked in (store.put("b", b"x", if_absent=True), store.get("a"), store.head("a")):
+        with pytest.raises(StoreRefused, match=r"answers without ETag.*proxy"):
+            await asked
+
+
 async def test_a_server_that_does_not_answer_is_unavailable_in_time(open_store: OpenStore, proxy: S3Proxy) -> None:
     proxy.always(stall())
     store = await open_store(proxy.endpoint)
