@@ -6,9 +6,9 @@ medians and ratios.
 
 Parts: `raw` (sockets and prebuilt requests), `fleet` (many connections and partitions), `beside` (produce while segments
 roll and are offloaded, tailing consumers), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold`
-(from an S3 server beside), `decoder` (batches into columns), `spark` (beside Spark's Kafka source). The machine changes from
-minute to minute, so only ratios within one run count; `--write` keeps the figures, each part with its own date, and renews
-the tables of the docs and the plot.
+(from an S3 server beside), `decoder` (batches into columns), `spark` (beside Spark's Kafka source), `stalls` (each API's
+largest request, and who waits for it). The machine changes from minute to minute, so only ratios within one run count;
+`--write` keeps the figures, each part with its own date, and renews the tables of the docs and the plot.
 
 A part that fails or outlasts its limit ends alone, with the rows it has; the exit code is then 1.
 """
@@ -28,7 +28,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from benchmarks import beside, cold, decoder, fleet, java_clients, load, raw, report, spark_scan, starts
+from benchmarks import beside, cold, decoder, fleet, java_clients, load, raw, report, spark_scan, stalls, starts
 from benchmarks import brokers as of_brokers
 from benchmarks.brokers import Broker
 from benchmarks.table import Table, rendered
@@ -44,6 +44,7 @@ LIMITS = {
     "cold": 8,
     "decoder": 2,
     "spark": 10,
+    "stalls": 20,
 }
 
 
@@ -169,6 +170,9 @@ class Bench:
 
     def decoder(self) -> None:
         decoder.measure(self._table, rounds=self._arguments.rounds)
+
+    def stalls(self) -> None:
+        stalls.measure(self._table, self._directory, only=self._arguments.only)
 
     def spark(self) -> None:
         records = int(self._arguments.million_records * 1e6)

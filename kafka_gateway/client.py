@@ -12,9 +12,10 @@ UNKNOWN = "unknown"
 
 
 class Client:
-    """`software_*` are what ApiVersions 3 and up said (KIP-511). `left` is called once, when the connection has closed."""
+    """`software_*` are what ApiVersions 3 and up said (KIP-511). `left` is called once, when the connection has closed;
+    `has_left` may be true before, once nobody reads answers."""
 
-    __slots__ = ("host", "left", "port", "software_name", "software_version")
+    __slots__ = ("has_left", "host", "left", "port", "software_name", "software_version")
 
     def __init__(self, host: str = "", port: int = 0) -> None:
         self.host = host
@@ -22,6 +23,10 @@ class Client:
         self.software_name = UNKNOWN
         self.software_version = UNKNOWN
         self.left: Callable[[], None] | None = None
+        self.has_left = False
+
+    def is_there(self) -> bool:
+        return not self.has_left
 
 
 class Asking:

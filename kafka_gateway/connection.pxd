@@ -46,6 +46,9 @@ cdef class Connection:
     cdef public object out
     cdef public Py_ssize_t unsent
     cdef public Py_ssize_t files
+    cdef public Py_ssize_t file_bytes
+    cdef public Py_ssize_t request_size
+    cdef public bint paused
     cdef public bint is_read_in
     cdef public Py_ssize_t taken
     cdef Meter _meter
@@ -56,7 +59,7 @@ cdef class Connection:
     @cython.locals(start=Py_ssize_t)
     cpdef next_request(self)
     @cython.locals(start=Py_ssize_t, count=Py_ssize_t, version=int, correlation=Py_ssize_t, api_key=int, api=tuple, meter=Meter, began=double, ended=double)
-    cpdef Py_ssize_t take(self, dict apis, Py_ssize_t most, object otherwise, object owner, object seconds, double since) except -1
+    cpdef Py_ssize_t take(self, dict apis, Py_ssize_t most, object otherwise, object owner, object seconds, double since, double until) except -1
     cpdef answered(self, Meter meter, double took_s, double now)
     @cython.locals(meter=Meter)
     cpdef double wrote(self, double began, double ended) except -1

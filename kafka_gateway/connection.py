@@ -38,6 +38,8 @@ LARGE_FRAME = 16 << 10
 SEVERAL_FRAMES = 256 << 10
 #: But none beyond this; a larger one ends with its frame. A growing one doubles, and is not smaller than this.
 KEPT_BUFFER = 1 << 20
+#: Of answers to one connection that memory's bound does not know: most never wait.
+UNCOUNTED_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,13 @@ class Connection:
         self._answered_at = 0.0
         # Of the request taken last.
         self._api_key = self._version = self._correlation = 0
-        #: How many of the pieces to send are files.
+        #: How many of the pieces to send are files, and their bytes.
         self.files = 0
+        self.file_bytes = 0
+        #: Of the request taken last.
+        self.request_size = 0
+        #: Whether `take` stopped because its time was up.
+        self.paused = False
         #: Whether the next share of a file was read into memory just now.
         self.is_read_in = False
 
@@ -175,8 +182,10 @@ class Connection:
         owner: object,
         seconds: Callable[[], float],
         since: float,
+        until: float,
     ) -> int:
-        """Starts up to `most` requests and keeps their answers for sending; returns how many it started.
+        """Starts up to `most` requests and keeps their answers for sending; returns how many it started. It starts none
+        after `until`, one aside.
 
         What is not served or not answered at once goes to `otherwise(owner, api key, version, correlation id, reply)`,
         with no reply for the former. Raises InvalidFrame, and what handlers raise; `taken` counts all the same. `seconds`
@@ -184,6 +193,7 @@ class Connection:
         request, as one's end is the next one's begin.
         """
         count = 0
+        self.paused = False
         began = seconds()
         while count < most:
             start = self._next()
@@ -214,6 +224,9 @@ class Connection:
             else:
                 otherwise(owner, api_key, version, correlation, reply)
             if self.start == self.end:
+                break
+            if began >= until:
+                self.paused = True
                 break
         return count
 
@@ -253,6 +266,7 @@ class Connection:
         self._api_key = api_key
         self._version = ((data[start + 6] ^ 0x80) << 8 | data[start + 7]) - 0x8000
         self._correlation = self._int32(start + 8)
+        self.request_size = size
         self.start = start + size + 4
         return start + 12
 
@@ -367,6 +381,7 @@ class Connection:
             if isinstance(piece, FileSlice):
                 self.unsent += piece.length
                 self.files += 1
+                self.file_bytes += piece.length
             else:
                 self.unsent += len(piece)
         self.out.extend(pieces)
@@ -411,6 +426,7 @@ class Connection:
         piece = self.out[0]
         assert isinstance(piece, FileSlice)
         self.unsent -= count
+        self.file_bytes -= count
         if count < piece.length:
             self.out[0] = FileSlice(piece.file, piece.position + count, piece.length - count)
             return
@@ -424,8 +440,15 @@ class Connection:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that this connection keeps for requests which are not whole, or may not start."""
-        return len(self.data) if self.owns_buffer else 0
+        """Memory that this connection keeps for requests which are not whole, or may not start, and for answers that are
+        large and not sent."""
+        return (len(self.data) if self.owns_buffer else 0) + self.unread_bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        """Of answers in memory that wait to be sent, if they are many."""
+        unread = self.unsent - self.file_bytes
+        return unread if unread > UNCOUNTED_BYTES else 0
 
     def abandon(self) -> None:
         """Gives up every answer; their files are released."""
@@ -436,6 +459,7 @@ class Connection:
         self.out.clear()
         self.unsent = 0
         self.files = 0
+        self.file_bytes = 0
 
 
 def release(pieces: Sequence[Piece] | deque[Piece]) -> None:

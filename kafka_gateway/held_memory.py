@@ -1,6 +1,8 @@
-"""Memory of what has been received and not taken: bytes of requests that are not whole yet, of all connections together.
+"""Memory of what has been received and not done, and of what was answered and not sent: bytes of requests that are not whole
+yet, or that are worked on or wait for that, and of large answers, of all connections together.
 
-Each connection may hold a request of the largest size; what bounds their sum is this. Connections report what they hold, and
+Each connection may hold a request of the largest size, and an answer; what bounds their sum is this. Connections report what
+they hold, and
 whoever has to go is named here and closed by the server. Does not promise: that the sum is never exceeded, only that it is
 not once the turn is over.
 """
@@ -22,8 +24,9 @@ class HeldMemory:
 
     def count(self, session: Session) -> None:
         """Counts what that connection holds now."""
-        self.held_bytes += session.connection.held_bytes - session.held_bytes
-        session.held_bytes = session.connection.held_bytes
+        holds = session.connection.held_bytes + session.working_bytes
+        self.held_bytes += holds - session.held_bytes
+        session.held_bytes = holds
 
     def crowding(self, asking: Session, now: float) -> Session | None:
         """Who has to go, if all together hold too much: of those who hold most the one that was quiet longest, in seconds;
@@ -43,5 +46,4 @@ class HeldMemory:
         for session in self._sessions.values():
             if session.held_bytes and not session.connection.has_rest and session.last_active <= active_before:
                 session.connection.discard()
-                self.held_bytes -= session.held_bytes
-                session.held_bytes = 0
+                self.count(session)

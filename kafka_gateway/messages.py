@@ -1,11 +1,11 @@
-"""Kafka's messages other than Produce and Fetch, read and written by `kio`; the only module that imports it.
+"""Kafka's messages other than Produce and Fetch, as `kio` describes them; the only module that imports it.
 
 One `Messages` per API version, imported at its first use: a client touches a handful of versions, and all of them
 together cost hundreds of modules. kio registers itself with `hypothesis` where that is installed, which costs 20 MB and
 seconds; a node hides it during the import (a process that has imported hypothesis already keeps it).
 
-`make` builds an entity from the union of all versions' fields and drops those that its version does not have, so that
-handlers never ask which version they answer.
+`make` builds a row of the response from the union of all versions' fields; those that its version does not have are dropped,
+so that handlers never ask which version they answer.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from __future__ import annotations
 import datetime
 import functools
 import importlib
-import io
 import struct
 import sys
 import uuid
-from dataclasses import fields
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from kafka_gateway.hot_parse import Malformed
-from kafka_gateway.message_shape import checked
+from kafka_gateway.message_reader import Clocked, Endless, Reading, at_once, steps_of
+from kafka_gateway.message_writer import Encoded, Row, Writing, encoded, plan_of
 from storage_tiers.types import TopicId
 
 
@@ -39,14 +40,10 @@ def _import_lean() -> None:
 
 _import_lean()
 
-from kio.schema.errors import ErrorCode as KioErrorCode  # noqa: E402
-from kio.serial import entity_reader, entity_writer  # noqa: E402
-
-#: Of a request that is read into objects: each byte of it may become one, and the event loop waits meanwhile. 10,000
-#: topics with the longest names take more than half of it.
+#: Of a request that is read into objects: each byte of it may become one. 10,000 topics with the longest names take more than
+#: half of it.
 MESSAGE_BYTES = 4 << 20
 
-_NO_THROTTLE = datetime.timedelta(0)
 _PREFIX = struct.Struct(">ii")
 
 
@@ -59,49 +56,68 @@ class Messages:
         request = importlib.import_module(f"kio.schema.{schema}.v{version}.request")
         self._response = importlib.import_module(f"kio.schema.{schema}.v{version}.response")
         self._request_kind = getattr(request, f"{camel}Request")
-        self._response_kind = getattr(self._response, f"{camel}Response")
-        self._read = entity_reader(self._request_kind)
-        self._write = entity_writer(self._response_kind)
-        self._tagged_header = bool(self._response_kind.__header_schema__.__flexible__)
+        self._steps = steps_of(self._request_kind)
+        response_kind = getattr(self._response, f"{camel}Response")
+        self._response_plan = plan_of(response_kind)
+        self._flexible = bool(response_kind.__flexible__)
+        self._tagged_header = bool(response_kind.__header_schema__.__flexible__)
+
+    def reading(self, body: bytes, turn: Clocked) -> Generator[None, None, tuple[Any, bool]]:
+        """The request, read in steps, and whether it has more rows than one may have: then it ends after the last of these.
+        Trailing bytes and tagged fields of later versions are ignored, as Kafka does. Raises Malformed."""
+        self._check(body)
+        reading = Reading(body, turn)
+        request, _ = yield from self._steps(reading, 0)
+        return request, reading.is_full
 
     def read(self, body: bytes) -> Any:
-        """The request. Trailing bytes and tagged fields of later versions are ignored, as Kafka does. Raises Malformed."""
+        """The request, at once. Raises Malformed."""
+        self._check(body)
+        return at_once(self._steps, body)[0]
+
+    def _check(self, body: bytes) -> None:
         if len(body) > MESSAGE_BYTES:
             raise Malformed(f"{self._request_kind.__name__} of {len(body)} bytes; at most {MESSAGE_BYTES} are taken")
-        known = checked(self._request_kind, body)
-        try:
-            return self._read(known, 0)[0]
-        except Exception as error:
-            raise Malformed(f"{self._request_kind.__name__} v{self.version}: {error}") from error
 
-    def make(self, kind: str, /, **values: Any) -> Any:
-        """An entity of the response, `kind` is its class in Kafka's schema. Error codes and throttle times are numbers."""
-        entity = getattr(self._response, kind)
-        names = _field_names(entity)
-        if "error_code" in values:
-            values["error_code"] = KioErrorCode(int(values["error_code"]))
-        if "throttle_time" in names:
-            values.setdefault("throttle_time", _NO_THROTTLE)
-        return entity(**{name: value for name, value in values.items() if name in names})
+    def make(self, kind: str, /, **values: Any) -> Row:
+        """A row of the response, `kind` is its class in Kafka's schema. Error codes and throttle times are numbers."""
+        return Row(plan_of(getattr(self._response, kind)), values)
+
+    def encoded(self, rows: Iterable[Row]) -> Encoded:
+        """An array of rows, written now and ever after the same."""
+        return encoded(rows, flexible=self._flexible)
+
+    def writing(
+        self, correlation: int, answer: Mapping[str, Any], turn: Clocked, codes: Counter[int]
+    ) -> Generator[None, None, Sequence[bytes]]:
+        """The whole answer as it goes out, in pieces: size, header, and the response built of `answer`. Adds the error codes
+        that it bears to `codes`. Raises PolicyViolation where it would be too large, and what its rows raise."""
+        writing = Writing(turn)
+        yield from self._response_plan.steps(writing, answer)
+        writing.cut()
+        codes.update(writing.codes)
+        if self._tagged_header:
+            prefix = _PREFIX.pack(writing.size + 5, correlation) + b"\0"
+        else:
+            prefix = _PREFIX.pack(writing.size + 4, correlation)
+        pieces = [piece for piece in writing.pieces if piece]
+        if not pieces:
+            return (prefix,)
+        return (prefix + pieces[0], *pieces[1:])
 
     def respond(self, correlation: int, **values: Any) -> bytes:
-        """The whole answer as it goes out: size, header, and the response built of `values`."""
-        out = io.BytesIO()
-        self._write(out, self.make(self._response_kind.__name__, **values))
-        body = out.getvalue()
-        if self._tagged_header:
-            return _PREFIX.pack(len(body) + 5, correlation) + b"\0" + body
-        return _PREFIX.pack(len(body) + 4, correlation) + body
+        """The same at once."""
+        steps = self.writing(correlation, values, Endless(), Counter())
+        try:
+            while True:
+                next(steps)
+        except StopIteration as end:
+            return b"".join(end.value)
 
 
 @functools.cache
 def messages_of(schema: str, version: int) -> Messages:
     return Messages(schema, version)
-
-
-@functools.cache
-def _field_names(entity: type[Any]) -> frozenset[str]:
-    return frozenset(field.name for field in fields(entity))
 
 
 def to_uuid(topic_id: TopicId | None) -> uuid.UUID | None:

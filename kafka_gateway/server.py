@@ -38,6 +38,7 @@ from kafka_gateway.reply import Handler, Hangup, Later, Reply
 from kafka_gateway.sender import Progress, Sender
 from kafka_gateway.session import READ, Counters, Session
 from storage_tiers.errors import RequestTimedOut
+from storage_tiers.turns import SLICE_S
 
 #: Shared by all connections; one receive takes at most this much.
 RECEIVE_BUFFER = 1 << 20
@@ -221,6 +222,7 @@ class GatewayServer:
             self._close(session, "")
             return
         self._watch(session, session.events & ~READ)
+        session.client.has_left = True
         for _, future in list(session.pending.values()):
             future.cancel()
 
@@ -228,8 +230,11 @@ class GatewayServer:
         connection = session.connection
         self._asking.client = session.client
         try:
-            started = connection.take(self._apis, REQUESTS_A_TURN, self._otherwise, session, SECONDS, self._began)
-            if started == REQUESTS_A_TURN:
+            until = self._began + SLICE_S
+            started = connection.take(
+                self._apis, REQUESTS_A_TURN, self._otherwise, session, SECONDS, self._began, until
+            )
+            if started == REQUESTS_A_TURN or connection.paused:
                 self._loop.call_soon(self._go_on, session)
             elif connection.start != connection.end:
                 self._refuse_early(connection)
@@ -247,8 +252,7 @@ class GatewayServer:
             connection.taken = 0
         if connection.owns_buffer or connection.start != connection.end:
             connection.settle()
-            if connection.held_bytes != session.held_bytes:
-                self._hold(session)
+            self._hold(session)
         if connection.out:
             self._dirty.append(session)
 
@@ -276,10 +280,15 @@ class GatewayServer:
         raise Hangup(f"api key {api_key} version {version} is not served")
 
     def _hold(self, session: Session) -> None:
+        if session.connection.held_bytes + session.working_bytes == session.held_bytes or session.closed:
+            return
         self._held.count(session)
         while (crowding := self._held.crowding(session, self._now)) is not None:
             server_events.no_memory(crowding, self._held.held_bytes, self._held.limit_bytes)
-            self._end(crowding, "no memory for its request")
+            if crowding.connection.unread_bytes or crowding.working_bytes:
+                self._close(crowding, "no memory for its answer")
+            else:
+                self._end(crowding, "no memory for its request")
             if not crowding.closed:
                 self._held.count(crowding)
 
@@ -292,6 +301,7 @@ class GatewayServer:
             reply.future.add_done_callback(functools.partial(self._answered, session, slot, reply, api_key, since))
         elif asyncio.iscoroutine(reply):
             slot = connection.hold(api_key)
+            session.working_bytes = connection.request_size
             task: asyncio.Task[Sequence[Piece]] = self._loop.create_task(reply)
             self._tasks.add(task)
             since = self._began, SECONDS()
@@ -347,10 +357,14 @@ class GatewayServer:
         task: asyncio.Task[Sequence[Piece]],
     ) -> None:
         self._tasks.discard(task)
+        session.working_bytes = 0
         self._waited(session, api_key, since)
         if task.cancelled():
             self._close(session, "its request was given up")
-        elif (failure := task.exception()) is not None:
+        elif isinstance(failure := task.exception(), InvalidFrame | Malformed | Hangup):
+            server_events.refused(session, failure)
+            self._close(session, str(failure))
+        elif failure is not None:
             self.counters.failures += 1
             server_events.defect(session, failure)
             self._close(session, "failure")
@@ -363,6 +377,7 @@ class GatewayServer:
             return
         session.last_active = self._loop.time()
         session.connection.fill(slot, pieces)
+        self._hold(session)
         self._resume(session)
         self._dirty.append(session)
         self._flush_soon()
@@ -432,6 +447,7 @@ class GatewayServer:
         elif session.ending is not None and not session.is_busy:
             self._close(session, session.ending)
             return
+        self._hold(session)
         if congested and not connection.congested:
             self._resume(session)
 
@@ -477,7 +493,7 @@ class GatewayServer:
             return
         if reason:
             server_events.closed(session, reason)
-        session.closed = True
+        session.closed = session.client.has_left = True
         del self._sessions[session.fd]
         if session.by_loop:
             self._leave_loop(session)

@@ -33,6 +33,7 @@ class Session:
         "pending",
         "reading",
         "socket",
+        "working_bytes",
     )
 
     def __init__(self, sock: socket.socket, address: tuple[str, int], connection: Connection, now: float) -> None:
@@ -44,6 +45,8 @@ class Session:
         self.events = READ
         self.last_active = now
         self.held_bytes = 0
+        #: Of a request that a task works on.
+        self.working_bytes = 0
         self.pending: dict[Slot, tuple[int, asyncio.Future[Any]]] = {}
         self.by_loop = False
         self.reading = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 
 class Advice(Enum):
@@ -27,6 +27,16 @@ class LogError(Exception):
 
     advice: ClassVar[Advice] = Advice.PAGE
     log_start_offset: int = -1
+
+
+Refusal = TypeVar("Refusal", bound=LogError)
+
+
+def as_value(error: Refusal) -> Refusal:
+    """The error as an answer holds it: without the way that it took. Its traceback would keep every frame that it passed, and
+    with them the answer and so itself, until a full garbage collection comes."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error
 
 
 # --- what is asked does not exist, or not yet, or no more -------------------------------------------------------------

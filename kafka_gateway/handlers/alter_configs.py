@@ -19,9 +19,9 @@ __all__ = ["refuse", "serve"]
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    times = Counter((wanted.resource_type, wanted.resource_name) for wanted in request.resources)
+    times = Counter([(wanted.resource_type, wanted.resource_name) async for wanted in call.each(request.resources)])
     rows = []
-    for wanted in request.resources:
+    async for wanted in call.each(request.resources):
         try:
             if times[wanted.resource_type, wanted.resource_name] > 1:
                 raise InvalidRequest(ONCE)

@@ -6,7 +6,7 @@ another number of replicas; a valid assignment never has one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from grpc_api.contract.topics import TopicDescription
@@ -18,11 +18,10 @@ _ASSIGNMENT = "The manual partition assignment includes"
 
 def serve(request: Any, call: Call) -> Fields:
     brokers = {broker.node_id for broker in call.core.topics.cluster().brokers}
-    responses = []
-    for topic in request.topics:
-        known = call.core.topics.describe([topic.name])[0]
-        rows = [_partition(call, topic.name, known, row, brokers) for row in topic.partitions]
-        responses.append(call.make("ReassignableTopicResponse", name=topic.name, partitions=tuple(rows)))
+    responses = (
+        call.make("ReassignableTopicResponse", name=topic.name, partitions=_partitions(call, topic, brokers))
+        for topic in request.topics
+    )
     return _fields(request, 0, None if request.topics else "", responses)
 
 
@@ -30,20 +29,27 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return _fields(request, code, message, [])
 
 
-def _fields(request: Any, code: int, message: str | None, responses: list[Any]) -> Fields:
+def _partitions(call: Call, topic: Any, brokers: set[int]) -> Iterator[Any]:
+    known = call.core.topics.describe([topic.name])[0]
+    indexes = {row.partition for row in known.partitions} if isinstance(known, TopicDescription) else None
+    for row in topic.partitions:
+        yield _partition(call, topic.name, indexes, row, brokers)
+
+
+def _fields(request: Any, code: int, message: str | None, responses: Iterable[Any]) -> Fields:
     return {
         "allow_replication_factor_change": getattr(request, "allow_replication_factor_change", True),
         "error_code": code,
         "error_message": message,
-        "responses": tuple(responses),
+        "responses": responses,
     }
 
 
-def _partition(call: Call, name: str, topic: object, row: Any, brokers: set[int]) -> Any:
+def _partition(call: Call, name: str, indexes: set[int] | None, row: Any, brokers: set[int]) -> Any:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if not isinstance(topic, TopicDescription):
+    if indexes is None:
         return _row(call, row, unknown, f"Unable to find a topic named {name}.")
-    if all(p.partition != row.partition_index for p in topic.partitions):
+    if row.partition_index not in indexes:
         return _row(call, row, unknown, f"Unable to find partition {name}:{row.partition_index}.")
     if row.replicas is None:
         return _row(call, row, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)

@@ -10,15 +10,15 @@ from kafka_gateway.errors import ErrorCode
 from kafka_gateway.message_handler import Call, Fields
 
 
-def serve(request: Any, call: Call) -> Fields:
+async def serve(request: Any, call: Call) -> Fields:
     paths = {directory.path for directory in call.core.node.log_directories()}
     topics: dict[str, list[Any]] = {}
-    for directory in request.dirs:
-        is_ours = os.path.isabs(directory.path) and os.path.normpath(directory.path) in paths
-        for topic in directory.topics:
-            known = _partitions(call, topic.name)
+    async for directory in call.each(request.dirs):
+        is_ours = _stands_in(directory.path, paths)
+        async for topic in call.each(directory.topics):
+            known = _partitions(call, topic.name) if is_ours else set()
             rows = topics.setdefault(topic.name, [])
-            for index in topic.partitions:
+            async for index in call.each(topic.partitions):
                 code = ErrorCode.LOG_DIR_NOT_FOUND if not is_ours else ErrorCode.NONE
                 if is_ours and index not in known:
                     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -34,6 +34,10 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return _fields(call, topics)
 
 
+def _stands_in(path: str, paths: set[str]) -> bool:
+    return os.path.isabs(path) and os.path.normpath(path) in paths
+
+
 def _partitions(call: Call, name: str) -> set[int]:
     found = call.core.topics.describe([name])[0]
     return {p.partition for p in found.partitions} if isinstance(found, TopicDescription) else set()
@@ -45,8 +49,8 @@ def _row(call: Call, index: int, code: int) -> Any:
 
 def _fields(call: Call, topics: dict[str, list[Any]]) -> Fields:
     return {
-        "results": tuple(
-            call.make("AlterReplicaLogDirTopicResult", topic_name=name, partitions=tuple(rows))
+        "results": (
+            call.make("AlterReplicaLogDirTopicResult", topic_name=name, partitions=rows)
             for name, rows in topics.items()
         )
     }

@@ -11,7 +11,7 @@ from storage_tiers.errors import LogError, UnknownTopicOrPartition
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    times = Counter(topic.name for topic in request.topics)
+    times = Counter([topic.name async for topic in call.each(request.topics)])
     rows = [
         _row(call, name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         for name, count in times.items()
@@ -19,13 +19,15 @@ async def serve(request: Any, call: Call) -> Fields:
     ]
     validate_only = bool(request.validate_only)
     rows += [
-        await _create(topic, call, validate_only=validate_only) for topic in request.topics if times[topic.name] == 1
+        await _create(topic, call, validate_only=validate_only)
+        async for topic in call.each(request.topics)
+        if times[topic.name] == 1
     ]
-    return {"results": tuple(rows)}
+    return {"results": rows}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
-    return {"results": tuple(_row(call, topic.name, code, message) for topic in request.topics)}
+    return {"results": (_row(call, topic.name, code, message) for topic in request.topics)}
 
 
 async def _create(topic: Any, call: Call, *, validate_only: bool) -> Any:

@@ -6,42 +6,47 @@ is refused with INVALID_REQUEST, as Kafka does.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from grpc_api.contract.topics import ConfigEntry, CreatedTopic, NewTopic
 from kafka_gateway.errors import ErrorCode, code_of, message_of
 from kafka_gateway.message_handler import Call, Fields
+from kafka_gateway.message_writer import Encoded
 from kafka_gateway.messages import to_uuid
 from storage_tiers.errors import InvalidReplicaAssignment, LogError
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    times = Counter(topic.name for topic in request.topics)
-    once = [topic for topic in request.topics if times[topic.name] == 1]
-    repeats = {topic.name: index for topic in once if (index := _assigned_twice(topic)) is not None}
+    times = Counter([topic.name async for topic in call.each(request.topics)])
     validate_only = bool(request.validate_only)
-    good = [_new_topic(topic) for topic in once if topic.name not in repeats]
-    created = await call.core.topics.create(good, validate_only=validate_only) if good else []
-    rows = [_result(call, new.name, result) for new, result in zip(good, created, strict=True)]
-    # Everything else that is wrong with them comes first.
-    bad = [_new_topic(topic) for topic in once if topic.name in repeats]
-    checked = await call.core.topics.create(bad, validate_only=True) if bad else []
-    for new, result in zip(bad, checked, strict=True):
-        problem = f"Found multiple manual partition assignments for partition {repeats[new.name]}"
-        rows.append(
-            _result(call, new.name, result if isinstance(result, LogError) else InvalidReplicaAssignment(problem))
+    configs = _Configs(call)
+    rows, bad = [], []
+    async for topic in call.each(request.topics):
+        if times[topic.name] > 1:
+            continue
+        repeated = _assigned_twice(topic)
+        (result,) = await call.core.topics.create(
+            [_new_topic(topic)], validate_only=validate_only or repeated is not None
         )
-    rows += [
+        if repeated is None:
+            rows.append(_result(call, topic.name, result, configs))
+            continue
+        # Everything else that is wrong with it comes first.
+        problem = InvalidReplicaAssignment(f"Found multiple manual partition assignments for partition {repeated}")
+        bad.append(_result(call, topic.name, result if isinstance(result, LogError) else problem, configs))
+    refused = (
         _refused(call, name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         for name, count in times.items()
         if count > 1
-    ]
-    return {"topics": tuple(rows)}
+    )
+    return {"topics": itertools.chain(rows, bad, refused)}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
-    return {"topics": tuple(_refused(call, topic.name, code, message) for topic in request.topics)}
+    return {"topics": (_refused(call, topic.name, code, message) for topic in request.topics)}
 
 
 def _assigned_twice(topic: Any) -> int | None:
@@ -70,7 +75,22 @@ def _refused(call: Call, name: str, code: int, message: str | None) -> Any:
     )
 
 
-def _result(call: Call, name: str, result: CreatedTopic | LogError) -> Any:
+class _Configs:
+    """The configs of new topics as they stand in the answer. Most topics of a request have the same."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._of: Sequence[ConfigEntry] | None = None
+        self._encoded: Encoded | None = None
+
+    def encoded(self, entries: Sequence[ConfigEntry]) -> Encoded:
+        if self._encoded is None or self._of is not entries:
+            self._of = entries
+            self._encoded = self._call.messages.encoded(_config(self._call, entry) for entry in entries)
+        return self._encoded
+
+
+def _result(call: Call, name: str, result: CreatedTopic | LogError, configs: _Configs) -> Any:
     if isinstance(result, LogError):
         return _refused(call, name, code_of(result), message_of(result))
     return call.make(
@@ -81,7 +101,7 @@ def _result(call: Call, name: str, result: CreatedTopic | LogError) -> Any:
         error_message=None,
         num_partitions=result.partitions,
         replication_factor=result.replication_factor,
-        configs=tuple(_config(call, entry) for entry in result.configs) if call.messages.version >= 5 else None,
+        configs=configs.encoded(result.configs) if call.messages.version >= 5 else None,
     )
 
 

@@ -6,44 +6,47 @@ is not applied: the core bounds how long it waits for the store, and an answer g
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from kafka_gateway.errors import code_of
 from kafka_gateway.message_handler import Call, Fields
-from storage_tiers.errors import LogError
+from storage_tiers.errors import LogError, as_value
 from storage_tiers.types import TopicPartition
 
 
 async def serve(request: Any, call: Call) -> Fields:
     # As in Kafka, of a partition that stands twice the last offset counts.
-    wanted = {
-        TopicPartition(topic.name, row.partition_index): row.offset
-        for topic in request.topics
-        for row in topic.partitions
-    }
-    starts = await asyncio.gather(*(_delete(call, partition, offset) for partition, offset in wanted.items()))
-    results = dict(zip(wanted, starts, strict=True))
-    names = dict.fromkeys(partition.topic for partition in wanted)
+    wanted: dict[str, dict[int, int]] = {}
+    async for topic in call.each(request.topics):
+        offsets = wanted.setdefault(topic.name, {})
+        async for row in call.each(topic.partitions):
+            offsets[row.partition_index] = row.offset
+    results = {name: dict[int, int | LogError]() for name in wanted}
+
+    async def delete(partition: TopicPartition, offset: int) -> None:
+        results[partition.topic][partition.partition] = await _delete(call, partition, offset)
+
+    places = ((TopicPartition(name, index), offsets[index]) for name, offsets in wanted.items() for index in offsets)
+    await call.together(delete(partition, offset) for partition, offset in places)
     return {
-        "topics": tuple(
+        "topics": (
             call.make(
                 "DeleteRecordsTopicResult",
                 name=name,
-                partitions=tuple(_row(call, p.partition, r) for p, r in results.items() if p.topic == name),
+                partitions=(_row(call, index, results[name][index]) for index in offsets),
             )
-            for name in names
+            for name, offsets in wanted.items()
         )
     }
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {
-        "topics": tuple(
+        "topics": (
             call.make(
                 "DeleteRecordsTopicResult",
                 name=topic.name,
-                partitions=tuple(
+                partitions=(
                     call.make(
                         "DeleteRecordsPartitionResult",
                         partition_index=row.partition_index,
@@ -62,7 +65,7 @@ async def _delete(call: Call, partition: TopicPartition, offset: int) -> int | L
     try:
         return await call.core.log.delete_records(partition, offset)
     except LogError as error:
-        return error
+        return as_value(error)
 
 
 def _row(call: Call, index: int, result: int | LogError) -> Any:

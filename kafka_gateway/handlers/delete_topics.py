@@ -6,6 +6,7 @@ Answered when the deletion is durable in the metadata; the bytes go later. A top
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from kafka_gateway.errors import ErrorCode, code_of, message_of
@@ -19,10 +20,10 @@ Wanted = tuple[str | None, TopicId | None]
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    wanted = _wanted(request)
+    wanted = Counter([each async for each in call.each(_wanted(request))])
     rows = []
     good: list[Wanted] = []
-    for (name, topic_id), times in Counter(wanted).items():
+    async for (name, topic_id), times in call.each(wanted.items()):
         if times > 1:
             what = "name" if name is not None else "id"
             rows.append(_row(call, name, topic_id, ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}."))
@@ -33,27 +34,26 @@ async def serve(request: Any, call: Call) -> Fields:
             rows.append(_row(call, name, topic_id, ErrorCode.INVALID_REQUEST, problem))
         else:
             good.append((name, topic_id))
-    names = [name for name, _ in good if name is not None]
-    ids = [topic_id for _, topic_id in good if topic_id is not None]
-    asked: list[Wanted] = [(name, None) for name in names]
-    asked += [(None, topic_id) for topic_id in ids]
-    deleted = await call.core.topics.delete(names, ids) if asked else []
-    for (name, topic_id), result in zip(asked, deleted, strict=True):
+    # As in Kafka, those that are named come first.
+    good.sort(key=lambda each: each[0] is None)
+    async for name, topic_id in call.each(good):
+        names, ids = ([name] if name is not None else []), ([topic_id] if topic_id is not None else [])
+        (result,) = await call.core.topics.delete(names, ids)
         if isinstance(result, LogError):
             rows.append(_row(call, name, topic_id, code_of(result), message_of(result)))
         else:
             rows.append(_row(call, result[0], result[1], 0, None))
-    return {"responses": tuple(rows)}
+    return {"responses": rows}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
-    return {"responses": tuple(_row(call, name, topic_id, code, message) for name, topic_id in _wanted(request))}
+    return {"responses": (_row(call, name, topic_id, code, message) for name, topic_id in _wanted(request))}
 
 
-def _wanted(request: Any) -> list[Wanted]:
+def _wanted(request: Any) -> Iterable[Wanted]:
     if hasattr(request, "topic_names"):
-        return [(name, None) for name in request.topic_names]
-    return [(topic.name, None if topic.topic_id is None else TopicId(topic.topic_id.bytes)) for topic in request.topics]
+        return ((name, None) for name in request.topic_names)
+    return ((topic.name, None if topic.topic_id is None else TopicId(topic.topic_id.bytes)) for topic in request.topics)
 
 
 def _row(call: Call, name: str | None, topic_id: TopicId | None, code: int, message: str | None) -> Any:

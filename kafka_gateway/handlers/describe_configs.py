@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from grpc_api.contract.topics import ConfigEntry, Resource, ResourceKind
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.message_handler import Call, Fields
+from kafka_gateway.message_writer import Encoded
 from storage_tiers.errors import InvalidRequest, LogError
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    return {"results": tuple([await _describe(wanted, request, call) for wanted in request.resources])}
+    rows = _Rows(call, request)
+    results: dict[Any, Any] = {}
+    async for wanted in call.each(request.resources):
+        # What is asked for twice is answered once, as who asks keeps one answer of each resource.
+        if wanted not in results:
+            results[wanted] = await _describe(wanted, call, rows)
+    return {"results": list(results.values())}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
-    return {"results": tuple(_result(call, wanted, code, message, ()) for wanted in request.resources)}
+    return {"results": (_result(call, wanted, code, message, ()) for wanted in request.resources)}
 
 
 def resource_of(wanted: Any) -> Resource:
@@ -26,19 +34,37 @@ def resource_of(wanted: Any) -> Resource:
         raise InvalidRequest(f"Unknown resource type {wanted.resource_type}") from None
 
 
-async def _describe(wanted: Any, request: Any, call: Call) -> Any:
+async def _describe(wanted: Any, call: Call, rows: _Rows) -> Any:
     try:
         resource = resource_of(wanted)
         entries = await call.core.configs.describe_configs(resource, wanted.configuration_keys or None)
     except LogError as error:
         return _result(call, wanted, code_of(error), message_of(error), ())
-    synonyms = bool(request.include_synonyms)
-    documentation = bool(getattr(request, "include_documentation", False))
-    configs = tuple(_config(call, e, synonyms=synonyms, documentation=documentation) for e in entries)
-    return _result(call, wanted, 0, "", configs)
+    return _result(call, wanted, 0, "", rows.of(entries))
 
 
-def _result(call: Call, wanted: Any, code: int, message: str, configs: tuple[Any, ...]) -> Any:
+class _Rows:
+    """The configs of resources as they stand in the answer. The core gives the same entries for all resources that have the
+    same configs, which most topics do: they are written once, and that goes out for each."""
+
+    def __init__(self, call: Call, request: Any) -> None:
+        self._call = call
+        self._synonyms = bool(request.include_synonyms)
+        self._documentation = bool(getattr(request, "include_documentation", False))
+        self._written: dict[int, tuple[Sequence[ConfigEntry], Encoded]] = {}
+
+    def of(self, entries: Sequence[ConfigEntry]) -> Encoded:
+        known = self._written.get(id(entries))
+        if known is not None:
+            return known[1]
+        call, synonyms, documentation = self._call, self._synonyms, self._documentation
+        rows = call.messages.encoded(_config(call, e, synonyms=synonyms, documentation=documentation) for e in entries)
+        # With the entries, so that no others get their id.
+        self._written[id(entries)] = entries, rows
+        return rows
+
+
+def _result(call: Call, wanted: Any, code: int, message: str, configs: Encoded | tuple[()]) -> Any:
     return call.make(
         "DescribeConfigsResult",
         error_code=code,

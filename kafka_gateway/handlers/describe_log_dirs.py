@@ -13,35 +13,38 @@ from kafka_gateway.message_handler import Call, Fields
 from storage_tiers.types import TopicPartition
 
 
-def serve(request: Any, call: Call) -> Fields:
-    wanted = None
+async def serve(request: Any, call: Call) -> Fields:
+    wanted: set[TopicPartition] | None = None
     if request.topics is not None:
-        wanted = {TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        wanted = set()
+        async for topic in call.each(request.topics):
+            async for index in call.each(topic.partitions):
+                wanted.add(TopicPartition(topic.topic, index))
     directories = call.core.node.log_directories()
-    return {"error_code": 0, "results": tuple(_directory(call, directory, wanted) for directory in directories)}
+    return {"error_code": 0, "results": [await _directory(call, directory, wanted) for directory in directories]}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {"error_code": code, "results": ()}
 
 
-def _directory(call: Call, directory: LogDirectory, wanted: set[TopicPartition] | None) -> Any:
+async def _directory(call: Call, directory: LogDirectory, wanted: set[TopicPartition] | None) -> Any:
     topics: dict[str, list[LogReplica]] = {}
-    for replica in directory.replicas if directory.error is None else ():
+    async for replica in call.each(directory.replicas if directory.error is None else ()):
         if wanted is None or replica.partition in wanted:
             topics.setdefault(replica.partition.topic, []).append(replica)
     return call.make(
         "DescribeLogDirsResult",
         error_code=code_of(directory.error),
         log_dir=directory.path,
-        topics=tuple(_topic(call, name, replicas) for name, replicas in topics.items()),
+        topics=(_topic(call, name, replicas) for name, replicas in topics.items()),
         total_bytes=directory.total_bytes,
         usable_bytes=directory.usable_bytes,
     )
 
 
 def _topic(call: Call, name: str, replicas: list[LogReplica]) -> Any:
-    rows = tuple(
+    rows = (
         call.make(
             "DescribeLogDirsPartition",
             partition_index=replica.partition.partition,

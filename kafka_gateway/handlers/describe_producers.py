@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from grpc_api.contract.node import ActiveProducer
@@ -14,13 +15,13 @@ _NOT_HERE = "This server does not host this topic-partition."
 
 
 def serve(request: Any, call: Call) -> Fields:
-    return {"topics": tuple(_topic(call, topic) for topic in request.topics)}
+    return {"topics": (_topic(call, topic) for topic in request.topics)}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {
-        "topics": tuple(
-            _response(call, topic, [_failed(call, index, code, message) for index in topic.partition_indexes])
+        "topics": (
+            _response(call, topic, (_failed(call, index, code, message) for index in topic.partition_indexes))
             for topic in request.topics
         )
     }
@@ -31,9 +32,9 @@ def _topic(call: Call, topic: Any) -> Any:
     if isinstance(known, LogError):
         message = _NOT_HERE if isinstance(known, UnknownTopicOrPartition) else message_of(known)
         return _response(
-            call, topic, [_failed(call, index, code_of(known), message) for index in topic.partition_indexes]
+            call, topic, (_failed(call, index, code_of(known), message) for index in topic.partition_indexes)
         )
-    return _response(call, topic, [_partition(call, topic.name, index) for index in topic.partition_indexes])
+    return _response(call, topic, (_partition(call, topic.name, index) for index in topic.partition_indexes))
 
 
 def _partition(call: Call, name: str, index: int) -> Any:
@@ -43,7 +44,7 @@ def _partition(call: Call, name: str, index: int) -> Any:
         return _failed(call, index, code_of(error), None)
     except LogError as error:
         return _failed(call, index, code_of(error), message_of(error))
-    rows = tuple(_producer(call, producer) for producer in producers)
+    rows = (_producer(call, producer) for producer in producers)
     return call.make(
         "PartitionResponse", partition_index=index, error_code=0, error_message=None, active_producers=rows
     )
@@ -67,5 +68,5 @@ def _failed(call: Call, index: int, code: int, message: str | None) -> Any:
     )
 
 
-def _response(call: Call, topic: Any, rows: list[Any]) -> Any:
-    return call.make("TopicResponse", name=topic.name, partitions=tuple(rows))
+def _response(call: Call, topic: Any, rows: Iterable[Any]) -> Any:
+    return call.make("TopicResponse", name=topic.name, partitions=rows)

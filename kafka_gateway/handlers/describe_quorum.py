@@ -6,6 +6,7 @@ clients use, as there is no listener for controllers. Directory ids are left out
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from kafka_gateway.errors import ErrorCode
@@ -17,19 +18,25 @@ _NOT_HERE = "This server does not host this topic-partition."
 
 
 def serve(request: Any, call: Call) -> Fields:
-    asked = [(topic.topic_name, row.partition_index) for topic in request.topics for row in topic.partitions]
-    if len(request.topics) != 1 or asked != [(METADATA_TOPIC, 0)]:
-        rows = [
-            _topic(call, topic.topic_name, [_unknown(call, row.partition_index) for row in topic.partitions])
+    if not _asks_for_metadata(request):
+        rows = (
+            _topic(call, topic.topic_name, (_unknown(call, row.partition_index) for row in topic.partitions))
             for topic in request.topics
-        ]
-        return {"error_code": 0, "error_message": "", "topics": tuple(rows), "nodes": ()}
+        )
+        return {"error_code": 0, "error_message": "", "topics": rows, "nodes": ()}
     return {
         "error_code": 0,
         "error_message": "",
         "topics": (_topic(call, METADATA_TOPIC, [_quorum(call)]),),
         "nodes": _nodes(call) if call.messages.version >= 2 else None,
     }
+
+
+def _asks_for_metadata(request: Any) -> bool:
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return False
+    topic = request.topics[0]
+    return bool(topic.topic_name == METADATA_TOPIC and topic.partitions[0].partition_index == 0)
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
@@ -84,5 +91,5 @@ def _unknown(call: Call, index: int) -> Any:
     )
 
 
-def _topic(call: Call, name: str, rows: list[Any]) -> Any:
-    return call.make("TopicData", topic_name=name, partitions=tuple(rows))
+def _topic(call: Call, name: str, rows: Iterable[Any]) -> Any:
+    return call.make("TopicData", topic_name=name, partitions=rows)

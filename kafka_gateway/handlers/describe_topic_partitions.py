@@ -17,9 +17,9 @@ from kafka_gateway.messages import to_uuid
 from storage_tiers.errors import InvalidRequest, LogError
 
 
-def serve(request: Any, call: Call) -> Fields:
+async def serve(request: Any, call: Call) -> Fields:
     cursor = request.cursor
-    names = _names(request, call)
+    names = await _names(request, call)
     if cursor is not None:
         if request.topics and cursor.topic_name not in names:
             raise InvalidRequest(
@@ -29,7 +29,8 @@ def serve(request: Any, call: Call) -> Fields:
             raise InvalidRequest(f"DescribeTopicPartitionsRequest cursor partition must be valid: {cursor}")
     left = max(1, min(request.response_partition_limit, call.options.described_partitions))
     rows: list[Any] = []
-    for found, name in zip(call.core.topics.describe(names) if names else (), names, strict=True):
+    async for name in call.each(names):
+        (found,) = call.core.topics.describe([name])
         if left == 0:
             return {"topics": tuple(rows), "next_cursor": _cursor(call, name, 0)}
         if isinstance(found, LogError):
@@ -48,18 +49,18 @@ def serve(request: Any, call: Call) -> Fields:
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {
-        "topics": tuple(_refused(call, topic.name, code, NOT_ASKED) for topic in request.topics),
+        "topics": (_refused(call, topic.name, code, NOT_ASKED) for topic in request.topics),
         "next_cursor": None,
     }
 
 
-def _names(request: Any, call: Call) -> list[str]:
+async def _names(request: Any, call: Call) -> list[str]:
     """Each once, in order, from the cursor's topic on."""
     names: Iterable[str] = (topic.name for topic in request.topics)
     if not request.topics:
         names = (topic.name for topic in call.core.topics.describe() if isinstance(topic, TopicDescription))
     begin = "" if request.cursor is None else request.cursor.topic_name
-    return sorted({name for name in names if name >= begin})
+    return sorted({name async for name in call.each(names) if name >= begin})
 
 
 def _cursor(call: Call, name: str, partition: int) -> Any:
@@ -84,7 +85,7 @@ def _topic(call: Call, topic: TopicDescription, partitions: list[PartitionDescri
         name=topic.name,
         topic_id=to_uuid(topic.topic_id),
         is_internal=topic.internal,
-        partitions=tuple(_partition(call, partition) for partition in partitions),
+        partitions=(_partition(call, partition) for partition in partitions),
         topic_authorized_operations=ALL_TOPIC_OPERATIONS,
     )
 

@@ -6,6 +6,7 @@ needed one are named. A quorum of one has nobody else to elect.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from grpc_api.contract.topics import PartitionDescription, TopicDescription
@@ -22,38 +23,43 @@ def serve(request: Any, call: Call) -> Fields:
         return refuse(request, call, ErrorCode.INVALID_REQUEST, f"Unknown election type {election}")
     if request.topic_partitions is None:
         return _every(call, election)
-    results = []
-    for topic in request.topic_partitions:
-        known = call.core.topics.describe([topic.topic])[0]
-        rows = [_elect(call, topic.topic, known, index, election) for index in topic.partitions]
-        results.append(_result(call, topic.topic, rows))
-    return {"error_code": 0, "replica_election_results": tuple(results)}
+    results = (
+        _result(call, topic.topic, _elected(call, topic.topic, topic.partitions, election))
+        for topic in request.topic_partitions
+    )
+    return {"error_code": 0, "replica_election_results": results}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
-    results = tuple(
-        _result(call, topic.topic, [_row(call, index, code, message) for index in topic.partitions])
+    results = (
+        _result(call, topic.topic, (_row(call, index, code, message) for index in topic.partitions))
         for topic in request.topic_partitions or ()
     )
     return {"error_code": code, "replica_election_results": results}
 
 
 def _every(call: Call, election: int) -> Fields:
-    results = []
-    for topic in call.core.topics.describe():
-        if isinstance(topic, TopicDescription):
-            rows = [
-                _without_candidate(call, p.partition, election) for p in topic.partitions if not _is_led(p, election)
-            ]
-            results.append(_result(call, topic.name, rows))
-    return {"error_code": 0, "replica_election_results": tuple(results)}
+    def rows(topic: TopicDescription) -> Iterator[Any]:
+        for row in topic.partitions:
+            if not _is_led(row, election):
+                yield _without_candidate(call, row.partition, election)
+
+    topics = (topic for topic in call.core.topics.describe() if isinstance(topic, TopicDescription))
+    return {"error_code": 0, "replica_election_results": (_result(call, topic.name, rows(topic)) for topic in topics)}
 
 
-def _elect(call: Call, name: str, topic: object, index: int, election: int) -> Any:
+def _elected(call: Call, name: str, indexes: Iterable[int], election: int) -> Iterator[Any]:
+    (topic,) = call.core.topics.describe([name])
+    known = {row.partition: row for row in topic.partitions} if isinstance(topic, TopicDescription) else None
+    for index in indexes:
+        yield _elect(call, name, known, index, election)
+
+
+def _elect(call: Call, name: str, known: Mapping[int, PartitionDescription] | None, index: int, election: int) -> Any:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if not isinstance(topic, TopicDescription):
+    if known is None:
         return _row(call, index, unknown, f"No such topic as {name}")
-    found = next((p for p in topic.partitions if p.partition == index), None)
+    found = known.get(index)
     if found is None:
         return _row(call, index, unknown, f"No such partition as {name}-{index}")
     if _is_led(found, election):
@@ -79,5 +85,5 @@ def _row(call: Call, index: int, code: int, message: str) -> Any:
     return call.make("PartitionResult", partition_id=index, error_code=code, error_message=message)
 
 
-def _result(call: Call, name: str, rows: list[Any]) -> Any:
-    return call.make("ReplicaElectionResult", topic=name, partition_result=tuple(rows))
+def _result(call: Call, name: str, rows: Iterable[Any]) -> Any:
+    return call.make("ReplicaElectionResult", topic=name, partition_result=rows)

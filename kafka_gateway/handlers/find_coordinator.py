@@ -29,4 +29,4 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     error = {"error_code": code, "error_message": message, **_NOWHERE}
     if call.messages.version < 4:
         return error
-    return {"coordinators": tuple(call.make("Coordinator", key=key, **error) for key in request.coordinator_keys)}
+    return {"coordinators": (call.make("Coordinator", key=key, **error) for key in request.coordinator_keys)}

@@ -15,9 +15,9 @@ ONCE = "Each resource must appear at most once."
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    times = Counter((wanted.resource_type, wanted.resource_name) for wanted in request.resources)
+    times = Counter([(wanted.resource_type, wanted.resource_name) async for wanted in call.each(request.resources)])
     rows = []
-    for wanted in request.resources:
+    async for wanted in call.each(request.resources):
         try:
             if times[wanted.resource_type, wanted.resource_name] > 1:
                 raise InvalidRequest(ONCE)
@@ -31,7 +31,7 @@ async def serve(request: Any, call: Call) -> Fields:
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
-    return {"responses": tuple(row(call, wanted, code, message) for wanted in request.resources)}
+    return {"responses": (row(call, wanted, code, message) for wanted in request.resources)}
 
 
 def _alterations(wanted: Any) -> list[ConfigAlteration]:

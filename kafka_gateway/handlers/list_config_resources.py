@@ -5,6 +5,7 @@ v0, which was ListClientMetricsResources, asks for client metrics subscriptions 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from grpc_api.contract.topics import Resource, ResourceKind, TopicDescription
@@ -23,26 +24,26 @@ _KINDS = (
 
 def serve(request: Any, call: Call) -> Fields:
     asked = getattr(request, "resource_types", None)
-    kinds = (ResourceKind.CLIENT_METRICS,) if asked is None else asked or _KINDS
-    if any(kind not in _KINDS for kind in kinds):
+    kinds = {ResourceKind.CLIENT_METRICS} if asked is None else set(asked or _KINDS)
+    if not kinds <= set(_KINDS):
         return refuse(request, call, ErrorCode.UNSUPPORTED_VERSION, "")
-    rows = [
+    rows = (
         call.make("ConfigResource", resource_name=found.name, resource_type=int(found.kind))
         for kind in _KINDS
         if kind in kinds
         for found in _resources(call, kind)
-    ]
-    return {"error_code": 0, "config_resources": tuple(rows)}
+    )
+    return {"error_code": 0, "config_resources": rows}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {"error_code": code, "config_resources": ()}
 
 
-def _resources(call: Call, kind: ResourceKind) -> list[Resource]:
+def _resources(call: Call, kind: ResourceKind) -> Iterable[Resource]:
     topics = call.core.topics
     if kind is ResourceKind.TOPIC:
-        return [Resource(kind, topic.name) for topic in topics.describe() if isinstance(topic, TopicDescription)]
+        return (Resource(kind, topic.name) for topic in topics.describe() if isinstance(topic, TopicDescription))
     if kind in (ResourceKind.BROKER, ResourceKind.BROKER_LOGGER):
         return [Resource(kind, str(broker.node_id)) for broker in topics.cluster().brokers]
     if kind is ResourceKind.CLIENT_METRICS:

@@ -28,6 +28,9 @@ SINCE: dict[int, int] = {
     OffsetSpec.EARLIEST_PENDING_UPLOAD: 11,
 }
 
+#: Partitions that are looked up in one go.
+GROUP = 16
+
 Answer = TimestampOffset | LogError | None
 
 
@@ -35,11 +38,14 @@ async def serve(request: Any, call: Call) -> Fields:
     isolation = getattr(request, "isolation_level", 0)
     if isolation not in (0, 1):
         raise InvalidRequest(f"isolation level {isolation}; it is 0 (uncommitted) or 1 (committed)")
-    times = Counter((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
+    times: Counter[tuple[str, int]] = Counter()
+    async for topic in call.each(request.topics):
+        async for row in call.each(topic.partitions):
+            times[topic.name, row.partition_index] += 1
     queries: list[OffsetQuery] = []
     answers: dict[tuple[str, int], Answer] = {}
-    for topic in request.topics:
-        for row in topic.partitions:
+    async for topic in call.each(request.topics):
+        async for row in call.each(topic.partitions):
             place = (topic.name, row.partition_index)
             refused = _refusal(row.timestamp, call.messages.version, times[place])
             if refused is not None:
@@ -48,17 +54,16 @@ async def serve(request: Any, call: Call) -> Fields:
             epoch = getattr(row, "current_leader_epoch", NO_EPOCH)
             queries.append(OffsetQuery(TopicPartition(*place), row.timestamp, epoch, Isolation(isolation)))
     if queries:
-        found = await _look_up(queries, request, call)
-        answers.update(zip((query.partition for query in queries), found, strict=True))
-    return {"topics": tuple(_topic(call, topic, answers) for topic in request.topics)}
+        await _look_up(queries, request, call, answers)
+    return {"topics": (_topic(call, topic, answers) for topic in request.topics)}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
-    topics = tuple(
+    topics = (
         call.make(
             "ListOffsetsTopicResponse",
             name=topic.name,
-            partitions=tuple(
+            partitions=(
                 call.make("ListOffsetsPartitionResponse", partition_index=row.partition_index, error_code=code)
                 for row in topic.partitions
             ),
@@ -76,19 +81,31 @@ def _refusal(timestamp: int, version: int, times: int) -> LogError | None:
     return None
 
 
-async def _look_up(queries: list[OffsetQuery], request: Any, call: Call) -> list[Answer]:
+async def _look_up(
+    queries: list[OffsetQuery], request: Any, call: Call, answers: dict[tuple[str, int], Answer]
+) -> None:
+    """Adds what is found. In groups, several at a time: each may need to ask the bucket, and the client's patience is for
+    all of them."""
     timeout = getattr(request, "timeout", None)
     seconds = None if timeout is None or not milliseconds(timeout) else max(0, milliseconds(timeout)) / 1000
+
+    async def group(queries: list[OffsetQuery]) -> None:
+        found = await call.core.log.list_offsets(queries)
+        answers.update(zip((query.partition for query in queries), found, strict=True))
+
+    groups = (queries[at : at + GROUP] for at in range(0, len(queries), GROUP))
     try:
         async with asyncio.timeout(seconds):
-            return list(await call.core.log.list_offsets(queries))
+            await call.together(group(each) for each in groups)
     except TimeoutError:
-        return [RequestTimedOut("not found in the time that the request gave; ask again")] * len(queries)
+        late = RequestTimedOut("not found in the time that the request gave; ask again")
+        async for query in call.each(queries):
+            answers.setdefault(query.partition, late)
 
 
 def _topic(call: Call, topic: Any, answers: dict[tuple[str, int], Answer]) -> Any:
     indexes = dict.fromkeys(row.partition_index for row in topic.partitions)
-    rows = tuple(_partition(call, index, answers[topic.name, index]) for index in indexes)
+    rows = (_partition(call, index, answers[topic.name, index]) for index in indexes)
     return call.make("ListOffsetsTopicResponse", name=topic.name, partitions=rows)
 
 

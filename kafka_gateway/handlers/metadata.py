@@ -6,7 +6,8 @@ first where `auto.create.topics.enable` and the request (v4) allow it. v13 can c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from grpc_api.contract.topics import PartitionDescription, TopicDescription
@@ -27,44 +28,45 @@ async def serve(request: Any, call: Call) -> Fields:
     topics = call.core.topics
     version = call.messages.version
     if request.topics is None or (version == 0 and not request.topics):
-        rows = [_known(request, call, t) for t in topics.describe() if isinstance(t, TopicDescription)]
-        return _fields(request, call, rows)
-    names, ids = _wanted(request, version)
-    if not names and not ids:
-        return _fields(request, call, [])
-    found = topics.describe(names, ids)
-    missing = [n for n, topic in zip(names, found, strict=False) if isinstance(topic, UnknownTopicOrPartition)]
-    if missing and getattr(request, "allow_auto_topic_creation", True):
-        await topics.auto_create(missing)
-        found = topics.describe(names, ids)
-    asked: list[tuple[str | None, TopicId | None]] = [(name, None) for name in names]
-    asked += [(None, topic_id) for topic_id in ids]
-    rows = [
-        _unknown(request, call, name, topic_id, code_of(topic))
-        if isinstance(topic, LogError)
-        else _known(request, call, topic)
-        for topic, (name, topic_id) in zip(found, asked, strict=True)
-    ]
-    return _fields(request, call, rows)
+        everything = topics.describe()
+        return _fields(request, call, (_known(request, call, t) for t in everything if isinstance(t, TopicDescription)))
+    names, ids = await _wanted(request, call)
+    if getattr(request, "allow_auto_topic_creation", True):
+        async for name in call.each(names):
+            if isinstance(topics.describe([name])[0], UnknownTopicOrPartition):
+                await topics.auto_create([name])
+    return _fields(request, call, _rows(request, call, names, ids))
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
-    rows = [
+    rows = (
         _unknown(request, call, topic.name or "", from_uuid(getattr(topic, "topic_id", None)), code)
         for topic in request.topics or ()
-    ]
+    )
     nothing = {"brokers": (), "cluster_id": None, "controller_id": -1, "cluster_authorized_operations": NOT_ASKED}
-    return {"error_code": code, "topics": tuple(rows), **nothing}
+    return {"error_code": code, "topics": rows, **nothing}
 
 
-def _wanted(request: Any, version: int) -> tuple[list[str], list[TopicId]]:
+def _rows(request: Any, call: Call, names: Sequence[str], ids: Sequence[TopicId]) -> Iterator[Any]:
+    asked: Iterator[tuple[str | None, TopicId | None]] = itertools.chain(
+        ((name, None) for name in names), ((None, topic_id) for topic_id in ids)
+    )
+    for name, topic_id in asked:
+        (topic,) = call.core.topics.describe([] if name is None else [name], [] if topic_id is None else [topic_id])
+        if isinstance(topic, LogError):
+            yield _unknown(request, call, name, topic_id, code_of(topic))
+        else:
+            yield _known(request, call, topic)
+
+
+async def _wanted(request: Any, call: Call) -> tuple[list[str], list[TopicId]]:
     """Names, or ids, each once, in order; names do not count beside an id. Raises InvalidRequest where one has neither."""
     names: dict[str, None] = {}
     ids: dict[TopicId, None] = {}
-    for topic in request.topics:
+    async for topic in call.each(request.topics):
         topic_id = getattr(topic, "topic_id", None)
-        if topic_id is not None and version < 12:
-            raise InvalidRequest(f"topic ids are not served in Metadata {version}; ask with version 12")
+        if topic_id is not None and call.messages.version < 12:
+            raise InvalidRequest(f"topic ids are not served in Metadata {call.messages.version}; ask with version 12")
         if topic_id is not None:
             ids[TopicId(topic_id.bytes)] = None
         elif topic.name is not None:
@@ -74,7 +76,7 @@ def _wanted(request: Any, version: int) -> tuple[list[str], list[TopicId]]:
     return ([], list(ids)) if ids else (list(names), [])
 
 
-def _fields(request: Any, call: Call, rows: Sequence[Any]) -> Fields:
+def _fields(request: Any, call: Call, rows: Iterable[Any]) -> Fields:
     cluster = call.core.topics.cluster()
     brokers = tuple(
         call.make("MetadataResponseBroker", node_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
@@ -87,7 +89,7 @@ def _fields(request: Any, call: Call, rows: Sequence[Any]) -> Fields:
         "cluster_id": cluster.cluster_id,
         "controller_id": cluster.controller_id,
         "cluster_authorized_operations": ALL_CLUSTER_OPERATIONS if asked else NOT_ASKED,
-        "topics": tuple(rows),
+        "topics": rows,
     }
 
 
@@ -113,7 +115,7 @@ def _known(request: Any, call: Call, topic: TopicDescription) -> Any:
         name=topic.name,
         topic_id=to_uuid(topic.topic_id),
         is_internal=topic.internal,
-        partitions=tuple(_partition(call, partition) for partition in topic.partitions),
+        partitions=(_partition(call, partition) for partition in topic.partitions),
         topic_authorized_operations=_operations(request),
     )
 

@@ -12,18 +12,18 @@ from storage_tiers.types import NO_EPOCH, TopicPartition
 
 async def serve(request: Any, call: Call) -> Fields:
     topics = []
-    for topic in request.topics:
-        rows = [await _end(topic.topic, row, call) for row in topic.partitions]
-        topics.append(call.make("OffsetForLeaderTopicResult", topic=topic.topic, partitions=tuple(rows)))
-    return {"topics": tuple(topics)}
+    async for topic in call.each(request.topics):
+        rows = [await _end(topic.topic, row, call) async for row in call.each(topic.partitions)]
+        topics.append(call.make("OffsetForLeaderTopicResult", topic=topic.topic, partitions=rows))
+    return {"topics": topics}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
-    topics = tuple(
+    topics = (
         call.make(
             "OffsetForLeaderTopicResult",
             topic=topic.topic,
-            partitions=tuple(
+            partitions=(
                 call.make("EpochEndOffset", error_code=code, partition=row.partition) for row in topic.partitions
             ),
         )

@@ -6,6 +6,7 @@ made. Order of the checks and messages are Kafka's (FeatureControlManager of 4.2
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from kafka_gateway.errors import ErrorCode
@@ -15,9 +16,9 @@ from kafka_gateway.message_handler import Call, Fields
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
-def serve(request: Any, call: Call) -> Fields:
+async def serve(request: Any, call: Call) -> Fields:
     node_id = call.core.node.quorum().leader_id
-    for update in request.feature_updates:
+    async for update in call.each(request.feature_updates):
         problem = _problem(update.feature, update.max_version_level, _kind_of(update), node_id)
         if problem is not None:
             message = (
@@ -25,9 +26,9 @@ def serve(request: Any, call: Call) -> Fields:
                 f"Invalid update version {update.max_version_level} for feature {update.feature}. {problem}"
             )
             return refuse(request, call, ErrorCode.INVALID_UPDATE_VERSION, message)
-    results: tuple[Any, ...] = ()
+    results: Iterable[Any] = ()
     if call.messages.version < 2:
-        results = tuple(
+        results = (
             call.make("UpdatableFeatureResult", feature=update.feature, error_code=0, error_message="NONE")
             for update in request.feature_updates
         )

@@ -12,7 +12,7 @@ from storage_tiers.cold.manifest.lookup import live_bytes
 from storage_tiers.cold.manifest.model import Entry, Ids, Root, first_root
 from storage_tiers.cold.process.operations import PageEntries
 from storage_tiers.cold.read.fetcher import Hydrator
-from storage_tiers.errors import InvalidRequest, LogError
+from storage_tiers.errors import InvalidRequest, LogError, as_value
 from storage_tiers.types import TopicPartition
 
 
@@ -33,7 +33,7 @@ class ColdService:
         try:
             root = self._root(partition)
         except LogError as error:
-            return error
+            return as_value(error)
         return ColdManifest(
             partition=root.ids.partition,
             key=root.ids.manifest_key,

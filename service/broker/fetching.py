@@ -15,7 +15,7 @@ from grpc_api.contract.log import Fetch, Fetched, FetchPartition, Isolation
 from grpc_api.contract.ready import Ready
 from service.broker.partition import Partition
 from storage_tiers.cold.read.reader import ColdMiss
-from storage_tiers.errors import InconsistentTopicId, LogError, OffsetOutOfRange, StorageError
+from storage_tiers.errors import InconsistentTopicId, LogError, OffsetOutOfRange, StorageError, as_value
 from storage_tiers.types import TopicPartition
 
 #: Finds a partition, or raises the LogError to answer.
@@ -105,7 +105,7 @@ def attempt(fetch: Fetch, locate: Locate, failed: Mapping[int, LogError] = _NONE
                 answer = _read_one(place, partition, wanted, fetch, taken, left)
             except LogError as error:
                 taken.refuse(partition)
-                answer = Fetched(error)
+                answer = Fetched(as_value(error))
             except OSError as error:
                 taken.refuse(partition)
                 answer = Fetched(StorageError(f"{wanted.partition}: cannot read ({error}); mend the disk"))

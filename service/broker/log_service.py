@@ -36,6 +36,7 @@ from storage_tiers.errors import (
     RecordTooLarge,
     StorageError,
     UnsupportedVersion,
+    as_value,
 )
 from storage_tiers.types import NO_EPOCH, NO_TIMESTAMP, TimestampOffset, TopicId, TopicPartition
 
@@ -117,9 +118,7 @@ class LogService:
         return answers
 
     def _refusal(self, error: LogError, partition: Partition | None, batch: memoryview) -> LogError:
-        # It becomes an answer: with its traceback it would keep all that was looked at on the way, an inflated batch of tens
-        # of megabytes too, and itself, until the garbage collector comes.
-        error.__traceback__ = error.__cause__ = error.__context__ = None
+        as_value(error)
         if partition is not None and not isinstance(error, _WITHOUT_LOG_START):
             error.log_start_offset = partition.log.log_start_offset
         self.failed_appends += 1
@@ -149,7 +148,7 @@ class LogService:
                 else:
                     answers.append(_offset(partition, query.timestamp, query.isolation))
             except LogError as error:
-                answers.append(error)
+                answers.append(as_value(error))
         # Together: each may need to ask the bucket, and the client's patience is for all of them.
         found = await asyncio.gather(*(self._offset_by_time(queries[place]) for place in by_time))
         for place, answer in zip(by_time, found, strict=True):
@@ -170,7 +169,7 @@ class LogService:
                 return await partition.log.max_timestamp(upto_offset=upto)
             return await partition.log.offset_for_timestamp(query.timestamp, upto_offset=upto)
         except LogError as error:
-            return error
+            return as_value(error)
 
     async def delete_records(self, partition: TopicPartition, before_offset: int) -> int:
         led = self._partitions.get(partition)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from typing import overload
 
 from grpc_api.contract.topics import (
     BrokerAddress,
@@ -20,7 +21,7 @@ from service.metadata.image import Changes, MetadataImage, TopicImage
 from service.metadata.log import MetadataLog
 from storage_tiers import events
 from storage_tiers.clock import Rng
-from storage_tiers.errors import LogError, UnknownTopicId, UnknownTopicOrPartition
+from storage_tiers.errors import LogError, UnknownTopicId, UnknownTopicOrPartition, as_value
 from storage_tiers.types import TopicId
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class TopicService:
     ) -> Sequence[TopicDescription | LogError]:
         image = self._metadata.image
         if names is None and not topic_ids:
-            return [_description(topic) for topic in image.topics.values()]
+            return _Descriptions(tuple(image.topics.values()))
         answers: list[TopicDescription | LogError] = []
         for name in names or ():
             topic = image.topic(name)
@@ -79,7 +80,7 @@ class TopicService:
                 planner.check_topic_name(name)
                 answers.append(UnknownTopicOrPartition(f"this cluster has no topic {name!r}"))
             except LogError as error:
-                answers.append(error)
+                answers.append(as_value(error))
         for topic_id in topic_ids:
             topic = image.topic_by_id(topic_id)
             if topic is None:
@@ -97,7 +98,7 @@ class TopicService:
                 answers.append(await self._create(topic, validate_only))
             except LogError as error:
                 events.provoked(log, "topic.refused", by="create", topic=topic.name, asked="create", error=error)
-                answers.append(error)
+                answers.append(as_value(error))
         return answers
 
     async def _create(self, topic: NewTopic, validate_only: bool) -> CreatedTopic:
@@ -139,7 +140,7 @@ class TopicService:
                 events.info(log, "topic.deleted", topic=topic.name, topic_id=str(topic.topic_id), partitions=count)
             except LogError as error:
                 events.provoked(log, "topic.refused", by="delete", topic=str(wanted), asked="delete", error=error)
-                answers.append(error)
+                answers.append(as_value(error))
         return answers
 
     def _plan_deletion(self, image: MetadataImage, wanted: str | TopicId) -> tuple[planner.Records, TopicImage]:
@@ -162,6 +163,28 @@ class TopicService:
         await self._settled()
         if not validate_only:
             events.info(log, "topic.partitions_added", topic=topic, partitions=count)
+
+
+class _Descriptions(Sequence[TopicDescription | LogError]):
+    """Of so many topics, each made when it is looked at: all at once would hold the loop up."""
+
+    def __init__(self, topics: tuple[TopicImage, ...]) -> None:
+        self._topics = topics
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    @overload
+    def __getitem__(self, place: int) -> TopicDescription: ...
+    @overload
+    def __getitem__(self, place: slice) -> _Descriptions: ...
+    def __getitem__(self, place: int | slice) -> TopicDescription | _Descriptions:
+        if isinstance(place, slice):
+            return _Descriptions(self._topics[place])
+        return _description(self._topics[place])
+
+    def __iter__(self) -> Iterator[TopicDescription | LogError]:
+        return map(_description, self._topics)
 
 
 def _description(topic: TopicImage) -> TopicDescription:

@@ -41,6 +41,8 @@ INTERNAL_TIER_MAX_LAG_MS = 600_000
 
 #: Log settings kept, one for every distinct set of a topic's own configs.
 MAX_CACHED_SETTINGS = 1024
+#: Described configs kept, likewise; each takes tens of kilobytes.
+MAX_CACHED_DESCRIPTIONS = 64
 
 
 class _Candidate(NamedTuple):
@@ -88,10 +90,20 @@ class Resolver:
         self._has_store = has_store
         self._cached_for: tuple[Mapping[str, str], Mapping[str, str]] | None = None
         self._cached: dict[tuple[tuple[str, str], ...], LogSettings] = {}
+        self._described: dict[tuple[tuple[str, str], ...], tuple[ConfigEntry, ...]] = {}
+        self._described_broker: dict[bool, tuple[ConfigEntry, ...]] = {}
 
     def announce(self, name: str, text: str) -> None:
         """What the node says of itself once it knows (`advertised.listeners`, `tidelog.grpc.listener`)."""
         self._static = {**self._static, BROKER_KEYS.get(name).name: text}
+        self._cached_for = None
+
+    def _look_at(self, image: MetadataImage) -> None:
+        """Forgets what followed from the brokers' configs if those are others now."""
+        inherited = (image.broker_config(self.node_id), image.broker_config(None))
+        if inherited != self._cached_for:
+            self._cached_for = inherited
+            self._cached, self._described, self._described_broker = {}, {}, {}
 
     # --- values ---------------------------------------------------------------------------------------------------
 
@@ -124,9 +136,7 @@ class Resolver:
 
     def log_settings(self, image: MetadataImage, topic: str) -> LogSettings:
         """Everything a partition's log is told, in plain values: local retention never exceeds the whole retention."""
-        inherited = (image.broker_config(self.node_id), image.broker_config(None))
-        if inherited != self._cached_for:
-            self._cached_for, self._cached = inherited, {}
+        self._look_at(image)
         own = image.topic_config(topic)
         memo = tuple(sorted(own.items()))
         settings = self._cached.get(memo)
@@ -213,25 +223,39 @@ class Resolver:
 
     def describe(
         self, image: MetadataImage, resource: Resource, names: Sequence[str] | None = None
-    ) -> list[ConfigEntry]:
+    ) -> Sequence[ConfigEntry]:
         """All configs of a topic or of this broker, or those of `names` that exist; of the broker "" what is set for
         all brokers. By name. UnknownTopicOrPartition, InvalidTopic or InvalidRequest for a resource that is not there."""
         self._check_resource(image, resource, "Broker id must be an integer, but it is", to_change=False)
-        wanted = None if names is None else set(names)
         if resource.kind is ResourceKind.TOPIC:
-            own = image.topic_config(resource.name)
-            return [entry for entry in self._describe_topic(image, own) if wanted is None or entry.name in wanted]
-        rows = [key for key in BROKER_KEYS if wanted is None or key.name in wanted]
-        entries = [self._describe_broker_key(image, key, everywhere=not resource.name) for key in rows]
-        return [entry for entry in entries if entry is not None]
+            entries = self.describe_new_topic(image, image.topic_config(resource.name))
+        else:
+            entries = self._describe_broker(image, everywhere=not resource.name)
+        if names is None:
+            return entries
+        wanted = set(names)
+        return [entry for entry in entries if entry.name in wanted]
 
-    def describe_new_topic(self, image: MetadataImage, configs: Mapping[str, str]) -> list[ConfigEntry]:
-        """What a topic created with `configs` would be described as: the answer to CreateTopics."""
-        return self._describe_topic(image, configs)
+    def describe_new_topic(self, image: MetadataImage, configs: Mapping[str, str]) -> Sequence[ConfigEntry]:
+        """What a topic created with `configs` would be described as: the answer to CreateTopics. The same object for all
+        topics that have the same configs, while nothing else changes."""
+        self._look_at(image)
+        memo = tuple(sorted(configs.items()))
+        entries = self._described.get(memo)
+        if entries is None:
+            if len(self._described) >= MAX_CACHED_DESCRIPTIONS:
+                self._described.clear()
+            rows = (key for key in TOPIC_KEYS if not key.hidden or key.name in configs)
+            entries = self._described[memo] = tuple(self._describe_topic_key(image, configs, key) for key in rows)
+        return entries
 
-    def _describe_topic(self, image: MetadataImage, own: Mapping[str, str]) -> list[ConfigEntry]:
-        rows = (key for key in TOPIC_KEYS if not key.hidden or key.name in own)
-        return [self._describe_topic_key(image, own, key) for key in rows]
+    def _describe_broker(self, image: MetadataImage, *, everywhere: bool) -> Sequence[ConfigEntry]:
+        self._look_at(image)
+        entries = self._described_broker.get(everywhere)
+        if entries is None:
+            rows = [self._describe_broker_key(image, key, everywhere=everywhere) for key in BROKER_KEYS]
+            entries = self._described_broker[everywhere] = tuple(entry for entry in rows if entry is not None)
+        return entries
 
     def _describe_topic_key(self, image: MetadataImage, own: Mapping[str, str], key: ConfigKey) -> ConfigEntry:
         value, _ = self._topic_value(image, own, key)

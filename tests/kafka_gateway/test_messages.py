@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import uuid
+from collections import Counter
 
 import pytest
 
 from kafka_gateway.hot_parse import Malformed
+from kafka_gateway.message_reader import Endless
 from kafka_gateway.messages import messages_of
 from tests.kafka_gateway.kio_wire import request_frame, response
 
@@ -27,10 +30,15 @@ import hypothesis.strategies
     assert done.stdout.strip() == "['kio.schema.metadata.v12.request', 'kio.schema.metadata.v12.response']"
 
 
-def test_fields_that_a_version_does_not_have_are_dropped() -> None:
-    values = {"name": "t", "topic_id": None, "error_code": 3, "partitions": ()}
-    assert not hasattr(messages_of("metadata", 0).make("MetadataResponseTopic", **values), "topic_id")
-    assert messages_of("metadata", 12).make("MetadataResponseTopic", **values).topic_id is None
+@pytest.mark.parametrize("version", [0, 12])
+def test_fields_that_a_version_does_not_have_are_dropped(version: int) -> None:
+    messages = messages_of("metadata", version)
+    values = {"name": "t", "topic_id": uuid.UUID(int=7), "error_code": 3, "is_internal": False, "partitions": ()}
+    row = messages.make("MetadataResponseTopic", **values)
+    answer = {"brokers": (), "cluster_id": "c", "controller_id": 1, "topics": (row,)}
+    (topic,) = response("metadata", version, messages.respond(1, **answer)[4:]).topics
+    assert (topic.name, int(topic.error_code)) == ("t", 3)
+    assert getattr(topic, "topic_id", None) == (None if version == 0 else uuid.UUID(int=7))
 
 
 def test_answers_carry_their_size_and_correlation_id() -> None:
@@ -55,3 +63,22 @@ def test_every_truncation_is_malformed(version: int) -> None:
     for end in range(start, len(body)):
         with pytest.raises(Malformed):
             messages.read(body[start:end])
+
+
+def test_codes_at_every_depth_are_counted_and_none_is_not() -> None:
+    messages = messages_of("metadata", 9)
+
+    def partition(code: int) -> object:
+        return messages.make(
+            "MetadataResponsePartition", error_code=code, partition_index=0, leader_id=1, replica_nodes=(1,)
+        )
+
+    def topic(code: int, *partitions: object) -> object:
+        return messages.make("MetadataResponseTopic", error_code=code, name="t", partitions=iter(partitions))
+
+    counts: Counter[int] = Counter()
+    topics = (topic(0, partition(0), partition(5)), topic(3), topic(0, partition(5)))
+    answer = {"topics": (each for each in topics), "brokers": (), "cluster_id": "c"}
+    for _ in messages.writing(1, answer, Endless(), counts):
+        pass
+    assert counts == {5: 2, 3: 1}

@@ -1,4 +1,4 @@
-"""Every message that kio writes has the shape that is checked, and no lie about a count or a length passes."""
+"""Every message that kio writes is read as kio reads it, and no lie about a count or a length passes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kio.serial import entity_writer
+from kio.serial import entity_reader, entity_writer
 
 from kafka_gateway.hot_parse import Malformed
-from kafka_gateway.message_shape import checked
+from kafka_gateway.message_reader import ROWS_A_REQUEST, at_once, steps_of
 from kafka_gateway.messages import MESSAGE_BYTES, messages_of
 from kafka_gateway.registry import APIS
 from tests.kafka_gateway.kio_wire import entity, message
@@ -67,13 +67,27 @@ def body_of(schema: str, version: int) -> bytes:
 
 
 @pytest.mark.parametrize(("schema", "version"), VERSIONS)
-def test_what_kio_writes_is_well_shaped_and_every_truncation_is_not(schema: str, version: int) -> None:
+def test_what_kio_writes_is_read_alike_and_every_truncation_is_malformed(schema: str, version: int) -> None:
     kind, body = message(schema, version, "request"), body_of(schema, version)
-    checked(kind, body)
-    checked(kind, body + b"trailing")
+    messages = messages_of(schema, version)
+    same(messages.read(body), entity_reader(kind)(body, 0)[0])
+    same(messages.read(body + b"trailing"), messages.read(body))
     for end in range(len(body)):
         with pytest.raises(Malformed):
-            checked(kind, body[:end])
+            messages.read(body[:end])
+
+
+def same(read: Any, expected: Any) -> None:
+    """Compares field by field what is read here with what kio, or the same reader, reads."""
+    if isinstance(expected, tuple) and not hasattr(expected, "_fields"):
+        assert len(read) == len(expected)
+        for one, other in zip(read, expected, strict=True):
+            same(one, other)
+    elif dataclasses.is_dataclass(expected):
+        for field in dataclasses.fields(expected):
+            same(getattr(read, field.name), getattr(expected, field.name))
+    else:
+        assert read == expected
 
 
 @settings(max_examples=500, suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -109,10 +123,44 @@ def test_null_stands_only_where_it_may(version: int) -> None:
     assert messages_of("metadata", 9).read(b"\0\1\0\0\0").topics is None
 
 
-def test_a_message_that_would_hold_the_node_up_is_not_read() -> None:
+def test_a_message_of_too_many_bytes_is_not_read() -> None:
     names = (MESSAGE_BYTES - 4) // 2
     with pytest.raises(Malformed, match="at most 4194304 are taken"):
         messages_of("metadata", 1).read(struct.pack(">i", names + 1) + b"\0\0" * (names + 1))
+
+
+class Hurried:
+    """A turn that is always over."""
+
+    is_over = True
+
+
+def read_in_steps(schema: str, version: int, body: bytes) -> tuple[int, Any, bool]:
+    """How often it yielded, the request, and whether it has too many rows."""
+    steps, count = messages_of(schema, version).reading(body, Hurried()), 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            request, is_full = end.value
+            return count, request, is_full
+        count += 1
+
+
+def test_a_long_message_yields_while_it_is_read() -> None:
+    frame = struct.pack(">i", 1000) + b"\0\1a" * 1000
+    yields, request, is_full = read_in_steps("metadata", 1, frame)
+    assert (yields >= 50, len(request.topics), is_full) == (True, 1000, False)
+
+
+def test_of_too_many_rows_the_first_are_read_and_the_rest_is_not() -> None:
+    count = ROWS_A_REQUEST + 1
+    _, request, is_full = read_in_steps("delete_topics", 1, struct.pack(">i", count) + b"\0\1a" * count + b"\0\0\0\1")
+    assert (len(request.topic_names), request.timeout, is_full) == (ROWS_A_REQUEST, None, True)
+    # Rows within rows count as well.
+    topic = b"\0\1t" + struct.pack(">i", count) + b"\0\0\0\0" * count
+    _, request, is_full = read_in_steps("describe_log_dirs", 1, struct.pack(">i", 1) + topic)
+    assert (request.topics[0].topic, len(request.topics[0].partitions), is_full) == ("t", ROWS_A_REQUEST - 1, True)
 
 
 #: An unknown tagged field, number 100 of three bytes, as the only one of its entity.
@@ -149,9 +197,11 @@ def test_a_known_tagged_field_beside_one_of_tomorrow_is_kept() -> None:
     known = b"\x00\x02\x78\x79"  # number 0, two bytes
     kind = type("Kind", (), {"__flexible__": True})
     annotated = dataclasses.make_dataclass("Tagged", [("number", int, field_of_tag(0))], bases=(kind,))
-    assert checked(annotated, b"\x02" + known + TOMORROW[1:]) == b"\x01" + known
-    assert checked(annotated, b"\x02" + TOMORROW[1:] + known + b"behind") == b"\x01" + known + b"behind"
-    assert checked(annotated, b"\x01" + known) == b"\x01" + known
+    steps = steps_of(annotated)
+    assert at_once(steps, b"\x02" + known + TOMORROW[1:])[0].number == 0x7879
+    assert at_once(steps, b"\x02" + TOMORROW[1:] + known + b"behind")[0].number == 0x7879
+    assert at_once(steps, b"\x01" + known)[0].number == 0x7879
+    assert at_once(steps, b"\x00")[0].number == 0
 
 
 def field_of_tag(tag: int) -> Any:

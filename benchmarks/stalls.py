@@ -1,0 +1,194 @@
+"""The part `stalls`: how long each API's largest request holds others up, and what memory it leaves behind.
+
+One node with thousands of topics. While a connection sends one large request and waits for its answer (or for the end of the
+connection, which is an answer too), a process beside it sends one small Produce after another: the longest time that it waited
+is the row. The machine itself makes others wait as well; so what the node's loop spent of a processor during the longest such
+turn stands beside it, and the idle node's own figure in the first row. Then the request is sent until six are answered, and
+what the node has grown by is what is left of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import load
+from benchmarks.brokers import resident_megabytes
+from benchmarks.largest import Case, cases
+from benchmarks.table import Table
+from tests.kafka_gateway.kio_wire import request_frame, response
+from tests.support.node import Node
+
+TOPICS = 5_000
+#: Answers to the same request; what is left after them is memory that stays.
+TIMES = 6
+#: As long a request may take; then its row says how long it was waited for.
+PATIENCE_S = 180.0
+#: The node gives freed heap back every few seconds.
+SETTLE_S = 12.0
+#: What takes longer is not repeated.
+LONG_S = 10.0
+#: Longer than any scheduling of the probe's own.
+_IDLE_S = 3.0
+
+
+def measure(table: Table, directory: Path, *, only: str = "") -> None:
+    with Node(directory, settings={"auto.create.topics.enable": False}) as node:
+        topics = [f"topic-{n:05d}" for n in range(TOPICS)]
+        load.create_topic(node.kafka, "small")
+        if not only:
+            _row(table, node, Case("idle", "", b""))
+        for case in _setup(topics):
+            if not only:
+                _row(table, node, case)
+            else:
+                _exchange(node, case.request)
+        for case in cases(topics):
+            if only in case.name:
+                _row(table, node, case)
+
+
+def _setup(topics: Sequence[str]) -> Iterator[Case]:
+    """The topics, in requests of a size that an administrator sends."""
+    for at in range(0, len(topics), 1_000):
+        rows = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in topics[at : at + 1_000]]
+        yield Case("CreateTopics, 1,000 topics", "create_topics", request_frame("create_topics", 7, topics=rows))
+
+
+def _row(table: Table, node: Node, case: Case) -> None:
+    assert node.process is not None
+    with Probe(node.kafka, node.process.pid) as probe:
+        if case.request:
+            said = _exchange(node, case.request)
+        else:
+            time.sleep(_IDLE_S)
+            said = ""
+        longest, processor = probe.result()
+    table.add("tidelog", f"{case.name}: longest stall", "ms", longest)
+    table.add("tidelog", f"{case.name}: processor time in a stall", "ms", processor)
+    print(f"{case.name}: {longest:.1f} ms, processor {processor:.1f} ms; {said}", file=sys.stderr, flush=True)
+    if case.is_repeatable:
+        left = _left(node, case)
+        table.add("tidelog", f"{case.name}: memory left by {TIMES}", "MB", left)
+        print(f"  left: {left:.0f} MB", file=sys.stderr, flush=True)
+
+
+def _left(node: Node, case: Case) -> float:
+    """Megabytes that the node has grown by since the first answer."""
+    assert node.process is not None
+    pid = node.process.pid
+    before = resident_megabytes(pid) or 0.0
+    for _ in range(TIMES - 1):
+        began = time.monotonic()
+        _exchange(node, case.request)
+        if time.monotonic() - began > LONG_S:
+            break
+    deadline = time.monotonic() + SETTLE_S
+    left = (resident_megabytes(pid) or 0.0) - before
+    while left > 8 and time.monotonic() < deadline:
+        time.sleep(0.5)
+        left = min(left, (resident_megabytes(pid) or 0.0) - before)
+    return max(0.0, left)
+
+
+def _exchange(node: Node, request: bytes) -> str:
+    """Sends it and reads the answer as fast as it comes; says what it was."""
+    host, port = node.kafka.rsplit(":", 1)
+    began = time.monotonic()
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sock:
+        sock.settimeout(PATIENCE_S)
+        try:
+            sock.sendall(request)
+            head = _received(sock, 4)
+            (size,) = struct.unpack(">i", head)
+            _received(sock, size)
+        except (ConnectionError, EOFError):
+            return f"closed after {time.monotonic() - began:.2f} s"
+        except TimeoutError:
+            return f"no answer in {PATIENCE_S:.0f} s"
+    return f"{size} bytes after {time.monotonic() - began:.2f} s"
+
+
+def _received(sock: socket.socket, size: int) -> bytes:
+    got, first = 0, b""
+    while got < size:
+        some = sock.recv(min(1 << 20, size - got))
+        if not some:
+            raise EOFError
+        first = first or some
+        got += len(some)
+    return first if len(first) == size else first[:4]
+
+
+class Probe:
+    """A process that sends one small request after another; `result` ends it."""
+
+    def __init__(self, address: str, pid: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.stalls", address, str(pid)], stdout=subprocess.PIPE
+        )
+        assert self._process.stdout is not None
+        self._process.stdout.readline()  # it has begun
+
+    def __enter__(self) -> Probe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def result(self) -> tuple[float, float]:
+        """Milliseconds: the longest wait, and the most processor time of the node's loop in one wait."""
+        self._process.send_signal(signal.SIGTERM)
+        out, _ = self._process.communicate(timeout=PATIENCE_S)
+        longest, processor = json.loads(out)
+        return float(longest), float(processor)
+
+
+def _probe(address: str, pid: int) -> None:
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
+    connection = load.Connection(address)
+    request = load.produce_frame("small", load.record_batch(1, 100))
+    load.base_offset(_asked(connection, request))
+    for _ in range(20):
+        _asked(connection, request)
+    print("begun", flush=True)
+    spent = os.open(f"/proc/{pid}/task/{pid}/schedstat", os.O_RDONLY)
+    longest = processor = 0.0
+    while not ended:
+        before, began = _processor_s(spent), time.perf_counter()
+        connection.send(request)
+        connection.receive()
+        longest = max(longest, time.perf_counter() - began)
+        processor = max(processor, _processor_s(spent) - before)
+        select.select([], [], [], 0.0005)
+    print(json.dumps([longest * 1000, processor * 1000]), flush=True)
+
+
+def _asked(connection: load.Connection, request: bytes) -> bytes:
+    connection.send(request)
+    return connection.receive()
+
+
+def _processor_s(file: int) -> float:
+    """Of the node's first thread, which runs its loop."""
+    return int(os.pread(file, 64, 0).split()[0]) / 1e9
+
+
+def parsed(case: Case, version: int, body: bytes) -> Any:
+    return response(case.schema, version, body)
+
+
+if __name__ == "__main__":
+    _probe(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,123 @@
+"""Requests of many rows: others are served meanwhile, work ends with who asked for it, and what is held has a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from grpc_api.contract.topics import CreatedTopic, NewTopic
+from kafka_gateway.errors import ErrorCode
+from kafka_gateway.message_reader import ROWS_A_REQUEST
+from storage_tiers.errors import LogError
+from tests.kafka_gateway.kio_wire import request_frame
+from tests.kafka_gateway.memory_core import MemoryCore
+from tests.kafka_gateway.test_server import connected, metadata, serving, until
+
+MANY = 30_000
+NAMES = [f"unknown-{n}" for n in range(MANY)]
+LONG = {
+    "metadata": request_frame(
+        "metadata", 9, topics=[{"name": name} for name in NAMES], allow_auto_topic_creation=False
+    ),
+    "delete_topics": request_frame("delete_topics", 5, topic_names=NAMES),
+    "find_coordinator": request_frame("find_coordinator", 4, key_type=0, coordinator_keys=NAMES),
+    "list_offsets": request_frame(
+        "list_offsets",
+        7,
+        replica_id=-1,
+        topics=[{"name": name, "partitions": [{"partition_index": 0, "timestamp": -1}]} for name in NAMES],
+    ),
+}
+
+
+@pytest.mark.parametrize("schema", LONG)
+async def test_others_are_answered_while_a_long_request_is_worked_on(schema: str, tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, server), connected(server) as asks_much, connected(server) as asks_little:
+        asks_much.send(LONG[schema])
+        await until(lambda: server.counters.requests == 1)
+        much = asyncio.ensure_future(asks_much.correlation())
+        for correlation in range(5):
+            asks_little.send(metadata(correlation))
+            assert await asks_little.correlation() == correlation
+            assert not much.done()
+        assert await much == 7
+
+
+async def test_work_ends_with_who_asked_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    created: list[str] = []
+    create = MemoryCore.create
+
+    async def counted(
+        core: MemoryCore, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> Sequence[CreatedTopic | LogError]:
+        created.extend(topic.name for topic in topics)
+        return await create(core, topics, validate_only=True)
+
+    monkeypatch.setattr(MemoryCore, "create", counted)
+    rows = [{"name": f"new-{n}", "num_partitions": 1, "replication_factor": 1} for n in range(MANY)]
+    async with serving(tmp_path) as (_, server):
+        async with connected(server) as client:
+            client.send(request_frame("create_topics", 7, topics=rows))
+            await until(lambda: len(created) > 1)
+        await until(lambda: server.connections == 0)
+        async with connected(server) as other:
+            # Work that goes on gets every second turn.
+            seen = -1
+            while seen != len(created):
+                seen = len(created)
+                for _ in range(20):
+                    other.send(metadata())
+                    await other.correlation()
+        assert 1 < len(created) < MANY
+
+
+async def test_more_rows_than_one_request_may_have_are_refused_by_name(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, server), connected(server) as client:
+        names = [f"topic-{n}" for n in range(ROWS_A_REQUEST)]
+        # One resource row and its one key each: twice as many rows as resources.
+        resources = [
+            {"resource_type": 2, "resource_name": name, "configuration_keys": ["retention.ms"]} for name in names
+        ]
+        answer = await client.ask("describe_configs", 4, resources=resources)
+        row = answer.results[0]
+        assert (row.resource_name, int(row.error_code)) == ("topic-0", ErrorCode.POLICY_VIOLATION)
+        assert "ask in parts" in row.error_message
+        deleted = await client.ask("delete_topics", 5, topic_names=["topic", *names])
+        assert {int(row.error_code) for row in deleted.responses} == {ErrorCode.POLICY_VIOLATION}
+        assert deleted.responses[0].name == "topic"
+        assert [topic.name for topic in (await client.ask("metadata", 9, topics=None)).topics] == ["topic"]
+
+
+async def test_requests_that_many_send_in_one_go_take_turns_with_others(tmp_path: Path) -> None:
+    """Each is short, all of them are not."""
+    some = request_frame("delete_topics", 5, topic_names=NAMES[:200])
+    async with serving(tmp_path) as (_, server), connected(server) as asks_much, connected(server) as asks_little:
+        asks_much.send(some * 200)
+        await until(lambda: server.counters.requests >= 1)
+        asks_little.send(metadata(5))
+        assert await asks_little.correlation() == 5
+        assert server.counters.requests < 200
+
+
+async def test_answers_that_are_not_read_have_a_bound_together(tmp_path: Path) -> None:
+    async with serving(tmp_path, receiving_bytes=4 << 20) as (_, server), connected(server) as reads:
+        async with connected(server) as client:
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for _ in range(8):
+                client.send(LONG["find_coordinator"])
+            await until(lambda: server.connections == 1)
+        reads.send(metadata(3))
+        assert await reads.correlation() == 3
+        await until(lambda: server.held_bytes == 0)
+
+
+async def test_a_long_request_that_is_malformed_at_its_end_ends_the_connection(tmp_path: Path) -> None:
+    body = LONG["delete_topics"][4:-3]
+    async with serving(tmp_path) as (_, server), connected(server) as client:
+        client.send(struct.pack(">i", len(body)) + body)
+        assert await client.receive() is None
+        assert server.counters.failures == 0

@@ -1,0 +1,107 @@
+"""Work in slices: who waits for whom, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from storage_tiers.turns import AT_WORK, FREE_S, SLICE_S, Lane, Turn
+
+
+class Seconds:
+    """A clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def work(turn: Turn, seconds: Seconds, name: str, story: list[str], slices: int) -> None:
+    try:
+        for n in range(slices):
+            story.append(f"{name}{n}")
+            seconds.now += SLICE_S
+            assert turn.is_over
+            await turn.rest()
+            assert not turn.is_over
+    finally:
+        turn.leave()
+
+
+async def test_work_takes_turns_and_the_loop_goes_round_between_them() -> None:
+    seconds, story = Seconds(), list[str]()
+    lane = Lane(seconds)
+    rounds = 0
+
+    def count() -> None:
+        nonlocal rounds
+        rounds += 1
+        loop.call_soon(count)
+
+    loop = asyncio.get_running_loop()
+    loop.call_soon(count)
+    await asyncio.gather(*(work(lane.turn(), seconds, name, story, 4) for name in "abc"))
+    assert story == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "c2", "a3", "b3", "c3"]
+    assert rounds >= len(story)
+
+
+async def test_a_short_request_never_rests() -> None:
+    seconds = Seconds()
+    turn = Lane(seconds).turn()
+    seconds.now += FREE_S * 0.9
+    assert not turn.is_over
+    turn.leave()
+
+
+async def test_so_many_are_at_work_and_the_others_wait_in_order() -> None:
+    seconds, story = Seconds(), list[str]()
+    lane = Lane(seconds)
+    names = [chr(ord("a") + n) for n in range(AT_WORK + 2)]
+    jobs = [asyncio.ensure_future(work(lane.turn(), seconds, name, story, 3)) for name in names]
+    while not story or story[-1] != "a2":
+        await asyncio.sleep(0)
+    assert lane.waiting == 2
+    await asyncio.gather(*jobs)
+    assert lane.waiting == 0
+    late = [story.index(f"{name}1") for name in names[AT_WORK:]]
+    assert late == sorted(late) and min(late) > story.index("a2")
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+async def test_who_is_cancelled_makes_room(is_inside: bool) -> None:
+    seconds = Seconds()
+    lane = Lane(seconds)
+    inside = [lane.turn() for _ in range(AT_WORK)]
+    for turn in inside:
+        await turn.rest()
+    jobs = [asyncio.ensure_future(lane.turn().rest()) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert lane.waiting == 2
+    if is_inside:
+        # Let in and cancelled before it went on.
+        inside[0].leave()
+        jobs[0].cancel()
+    else:
+        jobs[0].cancel()
+        inside[0].leave()
+    await asyncio.wait(jobs)
+    assert jobs[0].cancelled() and not jobs[1].cancelled()
+    assert lane.waiting == 0
+
+
+async def test_work_that_nobody_wants_ends_at_its_next_rest() -> None:
+    wanted = True
+    lane = Lane()
+    turn = lane.turn(lambda: wanted)
+    await turn.rest()
+    wanted = False
+    with pytest.raises(asyncio.CancelledError):
+        await turn.rest()
+    turn.leave()
+    others = [lane.turn() for _ in range(AT_WORK)]
+    for other in others:
+        await other.rest()
+    assert lane.waiting == 0
