@@ -30,7 +30,7 @@ ANSWER_BYTES = 256 << 20
 #: What was written becomes a piece of its own from this size on.
 _PIECE_BYTES = 64 << 10
 #: `Encoded` is joined with its neighbours below it.
-_OWN_PIECE_BYTES = 4 << 10
+_OWN_PIECE_BYTES = 1 << 10
 #: Rows between two looks at the clock.
 _LOOK = 8
 

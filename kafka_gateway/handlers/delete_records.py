@@ -36,6 +36,7 @@ async def serve(request: Any, call: Call) -> Fields:
                 partitions=(_row(call, index, results[name][index]) for index in offsets),
             )
             for name, offsets in wanted.items()
+            if offsets
         )
     }
 

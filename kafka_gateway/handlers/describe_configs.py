@@ -14,12 +14,14 @@ from storage_tiers.errors import InvalidRequest, LogError
 
 async def serve(request: Any, call: Call) -> Fields:
     rows = _Rows(call, request)
-    results: dict[Any, Any] = {}
+    # What is asked for twice is answered twice, as in Kafka, but looked up and written once.
+    known: dict[Any, Any] = {}
+    results = []
     async for wanted in call.each(request.resources):
-        # What is asked for twice is answered once, as who asks keeps one answer of each resource.
-        if wanted not in results:
-            results[wanted] = await _describe(wanted, call, rows)
-    return {"results": list(results.values())}
+        if wanted not in known:
+            known[wanted] = await _describe(wanted, call, rows)
+        results.append(known[wanted])
+    return {"results": results}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:

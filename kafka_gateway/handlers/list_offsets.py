@@ -29,7 +29,7 @@ SINCE: dict[int, int] = {
 }
 
 #: Partitions that are looked up in one go.
-GROUP = 16
+GROUP = 32
 
 Answer = TimestampOffset | LogError | None
 
@@ -96,7 +96,11 @@ async def _look_up(
     groups = (queries[at : at + GROUP] for at in range(0, len(queries), GROUP))
     try:
         async with asyncio.timeout(seconds):
-            await call.together(group(each) for each in groups)
+            if len(queries) <= GROUP:
+                # In no task of its own: what needs no wait is found however short the time is.
+                await group(queries)
+            else:
+                await call.together(group(each) for each in groups)
     except TimeoutError:
         late = RequestTimedOut("not found in the time that the request gave; ask again")
         async for query in call.each(queries):
