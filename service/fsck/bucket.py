@@ -15,6 +15,7 @@ from service.fsck.findings import Kind, Report
 from service.fsck.partition import PartitionCheck, follow_one_another
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import ClusterState
+from storage_tiers.cold.manifest.documents import Fields, check_version
 from storage_tiers.cold.manifest.model import Ids, Root, State
 from storage_tiers.cold.manifest.topic_file import MAX_EARLIER, TopicState
 from storage_tiers.cold.offline.bucket import Bucket
@@ -134,7 +135,22 @@ class _Cluster:
             return False
         if isinstance(parsed, keys.CursorKey):
             self._check_cursor(key, parsed)
+        elif isinstance(parsed, keys.VerdictKey | keys.MissedKey):
+            self._check_record(key, parsed)
         return True
+
+    def _check_record(self, key: str, parsed: keys.VerdictKey | keys.MissedKey) -> None:
+        """What a reader of commits wrote once: whole, and of the partition that its key names."""
+        try:
+            fields = Fields.parse(self._bucket.store.get(key).data, key)
+            check_version(fields)
+            of = fields.text("reader"), fields.text("topic_id"), fields.natural("partition")
+            if of != (parsed.reader, str(parsed.topic_id), parsed.partition):
+                raise fields.bad(f"it is of {of[0]} on partition {of[2]} of topic id {of[1]}")
+        except (TierCorrupt, StoreRefused) as error:
+            self._report.add(Kind.BAD_FILE, key, str(error))
+        except TierObjectMissing:
+            return  # whoever deletes a reader's files makes it begin anew
 
     def _check_cursor(self, key: str, parsed: keys.CursorKey) -> None:
         ids = Ids(parsed.cluster, parsed.topic, parsed.topic_id, parsed.partition)

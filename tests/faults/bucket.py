@@ -7,10 +7,9 @@ from contextlib import contextmanager
 
 from service.fsck.bucket import Scope, check_bucket
 from storage_tiers.clock import SystemClock
-from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.manifest.json import decode, decode_page
 from storage_tiers.cold.manifest.lookup import live_entries
-from storage_tiers.cold.manifest.model import Ids, Page, PageRef, Root, State
+from storage_tiers.cold.manifest.model import Ids, Root, State
+from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.open import open_blocking_store
 from storage_tiers.cold.stores.port import BlockingObjectStore
@@ -35,12 +34,12 @@ def findings(store: BlockingObjectStore, *, quick: bool = False) -> list[str]:
 
 def roots(store: BlockingObjectStore, topic: str) -> Iterator[Root]:
     """Of every partition of every topic id that the name has had, in key order."""
-    for cluster in store.list_folders(""):
-        for info in store.list(keys.topic_prefix(cluster, topic)):
-            parsed = keys.parse(info.key)
-            if isinstance(parsed, keys.ManifestKey):
-                ids = Ids(parsed.cluster, parsed.topic, parsed.topic_id, parsed.partition)
-                yield decode(store.get(info.key).data, ids)
+    bucket = Bucket(store)
+    for cluster in bucket.folders():
+        for key in bucket.manifests(cluster, topic):
+            root = bucket.manifest(Ids(key.cluster, key.topic, key.topic_id, key.partition))
+            assert root is not None, f"{key} vanished"
+            yield root
 
 
 def waiting(store: BlockingObjectStore, topic: str) -> list[str]:
@@ -63,10 +62,7 @@ def records(store: BlockingObjectStore, topic: str) -> dict[int, list[Seen]]:
 
 
 def _records(store: BlockingObjectStore, root: Root) -> Iterator[Seen]:
-    def load_page(ref: PageRef) -> Page:
-        return decode_page(store.get(ref.key).data, root.ids, ref)
-
-    for entry in live_entries(root, load_page):
+    for entry in live_entries(root, Bucket(store).pages(root.ids)):
         for record in decode_records(store.get(entry.key, entry.position, entry.length).data):
             if record.offset >= root.log_start:
                 headers = tuple((name, value or b"") for name, value in record.headers)

@@ -275,6 +275,24 @@ def test_a_readers_cursor_ahead_of_its_manifest(store: BlockingMemoryStore) -> N
     assert found(store) == {(Kind.ABOVE_OWNER, key)}
 
 
+def test_what_a_reader_wrote_is_damaged(store: BlockingMemoryStore) -> None:
+    for info in list(store.list(f"{CLUSTER}/readers/")):
+        data = store.get(info.key).data
+        for wrong in (
+            data[:-3],
+            data.replace(b'"audit"', b'"other"'),
+            document(stored(store, info.key) | {"partition": 9}),
+        ):
+            store.put(info.key, wrong)
+            assert found(store) == {(Kind.BAD_FILE, info.key)}
+        store.put(info.key, data)
+
+
+def test_the_page_says_of_every_finding_what_to_do() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    assert [kind.name.lower() for kind in Kind if f"| `{kind.name.lower()}` |" not in text] == []
+
+
 def test_a_topic_that_does_not_exist(store: BlockingMemoryStore, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="no topic 'flihgts'; it holds flights, gone"):
         check_bucket(store, Scope(topic="flihgts"), now_ms=NOW_MS)
