@@ -22,9 +22,9 @@ class Readiness:
     """True after recovery and the first probe of the store; false at once when the node is told to stop.
 
     A store that does not answer, at the probe or later, does not make the node unready (local data is served), but is named
-    in the body, with the partitions that wait for it; so are those that the disk keeps from being written or opened.
-    `trouble` says what is wrong with a store that was probed. A data directory that may be an older copy does make it unready
-    (`holding`).
+    in the body, with the partitions that wait for it; so are those that the disk keeps from being written or opened, and
+    those of which the store shows less than was seen, each with its reason. `trouble` says what is wrong with a store that
+    was probed. A data directory that may be an older copy does make it unready (`holding`).
     """
 
     recovered: bool = False
@@ -36,6 +36,7 @@ class Readiness:
     refusing: Callable[[], list[str]] = list
     #: Why the node takes nothing yet; empty once it may.
     holding: Callable[[], str] = str
+    behind: Callable[[], Mapping[str, str]] = dict
 
     @property
     def ready(self) -> bool:
@@ -51,6 +52,7 @@ class Readiness:
                 "store": (self.trouble() if self.store == "ok" else None) or self.store,
                 "waiting_partitions": self.waiting(),
                 "refusing_partitions": self.refusing(),
+                "store_behind": self.behind(),
             }
         )
 

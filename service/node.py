@@ -54,7 +54,7 @@ from storage_tiers.cold.read.cache import ChunkCache, default_cache_bytes
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.read.pace import Pace
 from storage_tiers.cold.read.reader import ColdReader
-from storage_tiers.errors import LogError, StorageError, TierCorrupt, TierUnavailable
+from storage_tiers.errors import LogError, StorageError, TierUnavailable
 from storage_tiers.files import Files
 from storage_tiers.hot.checkpoints import mark_clean, take_clean_mark
 from storage_tiers.hot.data_dir import DataDirectory
@@ -162,6 +162,7 @@ class Node:
         # Taken as late as can be: a start that failed before it has not touched the logs.
         clean = take_clean_mark(files, self.data.path)
         self._recover(clean=clean)
+        self.readiness.behind = self.tiering.lineage.reasons
         self.readiness.waiting = lambda: sorted(str(p.partition) for p in self.partitions if waits(p))
         self.readiness.refusing = self._refusing
         self._log = self._log_service()
@@ -372,13 +373,10 @@ class Node:
         async def reload() -> Root:
             if self.client is None or self.access is None or self.access.writer is None:
                 raise TierUnavailable(f"{partition}: the object store has not answered yet; ask again")
-            root = await self.client.load_root(ids, self.access.writer)
-            if root is None:
-                raise TierCorrupt(f"the manifest of {partition} is gone from the bucket; run `tidelog fsck`")
             led = self.partitions.get(partition)
-            if led.topic_id == topic_id:
-                await self.tiering.accept(led, root)
-            return root
+            if led.topic_id != topic_id:
+                raise TierUnavailable(f"{partition}: the topic was made anew; ask again")
+            return await self.tiering.reload(led)
 
         return ColdReader(ids, self.hydrator, reload)
 

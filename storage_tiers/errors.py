@@ -270,6 +270,10 @@ class FencedWriter(LogError):
     advice = Advice.STOP
 
 
+class DeletedInStore(FencedWriter):
+    """The partition's manifest is deleted in the bucket, and nothing follows that."""
+
+
 class DirectoryLocked(LogError):
     """Another process runs on this data directory."""
 

@@ -184,6 +184,7 @@ class LogService:
             )
         if "delete" not in led.log.hot.settings.cleanup_policy:
             raise PolicyViolation(f"{partition}: cleanup.policy has no `delete`, so records leave by compaction only")
+        self._tiering.lineage.check(led)
         await self._partitions.raise_log_starts({led: target})
         led.check_readable()
         await self._tiering.log_start_raised(led)

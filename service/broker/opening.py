@@ -25,9 +25,6 @@ def opened(partition: Partition, partitions: Partitions, ids: Ids, home: HomeGua
         events.error(log, "log.shrunk", partition=hot.partition, local_end=hot.end_offset, flushed_end=flushed)
     if home is None:
         return
-    if tiered and lost:
-        wait_for_store(partition)
-        return
     try:
         # Also of a topic that is tiered no more: what went to the bucket is read from there.
         root = partition.log.root = read_root(hot.directory, ids)
@@ -35,7 +32,7 @@ def opened(partition: Partition, partitions: Partitions, ids: Ids, home: HomeGua
         events.warning(log, "root.unusable", partition=hot.partition, path=hot.directory, error=error)
         wait_for_store(partition)
         return
-    if root is not None and not agrees(partition, root):
+    if (tiered and lost) or (root is not None and not agrees(partition, root)):
         wait_for_store(partition)
         return
     if root is not None and root.log_start <= hot.end_offset:

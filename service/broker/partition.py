@@ -250,7 +250,7 @@ class Partition:
         if self.deleted:
             return
         self.reads_blocked = why
-        if self.unavailable is None:
+        if self.unavailable is None or isinstance(self.unavailable, LeaderNotAvailable):
             self.unavailable = why
 
     def lead(self) -> None:

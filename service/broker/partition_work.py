@@ -15,12 +15,14 @@ from service.broker.partition import Partition
 from storage_tiers import events
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.errors import Advice, LogError, StorageError, TierUnavailable
+from storage_tiers.errors import Advice, LogError, StorageError, StoreBehind, TierUnavailable
 
 log = logging.getLogger(__name__)
 
 #: Seconds between attempts on a partition whose work failed.
 RETRY = BackoffSettings(0.2, 15.0)
+#: Said by whoever asks the store: that it is away once, and not by each of thousands of partitions; that it is behind, loudly.
+_SAID = (TierUnavailable, StoreBehind)
 
 
 class PartitionWork:
@@ -97,7 +99,7 @@ class PartitionWork:
         else:
             self._backoffs.pop(partition, None)
             if (ailed := self._troubles.ends(partition)) is not None:
-                say_over = events.debug if issubclass(ailed, TierUnavailable) else events.info
+                say_over = events.debug if issubclass(ailed, _SAID) else events.info
                 say_over(log, "partition.resumes", partition=partition.partition, work=self._what)
             return
         if partition.deleted:
@@ -106,8 +108,7 @@ class PartitionWork:
             self._on_fatal(failure)
             return
         if self._troubles.begins(partition, failure):
-            # That the store is away is said once, by who asks it, and not by each of thousands of partitions.
-            say = events.debug if isinstance(failure, TierUnavailable) else events.warning
+            say = events.debug if isinstance(failure, _SAID) else events.warning
             say(log, "partition.waits", partition=partition.partition, work=self._what, error=failure)
         backoff = self._backoffs.setdefault(partition, Backoff(RETRY, self._rng))
         await self._clock.sleep(backoff.next_delay())

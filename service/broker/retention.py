@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 from service.broker.leading import waits
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
+from service.broker.roots import say_committed
 from service.broker.store_access import StoreAccess
-from service.broker.tiering import Tiering, say_committed
+from service.broker.tiering import Tiering
 from service.broker.turns import Turns
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Ids
@@ -84,7 +85,7 @@ class Retention:
         for place, partition in enumerate(self._planning.of(list(self._partitions)), 1):
             if place % LOOKS_A_TURN == 0:
                 await asyncio.sleep(0)
-            if partition.reads_blocked is not None or waits(partition):
+            if partition.reads_blocked is not None or waits(partition) or partition in self._tiering.lineage:
                 continue
             try:
                 if self.keeps_all(partition):
@@ -170,9 +171,11 @@ class Retention:
             return
         if self._has_to_retire(partition):
             root, log_start = partition.log.root, partition.log.log_start_offset
-            retired = await self._client.retire(self._ids_of(partition), self._access.writer, log_start)
-            say_committed(partition, retired, root)
-            await self._tiering.accept(partition, retired)
+            with self._tiering.lineage.asking(partition) as seen:
+                ids, writer = self._ids_of(partition), self._access.writer
+                retired = await self._client.retire(ids, writer, log_start, seen)
+                say_committed(partition, retired, root)
+                await self._tiering.accept(partition, retired)
 
     # --- trouble ----------------------------------------------------------------------------------------------------
     def _postponed(self, partition: Partition, error: LogError) -> None:

@@ -6,12 +6,17 @@ a log that ends at or above this root's end holds everything that was acknowledg
 
 from __future__ import annotations
 
+import logging
 import os
 
+from service.broker.partition import Partition
+from storage_tiers import events
 from storage_tiers.cold.manifest.json import decode, encode
 from storage_tiers.cold.manifest.model import Ids, Root
 from storage_tiers.errors import StorageError, TierCorrupt
 from storage_tiers.files import Files, replace_file
+
+log = logging.getLogger(__name__)
 
 FILE_NAME = "tiered-root.json"
 
@@ -36,3 +41,16 @@ def write_root(files: Files, directory: str, root: Root) -> None:
         replace_file(files, path, encode(root))
     except OSError as error:
         raise StorageError(f"cannot write {path} ({error}); free space or mend the disk") from error
+
+
+def say_committed(partition: Partition, root: Root, before: Root | None) -> None:
+    """If the manifest is a newer one than was known before."""
+    if before is None or root.commit > before.commit:
+        events.info(
+            log,
+            "manifest.committed",
+            partition=partition.partition,
+            commit=root.commit,
+            log_start=root.log_start,
+            end_offset=root.end,
+        )

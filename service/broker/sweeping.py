@@ -189,11 +189,26 @@ class Sweeping:
         if self._access.writer is None:
             return False
         try:
-            ids = self._ids_of(partition)
-            report = await self._client.sweep(ids, self._access.writer, self._grace_ms(), listed)
-            partition.counts.deletes += report.removed + report.orphans
-            if report.removed or report.orphans or must_exist:
-                await self._take_over(partition, ids, removed=report.removed, orphans=report.orphans)
+            young = False
+            while True:
+                with self._tiering.lineage.asking(partition) as seen:
+                    ids, writer = self._ids_of(partition), self._access.writer
+                    report = await self._client.sweep(ids, writer, self._grace_ms(), listed, seen)
+                young = young or bool(report.young)
+                swept = report.removed + report.orphans
+                partition.counts.deletes += swept
+                if swept:
+                    events.info(
+                        log,
+                        "objects.swept",
+                        partition=partition.partition,
+                        removed=report.removed,
+                        orphans=report.orphans,
+                    )
+                if swept or must_exist:
+                    await self._tiering.reload(partition)
+                if not (report.cut_short and swept):
+                    break
             self._goes_on(partition)
         except TierObjectMissing:
             return False
@@ -201,27 +216,13 @@ class Sweeping:
             partition.counts.failed_deletes += 1
             self._postponed(partition, error)
             return False
-        return not report.young
-
-    async def _take_over(self, partition: Partition, ids: Ids, **swept: int) -> None:
-        assert self._client is not None
-        assert self._access is not None
-        assert self._access.writer is not None
-        if any(swept.values()):
-            events.info(log, "objects.swept", partition=partition.partition, **swept)
-        root = await self._client.load_root(ids, self._access.writer)
-        if root is None:
-            raise StoreBehind(
-                f"the object store holds no manifest of {partition.partition} any more: the bucket was changed by somebody "
-                "else, or put back to an earlier state. Nothing of it is deleted; run `tidelog fsck`"
-            )
-        await self._tiering.accept(partition, root)
+        return not young
 
     def _postponed(self, partition: Partition, error: LogError) -> None:
         """What failed is planned anew next time; the error that ends this node is raised."""
         if error.advice is Advice.STOP and not partition.deleted:
             raise error
-        if self._troubles.begins(partition.partition, error):
+        if not isinstance(error, StoreBehind) and self._troubles.begins(partition.partition, error):
             events.warning(log, "partition.waits", partition=partition.partition, work="sweeping", error=error)
 
     def _goes_on(self, partition: Partition) -> None:

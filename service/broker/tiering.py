@@ -19,13 +19,14 @@ from grpc_api.contract.log import SealedPartition
 from service.broker.extensions import Extensions
 from service.broker.flusher import Flusher
 from service.broker.leading import adopt, waits
+from service.broker.lineage import StoreLineage
 from service.broker.partition import Partition
 from service.broker.partition_work import PartitionWork
-from service.broker.roots import write_root
+from service.broker.roots import say_committed, write_root
 from service.broker.store_access import StoreAccess
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.manifest.model import Ids, Root, State, Writer
+from storage_tiers.cold.manifest.model import Ids, Root, Writer, check_writer
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.errors import (
@@ -34,6 +35,7 @@ from storage_tiers.errors import (
     LogError,
     RequestTimedOut,
     StorageError,
+    TierCorrupt,
     TierUnavailable,
 )
 from storage_tiers.files import Files
@@ -96,6 +98,7 @@ class Tiering:
         self._offloading = PartitionWork("offloading", self._offload, clock=clock, rng=rng, on_fatal=on_fatal)
         self._tidying = PartitionWork("tidying", self._tidy, clock=clock, rng=rng, on_fatal=on_fatal)
         self._compared: set[Partition] = set()
+        self.lineage = StoreLineage(self._compared.discard)
         self._accepting: dict[Partition, asyncio.Lock] = {}
         self._extensions = Extensions()
         self._saving: set[asyncio.Future[None]] = set()
@@ -154,7 +157,7 @@ class Tiering:
         return max(SHORTEST_PAUSE_MS, min(LONGEST_PAUSE_MS, min(ages) // 10))
 
     def _has_to_offload(self, partition: Partition, now: Now) -> bool:
-        if self._is_open and (waits(partition) or _shows_deleted(partition)):
+        if self._is_open and (waits(partition) or partition in self.lineage or _shows_deleted(partition)):
             return True
         plan = self._plan(partition, now)
         return plan.close_active or bool(plan.uploads)
@@ -199,7 +202,10 @@ class Tiering:
         )
 
     def _evictions(self, partition: Partition, now: Now) -> list[int]:
-        """The ends of the local segments that may go, in order."""
+        """The ends of the local segments that may go, in order: by an end that the store has shown in this start, or below
+        log start. None while the store shows less than was seen: what is here may be all there is."""
+        if partition in self.lineage:
+            return []
         hot, root = partition.log.hot, partition.log.root
         settings = hot.settings
         limits = LocalLimits(settings.local_retention_ms, settings.local_retention_bytes)
@@ -256,14 +262,27 @@ class Tiering:
 
     async def _compare(self, partition: Partition) -> None:
         """The store's own root is looked at before the first commit of this start."""
-        assert self._client is not None
         await self._policy.publish(partition.partition.topic)
-        root = await self._client.load_root(self._ids_of(partition), self._writer())
-        if root is not None:
-            await self.accept(partition, root)
+        await self._load(partition)
+        self.lineage.caught_up(partition)
         await adopt(partition)
         self._compared.add(partition)
         self._tidying.request(partition)
+
+    async def reload(self, partition: Partition) -> Root:
+        """The store's own root, taken over. TierCorrupt if there is none and none was seen."""
+        root = await self._load(partition)
+        if root is None:
+            raise TierCorrupt(f"the manifest of {partition.partition} is gone from the bucket; run `tidelog fsck`")
+        return root
+
+    async def _load(self, partition: Partition) -> Root | None:
+        assert self._client is not None
+        with self.lineage.asking(partition) as seen:
+            root = await self._client.load_root(self._ids_of(partition), self._writer(), seen)
+            if root is not None:
+                await self.accept(partition, root)
+        return root
 
     async def _upload(self, partition: Partition, upload: Upload) -> None:
         assert self._client is not None
@@ -300,7 +319,8 @@ class Tiering:
         began, before = self._clock.monotonic(), partition.log.root
         partition.counts.copies += 1
         try:
-            root = await self._client.extend(self._ids_of(partition), self._writer(), job)
+            with self.lineage.asking(partition) as seen:
+                root = await self._client.extend(self._ids_of(partition), self._writer(), job, seen)
         except LogError:
             partition.counts.failed_copies += 1
             raise
@@ -329,17 +349,18 @@ class Tiering:
         return path
 
     async def _hide_deleted(self, partition: Partition) -> None:
-        """Raises the manifest's log start where it shows what is deleted here: log start may have risen while the range
-        below it was on its way to the bucket."""
+        """Raises the manifest's log start where it shows what is deleted here, perhaps since a range was uploaded."""
         if self._client is not None and _shows_deleted(partition):
             log_start = partition.log.log_start_offset
             before = partition.log.root
-            root = await self._client.raise_log_start(self._ids_of(partition), self._writer(), log_start)
+            with self.lineage.asking(partition) as seen:
+                root = await self._client.raise_log_start(self._ids_of(partition), self._writer(), log_start, seen)
             say_committed(partition, root, before)
             await self.accept(partition, root)
 
     async def accept(self, partition: Partition, root: Root) -> None:
-        """Takes a newer root over: saved and synced first, then current, so that eviction may follow it.
+        """Takes a newer root over that contains the one before: saved and synced first, then current, so that eviction may
+        follow it.
 
         FencedWriter, which ends the node, if a newer incarnation has committed it. UnknownTopicOrPartition if the topic was
         deleted meanwhile."""
@@ -352,11 +373,13 @@ class Tiering:
             )
             self._on_fatal(fenced)
             raise fenced
-        if root.state is State.DELETED:
-            raise FencedWriter(f"the manifest of {partition.partition} is deleted in the bucket; give up its state")
+        check_writer(root, self._writer())
         async with self._accepting.setdefault(partition, asyncio.Lock()):
             known = partition.log.root
-            if known is not None and root.commit <= known.commit:
+            if known is not None and root.commit < known.commit:
+                return  # answers may overtake each other
+            self.lineage.check_follows(partition, root)
+            if known is not None and root.commit == known.commit:
                 return
             saving = asyncio.get_running_loop().run_in_executor(None, self._save, partition, root)
             self._saving.add(saving)
@@ -448,24 +471,12 @@ class Tiering:
     def forget(self, partition: Partition) -> None:
         """The partition is about to be deleted."""
         self._compared.discard(partition)
+        self.lineage.forget(partition)
         self._accepting.pop(partition, None)
         self._extensions.forget(partition)
         self._offloading.forget(partition)
         self._tidying.forget(partition)
         asyncio.get_running_loop().call_soon(self._notify)
-
-
-def say_committed(partition: Partition, root: Root, before: Root | None) -> None:
-    """If the manifest is a newer one than was known before."""
-    if before is None or root.commit > before.commit:
-        events.info(
-            log,
-            "manifest.committed",
-            partition=partition.partition,
-            commit=root.commit,
-            log_start=root.log_start,
-            end_offset=root.end,
-        )
 
 
 def _check_not_deleted(partition: Partition) -> None:

@@ -136,7 +136,8 @@ class TopicFiles:
         assert self._access.writer is not None
         done = True
         for ids in self._partitions_of(doomed):
-            report = await self._client.sweep(ids, self._access.writer, self._grace_ms())
+            await self._client.delete_partition(ids, self._access.writer)  # nothing, unless the store went backwards
+            report = await self._client.sweep_deleted(ids, self._access.writer, self._grace_ms())
             done = done and report.done
         if done:
             await self._forget(doomed.topic_id)

@@ -307,6 +307,11 @@ _TIER = (
 _NODE = (
     _own(_GAUGE, "node_info", "Always 1; who this is.", ("version", "cluster_id", "node_id")),
     _own(_GAUGE, "ready", "1 while /readyz answers 200."),
+    _own(
+        _GAUGE,
+        "partitions_store_behind",
+        "Partitions of which the object store shows less than this node has seen: nothing is deleted or evicted there.",
+    ),
     _own(_GAUGE, "waiting_partitions", "Partitions that wait for the object store before they serve."),
     _own(
         _GAUGE,

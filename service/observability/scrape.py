@@ -105,6 +105,7 @@ class Scraper:
         into.put("tidelog_ready", int(readiness.ready))
         into.put("tidelog_waiting_partitions", seen.waiting)
         into.put("tidelog_descriptor_shortages_total", self._node.descriptors.shortages)
+        into.put("tidelog_partitions_store_behind", len(self._node.tiering.lineage))
         into.put("tidelog_disk_used_ratio", disk.used)
         into.put("tidelog_clock_step_seconds", self._node.expiry.step_ms / 1000)
         into.put("tidelog_produce_throttled_total", disk.throttled)

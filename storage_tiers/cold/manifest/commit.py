@@ -37,6 +37,7 @@ from storage_tiers.cold.manifest.model import (
     PageNeeded,
     PageRef,
     Root,
+    State,
     Writer,
     broken,
     broken_step,
@@ -189,7 +190,8 @@ class CommitLoop:
 
     def _know(self, loaded: Loaded | None) -> None:
         self._loaded = loaded
-        if loaded is not None and self._is_newest(loaded.root):
+        # A deletion is not to be outlived: what was there before it may be put back.
+        if loaded is not None and loaded.root.state is State.LIVE and self._is_newest(loaded.root):
             self._newest = loaded.root
 
     async def _check(self, root: Root | None, newest: Root | None, expected: Seen | None) -> None:

@@ -25,6 +25,9 @@ from storage_tiers.cold.manifest.model import Page, PageRef, Root, State
 
 LoadPage = Callable[[PageRef], Page]
 
+#: Commits that one question to the store makes at most: half of those whose ids a root keeps, so that one that was not saved
+#: by its asker, and whatever is asked beside it, leaves the commit last seen in `recent`.
+MAX_COMMITS = 16
 #: What never falls from one commit to the next.
 _RISING = ("incarnation", "leader_epoch", "log_start", "end", "swept")
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.documents import FORMAT
-from storage_tiers.errors import FencedWriter, InvalidRequest
+from storage_tiers.errors import DeletedInStore, FencedWriter, InvalidRequest
 from storage_tiers.types import NO_EPOCH, TopicId, TopicPartition
 
 RECENT_COMMITS = 32
@@ -335,9 +335,13 @@ def first_root(ids: Ids) -> Root:
 
 
 def check_writer(root: Root, writer: Writer) -> None:
-    """FencedWriter if the partition is deleted, or has a commit of a newer incarnation."""
+    """DeletedInStore if the partition is deleted, FencedWriter if it has a commit of a newer incarnation."""
     if root.state is State.DELETED:
-        raise FencedWriter(f"{root.ids} with topic id {root.ids.topic_id} is deleted in the bucket; give up its state")
+        raise DeletedInStore(
+            f"{root.ids} with topic id {root.ids.topic_id} is deleted in the bucket, and nothing follows that there: nothing "
+            f"more is uploaded, evicted or swept. If the topic is to live, put the version of {root.ids.manifest_key} before "
+            "the deletion back, with every object that was there then; else delete the topic"
+        )
     if writer.incarnation is not None and writer.incarnation < root.incarnation:
         raise FencedWriter(
             f"the manifest of {root.ids} was committed by incarnation {root.incarnation}, this node is "

@@ -23,6 +23,7 @@ from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest import json as manifest_json
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
 from storage_tiers.cold.manifest.clusters import ClusterFound
+from storage_tiers.cold.manifest.lineage import Seen
 from storage_tiers.cold.manifest.model import Entry, Ids, Root, Writer
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process import operations as questions
@@ -176,36 +177,46 @@ class TierClient:
         return _present((await self.ask(questions.MarkTopicDeleted(topic))).state)
 
     # --- one partition's manifest -------------------------------------------------------------------------------------
-    async def load_root(self, ids: Ids, writer: Writer) -> Root | None:
+    # Each is StoreBehind if the store does not show a root that contains the one `seen`; None: nothing was seen.
+    async def load_root(self, ids: Ids, writer: Writer, seen: Seen | None = None) -> Root | None:
         """The store's own root; None if there is no manifest."""
-        return _root((await self.ask(questions.LoadRoot(ids, writer))).text, ids)
+        return _root((await self.ask(questions.LoadRoot(ids, writer, seen))).text, ids)
 
-    async def extend(self, ids: Ids, writer: Writer, job: ExtendJob) -> Root:
+    async def extend(self, ids: Ids, writer: Writer, job: ExtendJob, seen: Seen | None = None) -> Root:
         """The newest root: with the range, or, if the manifest's end is not where it begins, without."""
-        return await self._commit(ids, questions.Extend(ids, writer, job), job.length)
+        return await self._commit(ids, questions.Extend(ids, writer, job, seen), job.length)
 
-    async def claim(self, ids: Ids, writer: Writer, leader_epoch: int) -> Root:
-        return await self._commit(ids, questions.Claim(ids, writer, leader_epoch))
+    async def claim(self, ids: Ids, writer: Writer, leader_epoch: int, seen: Seen | None = None) -> Root:
+        return await self._commit(ids, questions.Claim(ids, writer, leader_epoch, seen))
 
-    async def raise_log_start(self, ids: Ids, writer: Writer, offset: int) -> Root:
-        return await self._commit(ids, questions.RaiseLogStart(ids, writer, offset))
+    async def raise_log_start(self, ids: Ids, writer: Writer, offset: int, seen: Seen | None = None) -> Root:
+        return await self._commit(ids, questions.RaiseLogStart(ids, writer, offset, seen))
 
-    async def retire(self, ids: Ids, writer: Writer, log_start: int) -> Root:
-        return await self._commit(ids, questions.Retire(ids, writer, log_start))
+    async def retire(self, ids: Ids, writer: Writer, log_start: int, seen: Seen | None = None) -> Root:
+        """The newest root; it may still have live ranges below `log_start`: ask again with that one as `seen`."""
+        return await self._commit(ids, questions.Retire(ids, writer, log_start, seen))
 
     async def delete_partition(self, ids: Ids, writer: Writer) -> Root:
         return await self._commit(ids, questions.DeletePartition(ids, writer))
 
     async def sweep(
-        self, ids: Ids, writer: Writer, grace_ms: int, listed: tuple[Listed, ...] | None = None
+        self,
+        ids: Ids,
+        writer: Writer,
+        grace_ms: int,
+        listed: tuple[Listed, ...] | None = None,
+        seen: Seen | None = None,
     ) -> SweepReport:
-        return await self.ask(questions.Sweep(ids, writer, grace_ms, listed))
+        return await self.ask(questions.Sweep(ids, writer, grace_ms, listed, seen))
 
     async def list_keys(self, prefix: str, after: str) -> questions.ListedKeys:
         return await self.ask(questions.ListKeys(prefix, after))
 
     async def abort_uploads(self, prefix: str, grace_ms: int) -> int:
         return (await self.ask(questions.AbortUploads(prefix, grace_ms))).count
+
+    async def sweep_deleted(self, ids: Ids, writer: Writer, grace_ms: int) -> SweepReport:
+        return await self.ask(questions.SweepDeleted(ids, writer, grace_ms))
 
     async def _commit(self, ids: Ids, question: Question[questions.RootDocument], upload_bytes: int = 0) -> Root:
         return _present(_root((await self.ask(question, upload_bytes=upload_bytes)).text, ids))

@@ -20,6 +20,7 @@ from storage_tiers.cold.manifest import cluster_file, topic_file
 from storage_tiers.cold.manifest import json as manifest_json
 from storage_tiers.cold.manifest.clusters import find_clusters
 from storage_tiers.cold.manifest.commit import PageCache, StoreClock
+from storage_tiers.cold.manifest.lineage import Seen
 from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageNeeded, PageRef, Root, Writer
 from storage_tiers.cold.process import operations as ask
 from storage_tiers.cold.process.byte_budget import ByteBudget
@@ -91,27 +92,27 @@ class TierCommits:
 
     # --- one partition's manifest -------------------------------------------------------------------------------------
     async def load_root(self, question: ask.LoadRoot) -> ask.RootDocument:
-        tier = await self._partition(question.ids, question.writer)
+        tier = await self._partition(question.ids, question.writer, question.seen)
         loaded = await self._reads.until_answered(f"manifest of {question.ids}", tier.load)
         return ask.RootDocument(None) if loaded is None else _document(loaded.root)
 
     async def extend(self, question: ask.Extend) -> ask.RootDocument:
-        tier = await self._partition(question.ids, question.writer)
+        tier = await self._partition(question.ids, question.writer, question.seen)
         ticket = self._uploads.ticket(min(question.job.length, UPLOAD_BYTES))
         more_s = question.job.length / MIB * self._settings.upload_s_per_mib
         async with self._uploads.hold(ticket):
             return await self._commit(tier.extend(question.job), f"extending {question.ids}", more_s)
 
     async def claim(self, question: ask.Claim) -> ask.RootDocument:
-        tier = await self._partition(question.ids, question.writer)
+        tier = await self._partition(question.ids, question.writer, question.seen)
         return await self._commit(tier.claim(question.leader_epoch), f"claiming {question.ids}")
 
     async def raise_log_start(self, question: ask.RaiseLogStart) -> ask.RootDocument:
-        tier = await self._partition(question.ids, question.writer)
+        tier = await self._partition(question.ids, question.writer, question.seen)
         return await self._commit(tier.raise_log_start(question.offset), f"raising log start of {question.ids}")
 
     async def retire(self, question: ask.Retire) -> ask.RootDocument:
-        tier = await self._partition(question.ids, question.writer)
+        tier = await self._partition(question.ids, question.writer, question.seen)
         return await self._commit(tier.retire(question.log_start), f"retiring ranges of {question.ids}")
 
     async def delete_partition(self, question: ask.DeletePartition) -> ask.RootDocument:
@@ -119,7 +120,7 @@ class TierCommits:
         return await self._commit(tier.delete_partition(), f"deleting {question.ids}")
 
     async def sweep(self, question: ask.Sweep) -> SweepReport:
-        tier = await self._partition(question.ids, question.writer)
+        tier = await self._partition(question.ids, question.writer, question.seen)
         return await self._in_time(tier.sweep(question.grace_ms, question.listed), f"sweeping {question.ids}")
 
     async def list_keys(self, question: ask.ListKeys) -> ask.ListedKeys:
@@ -150,6 +151,10 @@ class TierCommits:
         for upload in old:
             await store.abort_upload(upload)
         return ask.AbortedUploads(len(old))
+
+    async def sweep_deleted(self, question: ask.SweepDeleted) -> SweepReport:
+        tier = await self._partition(question.ids, question.writer)
+        return await self._in_time(tier.sweep_deleted(question.grace_ms), f"sweeping {question.ids}")
 
     async def page_entries(self, question: ask.PageEntries) -> ask.FoundEntries:
         page = await self._live_page(question.ids, question.page)
@@ -184,7 +189,7 @@ class TierCommits:
             raise InvalidRequest(f"{ref.key} is a page of removed ranges; nobody reads those")
         return page
 
-    async def _partition(self, ids: Ids, writer: Writer) -> PartitionTier:
+    async def _partition(self, ids: Ids, writer: Writer, seen: Seen | None = None) -> PartitionTier:
         known = self._partitions.get((ids, writer))
         if known is None:
             known = PartitionTier(
@@ -200,6 +205,7 @@ class TierCommits:
             if len(self._partitions) > MAX_PARTITIONS:
                 self._partitions.popitem(last=False)
         self._partitions.move_to_end((ids, writer))
+        known.expect(seen)
         return known
 
     async def _commit(self, work: Awaitable[Root], what: str, more_s: float = 0.0) -> ask.RootDocument:

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
 from storage_tiers.cold.manifest.clusters import ClusterFound
+from storage_tiers.cold.manifest.lineage import Seen
 from storage_tiers.cold.manifest.model import Entry, Ids, PageRef, Writer
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.segments.sweeper import Listed, SweepReport
@@ -171,6 +172,8 @@ class MarkTopicDeleted(Question[FoundTopic]):
 
 
 # --- one partition's manifest -----------------------------------------------------------------------------------------
+# `seen` is of the last root that the asker knows: StoreBehind if the store does not show one that contains it. A question
+# makes at most MAX_COMMITS commits, so that an asker who dies before it has saved the answer is found in `recent`.
 @dataclass(frozen=True, slots=True)
 class RootDocument:
     """A root as its object holds it (`manifest_json`); None: there is no manifest."""
@@ -184,6 +187,7 @@ class LoadRoot(Question[RootDocument]):
 
     ids: Ids
     writer: Writer
+    seen: Seen | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,7 @@ class Extend(Question[RootDocument]):
     ids: Ids
     writer: Writer
     job: ExtendJob
+    seen: Seen | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +207,7 @@ class Claim(Question[RootDocument]):
     ids: Ids
     writer: Writer
     leader_epoch: int
+    seen: Seen | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,20 +217,23 @@ class RaiseLogStart(Question[RootDocument]):
     ids: Ids
     writer: Writer
     offset: int
+    seen: Seen | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Retire(Question[RootDocument]):
-    """As RaiseLogStart, and everything wholly below it has moved to `removed`."""
+    """As RaiseLogStart, and everything wholly below it has moved to `removed`, or MAX_COMMITS commits have moved a part:
+    ask again with what the answer shows."""
 
     ids: Ids
     writer: Writer
     log_start: int
+    seen: Seen | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePartition(Question[RootDocument]):
-    """The terminal commit."""
+    """The terminal commit, whatever was seen before."""
 
     ids: Ids
     writer: Writer
@@ -233,12 +242,22 @@ class DeletePartition(Question[RootDocument]):
 @dataclass(frozen=True, slots=True)
 class Sweep(Question[SweepReport]):
     """Deletes what the manifest no longer names, and of `listed` (None: of all there is) what it never did, for at least
-    `grace_ms`; all of a deleted partition."""
+    `grace_ms`. `cut_short` in the answer: ask again once the newest root is saved."""
 
     ids: Ids
     writer: Writer
     grace_ms: int
     listed: tuple[Listed, ...] | None = None
+    seen: Seen | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepDeleted(Question[SweepReport]):
+    """Deletes every object of a deleted partition. InvalidRequest if the store does not show it deleted."""
+
+    ids: Ids
+    writer: Writer
+    grace_ms: int
 
 
 @dataclass(frozen=True, slots=True)

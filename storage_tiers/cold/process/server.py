@@ -100,6 +100,7 @@ def workers(downloads: Downloads, commits: TierCommits) -> Workers:
         ask.Sweep: commits.sweep,
         ask.ListKeys: commits.list_keys,
         ask.AbortUploads: commits.abort_uploads,
+        ask.SweepDeleted: commits.sweep_deleted,
     }
 
 

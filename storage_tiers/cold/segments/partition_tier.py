@@ -28,7 +28,7 @@ from storage_tiers.cold.manifest.commit import (
     Step,
     StoreClock,
 )
-from storage_tiers.cold.manifest.lineage import LoadPage, Seen
+from storage_tiers.cold.manifest.lineage import MAX_COMMITS, LoadPage, Seen
 from storage_tiers.cold.manifest.model import Author, Ids, Root, State, Writer, check_epoch, check_writer, may_begin
 from storage_tiers.cold.manifest.pages import Change
 from storage_tiers.cold.segments.repairer import LocalEvidence, Repairer, RepairReport
@@ -149,13 +149,15 @@ class PartitionTier:
         return await self._loop.commit(step)
 
     async def retire(self, log_start: int) -> Root:
-        """Raises log start as `raise_log_start` does, and moves everything wholly below it to `removed`."""
+        """Raises log start as `raise_log_start` does, and moves everything wholly below it to `removed`, or as much as
+        MAX_COMMITS commits do."""
         before = -1
-        while True:
+        for _ in range(MAX_COMMITS):
             root = await self.raise_log_start(log_start)
             if root.commit == before:
-                return root
+                break
             before = root.commit
+        return root
 
     async def pin(self, name: str) -> Root:
         """InvalidRequest if the name is taken or there are 32 pins."""

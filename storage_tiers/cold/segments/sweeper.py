@@ -26,10 +26,11 @@ from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest import keys, pages
 from storage_tiers.cold.manifest import model as manifest
 from storage_tiers.cold.manifest.commit import CommitLoop
+from storage_tiers.cold.manifest.lineage import MAX_COMMITS
 from storage_tiers.cold.manifest.model import MAX_CONDEMNED, Author, Page, PageRef, Root, State
 from storage_tiers.cold.manifest.pages import Change
 from storage_tiers.cold.stores.port import ObjectInfo, ObjectStore, UnfinishedUpload
-from storage_tiers.errors import FencedWriter, InvalidRequest, TierUnavailable
+from storage_tiers.errors import InvalidRequest, TierUnavailable
 from storage_tiers.policy import orphans
 
 _LISTED_KEYS = 4096
@@ -46,7 +47,8 @@ class Listed(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SweepReport:
     """What one sweep did, in objects. `waiting` are those too young or pinned, of them `young` those that nothing names and
-    that are too young to judge; `done` says that a deleted partition has no object left but its manifest."""
+    that are too young to judge; `done` says that a deleted partition has no object left but its manifest, `cut_short` that
+    MAX_COMMITS commits did not suffice: sweep again."""
 
     removed: int = 0
     orphans: int = 0
@@ -54,6 +56,20 @@ class SweepReport:
     waiting: int = 0
     young: int = 0
     done: bool = False
+    cut_short: bool = False
+
+
+class _Allowance:
+    """What one sweep may still commit; one commit more is for the store's time."""
+
+    def __init__(self) -> None:
+        self._left = MAX_COMMITS - 1
+        self.exceeded = False
+
+    def take(self) -> bool:
+        self.exceeded = self.exceeded or self._left == 0
+        self._left = max(0, self._left - 1)
+        return not self.exceeded
 
 
 class Sweeper:
@@ -69,28 +85,29 @@ class Sweeper:
         self._written_while_live = self._written + topic_file
 
     async def sweep(self, grace_ms: int, listed: Sequence[Listed] | None = None) -> SweepReport:
-        """Nothing without a manifest: what would tell an orphan from what it named is missing. `listed` are the keys of this
-        partition that a listing has just shown; without, it is listed here, and unfinished uploads are ended too."""
+        """Nothing without a manifest: what would tell an orphan from what it named is missing. DeletedInStore if it is
+        deleted: only who deletes the topic may say that its objects go. `listed` are the keys of this partition that a
+        listing has just shown; without, it is listed here, and unfinished uploads are ended too."""
         loaded = await self._loop.load()
         if loaded is None:
             return SweepReport()
-        if loaded.root.state is State.DELETED:
-            return await self.sweep_deleted(grace_ms)
-        try:
-            report = await self._sweep_removed(loaded.root, grace_ms)
-            if listed is None:
-                found, young = await self._sweep_orphans(grace_ms)
-                aborted, running = await self._abort_uploads(grace_ms)
-            else:
-                found, young = await self._judge(listed, grace_ms)
-                aborted = running = 0
-        except FencedWriter:
-            root = self._loop.root
-            if root is not None and root.state is State.DELETED:
-                return await self.sweep_deleted(grace_ms)
-            raise
-        waiting = report.waiting + young + running
-        return replace(report, orphans=found, uploads_aborted=aborted, waiting=waiting, young=young)
+        manifest.check_writer(loaded.root, self._loop.writer)
+        allowance = _Allowance()
+        report = await self._sweep_removed(loaded.root, grace_ms, allowance)
+        aborted = running = 0
+        if listed is None:
+            found, young = await self._sweep_orphans(grace_ms, allowance)
+            aborted, running = await self._abort_uploads(grace_ms)
+        else:
+            found, young = await self._judge(listed, grace_ms, allowance)
+        return replace(
+            report,
+            orphans=found,
+            uploads_aborted=aborted,
+            waiting=report.waiting + young + running,
+            young=young,
+            cut_short=allowance.exceeded,
+        )
 
     async def sweep_deleted(self, grace_ms: int) -> SweepReport:
         """InvalidRequest if the partition is not deleted."""
@@ -111,14 +128,14 @@ class Sweeper:
         return SweepReport(removed=removed, uploads_aborted=aborted, done=True)
 
     # --- what was referenced once ---------------------------------------------------------------------------------
-    async def _sweep_removed(self, root: Root, grace_ms: int) -> SweepReport:
+    async def _sweep_removed(self, root: Root, grace_ms: int, allowance: _Allowance) -> SweepReport:
         now = self._clock.unix_ms()
         due = orphans.due_removed(root.removed, root.pins, now, grace_ms)
         waiting = len(root.removed) - len(due)
         gone = {key for item in due for key in pages.sweepable(root, item)}
         # Condemned before, by a sweep that did not come to its end.
         gone.update(condemned.key for condemned in root.condemned)
-        removed = await self._delete_and_drop(gone, ())
+        removed = await self._delete_and_drop(gone, (), allowance)
         for ref in root.removed_pages:
             if ref.first_removed_ms + grace_ms > now:
                 waiting += ref.count
@@ -127,11 +144,11 @@ class Sweeper:
             due = orphans.due_removed(page.removed, root.pins, now, grace_ms)
             waiting += ref.count - len(due)
             gone = {key for item in due for key in pages.sweepable(root, item)}
-            removed += await self._delete_and_drop(gone, (ref.key,))
+            removed += await self._delete_and_drop(gone, (ref.key,), allowance)
         return SweepReport(removed=removed, waiting=waiting)
 
-    async def _delete_and_drop(self, gone: set[str], page_keys: Sequence[str]) -> int:
-        if not gone:
+    async def _delete_and_drop(self, gone: set[str], page_keys: Sequence[str], allowance: _Allowance) -> int:
+        if not gone or not allowance.take():
             return 0
         ordered = sorted(gone)
         for start in range(0, len(ordered), _DELETED_KEYS):
@@ -145,16 +162,16 @@ class Sweeper:
         return len(gone)
 
     # --- what never was -------------------------------------------------------------------------------------------
-    async def _sweep_orphans(self, grace_ms: int) -> tuple[int, int]:
+    async def _sweep_orphans(self, grace_ms: int, allowance: _Allowance) -> tuple[int, int]:
         """(deleted, too young)."""
         deleted = young = 0
         for prefix in self._prefixes:
             async for batch in _batches(self._store.list(prefix), _LISTED_KEYS):
-                found = await self._judge([Listed(info.key, info.modified_ms) for info in batch], grace_ms)
+                found = await self._judge([Listed(info.key, info.modified_ms) for info in batch], grace_ms, allowance)
                 deleted, young = deleted + found[0], young + found[1]
         return deleted, young
 
-    async def _judge(self, listed: Sequence[Listed], grace_ms: int) -> tuple[int, int]:
+    async def _judge(self, listed: Sequence[Listed], grace_ms: int, allowance: _Allowance) -> tuple[int, int]:
         """(deleted, too young). The manifest is read after the listing."""
         mine = [each for each in listed if each.key.startswith(self._prefixes)]
         unreferenced = await self._unreferenced(await self._fresh_root(), mine) if mine else []
@@ -163,10 +180,10 @@ class Sweeper:
         deleted = 0
         old = orphans.orphans(unreferenced, (), await self._store_now(), grace_ms)
         for start in range(0, len(old), MAX_CONDEMNED):
-            deleted += await self._condemn_and_delete(old[start : start + MAX_CONDEMNED])
+            deleted += await self._condemn_and_delete(old[start : start + MAX_CONDEMNED], allowance)
         return deleted, len(unreferenced) - len(old)
 
-    async def _condemn_and_delete(self, candidates: Sequence[str]) -> int:
+    async def _condemn_and_delete(self, candidates: Sequence[str], allowance: _Allowance) -> int:
         still: set[str] = set()
 
         async def prepare(root: Root) -> None:
@@ -182,7 +199,7 @@ class Sweeper:
             return manifest.condemn(root, chosen, by) if chosen else None
 
         root = await self._loop.commit(step, prepare)
-        return await self._delete_and_drop({condemned.key for condemned in root.condemned}, ())
+        return await self._delete_and_drop({condemned.key for condemned in root.condemned}, (), allowance)
 
     async def _unreferenced(self, root: Root, listed: Sequence[Listed]) -> list[Listed]:
         """Those of a stretch of a listing that neither the root names nor the pages that may. A packed object's key may

@@ -16,7 +16,7 @@ from service.broker.leading import wait_for_store
 from service.broker.partition import Partition
 from service.descriptors import Descriptors
 from service.metadata import planner
-from storage_tiers.errors import StorageError
+from storage_tiers.errors import StorageError, StoreBehind
 from storage_tiers.files import DescriptorReserve
 from storage_tiers.types import TopicPartition
 from tests.faults.wire import idempotent_batch
@@ -393,6 +393,15 @@ async def the_disk_refuses_a_partition(world: World) -> AsyncIterator[None]:
     await world.create("t")
     yield
     partition(world).fail(StorageError("fsync failed"))
+    yield
+
+
+@work({"tidelog_partitions_store_behind": 1})
+async def the_store_shows_less_of_a_partition(world: World) -> AsyncIterator[None]:
+    await world.create("t")
+    yield
+    with pytest.raises(StoreBehind), world.inner.tiering.lineage.asking(partition(world)):
+        raise StoreBehind("t-0: an older manifest")
     yield
 
 

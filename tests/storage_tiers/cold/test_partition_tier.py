@@ -11,7 +11,7 @@ from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import MULTIPART_THRESHOLD
-from storage_tiers.errors import CorruptRecord, FencedWriter, InvalidRequest, TierUnavailable
+from storage_tiers.errors import CorruptRecord, DeletedInStore, FencedWriter, InvalidRequest, TierUnavailable
 from storage_tiers.records.builder import NewRecord, build_batch
 from tests.storage_tiers.cold.support import DAY, IDS, EagerClock, Local, stored_live, stored_root, tier_of
 from tests.support.faulty_store import FaultyStore
@@ -354,7 +354,9 @@ async def test_commits_that_were_cut_off_leave_nothing(
         memory.blocking().begin_upload(key)
     await tier.delete_partition()
     clock.advance(DAY / 1000)
-    report = await tier.sweep(DAY)
+    with pytest.raises(DeletedInStore):
+        await tier.sweep(DAY)
+    report = await tier.sweep_deleted(DAY)
     assert (report.uploads_aborted, report.done) == (1, True)
     assert [upload.key for upload in memory.blocking().unfinished_uploads("")] == [
         topic_file

@@ -364,10 +364,10 @@ class Simulation:
 
     async def _finish(self, tier: PartitionTier, delete: bool) -> None:
         await self.clock.sleep(3 * GRACE / 1000)
-        report = await tier.sweep(GRACE)
         if delete:
-            assert report.done
+            assert (await tier.sweep_deleted(GRACE)).done
             return
+        await tier.sweep(GRACE)
         if self.monitor.root.pins:
             await tier.unpin("held")
         for _ in range(3):  # retired pages, then the pages that named them

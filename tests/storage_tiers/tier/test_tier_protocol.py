@@ -12,6 +12,7 @@ import pytest
 
 from storage_tiers import errors
 from storage_tiers.cold.manifest.cluster_file import Holder
+from storage_tiers.cold.manifest.lineage import Seen
 from storage_tiers.cold.manifest.model import Entry, Oldest, PageKind, PageRef, Section, Stamp, State, Writer
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process import operations as questions
@@ -81,7 +82,8 @@ QUESTIONS: list[questions.Question[Any]] = [
     questions.Retire(IDS, WRITER, 3),
     questions.DeletePartition(IDS, WRITER),
     questions.Sweep(IDS, WRITER, 3),
-    questions.Sweep(IDS, WRITER, 3, (Listed("k", 5),)),
+    questions.Sweep(IDS, WRITER, 3, (Listed("k", 5),), Seen("l", 3, "c", 1, 2, 5, 9, 0, "/a/b")),
+    questions.SweepDeleted(IDS, WRITER, 3),
     questions.ListKeys("c/", "c/k"),
     questions.AbortUploads("c/", 3),
     questions.Stats(),

@@ -1,0 +1,103 @@
+"""Which partitions the store shows less of than this node has seen (I10), and what is not done to them meanwhile.
+
+What was seen is the last root that was accepted and saved beside the partition's segments; a digest of it goes with every
+question about the manifest, and the answer may be StoreBehind. From then on nothing is evicted, retired, swept or committed
+there, until the store shows a root again that contains the one seen. Records are taken and served all the while.
+
+Not promised: that a store which goes backwards is noticed before it is asked. What is deleted or evicted is asked for first.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from service.broker.leading import waits
+from service.broker.partition import Partition
+from service.broker.roots import FILE_NAME
+from storage_tiers import events
+from storage_tiers.cold.manifest import lineage
+from storage_tiers.cold.manifest.lineage import Seen, seen_of
+from storage_tiers.cold.manifest.model import Root
+from storage_tiers.errors import DeletedInStore, LeaderNotAvailable, StoreBehind
+
+log = logging.getLogger(__name__)
+
+
+class StoreLineage:
+    """`on_behind` is called when a partition begins to be behind."""
+
+    def __init__(self, on_behind: Callable[[Partition], None]) -> None:
+        self._on_behind = on_behind
+        self._behind: dict[Partition, StoreBehind] = {}
+
+    def __contains__(self, partition: object) -> bool:
+        """Whether the store shows less of it than was seen, as far as it was asked."""
+        return partition in self._behind
+
+    def __len__(self) -> int:
+        return len(self._behind)
+
+    def reasons(self) -> dict[str, str]:
+        """By partition."""
+        return {str(partition.partition): str(error) for partition, error in self._behind.items()}
+
+    def reason(self, partition: Partition) -> StoreBehind | None:
+        return self._behind.get(partition)
+
+    def check(self, partition: Partition) -> None:
+        """StoreBehind if nothing of it may be deleted now."""
+        error = self._behind.get(partition)
+        if error is not None:
+            raise StoreBehind(str(error))
+
+    def seen(self, partition: Partition) -> Seen | None:
+        """What goes with a question about the partition's manifest."""
+        root = partition.log.root
+        return None if root is None else seen_of(root, os.path.join(partition.log.hot.directory, FILE_NAME))
+
+    @contextmanager
+    def asking(self, partition: Partition) -> Iterator[Seen | None]:
+        """While a question is asked: notes that the store is behind, if that is the answer, and says so once.
+
+        The manifest of a topic that lives here is deleted by nobody: one that is deleted there is StoreBehind, too."""
+        try:
+            yield self.seen(partition)
+        except DeletedInStore as error:
+            if partition.deleted:
+                raise
+            raise self._begin(partition, StoreBehind(str(error))) from error
+        except StoreBehind as error:
+            self._begin(partition, error)
+            raise
+
+    def check_follows(self, partition: Partition, root: Root) -> None:
+        """StoreBehind if `root` is newer than the one seen by number alone. What the digest cannot tell was looked at where the
+        root was read."""
+        seen = self.seen(partition)
+        fault = None if seen is None else lineage.fault(root, seen)
+        if fault is not None:
+            raise StoreBehind(
+                f"{partition.partition}: {fault}; nothing is deleted or evicted until it shows that again"
+            )
+
+    def caught_up(self, partition: Partition) -> None:
+        """The store has shown a root that contains the one seen, or, where none was, has answered."""
+        if self._behind.pop(partition, None) is not None:
+            events.info(log, "store.caught_up", partition=partition.partition)
+
+    def forget(self, partition: Partition) -> None:
+        self._behind.pop(partition, None)
+
+    def _begin(self, partition: Partition, error: StoreBehind) -> StoreBehind:
+        if partition.deleted:
+            return error
+        if partition not in self._behind:
+            events.error(log, "store.behind", partition=partition.partition, error=error)
+        self._behind[partition] = error
+        if waits(partition):
+            partition.wait(LeaderNotAvailable(str(error)))
+        self._on_behind(partition)
+        return error

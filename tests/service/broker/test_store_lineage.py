@@ -1,0 +1,201 @@
+"""A store that shows less of a partition than the node has seen: nothing is deleted or evicted there, and it is said (I10)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
+from service.broker.partition import Partition
+from service.broker.roots import read_root
+from storage_tiers.cold.manifest.model import Root
+from storage_tiers.errors import LeaderNotAvailable, StoreBehind
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import Running, filled, running, until
+
+T0 = TopicPartition("t", 0)
+#: Nothing waits: what may go, goes within the round.
+AT_ONCE = {"tidelog.tier.delete.grace.ms": "1000"}
+
+
+def led(node: Running) -> Partition:
+    return node.node.partitions.get(T0)
+
+
+async def manifest(node: Running) -> bytes:
+    return (await node.store.get(node.node.ids_of(led(node)).manifest_key)).data
+
+
+async def put_back(node: Running, key: str, root: bytes | None) -> None:
+    if root is None:
+        await node.store.delete([key])
+    else:
+        await node.store.put(key, root)
+
+
+async def segments(node: Running) -> set[str]:
+    return {
+        info.key async for info in node.store.list(node.node.ids_of(led(node)).prefix) if "/manifests/" not in info.key
+    }
+
+
+async def sweep_past_the_grace(node: Running) -> None:
+    """Every round that deletes, once what it may delete is old enough."""
+    clock = node.node.clock
+    began = clock.unix_ms()
+    await until(lambda: clock.unix_ms() > began + 1100)
+    for worker in node.node.workers():
+        if worker.name in ("tiering", "retention", "sweeping", "topic files", "sweeping of deleted topics"):
+            await worker.tick()
+
+
+@asynccontextmanager
+async def grown(directory: Path) -> AsyncIterator[tuple[Running, list[bytes]]]:
+    """A node whose topic was sealed three times, with its manifest after each."""
+    async with running(directory, broker=AT_ONCE) as node:
+        await filled(node, 20, {"local.retention.bytes": "-1", "local.retention.ms": "-1"})
+        versions: list[bytes] = []
+        for _ in range(3):
+            await node.append("t", b"z" * 1500)
+            await node.seal("t")
+            versions.append(await manifest(node))
+        yield node, versions
+
+
+async def is_blocked(node: Running, key: str) -> None:
+    """Nothing is deleted, evicted or committed; it is said; records are taken and served."""
+    lineage = node.node.tiering.lineage
+    await until(lambda: led(node) in lineage)
+    assert "t-0" in json.loads(node.node.readiness.body())["store_behind"]
+    stored, local = await segments(node), led(node).log.hot.local_start_offset
+    shown = await node.store.get(key) if await exists(node, key) else None
+    saved = read_root(led(node).log.hot.directory, node.node.ids_of(led(node)))
+    start = led(node).log.log_start_offset
+    await node.append("t", b"n" * 1500)
+    await node.append("t", b"n" * 1500)
+    assert (await node.read_all("t", start=start))[-1].value == b"n" * 1500
+    await configure(node, {"local.retention.bytes": "1", "retention.bytes": "1500"})
+    await sweep_past_the_grace(node)
+    with pytest.raises(StoreBehind):
+        await node.log.delete_records(T0, start + 5)
+    assert led(node).log.log_start_offset == start
+    assert led(node).log.hot.local_start_offset == local
+    assert await segments(node) == stored
+    now = await node.store.get(key) if await exists(node, key) else None
+    assert (None if now is None else now.data) == (None if shown is None else shown.data)
+    assert read_root(led(node).log.hot.directory, node.node.ids_of(led(node))) == saved
+
+
+async def exists(node: Running, key: str) -> bool:
+    return key in {info.key async for info in node.store.list(key)}
+
+
+async def configure(node: Running, configs: dict[str, str]) -> None:
+    changes = [ConfigAlteration(key, AlterOp.SET, value) for key, value in configs.items()]
+    await node.core.configs.alter_configs(Resource(ResourceKind.TOPIC, "t"), changes)
+
+
+async def goes_on(node: Running, end: int) -> None:
+    """All that was held back is done: uploads, retention, eviction; every record is there once."""
+    await until(lambda: led(node) not in node.node.tiering.lineage)
+    assert json.loads(node.node.readiness.body())["store_behind"] == {}
+    await configure(node, {"retention.bytes": "-1"})
+    await node.seal("t")
+    await until(lambda: led(node).log.hot.local_start_offset >= end - 1)
+    assert [record.offset for record in await node.read_all("t")] == list(range(end))
+    await node.log.delete_records(T0, 5)
+    await until(lambda: root_of(node).log_start == 5)
+
+
+def root_of(node: Running) -> Root:
+    root = led(node).log.root
+    assert root is not None
+    return root
+
+
+def said(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if getattr(record, "event", "") == event]
+
+
+@pytest.mark.parametrize("version", [None, 0], ids=["gone", "older"])
+async def test_a_manifest_that_went_back_between_two_starts(
+    tmp_path: Path, version: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The finding: the store ends at 21, the saved root at 23; eviction by the saved one leaves [21, 23) nowhere."""
+    caplog.set_level(logging.INFO)
+    async with grown(tmp_path) as (node, versions):
+        key, end = node.node.ids_of(led(node)).manifest_key, root_of(node).end
+    await put_back(node, key, None if version is None else versions[version])
+    async with running(tmp_path, node.store, AT_ONCE) as node:
+        await is_blocked(node, key)
+        (line,) = said(caplog, "store.behind")
+        assert line.levelno == logging.ERROR and key in line.getMessage()
+        await put_back(node, key, versions[-1])
+        await goes_on(node, end + 2)
+        assert len(said(caplog, "store.behind")) == len(said(caplog, "store.caught_up")) == 1
+
+
+@pytest.mark.parametrize("version", [None, 0], ids=["gone", "older"])
+@pytest.mark.parametrize("by", ["sweeping", "retention", "offloading", "deleting"])
+async def test_a_manifest_that_goes_back_while_the_node_runs(tmp_path: Path, version: int | None, by: str) -> None:
+    """Whoever asks first notices."""
+    async with grown(tmp_path) as (node, versions):
+        key, end = node.node.ids_of(led(node)).manifest_key, root_of(node).end
+        await put_back(node, key, None if version is None else versions[version])
+        if by == "sweeping":
+            await sweep_past_the_grace(node)
+        elif by == "offloading":
+            await node.append("t", b"x" * 1500)
+            await node.append("t", b"x" * 1500)
+            end += 2
+        elif by == "deleting":
+            with pytest.raises(StoreBehind):
+                await node.log.delete_records(T0, 3)
+        else:
+            await node.node.partitions.raise_log_starts({led(node): 3})
+            await sweep_past_the_grace(node)
+        await is_blocked(node, key)
+        await put_back(node, key, versions[-1])
+        if by in ("deleting", "retention"):
+            await until(lambda: led(node) not in node.node.tiering.lineage)
+        else:
+            await goes_on(node, end + 2)
+
+
+async def test_a_manifest_that_is_deleted_while_its_topic_lives(tmp_path: Path) -> None:
+    async with grown(tmp_path) as (node, versions):
+        ids = node.node.ids_of(led(node))
+        writer = node.node.access.writer if node.node.access is not None else None
+        client = node.node.client
+        assert client is not None and writer is not None
+        await client.delete_partition(ids, writer)
+        await is_blocked(node, ids.manifest_key)
+        assert "before the deletion" in str(node.node.tiering.lineage.reason(led(node)))
+        assert node.node.fatal is None
+        await put_back(node, ids.manifest_key, versions[-1])
+        await until(lambda: led(node) not in node.node.tiering.lineage)
+
+
+async def test_a_local_log_that_waits_is_not_discarded_for_less(tmp_path: Path) -> None:
+    """It ends below the saved root, and the store shows an older one: neither may be taken for the truth."""
+    async with grown(tmp_path) as (node, versions):
+        key, end = node.node.ids_of(led(node)).manifest_key, root_of(node).end
+    for file in (tmp_path / "t-0").iterdir():
+        if file.name.startswith((f"{end:020}", f"{end - 1:020}")):
+            file.unlink()
+    await put_back(node, key, versions[0])
+    async with running(tmp_path, node.store, AT_ONCE) as node:
+        lineage = node.node.tiering.lineage
+        await until(lambda: led(node) in lineage)
+        start = led(node).log.hot.local_start_offset
+        with pytest.raises(LeaderNotAvailable, match="gone backwards"):
+            await node.append("t", b"x")
+        await put_back(node, key, versions[-1])
+        await until(lambda: led(node) not in lineage and led(node).reads_blocked is None)
+        assert led(node).log.hot.local_start_offset >= start
+        assert [record.offset for record in await node.read_all("t")] == list(range(end))
