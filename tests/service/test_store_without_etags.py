@@ -1,0 +1,24 @@
+"""A node on a store whose answers lack what versions are told by: it says so, once and precisely, and does not run on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.node import Node
+from tests.support.s3_proxy import S3Proxy, without_header
+from tests.support.s3_servers import BUCKET, REGION, S3Server
+
+
+def test_a_store_without_etags_is_refused_at_the_probe(tmp_path: Path, versitygw: S3Server) -> None:
+    with S3Proxy(versitygw.endpoint) as proxy:
+        proxy.always(without_header("ETag"))
+        environment = {"AWS_ENDPOINT_URL": proxy.endpoint, "AWS_REGION": REGION}
+        node = Node(tmp_path, store=f"s3://{BUCKET}/without-etags", environment=environment)
+        try:
+            node.spawn()
+            assert node.wait() == 1
+        finally:
+            node.kill()
+    said = node.output_path.read_text()
+    assert "answers without ETag" in said
+    assert "Traceback" not in said
