@@ -81,21 +81,27 @@ class RemoteTopics:
     async def _watch(self) -> None:
         while True:
             try:
+                parts: list[pb.MetadataUpdate] = []
                 async for update in self._stub.Watch(pb.WatchRequest(), wait_for_ready=True):
-                    self._apply(update)
-                    self._backoff.succeeded()
+                    parts.append(update)
+                    if not update.more:
+                        self._apply(parts)
+                        parts = []
+                        self._backoff.succeeded()
             except grpc.aio.AioRpcError:
                 pass
             await self._clock.sleep(self._backoff.next_delay())
 
-    def _apply(self, update: pb.MetadataUpdate) -> None:
-        if update.complete:
+    def _apply(self, parts: Sequence[pb.MetadataUpdate]) -> None:
+        """One update, in all of its messages."""
+        if parts[0].complete:
             self._topics.clear()
+        update = parts[-1]
         if update.HasField("cluster"):
             self._cluster = cluster_of(update.cluster)
         for topic_id in update.deleted_topic_ids:
             self._topics.pop(TopicId(topic_id), None)
-        for message in update.topics:
+        for message in (each for part in parts for each in part.topics):
             topic = topic_of(message)
             self._topics[topic.topic_id] = topic
         self._names = {topic.name: topic_id for topic_id, topic in self._topics.items()}

@@ -38,9 +38,9 @@ def topic_id_of(data: bytes) -> TopicId:
         raise InvalidRequest(str(error)) from None
 
 
-def check_count(count: int) -> None:
-    if count > MAX_PARTITIONS:
-        raise InvalidRequest(f"a request names at most {MAX_PARTITIONS} partitions, not {count}: ask in parts")
+def check_count(count: int, most: int = MAX_PARTITIONS, of: str = "partitions") -> None:
+    if count > most:
+        raise InvalidRequest(f"a request names at most {most} {of}, not {count}: ask in parts")
 
 
 # --- appending --------------------------------------------------------------------------------------------------------
@@ -57,11 +57,14 @@ def produce_message(
     )
 
 
-def appends_of(request: pb.ProduceRequest) -> list[Append]:
+def check_produce(request: pb.ProduceRequest) -> None:
     check_count(len(request.appends))
     if request.acks not in (pb.ACKS_ALL, pb.ACKS_LEADER):
         raise InvalidRequest(f"acks {request.acks} does not exist: 0 waits for the commit, 1 for the leader's append")
-    return [Append(TopicPartition(each.topic, each.partition), memoryview(each.batch)) for each in request.appends]
+
+
+def append_of(message: pb.Append) -> Append:
+    return Append(TopicPartition(message.topic, message.partition), memoryview(message.batch))
 
 
 def result_message(result: Appended | LogError, *, committed: bool) -> pb.AppendResult:

@@ -264,12 +264,17 @@ class MetadataUpdate(_message.Message):
     CLUSTER_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     DELETED_TOPIC_IDS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """Rises with every change, as long as the node runs. What creates, deletes or grows topics answers with the version that
     shows it.
     """
     complete: _builtins.bool
     """Forget what came before: this is everything. Set in the first update of a stream."""
+    more: _builtins.bool
+    """The update goes on in the next message: what it says is only whole with its last one, which bears `cluster` and
+    `deleted_topic_ids`.
+    """
     @_builtins.property
     def cluster(self) -> Global___ClusterDescription: ...
     @_builtins.property
@@ -286,10 +291,11 @@ class MetadataUpdate(_message.Message):
         cluster: Global___ClusterDescription | None = ...,
         topics: _abc.Iterable[Global___TopicDescription] | None = ...,
         deleted_topic_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+        more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "complete", b"complete", "deleted_topic_ids", b"deleted_topic_ids", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "complete", b"complete", "deleted_topic_ids", b"deleted_topic_ids", "more", b"more", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

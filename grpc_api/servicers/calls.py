@@ -10,7 +10,7 @@ where they are the same, since only for a stream gRPC leaves it to the servicer 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
@@ -32,7 +32,20 @@ ANSWER_COPIES = 2
 LEAST_ANSWER_BYTES = 16 << 10
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+Row = TypeVar("Row")
 Parse = Callable[[bytes], Any]
+
+
+#: Rows of a request that are worked on in one turn of the loop, 10 to 50 µs each; and those of which each takes nearly 1 ms.
+PIECE, DEAR_PIECE = 50, 4
+
+
+async def in_pieces(rows: Sequence[Row], size: int = PIECE) -> AsyncIterator[Sequence[Row]]:
+    """The rows in their order, some at a time, with a turn for everybody else between."""
+    for first in range(0, len(rows), size):
+        if first:
+            await asyncio.sleep(0)
+        yield rows[first : first + size]
 
 
 def writes_its_answer(method: Method) -> Method:

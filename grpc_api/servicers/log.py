@@ -6,14 +6,13 @@ from typing import Any
 
 from grpc_api.contract.core import Core
 from grpc_api.contract.log import Appended
-from grpc_api.contract.ready import settled
-from grpc_api.messages.log import appends_of, fetch_of, result_message
+from grpc_api.messages.log import fetch_of, result_message
 from grpc_api.proto import log_pb2 as pb
 from grpc_api.proto.log_pb2_grpc import LogServicer
-from grpc_api.servicers.calls import writes_its_answer
+from grpc_api.servicers.calls import in_pieces, writes_its_answer
 from grpc_api.servicers.fetch_stream import follow
 from grpc_api.servicers.fetching import bounded, encoded, fetched, part_and_records, release, size_of
-from grpc_api.servicers.produce_stream import ProduceSession, committed
+from grpc_api.servicers.produce_stream import ProduceSession, append_in_pieces, committed
 
 
 class CoreLog(LogServicer):
@@ -21,20 +20,19 @@ class CoreLog(LogServicer):
         self._core = core
 
     async def Produce(self, request: pb.ProduceRequest, context: Any) -> pb.ProduceResponse:  # noqa: N802
-        appends = appends_of(request)
-        transactional_id = request.transactional_id if request.HasField("transactional_id") else None
-        results = await settled(self._core.log.append(appends, transactional_id=transactional_id))
+        results = await append_in_pieces(self._core, request)
         all_done = request.acks == pb.ACKS_ALL
-        del request, appends  # what was appended need not be held until it is committed
+        del request  # what was appended need not be held until it is committed
         context.forget_request()
         if all_done:
             results = [await committed(each) for each in results]
-        return pb.ProduceResponse(
-            results=[
+        answer = pb.ProduceResponse()
+        async for some in in_pieces(results):
+            answer.results.extend(
                 result_message(each, committed=all_done or (isinstance(each, Appended) and each.committed is None))
-                for each in results
-            ]
-        )
+                for each in some
+            )
+        return answer
 
     async def ProduceStream(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         await ProduceSession(self._core, context.write).run(request_iterator)

@@ -9,6 +9,7 @@ from grpc_api.messages.log import check_count, found_message, query_of
 from grpc_api.proto import log_pb2
 from grpc_api.proto import offsets_pb2 as pb
 from grpc_api.proto.offsets_pb2_grpc import OffsetsServicer
+from grpc_api.servicers.calls import in_pieces
 from storage_tiers.types import NO_EPOCH, TopicPartition
 
 
@@ -18,8 +19,11 @@ class CoreOffsets(OffsetsServicer):
 
     async def List(self, request: pb.ListOffsetsRequest, context: Any) -> pb.ListOffsetsResponse:  # noqa: N802
         check_count(len(request.queries))
-        found = await self._core.log.list_offsets([query_of(each) for each in request.queries])
-        return pb.ListOffsetsResponse(offsets=map(found_message, found))
+        answer = pb.ListOffsetsResponse()
+        async for queries in in_pieces(request.queries):
+            found = await self._core.log.list_offsets([query_of(each) for each in queries])
+            answer.offsets.extend(map(found_message, found))
+        return answer
 
     async def ForLeaderEpoch(self, request: pb.EpochEndRequest, context: Any) -> log_pb2.EpochEnd:  # noqa: N802
         epoch, end = await self._core.log.epoch_end_offset(

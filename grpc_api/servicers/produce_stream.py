@@ -17,8 +17,9 @@ from typing import NamedTuple
 from grpc_api.contract.core import Core
 from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.ready import settled
-from grpc_api.messages.log import appends_of, result_message
+from grpc_api.messages.log import append_of, check_produce, result_message
 from grpc_api.proto import log_pb2 as pb
+from grpc_api.servicers.calls import in_pieces
 from grpc_api.servicers.tokens import decode_token, encode_token
 from storage_tiers.errors import InvalidRequest, LogError, OutOfOrderSequence
 from storage_tiers.records.batch import HEADER_BYTES, read_header
@@ -28,6 +29,27 @@ from storage_tiers.types import NO_PRODUCER_ID
 MAX_UNDER_WAY = 32
 
 Send = Callable[[pb.ProduceStreamResponse], Awaitable[None]]
+
+
+def _accept(_: Append) -> LogError | None:
+    return None
+
+
+async def append_in_pieces(
+    core: Core, request: pb.ProduceRequest, refusal: Callable[[Append], LogError | None] = _accept
+) -> list[Appended | LogError]:
+    """The appends in their order, with a turn for everybody else after each PIECE; those refused are not appended.
+    InvalidRequest, before anything is appended, for a request that makes no sense."""
+    check_produce(request)
+    transactional_id = request.transactional_id if request.HasField("transactional_id") else None
+    results: list[Appended | LogError] = []
+    async for some in in_pieces(request.appends):
+        appends = [append_of(each) for each in some]
+        refused = {place: error for place, each in enumerate(appends) if (error := refusal(each)) is not None}
+        allowed = [each for place, each in enumerate(appends) if place not in refused]
+        answered = iter(await settled(core.log.append(allowed, transactional_id=transactional_id)))
+        results += [refused[place] if place in refused else next(answered) for place in range(len(appends))]
+    return results
 
 
 class _Waiting(NamedTuple):
@@ -116,22 +138,12 @@ class ProduceSession:
                 f"request {self._next} of this stream comes next, not {sequence}; nothing of it was appended"
             )
         self._next += 1
-        appends = appends_of(request)
-        transactional_id = request.transactional_id if request.HasField("transactional_id") else None
-        results = await self._appended(appends, transactional_id)
+        results = await append_in_pieces(self._core, request, self._foreign if self._idempotent else _accept)
         waits = any(isinstance(each, Appended) and each.committed is not None for each in results)
         if request.acks == pb.ACKS_LEADER:
             self._answer(_response(sequence, results, committed=False), last=not waits)
         if waits or request.acks == pb.ACKS_ALL:
             self._commits.put_nowait(_Waiting(sequence, results, request.acks == pb.ACKS_LEADER))
-
-    async def _appended(self, appends: Sequence[Append], transactional_id: str | None) -> Sequence[Appended | LogError]:
-        if not self._idempotent:
-            return await settled(self._core.log.append(appends, transactional_id=transactional_id))
-        refused = {place: error for place, each in enumerate(appends) if (error := self._foreign(each)) is not None}
-        allowed = [each for place, each in enumerate(appends) if place not in refused]
-        results = iter(await settled(self._core.log.append(allowed, transactional_id=transactional_id)))
-        return [refused[place] if place in refused else next(results) for place in range(len(appends))]
 
     def _foreign(self, wanted: Append) -> LogError | None:
         """A batch of another producer. One without a whole header is left to the log, which says what is wrong with it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpc_api.contract.core import Core
@@ -19,10 +19,15 @@ from grpc_api.messages.topics import (
 )
 from grpc_api.proto import topics_pb2 as pb
 from grpc_api.proto.topics_pb2_grpc import TopicsServicer
+from grpc_api.servicers.calls import DEAR_PIECE, in_pieces
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import TopicId
 
 DEFAULT_SEAL_TIMEOUT_MS = 60_000
+#: Of one update of metadata, some hundred bytes each and more with many partitions.
+TOPICS_A_MESSAGE = 200
+#: Topics of one request to create: the answer tells all configs of each, 5 KB.
+MAX_CREATED = 500
 #: What the contract's timeouts, as Kafka's, can hold.
 MAX_TIMEOUT_MS = (1 << 31) - 1
 
@@ -36,6 +41,8 @@ class CoreTopics(TopicsServicer):
         self._core = core
         self._version = 1
         self._changed = asyncio.Event()
+        self._looked_at = 0
+        self._seen: tuple[ClusterDescription, _Seen]
         core.topics.subscribe(self._count)
 
     def _count(self) -> None:
@@ -49,8 +56,15 @@ class CoreTopics(TopicsServicer):
             raise InvalidRequest("ask for all topics, or for some by name or id, not for both")
         check_count(len(request.names) + len(request.topic_ids))
         ids = [topic_id_of(each) for each in request.topic_ids]
-        found = self._core.topics.describe(None if request.all else list(request.names), ids)
-        return pb.DescribeTopicsResponse(topics=map(topic_answer, found))
+        answer = pb.DescribeTopicsResponse()
+        if request.all or not (request.names or ids):
+            async for found in in_pieces(self._core.topics.describe(None if request.all else [])):
+                answer.topics.extend(map(topic_answer, found))
+        async for names in in_pieces(request.names):
+            answer.topics.extend(map(topic_answer, self._core.topics.describe(list(names))))
+        async for some in in_pieces(ids):
+            answer.topics.extend(map(topic_answer, self._core.topics.describe([], some)))
+        return answer
 
     async def Cluster(self, request: pb.ClusterRequest, context: Any) -> pb.ClusterDescription:  # noqa: N802
         return cluster_message(self._core.topics.cluster())
@@ -58,49 +72,80 @@ class CoreTopics(TopicsServicer):
     async def Watch(self, request: pb.WatchRequest, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         changed, version = self._changed, self._version
         cluster, seen = self._look()
-        await context.write(
-            pb.MetadataUpdate(
-                version=version,
-                complete=True,
-                cluster=cluster_message(cluster),
-                topics=map(topic_message, seen.values()),
-            )
-        )
+        await self._show(context, version, cluster_message(cluster), list(seen.values()), complete=True)
         while True:
             await changed.wait()
             changed, version = self._changed, self._version
             now_cluster, now = self._look()
-            await context.write(
-                pb.MetadataUpdate(
-                    version=version,
-                    cluster=None if now_cluster == cluster else cluster_message(now_cluster),
-                    topics=[topic_message(topic) for key, topic in now.items() if seen.get(key) != topic],
-                    deleted_topic_ids=[key for key in seen if key not in now],
-                )
-            )
+            different = [topic for key, topic in now.items() if seen.get(key) != topic]
+            gone = [key for key in seen if key not in now]
+            shown = None if now_cluster == cluster else cluster_message(now_cluster)
+            await self._show(context, version, shown, different, gone)
             cluster, seen = now_cluster, now
 
+    async def _show(
+        self,
+        context: Any,
+        version: int,
+        cluster: pb.ClusterDescription | None,
+        topics: Sequence[TopicDescription],
+        gone: Sequence[TopicId] = (),
+        *,
+        complete: bool = False,
+    ) -> None:
+        """One update, in as many messages as keep each small: a watcher that reads no further holds one of them."""
+        left = len(topics)
+        first = True
+        async for some in in_pieces(topics, TOPICS_A_MESSAGE):
+            left -= len(some)
+            update = pb.MetadataUpdate(version=version, complete=complete and first, more=True)
+            update.topics.extend(map(topic_message, some))
+            first = False
+            if left:
+                await context.write(update)
+        if first:
+            update = pb.MetadataUpdate(version=version, complete=complete)
+        update.more = False
+        if cluster is not None:
+            update.cluster.CopyFrom(cluster)
+        update.deleted_topic_ids.extend(gone)
+        await context.write(update)
+
     def _look(self) -> tuple[ClusterDescription, _Seen]:
-        found = self._core.topics.describe(None)
-        return self._core.topics.cluster(), {each.topic_id: each for each in found if not isinstance(each, LogError)}
+        """As of now, made once for all watchers of a version."""
+        if self._looked_at != self._version:
+            found = self._core.topics.describe(None)
+            seen = {each.topic_id: each for each in found if not isinstance(each, LogError)}
+            self._looked_at, self._seen = self._version, (self._core.topics.cluster(), seen)
+        return self._seen
 
     # --- changes ------------------------------------------------------------------------------------------------------
     async def Create(self, request: pb.CreateTopicsRequest, context: Any) -> pb.CreateTopicsResponse:  # noqa: N802
-        check_count(len(request.topics))
+        check_count(len(request.topics), MAX_CREATED, "topics to create")
         wanted = [new_topic_of(each) for each in request.topics]
-        made = await self._core.topics.create(wanted, validate_only=request.validate_only)
-        return pb.CreateTopicsResponse(topics=map(created_answer, made), version=self._version)
+        answer = pb.CreateTopicsResponse()
+        async for some in in_pieces(wanted, DEAR_PIECE):
+            made = await self._core.topics.create(some, validate_only=request.validate_only)
+            answer.topics.extend(map(created_answer, made))
+        answer.version = self._version
+        return answer
 
     async def AutoCreate(self, request: pb.AutoCreateRequest, context: Any) -> pb.AutoCreateResponse:  # noqa: N802
         check_count(len(request.names))
-        await self._core.topics.auto_create(list(request.names))
+        async for names in in_pieces(request.names, DEAR_PIECE):
+            await self._core.topics.auto_create(list(names))
         return pb.AutoCreateResponse(version=self._version)
 
     async def Delete(self, request: pb.DeleteTopicsRequest, context: Any) -> pb.DeleteTopicsResponse:  # noqa: N802
         check_count(len(request.names) + len(request.topic_ids))
         ids = [topic_id_of(each) for each in request.topic_ids]
-        gone = await self._core.topics.delete(list(request.names), ids)
-        return pb.DeleteTopicsResponse(topics=map(deleted_answer, gone), version=self._version)
+        answer = pb.DeleteTopicsResponse()
+        async for names in in_pieces(request.names):
+            answer.topics.extend(map(deleted_answer, await self._core.topics.delete(list(names), [])))
+        async for some in in_pieces(ids):
+            answer.topics.extend(map(deleted_answer, await self._core.topics.delete([], some)))
+        answer.version = self._version
+        return answer
 
     async def CreatePartitions(  # noqa: N802
         self, request: pb.CreatePartitionsRequest, context: Any

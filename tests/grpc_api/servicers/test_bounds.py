@@ -24,7 +24,10 @@ from grpc_api.proto.configs_pb2_grpc import ConfigsStub
 from grpc_api.proto.log_pb2_grpc import LogStub
 from grpc_api.proto.offsets_pb2_grpc import OffsetsStub
 from grpc_api.proto.topics_pb2_grpc import TopicsStub
-from grpc_api.servicers import fetching
+from grpc_api.remote import RemoteCore
+from grpc_api.servicers import fetching, topics
+from grpc_api.servicers.calls import PIECE
+from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import LogError
 from storage_tiers.records.batch import headers
 from storage_tiers.records.builder import NewRecord, build_batch
@@ -235,6 +238,58 @@ async def test_the_more_streams_follow_the_longer_each_may_be_silent() -> None:
     assert follower.next_fetch(100_000).max_wait_ms == 100_000 * 1000 // LOOKS_PER_SECOND
 
 
+# --- turns --------------------------------------------------------------------------------------------------------------
+async def test_many_rows_are_worked_on_some_at_a_time(
+    node: Served, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[int] = []
+
+    def counting(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def counted(first: Any, *rest: Any, **fields: Any) -> Any:
+            rows.append(len(first or ()) or len(rest[0]) if rest else len(first or ()))
+            return original(first, *rest, **fields)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    catalogue, log = node.node.core.topics, node.node.core.log
+    for owner, name in ((catalogue, "delete"), (catalogue, "describe"), (catalogue, "create"), (log, "list_offsets")):
+        counting(owner, name)
+    counting(log, "append")
+    names = [f"unknown-{number}" for number in range(300)]
+    await TopicsStub(channel).Delete(topics_pb2.DeleteTopicsRequest(names=names))
+    await TopicsStub(channel).Describe(topics_pb2.DescribeTopicsRequest(names=names, topic_ids=[b"x" * 16] * 300))
+    wanted = [topics_pb2.NewTopic(name=name, partitions=1) for name in names]
+    made = await TopicsStub(channel).Create(topics_pb2.CreateTopicsRequest(topics=wanted, validate_only=True))
+    queries = [offsets_pb2.OffsetQuery(topic=name) for name in names]
+    found = await OffsetsStub(channel).List(offsets_pb2.ListOffsetsRequest(queries=queries))
+    appends = [log_pb2.Append(topic=name) for name in names]
+    results = await LogStub(channel).Produce(log_pb2.ProduceRequest(appends=appends))
+    assert len(made.topics) == len(found.offsets) == len(results.results) == 300
+    assert sum(rows) == 6 * 300
+    assert max(rows) <= PIECE
+
+
+async def test_an_update_of_many_topics_comes_in_parts_and_is_seen_whole(
+    node: Served, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "TOPICS_A_MESSAGE", 2)
+    for name in "abcd":
+        await node.node.create(name)
+    call = TopicsStub(channel).Watch(topics_pb2.WatchRequest())
+    updates = [await call.read() for _ in range(3)]
+    call.cancel()
+    assert [(len(each.topics), each.complete, each.more) for each in updates] == [
+        (2, True, True),
+        (2, False, True),
+        (1, False, False),
+    ]
+    async with RemoteCore.connect(node.address, clock=SystemClock(), rng=SystemRng()) as core:
+        described = [each for each in core.topics.describe(None) if not isinstance(each, LogError)]
+        assert {each.name for each in described} == {"t", *"abcd"}
+
+
 # --- refusals -----------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def uncollected() -> Iterator[None]:
@@ -267,7 +322,7 @@ async def test_refusals_leave_nothing_for_the_collector(node: Served, channel: A
         for refused in (
             ConfigsStub(channel).Describe(configs_pb2.DescribeConfigsRequest(resource=resource)),
             OffsetsStub(channel).DeleteRecords(offsets_pb2.DeleteRecordsRequest(topic="nothing")),
-            TopicsStub(channel).Create(topics_pb2.CreateTopicsRequest(topics=[topics_pb2.NewTopic(name="?")] * 10_001)),
+            TopicsStub(channel).Create(topics_pb2.CreateTopicsRequest(topics=[topics_pb2.NewTopic(name="?")] * 501)),
         ):
             with pytest.raises(grpc.aio.AioRpcError):
                 await refused
