@@ -184,6 +184,8 @@ class Sweeper:
         return deleted, len(unreferenced) - len(old)
 
     async def _condemn_and_delete(self, candidates: Sequence[str], allowance: _Allowance) -> int:
+        if not allowance.take():
+            return 0
         still: set[str] = set()
 
         async def prepare(root: Root) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from storage_tiers.cold.manifest import lineage
+from storage_tiers.cold.manifest.json import encode
+from storage_tiers.cold.manifest.lineage import MAX_COMMITS, Seen, seen_of
+from storage_tiers.cold.manifest.model import MAX_CONDEMNED, RECENT_COMMITS, CommitId, Root
+from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import StoreBehind
 from tests.storage_tiers.cold.support import DAY, IDS, EagerClock, Local, tier_of
+from tests.support.faulty_store import FaultyStore
 
 GRACE = DAY
 
@@ -105,3 +114,113 @@ async def test_a_deletion_needs_no_root(store: MemoryStore, clock: EagerClock, l
     clock.advance(3 * GRACE / 1000)
     assert (await tier.sweep_deleted(GRACE)).done
     assert list(stored(store)) == [IDS.manifest_key]
+
+
+# --- what a digest cannot tell ----------------------------------------------------------------------------------------
+async def saved(tier: PartitionTier, directory: Path) -> Seen:
+    """As a broker keeps the last root that it has seen."""
+    loaded = await tier.load()
+    assert loaded is not None
+    path = directory / "tiered-root.json"
+    path.write_bytes(encode(loaded.root))
+    seen = seen_of(loaded.root, str(path))
+    assert seen is not None
+    return seen
+
+
+async def many_commits(tier: PartitionTier, count: int = RECENT_COMMITS + 3) -> None:
+    loaded = await tier.load()
+    assert loaded is not None
+    for epoch in range(count):
+        await tier.claim(loaded.root.leader_epoch + epoch + 1)
+
+
+@pytest.mark.parametrize("entries", [64, 2], ids=["in the root", "in pages"])
+async def test_more_commits_than_a_root_remembers(
+    store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path, entries: int
+) -> None:
+    with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_ENTRIES=entries):
+        first = tier_of(store, clock)
+        for base in range(0, 80, 10):
+            await first.extend(local.job(base, 10))
+        seen = await saved(first, tmp_path)
+        other = tier_of(store, clock, seed=2)
+        await other.retire(25)
+        clock.advance(3 * GRACE / 1000)
+        await other.sweep(GRACE)
+        await other.retire(45)
+        await many_commits(other)
+        again = tier_of(store, clock, seed=3)
+        again.expect(seen)
+        loaded = await again.load()
+    assert loaded is not None and lineage.beyond_recent(loaded.root, seen)
+    assert loaded.root.log_start == 45
+
+
+@pytest.mark.parametrize("entries", [64, 2], ids=["in the root", "in pages"])
+async def test_a_second_history_of_more_commits_than_a_root_remembers(
+    store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path, entries: int
+) -> None:
+    """The bucket is put back, and somebody who has seen nothing goes on: as long, and longer, with other records."""
+    with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_ENTRIES=entries):
+        first = tier_of(store, clock)
+        await first.extend(local.job(0, 10))
+        yesterday = stored(store)[IDS.manifest_key]
+        for base in range(10, 80, 10):
+            await first.extend(local.job(base, 10))
+        seen = await saved(first, tmp_path)
+        put_back(store, yesterday)
+        other = tier_of(store, clock, seed=2)
+        for base in range(10, 90, 10):
+            await other.extend(local.job(base, 10, text="other"))
+        await many_commits(other)
+        again = tier_of(store, clock, seed=3)
+        again.expect(seen)
+        with pytest.raises(StoreBehind, match="neither live nor removed"):
+            await again.load()
+
+
+def test_each_field_that_never_falls_is_compared() -> None:
+    commits = tuple(CommitId(number, f"{number:032x}") for number in range(69, 101))
+    root = Root(IDS, line="l", commit=100, recent=commits, incarnation=5, leader_epoch=5, log_start=5, end=50, swept=5)
+    seen = Seen("l", 3, "3", 5, 5, 5, 50, 5)
+    assert lineage.fault(root, seen) is None and lineage.beyond_recent(root, seen)
+    for name in ("incarnation", "leader_epoch", "log_start", "end", "swept"):
+        fault = lineage.fault(replace(root, **{name: getattr(root, name) - 1}), seen)
+        assert fault is not None and name in fault
+    assert lineage.fault(root, replace(seen, line="m")) is not None
+    assert lineage.fault(root, replace(seen, commit=100, commit_id="another")) is not None
+    assert lineage.fault(root, replace(seen, commit=101)) is not None
+    assert lineage.fault(None, seen) is not None
+
+
+# --- no false alarm ---------------------------------------------------------------------------------------------------
+async def test_a_question_that_is_cut_at_any_of_its_commits_raises_no_alarm(clock: EagerClock, tmp_path: Path) -> None:
+    """The asker dies before it could save what was committed: its digest is still among the ids that the root keeps."""
+    commits = 0
+    for cut in range(1, MAX_COMMITS + 2):
+        memory = MemoryStore(clock)
+        first = tier_of(memory, clock)
+        await first.claim(1)
+        for number in range(MAX_CONDEMNED * MAX_COMMITS):
+            memory.blocking().put(IDS.segment_key(number, 1, f"{number:032x}"), b"x")
+        seen = await saved(first, tmp_path)
+        clock.advance(3 * GRACE / 1000)
+        faulty = FaultyStore(memory)
+        gate = faulty.hold(cut, "put", "/manifests/", after=True)
+        sweeping = asyncio.create_task(tier_of(faulty, clock, seed=2).sweep(GRACE))
+        reached = asyncio.create_task(gate.reached.wait())
+        await asyncio.wait((sweeping, reached), return_when=asyncio.FIRST_COMPLETED)
+        if sweeping.done():
+            reached.cancel()
+            assert sweeping.result().cut_short
+            break
+        commits = cut
+        sweeping.cancel()
+        await asyncio.gather(sweeping, return_exceptions=True)
+        again = tier_of(memory, clock, seed=3)
+        again.expect(seen)
+        loaded = await again.load()
+        assert loaded is not None and not lineage.beyond_recent(loaded.root, seen)
+        assert loaded.root.commit == seen.commit + cut
+    assert 2 < commits <= MAX_COMMITS
