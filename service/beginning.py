@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from service.http import Readiness
+from service.metadata.image import MetadataImage
 from service.metadata.store import DIRECTORY as METADATA_DIRECTORY
 from service.settings import NodeSettings
 from storage_tiers import events
@@ -24,8 +25,8 @@ from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest.clusters import ClusterFound
 from storage_tiers.cold.process.client import TierClient
-from storage_tiers.errors import Advice, LogError, StoreRefused
-from storage_tiers.hot.data_dir import META_PROPERTIES
+from storage_tiers.errors import Advice, LogError, MetadataCorrupt, StoreRefused
+from storage_tiers.hot.data_dir import META_PROPERTIES, DataDirectory
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,21 @@ class StoppedBeforeStart(Exception):
 def belongs(data_dir: str) -> bool:
     """Whether the directory has been a node's: it has an identity, or metadata."""
     return any(os.path.exists(os.path.join(data_dir, name)) for name in (META_PROPERTIES, METADATA_DIRECTORY))
+
+
+def check_metadata(data: DataDirectory, image: MetadataImage) -> None:
+    """MetadataCorrupt if the metadata log is empty beside partitions: without it nobody knows whose they are, and a start
+    would set all of them aside."""
+    known = data.identity()
+    if known is None or image.cluster_id:
+        return
+    held = data.partitions()
+    if held:
+        raise MetadataCorrupt(
+            f"{os.path.join(data.path, METADATA_DIRECTORY)} is empty, and {len(held)} partitions of cluster "
+            f"{known.cluster_id} lie beside it ({held[0].partition} …): the metadata log is lost; put it back from a copy. "
+            "Nothing was changed"
+        )
 
 
 async def may_begin(

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Sequence
 
 from service import memory
-from service.beginning import may_begin
+from service.beginning import check_metadata, may_begin
 from service.broker.assignment import Assignment
 from service.broker.cold_service import ColdService
 from service.broker.config_service import ConfigService
@@ -141,6 +141,7 @@ class Node:
         settings = self.settings
         self.files = files
         self.metadata = MetadataLog.open(self.data.path, files)
+        check_metadata(self.data, self.metadata.image)
         self.cluster_id = self._cluster_id()
         new = self.data.identity() is None
         identity = self.data.establish(self.cluster_id, settings.node_id)
@@ -169,7 +170,12 @@ class Node:
         self.core = BrokerCore(
             self._log,
             TopicService(
-                self.metadata, self.configs, self.rng, on_change=self._follow, settled=self.assignment.settled
+                self.metadata,
+                self.configs,
+                self.rng,
+                on_change=self._follow,
+                settled=self.assignment.settled,
+                why_unopened=self.partitions.why_held_back,
             ),
             ConfigService(self.metadata, self.configs),
             ColdService(self.partitions, self.hydrator, self.ids_of),
@@ -443,7 +449,8 @@ class Node:
         try:
             await self.partitions.close()
             await self.metadata.close()
-            mark_clean(self.files, self.data.path)
+            if not self.assignment.unrecovered:
+                mark_clean(self.files, self.data.path)
         except (OSError, StorageError) as error:
             events.error(log, "stop.unclean", error=error)
         finally:

@@ -23,7 +23,7 @@ from service.broker.partitions import Partitions
 from service.configs.resolve import Resolver
 from service.metadata.image import Changes, MetadataImage, TopicImage
 from storage_tiers import events
-from storage_tiers.errors import LogError
+from storage_tiers.errors import LogError, StorageError
 from storage_tiers.hot.data_dir import DataDirectory
 from storage_tiers.hot.log import HotLog
 from storage_tiers.types import TopicId, TopicPartition
@@ -60,13 +60,16 @@ class Assignment:
         self._unopened: dict[tuple[TopicId, int], None] = {}
         self._leaving: deque[HotLog] = deque()  # of deleted topics, their directories still in place
         self._opening: asyncio.Task[None] | None = None
+        #: Of those that could not be opened at the start, and may hold records: whether the stop before was clean.
+        self._recovering: dict[tuple[TopicId, int], bool] = {}
         self._troubles = events.Troubles()
         self._threads = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="open")
 
     def recover(self, image: MetadataImage, data: DataDirectory, *, clean: bool) -> None:
         """At start: sets aside what belongs to no topic of the image, then opens all partitions. Blocking.
 
-        Raises the LogError of a partition that cannot be opened: a node must not come up without what it acknowledged."""
+        A partition that cannot be opened is held back alone: whoever asks for it is told why, its files and what the
+        checkpoints say of it stay, and it is tried again as after this start."""
         for directory in data.partitions():
             topic = image.topic(directory.partition.topic)
             if directory.topic_id is None or (topic is not None and topic.topic_id == directory.topic_id):
@@ -82,7 +85,11 @@ class Assignment:
         for topic, placed in held:
             key, topic_id = TopicPartition(topic.name, placed.index), TopicId(topic.topic_id)
             settings = self._configs.log_settings(image, topic.name)
-            self._take_up(self._partitions.open(key, topic_id, settings, placed.leader_epoch, clean=clean))
+            try:
+                self._take_up(self._partitions.open(key, topic_id, settings, placed.leader_epoch, clean=clean))
+            except (LogError, OSError) as error:
+                self._recovering[topic_id, placed.index] = clean
+                self._hold_back(topic_id, placed.index, error)
         data.remove_deleted()
 
     def follow(self, image: MetadataImage, changes: Changes) -> None:
@@ -95,6 +102,11 @@ class Assignment:
     def unopened(self) -> int:
         """Partitions that could not be opened, and are tried again."""
         return len(self._unopened)
+
+    @property
+    def unrecovered(self) -> bool:
+        """Whether a log that no clean stop has closed could not be opened since."""
+        return not all(self._recovering.values())
 
     def unopened_names(self) -> list[str]:
         """Of those that still belong to a topic."""
@@ -175,14 +187,21 @@ class Assignment:
         try:
             await self._open(topic_id, number)
         except Exception as error:  # noqa: BLE001 - what befalls one partition holds no other one up
-            defect = None if isinstance(error, LogError | OSError) else error
-            if self._troubles.begins((topic_id, number), error):
-                known = self._seen.topics.get(topic_id)
-                name = str(topic_id) if known is None else known.name
-                events.error(log, "partition.unopened", topic=name, partition=number, error=error, defect=defect)
-            self._unopened[topic_id, number] = None
+            self._hold_back(topic_id, number, error)
         else:
+            self._recovering.pop((topic_id, number), None)
             self._troubles.ends((topic_id, number))
+
+    def _hold_back(self, topic_id: TopicId, number: int, error: Exception) -> None:
+        defect = None if isinstance(error, LogError | OSError) else error
+        known = self._seen.topics.get(topic_id)
+        name = str(topic_id) if known is None else known.name
+        if self._troubles.begins((topic_id, number), error):
+            events.error(log, "partition.unopened", topic=name, partition=number, error=error, defect=defect)
+        self._unopened[topic_id, number] = None
+        if known is not None:
+            why = StorageError(f"{name}-{number} could not be opened: {error}")
+            self._partitions.hold_back(TopicPartition(name, number), why)
 
     async def _open(self, topic_id: TopicId, number: int) -> None:
         topic = self._seen.topics.get(topic_id)
@@ -190,7 +209,11 @@ class Assignment:
             return
         key = TopicPartition(topic.name, number)
         settings = self._configs.log_settings(self._seen, topic.name)
-        create = await self._partitions.creator(key, TopicId(topic_id), settings)
+        before = self._recovering.get((topic_id, number))
+        if before is None:
+            create = await self._partitions.creator(key, TopicId(topic_id), settings)
+        else:
+            create = self._partitions.opener(key, TopicId(topic_id), settings, clean=before)
         hot = await asyncio.get_running_loop().run_in_executor(self._threads, create)
         topic = self._seen.topics.get(topic_id)
         if topic is None:
@@ -207,10 +230,21 @@ class Assignment:
     # --- closing ------------------------------------------------------------------------------------------------------
     def _close_topic(self, topic: TopicImage) -> None:
         for number in range(len(topic.partitions)):
-            partition = self._partitions.find(TopicPartition(topic.name, number))
+            key = TopicPartition(topic.name, number)
+            partition = self._partitions.find(key)
+            if self._unopened.pop((topic.topic_id, number), key) is None:
+                self._remove_held_back(topic, key)
             if partition is not None:
                 self._on_close(partition)
                 self._leaving.append(self._partitions.close_deleted(partition))
+
+    def _remove_held_back(self, topic: TopicImage, key: TopicPartition) -> None:
+        self._recovering.pop((topic.topic_id, key.partition), None)
+        self._troubles.ends((topic.topic_id, key.partition))
+        try:
+            self._partitions.remove_held_back(key)
+        except (LogError, OSError) as error:
+            events.error(log, "partition.left_behind", partition=key, error=error)
 
     async def _discard_leaving(self) -> None:
         """Directories of deleted partitions, a few a turn of the event loop: a topic may have thousands."""

@@ -9,13 +9,18 @@ Not promised: that a write which was given up did not happen. It ends, whoever w
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from storage_tiers import events
+from storage_tiers.errors import StorageError
 from storage_tiers.files import Files
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets, write_offsets
 from storage_tiers.types import TopicPartition
+
+log = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -24,12 +29,21 @@ NAMES = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)
 
 class OffsetCheckpoints:
     def __init__(self, directory: str, files: Files) -> None:
-        """StorageError if one is damaged."""
+        """What is damaged is as if it were not there; `damaged` names it."""
         self._directory = directory
         self._files = files
-        self._known: dict[str, Offsets] = {name: read_offsets(self._path(name)) for name in NAMES}
+        self.damaged: set[str] = set()
+        self._known: dict[str, Offsets] = {name: self._read(name) for name in NAMES}
         self._turn = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+
+    def _read(self, name: str) -> Offsets:
+        try:
+            return read_offsets(self._path(name))
+        except StorageError as error:
+            events.error(log, "checkpoint.unusable", path=self._path(name), error=error)
+            self.damaged.add(name)
+            return {}
 
     def known(self, name: str) -> Offsets:
         """What the disk holds."""

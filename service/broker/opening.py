@@ -20,7 +20,7 @@ def opened(partition: Partition, partitions: Partitions, ids: Ids, home: HomeGua
     """A partition that the bucket may know more of than its disk waits for the bucket. `home` is None without a store."""
     hot, tiered = partition.log.hot, partition.log.hot.settings.remote_storage_enable
     lost = partitions.ends_before_flushed(partition)
-    if lost:
+    if lost and partitions.flushed_before(partition) > hot.end_offset:
         flushed = partitions.flushed_before(partition)
         events.error(log, "log.shrunk", partition=hot.partition, local_end=hot.end_offset, flushed_end=flushed)
     if home is None:

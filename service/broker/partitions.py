@@ -15,15 +15,16 @@ from functools import partial
 
 from service.broker.checkpointing import NAMES, OffsetCheckpoints, Offsets
 from service.broker.counts import PartitionCounts
+from service.broker.known_elsewhere import least_log_start, open_identified
 from service.broker.leading import waits
 from service.broker.partition import Notify, Partition
 from service.broker.partition_state import PartitionState
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.read.reader import ColdReader
-from storage_tiers.errors import UnknownTopicOrPartition
+from storage_tiers.errors import StorageError, UnknownTopicOrPartition
 from storage_tiers.files import Files
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
-from storage_tiers.hot.data_dir import DataDirectory, remove_tree
+from storage_tiers.hot.data_dir import DataDirectory, remove_tree, retire_directory
 from storage_tiers.hot.layout import DELETE_SUFFIX, LOG
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 
 #: Gives a partition its reader of the cold tier; None without a store.
 ColdReaderFor = Callable[[TopicPartition, TopicId], ColdReader | None]
+#: Recovery point of a partition of which nothing is on disk, and nobody knows whether anything was.
+UNKNOWN_POINT = -1
 #: Logs that are flushed and closed at once when the node stops.
 CLOSING_THREADS = 8
 
@@ -76,6 +79,7 @@ class Partitions:
         self._on_roll = on_roll
         self._cold_reader = cold_reader
         self._open: dict[TopicPartition, Partition] = {}
+        self._held_back: dict[TopicPartition, StorageError] = {}
         self._checkpoints = OffsetCheckpoints(data.path, files)
         #: What the partitions of deleted topics had counted.
         self.past = PastCounts()
@@ -92,8 +96,32 @@ class Partitions:
         """UnknownTopicOrPartition if this node does not hold it."""
         found = self._open.get(partition)
         if found is None:
+            if (why := self._held_back.get(partition)) is not None:
+                raise why.with_traceback(None)
             raise UnknownTopicOrPartition(f"this node holds no partition {partition}")
         return found
+
+    # --- what cannot be opened ----------------------------------------------------------------------------------------
+    def hold_back(self, partition: TopicPartition, why: StorageError) -> None:
+        """It could not be opened. Until `release` whoever asks for it is told why, and what the checkpoints say stays."""
+        self._held_back[partition] = why
+
+    def release(self, partition: TopicPartition) -> None:
+        self._held_back.pop(partition, None)
+
+    def why_held_back(self, partition: TopicPartition) -> StorageError | None:
+        return self._held_back.get(partition)
+
+    def remove_held_back(self, partition: TopicPartition) -> None:
+        """Its topic is deleted: so is its directory. StorageError if the disk refuses."""
+        self.release(partition)
+        path = os.path.join(self._data.path, str(partition))
+        if os.path.isdir(path):
+            doomed = retire_directory(self._files, self._rng, path, partition, DELETE_SUFFIX)
+            asyncio.get_running_loop().run_in_executor(None, remove_tree, self._files, doomed)
+
+    def _kept(self, known: Offsets) -> dict[TopicPartition, int]:
+        return {p: known[p] for p in self._held_back if p in known}
 
     def find(self, partition: TopicPartition) -> Partition | None:
         return self._open.get(partition)
@@ -108,7 +136,7 @@ class Partitions:
         self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, leader_epoch: int, *, clean: bool
     ) -> Partition:
         """Opens the partition's directory, recovering it where the last stop was not clean. Blocking."""
-        return self.add(self._opener(partition, topic_id, settings, clean=clean)(), leader_epoch)
+        return self.add(self.opener(partition, topic_id, settings, clean=clean)(), leader_epoch)
 
     async def creator(
         self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings
@@ -116,24 +144,28 @@ class Partitions:
         """What makes the log of a new partition: blocking, and free to run in a thread while nobody else makes or removes
         this partition. StorageError if the disk refuses to forget an earlier one of its name."""
         await self._forget_earlier(partition)
-        return self._opener(partition, topic_id, settings, clean=True)
+        return self.opener(partition, topic_id, settings, clean=True)
 
-    def _opener(
+    def opener(
         self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, *, clean: bool
     ) -> Callable[[], HotLog]:
-        return partial(
+        """What opens its log: blocking, and free to run in a thread."""
+        open_log = partial(
             HotLog.open,
-            os.path.join(self._data.path, str(partition)),
             partition=partition,
             topic_id=topic_id,
             settings=settings,
             files=self._files,
             clock=self._clock,
             rng=self._rng,
-            recovery_point=self._checkpoints.known(RECOVERY_POINTS).get(partition, 0),
+            recovery_point=max(0, self._checkpoints.known(RECOVERY_POINTS).get(partition, 0)),
             log_start_offset=self._checkpoints.known(LOG_STARTS).get(partition, 0),
             clean=clean,
         )
+        reader = self._cold_reader(partition, topic_id)
+        ids = None if reader is None else reader.ids
+        directory = os.path.join(self._data.path, str(partition))
+        return partial(open_identified, open_log, directory, self._files, ids, topic_id)
 
     def add(self, hot: HotLog, leader_epoch: int) -> Partition:
         """The partition of a log that was opened is one of this node's from now on."""
@@ -146,7 +178,10 @@ class Partitions:
             on_flush_needed=self._on_flush_needed,
             on_roll=self._on_roll,
         )
+        self.release(hot.partition)
         self._open[hot.partition] = opened
+        if LOG_STARTS in self._checkpoints.damaged:
+            hot.raise_log_start(least_log_start(opened))
         return opened
 
     async def _forget_earlier(self, partition: TopicPartition) -> None:
@@ -158,22 +193,27 @@ class Partitions:
                 await self._checkpoints.write(name, self._of_open)
 
     def _of_open(self, known: Offsets) -> Offsets:
-        return {p: offset for p, offset in known.items() if p in self._open}
+        return {p: offset for p, offset in known.items() if p in self._open or p in self._held_back}
 
     def note_lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """At start, before any is opened: an earlier start must have had something of these partitions where the disk has
-        no segment now. That is remembered until they have been compared with the bucket. Blocking."""
+        """At start, before any is opened: an earlier start may have had something of these partitions where the disk has
+        no segment now, and had it where it had flushed something. That is remembered until they have been compared with
+        the bucket. Blocking."""
         lost = {p for p in partitions if not _holds_segments(os.path.join(self._data.path, str(p)))}
         for name in NAMES:
-            kept = {p: offset for p, offset in self._checkpoints.known(name).items() if p not in lost}
-            self._checkpoints.write_now(name, kept | dict.fromkeys(lost, 1) if name == RECOVERY_POINTS else kept)
+            known = self._checkpoints.known(name)
+            kept = {p: offset for p, offset in known.items() if p not in lost}
+            if name == RECOVERY_POINTS:
+                kept |= {p: known.get(p, 0) or UNKNOWN_POINT for p in lost}
+            self._checkpoints.write_now(name, kept)
 
     def ends_before_flushed(self, partition: Partition) -> bool:
-        """Whether the log has lost what an earlier start had flushed: a damaged disk, or an older copy of the directory."""
-        return self.flushed_before(partition) > partition.log.end_offset
+        """Whether the log has lost what an earlier start had flushed (a damaged disk, or an older copy of the directory), or
+        may have: nothing is there, and nobody knows what was."""
+        return not 0 <= self.flushed_before(partition) <= partition.log.end_offset
 
     def flushed_before(self, partition: Partition) -> int:
-        """Up to which offset an earlier start had flushed, as far as the last checkpoint says."""
+        """Up to which offset an earlier start had flushed, as far as the last checkpoint says; or UNKNOWN_POINT."""
         return self._checkpoints.known(RECOVERY_POINTS).get(partition.partition, 0)
 
     def close_deleted(self, partition: Partition) -> HotLog:
@@ -217,14 +257,17 @@ class Partitions:
     def _log_starts(self, known: Offsets, rising: Mapping[Partition, int]) -> Offsets:
         """None falls: what was written a moment ago may not be in force yet."""
         starts = {p: max(o.log.log_start_offset, known.get(p, 0), rising.get(o, 0)) for p, o in self._open.items()}
-        return {p: start for p, start in starts.items() if start}
+        return self._kept(known) | {p: start for p, start in starts.items() if start}
 
     async def checkpoint(self) -> None:
         """All three; what did not change since the last time is not written. A partition that waits for the bucket keeps
         the recovery point that it does not reach, so that a later start waits too."""
         write = self._checkpoints.write
-        await write(RECOVERY_POINTS, lambda known: {p: _recovery_point(o, known) for p, o in self._open.items()})
-        await write(HIGH_WATERMARKS, lambda _: {p: o.state.high_watermark for p, o in self._open.items()})
+        kept, held = self._kept, self._open
+        await write(
+            RECOVERY_POINTS, lambda known: kept(known) | {p: _recovery_point(o, known) for p, o in held.items()}
+        )
+        await write(HIGH_WATERMARKS, lambda known: kept(known) | {p: o.state.high_watermark for p, o in held.items()})
         await write(LOG_STARTS, lambda known: self._log_starts(known, {}))
 
     async def close(self) -> None:
@@ -244,7 +287,10 @@ class Partitions:
 
 def _recovery_point(partition: Partition, known: Offsets) -> int:
     reached = partition.log.hot.recovery_point
-    return max(reached, known.get(partition.partition, 0)) if waits(partition) else reached
+    if not waits(partition):
+        return reached
+    before = known.get(partition.partition, 0)
+    return before if before == UNKNOWN_POINT else max(reached, before)
 
 
 def _holds_segments(directory: str) -> bool:

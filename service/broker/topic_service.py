@@ -21,8 +21,8 @@ from service.metadata.image import Changes, MetadataImage, TopicImage
 from service.metadata.log import MetadataLog
 from storage_tiers import events
 from storage_tiers.clock import Rng
-from storage_tiers.errors import LogError, UnknownTopicId, UnknownTopicOrPartition, as_value
-from storage_tiers.types import TopicId
+from storage_tiers.errors import LogError, StorageError, UnknownTopicId, UnknownTopicOrPartition, as_value
+from storage_tiers.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,8 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 class TopicService:
     """`on_change` is called with the new image and what is new in it once a change is durable, before the request is
-    answered; then `settled`, which returns when new partitions take records."""
+    answered; then `settled`, which returns when new partitions take records. `why_unopened` says what keeps one of them from
+    being opened."""
 
     def __init__(
         self,
@@ -42,11 +43,13 @@ class TopicService:
         *,
         on_change: Callable[[MetadataImage, Changes], None],
         settled: Callable[[], Awaitable[None]],
+        why_unopened: Callable[[TopicPartition], LogError | None],
     ) -> None:
         self._metadata = metadata
         self._configs = configs
         self._rng = rng
         self._settled = settled
+        self._why_unopened = why_unopened
         self._listeners: list[Callable[[], None]] = []
         metadata.subscribe(on_change)
         metadata.subscribe(self._changed)
@@ -117,6 +120,12 @@ class TopicService:
                 partitions=made.partitions,
                 replication_factor=made.replication_factor,
             )
+            failures = [self._why_unopened(TopicPartition(topic.name, number)) for number in range(made.partitions)]
+            if all(failures) and failures[0] is not None:
+                raise StorageError(
+                    f"topic {topic.name!r} exists now, but none of its partitions could be opened; they are tried again "
+                    f"every few seconds: {failures[0]}"
+                )
         given = {name: value for name, value in topic.configs.items() if value is not None}
         entries = self._configs.describe_new_topic(self._metadata.image, given)
         return CreatedTopic(topic.name, made.topic_id, made.partitions, made.replication_factor, entries)

@@ -3,6 +3,7 @@
 Formats are Kafka's (OffsetCheckpointFile version 0; CleanShutdownFileHandler): text, so that an operator can read them.
 A checkpoint is replaced whole and atomically. A recovery point that is too low costs time at start and nothing else; a
 log start that were lost would bring deleted records back, which is why `write_offsets` returns only once it is durable.
+Damage, which only a disk can do to them, is an error for who reads; a node goes on with what else it knows.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def read_offsets(path: str) -> dict[TopicPartition, int]:
         rows = (line.split(" ") for line in lines)
         return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
     except ValueError as error:
-        raise StorageError(f"{path} is damaged ({error}); restore it from a copy of this disk") from error
+        raise StorageError(f"{path} is damaged ({error}); a node that starts makes it anew from its logs") from error
 
 
 def mark_clean(files: Files, data_dir: str, *, broker_epoch: int = -1) -> None:

@@ -35,7 +35,7 @@ class Identity(NamedTuple):
 
 
 class PartitionDirectory(NamedTuple):
-    """`topic_id` is None where `partition.metadata` is missing."""
+    """`topic_id` is None where `partition.metadata` is missing or damaged."""
 
     partition: TopicPartition
     topic_id: TopicId | None
@@ -131,7 +131,7 @@ class DataDirectory:
             partition = layout.parse_partition(name)
             path = os.path.join(self.path, name)
             if partition is not None and os.path.isdir(path):
-                found.append(PartitionDirectory(partition, read_topic_id(path), path))
+                found.append(PartitionDirectory(partition, _known_topic_id(path), path))
         return found
 
     def set_aside(self, directory: PartitionDirectory) -> str:
@@ -163,7 +163,22 @@ def read_topic_id(directory: str) -> TopicId | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError) as error:
-        raise StorageError(f"{path} is damaged ({error!r}); restore it, or move the directory away") from error
+        raise StorageError(
+            f"{path} is damaged ({error!r}) and nothing else tells which topic's records these are; put it back"
+        ) from error
+
+
+def _known_topic_id(directory: str) -> TopicId | None:
+    try:
+        return read_topic_id(directory)
+    except StorageError:
+        return None
+
+
+def write_topic_id(files: Files, directory: str, topic_id: TopicId) -> None:
+    """Makes the directory durably that topic's. OSError if the disk refuses."""
+    content = f"version: 0\ntopic_id: {topic_id}".encode()
+    replace_file(files, os.path.join(directory, layout.PARTITION_METADATA), content)
 
 
 def retire_directory(files: Files, rng: Rng, path: str, partition: TopicPartition, suffix: str) -> str:

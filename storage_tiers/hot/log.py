@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import InconsistentTopicId, OffsetOutOfRange, StorageError
-from storage_tiers.files import Files, replace_file, stage_file
+from storage_tiers.files import Files, stage_file
 from storage_tiers.hot import layout, leader_epochs, recovery, sync_failure
 from storage_tiers.hot.appending import AppendingLog
-from storage_tiers.hot.data_dir import read_topic_id, remove_tree, retire_directory
+from storage_tiers.hot.data_dir import read_topic_id, remove_tree, retire_directory, write_topic_id
 from storage_tiers.hot.epoch_scan import EpochScan
 from storage_tiers.hot.eviction import Eviction
 from storage_tiers.hot.log_state import base_of
@@ -106,8 +106,7 @@ class HotLog(AppendingLog):
             segment = self._segment(base)
             segment.create()
             segment.release_file()
-        content = f"version: 0\ntopic_id: {self.topic_id}".encode()
-        replace_file(files, os.path.join(directory, layout.PARTITION_METADATA), content)
+        write_topic_id(files, directory, self.topic_id)
         files.fsync_dir(os.path.dirname(directory))
 
     def _load(self, clean: bool, recovery_point: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from service.broker.assignment import DISCARDS_A_TURN
-from storage_tiers.errors import UnknownTopicOrPartition
+from storage_tiers.errors import StorageError, UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from storage_tiers.types import TopicPartition
@@ -53,7 +53,7 @@ async def test_a_partition_that_could_not_be_made_is_made_later(tmp_path: Path) 
         await node.create("u")
         await node.append("t", b"a")
         await node.append("u", b"b")
-        with pytest.raises(UnknownTopicOrPartition):
+        with pytest.raises(StorageError, match="could not be opened"):
             await node.append("t", b"c", partition=1)
         await node.node.assignment.retry()
         in_the_way.unlink()

@@ -1,0 +1,75 @@
+"""What of a partition is known elsewhere, where a small file of it is damaged.
+
+Invariants: a directory is taken for a topic's only on the word of something that names the topic's id; a log start that was
+lost comes back too low rather than too high. Not promised: that what DeleteRecords hid of a log without a bucket stays hidden
+where the checkpoint of log starts is damaged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+from service.broker.partition import Partition
+from service.broker.roots import FILE_NAME, read_root
+from storage_tiers import events
+from storage_tiers.cold.manifest.model import Ids
+from storage_tiers.errors import StorageError, TierCorrupt
+from storage_tiers.files import Files
+from storage_tiers.hot.data_dir import read_topic_id, write_topic_id
+from storage_tiers.hot.log import HotLog
+from storage_tiers.types import TopicId
+
+log = logging.getLogger(__name__)
+
+
+def open_identified(
+    open_log: Callable[[str], HotLog], directory: str, files: Files, ids: Ids | None, topic_id: TopicId
+) -> HotLog:
+    """Opens a log whose directory may not say any more which topic's it is: the root that is saved beside it says so too.
+    Blocking. StorageError if nothing does, or the disk refuses."""
+    try:
+        return open_log(directory)
+    except StorageError:
+        if not _identify(directory, files, ids, topic_id):
+            raise
+    return open_log(directory)
+
+
+def _identify(directory: str, files: Files, ids: Ids | None, topic_id: TopicId) -> bool:
+    """Whether the directory names its topic now, and did not before."""
+    try:
+        read_topic_id(directory)
+        return False
+    except StorageError as error:
+        damaged = error
+    except OSError:
+        return False
+    try:
+        root = read_root(directory, ids) if ids is not None else None
+    except TierCorrupt:
+        root = None
+    if root is None:
+        raise StorageError(
+            f"{damaged}. If they are of the topic whose id is {topic_id}, write the two lines `version: 0` and "
+            f"`topic_id: {topic_id}` into it: the partition is opened within seconds"
+        ) from damaged
+    try:
+        write_topic_id(files, directory, topic_id)
+    except OSError as error:
+        raise StorageError(f"cannot write {directory} ({error}); free space or mend the disk") from error
+    events.warning(log, "partition.identified", path=directory, topic_id=str(topic_id))
+    return True
+
+
+def least_log_start(partition: Partition) -> int:
+    """Where the log begins at least, where its checkpoint does not say: its epochs were cut there, and what has left the disk
+    without going to the bucket lay below."""
+    hot = partition.log.hot
+    known = hot.epochs.entries()
+    start = known[0].start_offset if known else 0
+    never_tiered = not os.path.exists(os.path.join(hot.directory, FILE_NAME))
+    if partition.log.cold is None or (never_tiered and not hot.settings.remote_storage_enable):
+        start = max(start, hot.local_start_offset)
+    return min(start, hot.end_offset)
