@@ -198,6 +198,7 @@ class Node:
         held = sum(len(topic.partitions) for topic in image.topics.values())
         events.info(log, "recovery.started", partitions=held, clean=clean)
         self.assignment.recover(image, self.data, clean=clean)
+        self.partitions.places.say_moved()
         took_ms = round((self.clock.monotonic() - began) * 1000)
         events.info(log, "recovery.finished", partitions=len(self.partitions), clean=clean, ms=took_ms)
 

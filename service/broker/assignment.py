@@ -219,7 +219,8 @@ class Assignment:
         if topic is None:
             self._partitions.discard(hot)  # deleted meanwhile
         else:
-            self._take_up(self._partitions.add(hot, topic.partitions[number].leader_epoch))
+            started = (topic_id, number) in self._recovering
+            self._take_up(self._partitions.add(hot, topic.partitions[number].leader_epoch, started=started))
 
     def _take_up(self, opened: Partition) -> None:
         self._configure(opened, self._seen)

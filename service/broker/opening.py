@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 
 from service.broker.home import HomeGuard
-from service.broker.leading import agrees, has_hole, wait_for_store
+from service.broker.leading import agrees, has_hole, holds_back, wait_for_store
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.roots import read_root
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Ids
-from storage_tiers.errors import TierCorrupt
+from storage_tiers.errors import LeaderNotAvailable, TierCorrupt
 
 log = logging.getLogger(__name__)
 
@@ -40,4 +40,10 @@ def opened(partition: Partition, partitions: Partitions, ids: Ids, home: HomeGua
     if has_hole(partition) and tiered:
         wait_for_store(partition)
         return
+    moved = partitions.places.moved.get(hot.partition)
+    if moved is not None:
+        why = f"{hot.partition}: its directory was copied or put back ({moved})"
+        holds_back(
+            partition, LeaderNotAvailable(f"{why}; it takes records once the store has been asked what it holds")
+        )
     home.hold(partition)

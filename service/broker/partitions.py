@@ -18,6 +18,7 @@ from service.broker.counts import PartitionCounts
 from service.broker.known_elsewhere import least_log_start, open_identified
 from service.broker.leading import waits
 from service.broker.partition import Notify, Partition
+from service.broker.partition_places import PartitionPlaces
 from service.broker.partition_state import PartitionState
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.read.reader import ColdReader
@@ -81,6 +82,7 @@ class Partitions:
         self._open: dict[TopicPartition, Partition] = {}
         self._held_back: dict[TopicPartition, StorageError] = {}
         self._checkpoints = OffsetCheckpoints(data.path, files)
+        self.places = PartitionPlaces(data.path, files)
         #: What the partitions of deleted topics had counted.
         self.past = PastCounts()
         self._rising: dict[Partition, int] = {}
@@ -136,7 +138,7 @@ class Partitions:
         self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings, leader_epoch: int, *, clean: bool
     ) -> Partition:
         """Opens the partition's directory, recovering it where the last stop was not clean. Blocking."""
-        return self.add(self.opener(partition, topic_id, settings, clean=clean)(), leader_epoch)
+        return self.add(self.opener(partition, topic_id, settings, clean=clean)(), leader_epoch, started=True)
 
     async def creator(
         self, partition: TopicPartition, topic_id: TopicId, settings: LogSettings
@@ -167,8 +169,8 @@ class Partitions:
         directory = os.path.join(self._data.path, str(partition))
         return partial(open_identified, open_log, directory, self._files, ids, topic_id)
 
-    def add(self, hot: HotLog, leader_epoch: int) -> Partition:
-        """The partition of a log that was opened is one of this node's from now on."""
+    def add(self, hot: HotLog, leader_epoch: int, *, started: bool = False) -> Partition:
+        """The partition of a log that was opened is one of this node's from now on. `started`: an earlier run had it."""
         # A quorum of one: whatever this replica has, every in-sync replica has.
         state = PartitionState(leader_epoch=leader_epoch, log_end=hot.end_offset, high_watermark=hot.end_offset)
         opened = Partition(
@@ -180,6 +182,7 @@ class Partitions:
         )
         self.release(hot.partition)
         self._open[hot.partition] = opened
+        self.places.note(opened, started=started)
         if LOG_STARTS in self._checkpoints.damaged:
             hot.raise_log_start(least_log_start(opened))
         return opened
@@ -260,8 +263,8 @@ class Partitions:
         return self._kept(known) | {p: start for p, start in starts.items() if start}
 
     async def checkpoint(self) -> None:
-        """All three; what did not change since the last time is not written. A partition that waits for the bucket keeps
-        the recovery point that it does not reach, so that a later start waits too."""
+        """All three, and where the directories are; what did not change since the last time is not written. A partition
+        that waits for the bucket keeps the recovery point that it does not reach, so that a later start waits too."""
         write = self._checkpoints.write
         kept, held = self._kept, self._open
         await write(
@@ -269,6 +272,7 @@ class Partitions:
         )
         await write(HIGH_WATERMARKS, lambda known: kept(known) | {p: o.state.high_watermark for p, o in held.items()})
         await write(LOG_STARTS, lambda known: self._log_starts(known, {}))
+        await self.places.save(held.values())
 
     async def close(self) -> None:
         """Flushes and closes every log, then checkpoints. StorageError if one could not be: all others were."""

@@ -1,0 +1,125 @@
+"""Where each partition's directory was at the last checkpoint, to tell one that was copied or put back from the original.
+
+    partition-places: "0", the number of lines, then lines of
+    topic, partition, topic id, and twice device, inode, birth (ns since 1970 or -): of the directory, of partition.metadata
+
+An older copy of a directory agrees with itself, and where it ends above the last checkpoint of what was flushed nothing else
+on the disk says that records are missing. Invariants: a partition that waits to be compared keeps the place that is known, so
+that a later start waits too; one that is not known (made since the last checkpoint) counts as the original.
+
+Not promised: see `storage_tiers.hot.place`. Files that were overwritten in place are taken for the original.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from service.broker.leading import waits
+from service.broker.partition import Partition
+from storage_tiers import events
+from storage_tiers.files import Files, replace_file
+from storage_tiers.hot.layout import PARTITION_METADATA
+from storage_tiers.hot.place import Place, place_of
+from storage_tiers.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "partition-places"
+
+
+class PartitionPlace(NamedTuple):
+    topic_id: str
+    directory: Place
+    metadata: Place
+
+
+class PartitionPlaces:
+    """`moved` are the partitions whose directory is another one than at the last checkpoint."""
+
+    def __init__(self, directory: str, files: Files) -> None:
+        self._path = os.path.join(directory, FILE_NAME)
+        self._files = files
+        self._damaged = False
+        self._known = self._read()
+        self._now: dict[TopicPartition, PartitionPlace] = {}
+        self.moved: dict[TopicPartition, str] = {}
+
+    def note(self, partition: Partition, *, started: bool) -> None:
+        """It has been opened; `started`: an earlier run may have known it."""
+        hot = partition.log.hot
+        try:
+            metadata = place_of(os.path.join(hot.directory, PARTITION_METADATA))
+            now = PartitionPlace(str(hot.topic_id), place_of(hot.directory), metadata)
+        except OSError:
+            return  # without a place it is not known, and counts as the original
+        self._now[hot.partition] = now
+        known = self._known.get(hot.partition)
+        if not started or (known is None and not self._damaged) or (known and known.topic_id != now.topic_id):
+            return
+        if known is None:
+            self.moved[hot.partition] = f"{self._path} is damaged: nobody knows where it was"
+        elif known.directory != now.directory:
+            self.moved[hot.partition] = f"another directory: {tuple(now.directory)}, not {tuple(known.directory)}"
+        elif known.metadata != now.metadata:
+            self.moved[hot.partition] = f"other files: {tuple(now.metadata)}, not {tuple(known.metadata)}"
+
+    def say_moved(self) -> None:
+        """All of them in one line: a whole data directory may have been moved."""
+        for partition, difference in self.moved.items():
+            events.warning(
+                log, "partitions.moved", first=str(partition), partitions=len(self.moved), difference=difference
+            )
+            return
+
+    async def save(self, partitions: Iterable[Partition]) -> None:
+        """Durably, if anything changed. OSError if the disk refuses."""
+        wanted: dict[TopicPartition, PartitionPlace] = {}
+        for partition in partitions:
+            key = partition.partition
+            place = self._known.get(key) if key in self.moved and waits(partition) else self._now.get(key)
+            if place is not None:
+                wanted[key] = place
+        if wanted == self._known or (self._damaged and any(map(waits, partitions))):
+            return
+        await asyncio.get_running_loop().run_in_executor(None, self._write, wanted)
+        self._known, self._damaged = wanted, False
+        self.moved = {key: why for key, why in self.moved.items() if wanted.get(key) != self._now.get(key)}
+
+    def _write(self, places: Mapping[TopicPartition, PartitionPlace]) -> None:
+        lines = [
+            " ".join((key.topic, str(key.partition), place.topic_id, _text(place.directory), _text(place.metadata)))
+            for key, place in places.items()
+        ]
+        replace_file(self._files, self._path, "\n".join(["0", str(len(lines)), *lines, ""]).encode())
+
+    def _read(self) -> dict[TopicPartition, PartitionPlace]:
+        try:
+            with open(self._path, "rb") as file:
+                version, count, *lines = file.read().decode("ascii").splitlines()
+            if version != "0" or int(count) != len(lines):
+                raise ValueError(f"version {version}, {len(lines)} lines where {count} are announced")
+            return dict(map(_parsed, lines))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            events.error(log, "checkpoint.unusable", path=self._path, error=error)
+            self._damaged = True
+            return {}
+
+
+def _text(place: Place) -> str:
+    return f"{place.device} {place.inode} {'-' if place.born_ns is None else place.born_ns}"
+
+
+def _parsed(line: str) -> tuple[TopicPartition, PartitionPlace]:
+    topic, number, topic_id, *places = line.split(" ")
+    device, inode, born, *second = places
+    return TopicPartition(topic, int(number)), PartitionPlace(topic_id, _place(device, inode, born), _place(*second))
+
+
+def _place(device: str, inode: str, born: str) -> Place:
+    return Place(int(device), int(inode), None if born == "-" else int(born))

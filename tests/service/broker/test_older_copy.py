@@ -1,0 +1,136 @@
+"""An older copy of one partition's directory is put back, and ends above the last checkpoint of what was flushed: nothing on
+the disk says that records are missing, but it is another directory. With a store it is compared before it takes anything."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.broker.partition_places import FILE_NAME
+from service.http import Readiness
+from service.node import Node
+from service.settings import NodeSettings
+from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.errors import LeaderNotAvailable
+from storage_tiers.files import OsFiles
+from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import TIERED, Running, running, until
+
+T0 = TopicPartition("t", 0)
+
+
+def another_directory(directory: Path, copy: Path) -> None:
+    shutil.rmtree(directory)
+    shutil.copytree(copy, directory)
+
+
+def other_files(directory: Path, copy: Path) -> None:
+    for path in directory.iterdir():
+        path.unlink()
+    for path in copy.iterdir():
+        shutil.copy2(path, directory / path.name)
+
+
+async def an_older_copy(root: Path, put_back: Callable[[Path, Path], None]) -> Running:
+    """20 records are in the bucket, the copy holds 10; the process died, and the last checkpoint was at 5."""
+    data = root / "data"
+    async with running(data) as node:
+        await node.create("t", configs=TIERED)
+        await node.create("u", configs=TIERED)
+        for i in range(10):
+            await node.append("t", b"%03d" % i)
+    shutil.copytree(data / "t-0", root / "copy")
+    async with running(data, node.store) as node:
+        for i in range(10, 20):
+            await node.append("t", b"%03d" % i)
+        await node.seal("t")
+    (data / RECOVERY_POINTS).write_text("0\n2\nt 0 5\nu 0 0\n")
+    (data / CLEAN_SHUTDOWN).unlink()
+    put_back(data / "t-0", root / "copy")
+    return node
+
+
+@pytest.mark.parametrize("put_back", [another_directory, other_files])
+async def test_it_takes_nothing_before_it_was_compared(
+    tmp_path: Path, put_back: Callable[[Path, Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    node = await an_older_copy(tmp_path, put_back)
+    node.store.down = True
+    for _ in range(2):
+        async with running(tmp_path / "data", node.store) as node:
+            with pytest.raises(LeaderNotAvailable):
+                await node.append("t", b"under an offset that was given")
+            assert (await node.append("u", b"where it was")).base_offset >= 0
+            assert node.node.readiness.waiting() == ["t-0"]
+            await node.node.partitions.checkpoint()
+    assert "partitions.moved" in caplog.text
+    node.store.down = False
+    async with running(tmp_path / "data", node.store) as node:
+        led = node.node.partitions.get(T0)
+        await until(lambda: led.unavailable is None)
+        assert [record.value for record in await node.read_all("t")] == [b"%03d" % i for i in range(20)]
+        assert (await node.append("t", b"next")).base_offset == 20
+    caplog.clear()
+    node.store.down = True
+    async with running(tmp_path / "data", node.store) as node:
+        assert (await node.append("t", b"its place is known now")).base_offset == 21
+    assert "partitions.moved" not in caplog.text
+
+
+async def test_one_that_lacks_nothing_goes_on(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        await node.create("t", configs=TIERED)
+        for i in range(10):
+            await node.append("t", b"%03d" % i)
+    shutil.copytree(tmp_path / "data" / "t-0", tmp_path / "copy")
+    another_directory(tmp_path / "data" / "t-0", tmp_path / "copy")
+    async with running(tmp_path / "data", node.store) as node:
+        await until(lambda: node.node.partitions.get(T0).unavailable is None)
+        assert (await node.append("t", b"next")).base_offset == 10
+
+
+async def test_where_all_were_is_unknown_all_are_compared(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        await node.create("t", configs=TIERED)
+        await node.append("t", b"a")
+    (tmp_path / "data" / FILE_NAME).write_bytes(b"0\n9\n")
+    node.store.down = True
+    async with running(tmp_path / "data", node.store) as node:
+        with pytest.raises(LeaderNotAvailable):
+            await node.append("t", b"b")
+        node.store.down = False
+        await until(lambda: node.node.partitions.get(T0).unavailable is None)
+
+
+async def test_without_a_store_it_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+
+    from service.node import Node
+
+    async def node() -> Node:
+        settings = NodeSettings(data_dir=tmp_path / "data", store="none")
+        return await Node.open(
+            settings,
+            Readiness(),
+            asyncio.Event(),
+            kafka_port=9092,
+            files=OsFiles(),
+            clock=SystemClock(),
+            rng=SystemRng(),
+        )
+
+    started = await node()
+    await Running(started, None).create("t")  # type: ignore[arg-type]
+    await started.close()
+    shutil.copytree(tmp_path / "data" / "t-0", tmp_path / "copy")
+    for moved in (False, True):
+        if moved:
+            another_directory(tmp_path / "data" / "t-0", tmp_path / "copy")
+        started = await node()
+        assert ("partitions.moved" in caplog.text) == moved
+        assert started.partitions.get(T0).unavailable is None
+        await started.close()
