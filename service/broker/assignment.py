@@ -201,7 +201,8 @@ class Assignment:
         self._unopened[topic_id, number] = None
         if known is not None:
             why = StorageError(f"{name}-{number} could not be opened: {error}")
-            self._partitions.hold_back(TopicPartition(name, number), why)
+            recovering = (topic_id, number) in self._recovering
+            self._partitions.hold_back(TopicPartition(name, number), why, known=recovering)
 
     async def _open(self, topic_id: TopicId, number: int) -> None:
         topic = self._seen.topics.get(topic_id)

@@ -40,10 +40,10 @@ def opened(partition: Partition, partitions: Partitions, ids: Ids, home: HomeGua
     if has_hole(partition) and tiered:
         wait_for_store(partition)
         return
+    home.hold(partition)
     moved = partitions.places.moved.get(hot.partition)
     if moved is not None:
         why = f"{hot.partition}: its directory was copied or put back ({moved})"
         holds_back(
             partition, LeaderNotAvailable(f"{why}; it takes records once the store has been asked what it holds")
         )
-    home.hold(partition)

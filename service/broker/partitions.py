@@ -81,6 +81,7 @@ class Partitions:
         self._cold_reader = cold_reader
         self._open: dict[TopicPartition, Partition] = {}
         self._held_back: dict[TopicPartition, StorageError] = {}
+        self._keeps: set[TopicPartition] = set()
         self._checkpoints = OffsetCheckpoints(data.path, files)
         self.places = PartitionPlaces(data.path, files)
         #: What the partitions of deleted topics had counted.
@@ -104,12 +105,16 @@ class Partitions:
         return found
 
     # --- what cannot be opened ----------------------------------------------------------------------------------------
-    def hold_back(self, partition: TopicPartition, why: StorageError) -> None:
-        """It could not be opened. Until `release` whoever asks for it is told why, and what the checkpoints say stays."""
+    def hold_back(self, partition: TopicPartition, why: StorageError, *, known: bool) -> None:
+        """It could not be opened. Until `release` whoever asks for it is told why; what the checkpoints say stays, if they
+        are `known` to speak of it and not of an earlier one of its name."""
         self._held_back[partition] = why
+        if known:
+            self._keeps.add(partition)
 
     def release(self, partition: TopicPartition) -> None:
         self._held_back.pop(partition, None)
+        self._keeps.discard(partition)
 
     def why_held_back(self, partition: TopicPartition) -> StorageError | None:
         return self._held_back.get(partition)
@@ -123,7 +128,7 @@ class Partitions:
             asyncio.get_running_loop().run_in_executor(None, remove_tree, self._files, doomed)
 
     def _kept(self, known: Offsets) -> dict[TopicPartition, int]:
-        return {p: known[p] for p in self._held_back if p in known}
+        return {p: known[p] for p in self._keeps if p in known}
 
     def find(self, partition: TopicPartition) -> Partition | None:
         return self._open.get(partition)
@@ -196,7 +201,7 @@ class Partitions:
                 await self._checkpoints.write(name, self._of_open)
 
     def _of_open(self, known: Offsets) -> Offsets:
-        return {p: offset for p, offset in known.items() if p in self._open or p in self._held_back}
+        return {p: offset for p, offset in known.items() if p in self._open or p in self._keeps}
 
     def note_lost(self, partitions: Iterable[TopicPartition]) -> None:
         """At start, before any is opened: an earlier start may have had something of these partitions where the disk has
