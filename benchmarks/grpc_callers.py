@@ -4,7 +4,7 @@
 
 Each row is a node of its own, a process of callers that misbehave in one way, and a process that asks for the cluster's
 description meanwhile, again and again. `peak` is the node's resident memory; `longest` is the slowest answer that the third
-process got, `at rest` the slowest before the callers came, on the same machine a moment earlier.
+process got, `at rest` the slowest before the callers came, on the same machine a moment earlier; `processors` the node's use.
 
 Not promised: that a wait is the node's doing. Three processes share the machine's processors.
 """
@@ -41,6 +41,7 @@ class Row(NamedTuple):
     after: int
     rest_ms: float
     longest_ms: float
+    processors: float
     answers: str
 
 
@@ -164,18 +165,19 @@ def measured(name: str, directory: Path) -> Row:
         ours, theirs = multiprocessing.Pipe()
         caller = multiprocessing.Process(target=misbehave, args=(name, node.grpc, theirs))
         caller.start()
-        peak = 0
+        peak, began = 0, processor_seconds(node)
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             peak = max(peak, resident(node))
             time.sleep(0.02)
         longest_ms = ask()
+        processors = (processor_seconds(node) - began) / SECONDS
         answers = ours.recv() if ours.poll(2.0 if SCENARIOS[name][2] else 0) else "stopped"
         caller.kill()
         caller.join()
         time.sleep(REST_SECONDS)
         ask()
-        return Row(name, before, peak, resident(node), rest_ms, longest_ms, answers)
+        return Row(name, before, peak, resident(node), rest_ms, longest_ms, processors, answers)
 
 
 @contextmanager
@@ -229,17 +231,28 @@ def resident(node: Node) -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
+def processor_seconds(node: Node) -> float:
+    """Of the node so far, user and system."""
+    assert node.process is not None
+    with open(f"/proc/{node.process.pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default="", metavar="WORD")
     only: str = parser.parse_args().only
-    print(f"{'':48} {'before':>8} {'peak':>8} {'after':>8} {'at rest':>10} {'longest':>10}  answers")
+    print(f"{'':48} {'before':>8} {'peak':>8} {'after':>8} {'at rest':>10} {'longest':>10} {'processors':>10}  answers")
     for name in SCENARIOS:
         if only in name:
             with tempfile.TemporaryDirectory() as directory:
                 row = measured(name, Path(directory))
             sizes = " ".join(f"{each // MIB:>4} MiB" for each in (row.before, row.peak, row.after))
-            print(f"{name:48} {sizes} {row.rest_ms:>7.1f} ms {row.longest_ms:>7.1f} ms  {row.answers}", flush=True)
+            print(
+                f"{name:48} {sizes} {row.rest_ms:>7.1f} ms {row.longest_ms:>7.1f} ms {row.processors:>10.2f}  {row.answers}",
+                flush=True,
+            )
     return 0
 
 
