@@ -28,6 +28,7 @@ from storage_tiers.types import FileSlice
 Piece = bytes | memoryview | FileSlice
 
 PRODUCE = 0
+FETCH = 1
 _BEGUN = struct.Struct(">ihh")
 _SIZE = struct.Struct(">i")
 #: Of a buffer that holds the begin of a frame before its size is known.

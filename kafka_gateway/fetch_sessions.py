@@ -14,11 +14,12 @@ the bound on partitions, beyond which a session is not made, or ends.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
 
 from grpc_api.contract.log import Fetched, FetchPartition
 from kafka_gateway.errors import ErrorCode
-from kafka_gateway.hot_parse import FetchRequest
+from kafka_gateway.hot_parse import FORGOTTEN_A_REQUEST, FetchRequest
 from storage_tiers.errors import UnknownTopicId, UnknownTopicOrPartition
 from storage_tiers.types import TopicId, TopicPartition
 
@@ -28,6 +29,11 @@ SLOTS = 1000
 EVICTION_MS = 120_000
 #: Cached in all sessions together; one takes about 400 bytes.
 PARTITIONS = 250_000
+#: In one session, which is gone through at each of its requests. A consumer of more names all of them each time.
+PARTITIONS_A_SESSION = FORGOTTEN_A_REQUEST
+
+#: Rows of one step of what is done in steps.
+STEP = 64
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -35,6 +41,8 @@ FINAL_EPOCH = -1
 _MAX_INT32 = 0x7FFFFFFF
 #: What Kafka answers for a partition that it does not know: an empty list of aborted transactions, not none.
 _UNKNOWN = (UnknownTopicOrPartition, UnknownTopicId)
+
+Result = TypeVar("Result")
 
 #: A topic as it stands in requests (name or id) and a partition.
 Key = tuple[bytes, int]
@@ -100,7 +108,7 @@ class FetchSession:
     def update(self, request: FetchRequest) -> None:
         """Takes what the request adds and changes, then what it forgets."""
         if request.indexes:
-            _collect(request, self.places)
+            at_once(collecting(request, self.places))
             self.order = None
         for key in request.forgotten:
             if self.places.pop(key, None) is not None:
@@ -176,14 +184,17 @@ class FetchSessionCache:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, request: FetchRequest, version: int, now_ms: float) -> FetchContext | int:
-        """What the request reads; or the error code that answers it."""
+    def begin(
+        self, request: FetchRequest, version: int, now_ms: float, places: Sequence[Place] | None = None
+    ) -> FetchContext | int:
+        """What the request reads; or the error code that answers it. `places` are the request's, if it has them already."""
         epoch = request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
                 self._remove(self._sessions.get(request.session_id))
             creates = epoch == INITIAL_EPOCH and version >= 7
-            return FetchContext(self, _places(request), creates=creates, by_id=version >= 13)
+            read = _places(request) if places is None else places
+            return FetchContext(self, read, creates=creates, by_id=version >= 13)
         session = self._sessions.get(request.session_id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -191,13 +202,16 @@ class FetchSessionCache:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         if session.by_id != (version >= 13):
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        if len(request.indexes) > PARTITIONS_A_SESSION:
+            self._remove(session)
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         session.update(request)
         if not session.places:
             self._remove(session)
             return FetchContext(self, _places(request))
         self.partitions += len(session.places) - session.counted
         session.counted = len(session.places)
-        if self.partitions > self._most_partitions:
+        if self.partitions > self._most_partitions or session.counted > PARTITIONS_A_SESSION:
             self._remove(session)
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         session.used_ms = now_ms
@@ -207,7 +221,7 @@ class FetchSessionCache:
 
     def create(self, rows: Sequence[Row], *, by_id: bool, now_ms: float) -> int:
         """The id of a session of these partitions, of which this has been told; NO_SESSION where there is no room."""
-        if self.partitions + len(rows) > self._most_partitions:
+        if self.partitions + len(rows) > self._most_partitions or len(rows) > PARTITIONS_A_SESSION:
             return NO_SESSION
         if len(self._sessions) >= self._slots and not self._evict_for(len(rows), now_ms):
             return NO_SESSION
@@ -252,15 +266,40 @@ def next_epoch(epoch: int) -> int:
     return 1 if epoch == _MAX_INT32 else epoch + 1
 
 
-def rows_of(readable: Sequence[Place], fetched: Sequence[Fetched], nameless: Sequence[Place]) -> list[Row]:
+def arranging(
+    readable: Sequence[Place], fetched: Sequence[Fetched], nameless: Sequence[Place]
+) -> Generator[None, None, list[Row]]:
     """The answer in Kafka's order: what was read, then the partitions of unknown ids, then the unknown partitions."""
-    rows = list(zip(readable, fetched, strict=True))
-    if not nameless and not any(part.error for part in fetched):
+    rows: list[Row] = []
+    unknown: list[Row] = []
+    for at in range(0, len(readable), STEP):
+        known, others = _sorted_out(readable[at : at + STEP], fetched[at : at + STEP])
+        rows += known
+        unknown += others
+        yield
+    for at in range(0, len(nameless), STEP):
+        rows += [(place, _unknown_id(place.key)) for place in nameless[at : at + STEP]]
+        yield
+    return rows + unknown
+
+
+def rows_of(readable: Sequence[Place], fetched: Sequence[Fetched], nameless: Sequence[Place]) -> list[Row]:
+    """The same at once."""
+    rows, unknown = _sorted_out(readable, fetched)
+    if not nameless and not unknown:
         return rows
+    return rows + [(place, _unknown_id(place.key)) for place in nameless] + unknown
+
+
+def _sorted_out(readable: Sequence[Place], fetched: Sequence[Fetched]) -> tuple[list[Row], list[Row]]:
+    """Rows, without those of unknown partitions, and these."""
+    rows = list(zip(readable, fetched, strict=True))
+    if not any(part.error for part in fetched):
+        return rows, []
     unknown = [(place, part._replace(aborted=())) for place, part in rows if isinstance(part.error, _UNKNOWN)]
     if unknown:
         rows = [row for row in rows if not isinstance(row[1].error, _UNKNOWN)]
-    return rows + [(place, _unknown_id(place.key)) for place in nameless] + unknown
+    return rows, unknown
 
 
 def without_name(places: Sequence[Place], name_of: NameOf) -> Sequence[Place]:
@@ -276,10 +315,10 @@ def _unknown_id(topic_id: bytes) -> Fetched:
 def _places(request: FetchRequest) -> Sequence[Place]:
     if len(request.indexes) == 1:
         return (Place(request.topics[0][0], request.indexes[0], request.partitions[0]),)
-    return tuple(_collect(request, {}).values())
+    return tuple(at_once(collecting(request, {})).values())
 
 
-def _collect(request: FetchRequest, places: dict[Key, Place]) -> dict[Key, Place]:
+def collecting(request: FetchRequest, places: dict[Key, Place]) -> Generator[None, None, dict[Key, Place]]:
     """Adds the request's partitions. Of one that stands twice the last counts, at the place of the first."""
     at = 0
     for key, count in request.topics:
@@ -290,5 +329,17 @@ def _collect(request: FetchRequest, places: dict[Key, Place]) -> dict[Key, Place
                 places[key, index] = Place(key, index, wanted)
             else:
                 known.take(wanted)
+            if not place % STEP:
+                yield
         at += count
     return places
+
+
+def at_once(steps: Generator[None, None, Result]) -> Result:
+    """What the steps end with."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        result: Result = end.value
+        return result

@@ -28,7 +28,7 @@ cdef class Cursor:
     cdef Py_ssize_t int32(self) except? -1
     @cython.locals(at=Py_ssize_t, data=bytearray, value=Py_ssize_t)
     cdef Py_ssize_t int64(self) except? -1
-    @cython.locals(at=Py_ssize_t, value=Py_ssize_t, shift=int)
+    @cython.locals(at=Py_ssize_t, value=Py_ssize_t, byte=Py_ssize_t, shift=int)
     cdef Py_ssize_t varint(self) except? -1
     @cython.locals(value=Py_ssize_t)
     cdef Py_ssize_t count(self) except? -1
@@ -74,6 +74,9 @@ cdef class FetchRequest:
     cdef public list forgotten
 
 
+cdef class FetchReading
+
+
 cdef class HotParser:
     cdef public PartitionNames names
     cdef public object topic_name
@@ -84,13 +87,30 @@ cdef class HotParser:
     @cython.locals(size=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t)
     cdef void produce_partition(self, Cursor cursor, object view, int version, ProduceRequest request, bytes name,
                                 bytes key) except *
-    @cython.locals(cursor=Cursor, request=FetchRequest, by_id=bint, key=bytes, name=bytes, partitions=Py_ssize_t)
+    @cython.locals(reading=FetchReading)
     cpdef FetchRequest fetch(self, bytearray data, Py_ssize_t start, Py_ssize_t end, int version)
     @cython.locals(current_epoch=int, last_epoch=int, offset=Py_ssize_t, max_bytes=int)
     cdef void fetch_partition(self, Cursor cursor, int version, FetchRequest request, bytes name,
                               object topic_id) except *
     @cython.locals(tag=Py_ssize_t, size=Py_ssize_t, at=Py_ssize_t, key=bytes)
     cdef void fetch_rest(self, Cursor cursor, int version, FetchRequest request) except *
+
+
+@cython.final
+cdef class FetchReading:
+    cdef public FetchRequest request
+    cdef HotParser parser
+    cdef Cursor cursor
+    cdef int version
+    cdef Py_ssize_t topics_left
+    cdef Py_ssize_t partitions_left
+    cdef bytes name
+    cdef object topic_id
+
+    @cython.locals(cursor=Cursor, request=FetchRequest)
+    cpdef bint step(self, Py_ssize_t most) except -1
+    @cython.locals(by_id=bint, key=bytes, name=bytes)
+    cdef void topic(self) except *
 
 
 @cython.locals(cursor=Cursor)

@@ -20,8 +20,10 @@ from storage_tiers.types import TopicId, TopicPartition
 
 #: Partition names remembered before the memory is dropped and begun anew: clients may name what does not exist.
 REMEMBERED_PARTITIONS = 100_000
-#: Topics, and partitions, that one request may name, and that it may forget: a frame of 100 MB could name millions.
+#: Topics, and partitions, that one request may name: a frame of 100 MB could name millions.
 PARTITIONS_A_REQUEST = 100_000
+#: Partitions that one request may take out of a session, which has no more (`fetch_sessions.py`).
+FORGOTTEN_A_REQUEST = 20_000
 
 _new_tuple = tuple.__new__
 
@@ -98,7 +100,9 @@ class Cursor:
         value = shift = 0
         while shift < 35:
             at = self.skip(1)
-            value |= (self.data[at] & 0x7F) << shift
+            # A byte alone would be shifted as an int, of which five times seven bits are too many.
+            byte = self.data[at] & 0x7F
+            value |= byte << shift
             if self.data[at] < 0x80:
                 return value
             shift += 7
@@ -219,7 +223,7 @@ class HotParser:
         request.timeout_ms = cursor.int32()
         for _ in range(cursor.count()):
             if len(request.topics) >= PARTITIONS_A_REQUEST:
-                raise too_many()
+                raise too_many(PARTITIONS_A_REQUEST)
             key = cursor.topic(by_id)
             name = self.name_of(key, by_id)
             partitions = cursor.count()
@@ -234,7 +238,7 @@ class HotParser:
         self, cursor: Cursor, view: memoryview, version: int, request: ProduceRequest, name: bytes | None, key: bytes
     ) -> None:
         if len(request.indexes) >= PARTITIONS_A_REQUEST:
-            raise too_many()
+            raise too_many(PARTITIONS_A_REQUEST)
         index = cursor.int32()
         size = cursor.bytes_size()
         at = cursor.skip(size if size > 0 else 0)
@@ -256,32 +260,9 @@ class HotParser:
 
     def fetch(self, data: bytearray, start: int, end: int, version: int) -> FetchRequest:
         """Fetch 4 to 18 from after the correlation id on. Raises Malformed."""
-        by_id = version >= 13
-        cursor = Cursor(data, start, end, version >= 12)
-        cursor.header()
-        request = FetchRequest()
-        if version < 15:
-            request.replica_id = cursor.int32()
-        request.max_wait_ms = cursor.int32()
-        request.min_bytes = cursor.int32()
-        request.max_bytes = cursor.int32()
-        request.isolation = cursor.int8()
-        if version >= 7:
-            request.session_id = cursor.int32()
-            request.session_epoch = cursor.int32()
-        for _ in range(cursor.count()):
-            if len(request.topics) >= PARTITIONS_A_REQUEST:
-                raise too_many()
-            key = cursor.topic(by_id)
-            name = self.name_of(key, by_id)
-            partitions = cursor.count()
-            request.topics.append((key, partitions))
-            topic_id = TopicId(key) if by_id else None
-            for _ in range(partitions):
-                self.fetch_partition(cursor, version, request, b"" if name is None else name, topic_id)
-            cursor.tags()
-        self.fetch_rest(cursor, version, request)
-        return request
+        reading = FetchReading(self, data, start, end, version)
+        reading.step(2 * PARTITIONS_A_REQUEST + 2)
+        return reading.request
 
     def fetch_partition(
         self, cursor: Cursor, version: int, request: FetchRequest, name: bytes, topic_id: TopicId | None
@@ -295,7 +276,7 @@ class HotParser:
         max_bytes = cursor.int32()
         cursor.tags()
         if len(request.indexes) >= PARTITIONS_A_REQUEST:
-            raise too_many()
+            raise too_many(PARTITIONS_A_REQUEST)
         request.indexes.append(index)
         partition = self.names.find(name, index)
         request.partitions.append(
@@ -308,8 +289,8 @@ class HotParser:
             for _ in range(cursor.count()):
                 key = cursor.topic(version >= 13)
                 for _ in range(cursor.count()):
-                    if len(request.forgotten) >= PARTITIONS_A_REQUEST:
-                        raise too_many()
+                    if len(request.forgotten) >= FORGOTTEN_A_REQUEST:
+                        raise too_many(FORGOTTEN_A_REQUEST)
                     request.forgotten.append((key, cursor.int32()))
                 cursor.tags()
         if version >= 11:
@@ -322,6 +303,62 @@ class HotParser:
             at = cursor.skip(size)
             if tag == 1 and size >= 4:
                 request.replica_id = Cursor(cursor.data, at, at + size, True).int32()
+
+
+class FetchReading:
+    """A Fetch while it is read. `request` is whole once `step` has said so."""
+
+    def __init__(self, parser: HotParser, data: bytearray, start: int, end: int, version: int) -> None:
+        cursor = Cursor(data, start, end, version >= 12)
+        cursor.header()
+        request = FetchRequest()
+        if version < 15:
+            request.replica_id = cursor.int32()
+        request.max_wait_ms = cursor.int32()
+        request.min_bytes = cursor.int32()
+        request.max_bytes = cursor.int32()
+        request.isolation = cursor.int8()
+        if version >= 7:
+            request.session_id = cursor.int32()
+            request.session_epoch = cursor.int32()
+        self.parser = parser
+        self.cursor = cursor
+        self.version = version
+        self.request = request
+        self.topics_left = cursor.count()
+        self.partitions_left = 0
+        self.name = b""
+        self.topic_id: TopicId | None = None
+
+    def step(self, most: int) -> bool:
+        """Reads up to so many topics and partitions; whether nothing is left. Raises Malformed."""
+        cursor = self.cursor
+        request = self.request
+        while self.partitions_left or self.topics_left:
+            if most <= 0:
+                return False
+            most -= 1
+            if self.partitions_left:
+                self.partitions_left -= 1
+                self.parser.fetch_partition(cursor, self.version, request, self.name, self.topic_id)
+            else:
+                self.topics_left -= 1
+                self.topic()
+            if not self.partitions_left:
+                cursor.tags()
+        self.parser.fetch_rest(cursor, self.version, request)
+        return True
+
+    def topic(self) -> None:
+        by_id = self.version >= 13
+        if len(self.request.topics) >= PARTITIONS_A_REQUEST:
+            raise too_many(PARTITIONS_A_REQUEST)
+        key = self.cursor.topic(by_id)
+        name = self.parser.name_of(key, by_id)
+        self.name = b"" if name is None else name
+        self.topic_id = TopicId(key) if by_id else None
+        self.partitions_left = self.cursor.count()
+        self.request.topics.append((key, self.partitions_left))
 
 
 class Writer:
@@ -467,8 +504,8 @@ def unknown_id(topic_id: bytes) -> LogError:
     return UnknownTopicId(f"no topic has the id {TopicId(topic_id)}; refresh the metadata")
 
 
-def too_many() -> Malformed:
-    return Malformed(f"a request names more than {PARTITIONS_A_REQUEST} topics or partitions")
+def too_many(bound: int) -> Malformed:
+    return Malformed(f"a request names more than {bound} topics or partitions")
 
 
 def no_batch() -> LogError:

@@ -147,7 +147,7 @@ class MessageHandler:
         self, reading: Generator[None, None, tuple[Any, bool]], call: Call, correlation: int
     ) -> Sequence[Piece]:
         try:
-            request, is_too_long = await _through(reading, call.turn)
+            request, is_too_long = await call.turn.through(reading)
             answer = self._begun(request, call, is_too_long=is_too_long)
             return await self._finish(answer, request, call, correlation)
         finally:
@@ -186,15 +186,15 @@ class MessageHandler:
         self, writing: Generator[None, None, Sequence[Piece]], request: Any, call: Call, correlation: int
     ) -> Sequence[Piece]:
         try:
-            return await _through(writing, call.turn)
+            return await call.turn.through(writing)
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             refusal = self._refused(error, request, call)
-        return await _through(call.messages.writing(correlation, refusal, call.turn, self.errors), call.turn)
+        return await call.turn.through(call.messages.writing(correlation, refusal, call.turn, self.errors))
 
     def _write_refusal(self, refusal: Fields, call: Call, correlation: int) -> Reply:
         async def rest() -> Sequence[Piece]:
             try:
-                return await _through(writing, call.turn)
+                return await call.turn.through(writing)
             finally:
                 call.turn.leave()
 
@@ -218,14 +218,3 @@ class MessageHandler:
         else:
             events.error(logger, "request.defect", door="kafka", api=api, version=version, defect=error)
         return self._refuse(request, call, code_of(error), message_of(error))
-
-
-async def _through(steps: Generator[None, None, Result], turn: Turn) -> Result:
-    """What the steps end with."""
-    try:
-        while True:
-            next(steps)
-            await turn.rest()
-    except StopIteration as end:
-        result: Result = end.value
-        return result

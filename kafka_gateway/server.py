@@ -26,7 +26,7 @@ from grpc_api.contract.node import NodeCore
 from kafka_gateway import server_events
 from kafka_gateway.acceptor import Acceptor
 from kafka_gateway.admission import ConnectionLimits
-from kafka_gateway.connection import PRODUCE, Apis, Connection, InvalidFrame, Meter, Piece, Slot, release
+from kafka_gateway.connection import FETCH, PRODUCE, Apis, Connection, InvalidFrame, Meter, Piece, Slot, release
 from kafka_gateway.fetch_sessions import FetchSessionCache
 from kafka_gateway.gateway_settings import GatewaySettings, listen
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
@@ -303,6 +303,8 @@ class GatewayServer:
             slot = connection.hold(api_key)
             session.working_bytes = connection.request_size
             task: asyncio.Task[Sequence[Piece]] = self._loop.create_task(reply)
+            if api_key == FETCH:
+                session.pending[slot] = (api_key, task)
             self._tasks.add(task)
             since = self._began, SECONDS()
             task.add_done_callback(functools.partial(self._worked, session, slot, api_key, since))
@@ -357,6 +359,7 @@ class GatewayServer:
         task: asyncio.Task[Sequence[Piece]],
     ) -> None:
         self._tasks.discard(task)
+        session.pending.pop(slot, None)
         session.working_bytes = 0
         self._waited(session, api_key, since)
         if task.cancelled():

@@ -13,7 +13,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 #: Of a request's first step, which other requests of the same turn of the loop may also take.
 FREE_S = 0.000_5
@@ -111,7 +114,23 @@ class Turn:
             raise asyncio.CancelledError("who asked has left")
         self._until = self._lane.seconds() + SLICE_S
 
+    async def rest_if_over(self) -> None:
+        if self.is_over:
+            await self.rest()
+
+    async def through(self, steps: Generator[None, None, Result]) -> Result:
+        """What the steps end with, with rests between them."""
+        try:
+            while True:
+                next(steps)
+                if self.is_over:
+                    await self.rest()
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
     def leave(self) -> None:
+        """Nothing more is done, or not until something else has happened."""
         if self._has_entered:
             self._has_entered = False
             self._lane.leave()

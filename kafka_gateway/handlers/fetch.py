@@ -11,22 +11,34 @@ import asyncio
 import logging
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from grpc_api.contract.core import Core
 from grpc_api.contract.log import Fetch, Fetched, Isolation
+from grpc_api.contract.ready import settled
 from grpc_api.contract.topics import BrokerAddress
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of
-from kafka_gateway.fetch_sessions import FetchContext, FetchSessionCache, Place, Row, rows_of, without_name
-from kafka_gateway.hot_parse import FetchRequest, HotParser
+from kafka_gateway.fetch_sessions import (
+    STEP,
+    FetchContext,
+    FetchSessionCache,
+    Place,
+    Row,
+    arranging,
+    collecting,
+    rows_of,
+    without_name,
+)
+from kafka_gateway.hot_parse import FetchReading, FetchRequest, HotParser
 from kafka_gateway.options import Options
 from kafka_gateway.reply import Later, Reply
 from kafka_gateway.wire import array_size, bytes_size, nullable_text, text, varint
 from storage_tiers import events
 from storage_tiers.errors import FencedLeaderEpoch, InvalidRequest, LogError, NotLeader
+from storage_tiers.turns import Turn
 from storage_tiers.types import AbortedTransaction, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -47,6 +59,11 @@ _NO_PREFERRED_REPLICA = b"\xff\xff\xff\xff"
 _NOTHING_V12 = b"\0" + _NO_PREFERRED_REPLICA + b"\1"
 
 
+#: A request of more bytes, or a session of more partitions, is worked on in slices.
+LARGE_BYTES = 16 << 10
+MANY = 500
+
+
 class Leaders(NamedTuple):
     """(leader, leader epoch) of some partitions of an answer, and where those leaders are."""
 
@@ -61,10 +78,15 @@ class FetchHandler:
         self._name_of = core.log.topic_name
         self._parser = HotParser(core.log.topic_name)
         self._clock = options.clock
+        self._lane = options.lane
+        self._asking = options.asking
         self.errors: Counter[int] = Counter()
         self.sessions = FetchSessionCache(options.rng.token, slots=options.fetch_session_slots)
 
     def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
+        if end - start > LARGE_BYTES:
+            turn = self._lane.turn(self._asking.client.is_there)
+            return self._read_on(bytearray(view[start:end]), version, correlation, turn)
         request = self._parser.fetch(data, start, end, version)
         if request.replica_id >= 0:
             return self._not_a_follower(request, version, correlation)
@@ -72,6 +94,9 @@ class FetchHandler:
         if not isinstance(context, FetchContext):
             self.errors[context] += 1
             return encode((), version, correlation, error=context)
+        if len(context.places) > MANY:
+            turn = self._lane.turn(self._asking.client.is_there)
+            return self._go_on(context, request, version, correlation, turn)
         readable, nameless = context.places, without_name(context.places, self._name_of) if version >= 13 else ()
         if nameless:
             readable = [place for place in readable if not place.is_nameless]
@@ -82,10 +107,7 @@ class FetchHandler:
             if code:
                 self.errors[code] += 1
                 _release(fetched)
-            for _, part in told:
-                if part.error is not None:
-                    self.errors[code_of(part.error)] += 1
-            leaders = self._leaders(fetched, told) if version >= 16 else None
+            leaders = self._counted(told) if any(part.error for part in fetched) or nameless else None
             return encode(told, version, correlation, error=code, session_id=session_id, leaders=leaders)
 
         if not readable:
@@ -103,6 +125,78 @@ class FetchHandler:
             return Later(ready, finish, lambda error: self._refuse(request, version, correlation, error))
         return finish(ready)
 
+    def _finishing(
+        self,
+        context: FetchContext,
+        readable: Sequence[Place],
+        nameless: Sequence[Place],
+        fetched: Sequence[Fetched],
+        version: int,
+        correlation: int,
+    ) -> Generator[None, None, Sequence[Piece]]:
+        """The answer. Takes over the count of every slice."""
+        rows = yield from arranging(readable, fetched, nameless)
+        code, session_id, told = context.answer(rows, self._now_ms())
+        if code:
+            self.errors[code] += 1
+            _release(fetched)
+        leaders = None
+        for at in range(0, len(told), STEP):
+            leaders = self._counted(told[at : at + STEP], leaders)
+            yield
+        answer = yield from encoding(told, version, correlation, error=code, session_id=session_id, leaders=leaders)
+        return answer
+
+    # --- of many partitions, in slices --------------------------------------------------------------------------------
+    async def _read_on(self, data: bytearray, version: int, correlation: int, turn: Turn) -> Sequence[Piece]:
+        try:
+            reading = FetchReading(self._parser, data, 0, len(data), version)
+            while not reading.step(STEP):
+                await turn.rest_if_over()
+            request = reading.request
+            if request.replica_id >= 0:
+                return self._not_a_follower(request, version, correlation)
+            collected = await turn.through(collecting(request, {}))
+            context = self.sessions.begin(request, version, self._now_ms(), tuple(collected.values()))
+            if not isinstance(context, FetchContext):
+                self.errors[context] += 1
+                return encode((), version, correlation, error=context)
+            return await self._go_on(context, request, version, correlation, turn)
+        finally:
+            turn.leave()
+
+    async def _go_on(
+        self, context: FetchContext, request: FetchRequest, version: int, correlation: int, turn: Turn
+    ) -> Sequence[Piece]:
+        fetched: Sequence[Fetched] = ()
+        try:
+            readable, nameless = context.places, list[Place]()
+            if version >= 13:
+                for at in range(0, len(readable), STEP):
+                    nameless += without_name(readable[at : at + STEP], self._name_of)
+                    await turn.rest_if_over()
+                if nameless:
+                    readable = [place for place in readable if not place.is_nameless]
+            isolation = _ISOLATIONS.get(request.isolation)
+            if readable and isolation is None:
+                wrong = InvalidRequest(f"isolation level {request.isolation}; it is 0 (uncommitted) or 1 (committed)")
+                return self._refuse(request, version, correlation, wrong)
+            if readable and isolation is not None:
+                # While it waits, others are at work.
+                turn.leave()
+                wanted = [place.wanted for place in readable]
+                asked = Fetch(wanted, request.max_wait_ms, request.min_bytes, request.max_bytes, isolation)
+                fetched = await settled(self._fetch(asked))
+            answering = self._finishing(context, readable, nameless, fetched, version, correlation)
+            pieces = await turn.through(answering)
+            fetched = ()
+            return pieces
+        except Exception as error:  # noqa: BLE001 - every request gets an answer
+            return self._refuse(request, version, correlation, error)
+        finally:
+            _release(fetched)
+            turn.leave()
+
     def _refuse(self, request: FetchRequest, version: int, correlation: int, error: BaseException) -> Sequence[Piece]:
         self.errors[code_of(error)] += 1 if version >= 13 else 1 + len(request.indexes)
         return refuse(request, version, correlation, error)
@@ -116,21 +210,29 @@ class FetchHandler:
     def _now_ms(self) -> float:
         return self._clock.monotonic() * 1000
 
-    def _leaders(self, fetched: Sequence[Fetched], told: Sequence[Row]) -> Leaders | None:
-        """Who leads what was asked with an old epoch, or of a follower (KIP-951)."""
-        if not any(part.error for part in fetched):
-            return None
-        moved = [place for place, part in told if isinstance(part.error, _MOVED)]
+    def _counted(self, told: Sequence[Row], leaders: Leaders | None = None) -> Leaders | None:
+        """Counts the errors of some rows. Who leads what of them was asked with an old epoch, or of a follower (KIP-951), and
+        what stands in `leaders`."""
+        moved = []
+        for place, part in told:
+            if part.error is not None:
+                self.errors[code_of(part.error)] += 1
+                if isinstance(part.error, _MOVED):
+                    moved.append(place)
+        if not moved:
+            return leaders
         names = sorted({place.wanted.partition.topic for place in moved})
         known = {
             TopicPartition(topic.name, row.partition): (row.leader, row.leader_epoch)
-            for topic in (self._topics.describe(names) if names else ())
+            for topic in self._topics.describe(names)
             if not isinstance(topic, LogError)
             for row in topic.partitions
         }
-        leaders = {place: known[place.wanted.partition] for place in moved if place.wanted.partition in known}
-        nodes = {leader for leader, _ in leaders.values()}
-        return Leaders(leaders, [broker for broker in self._topics.cluster().brokers if broker.node_id in nodes])
+        found = {place: known[place.wanted.partition] for place in moved if place.wanted.partition in known}
+        if leaders is not None:
+            found = {**leaders.of, **found}
+        nodes = {leader for leader, _ in found.values()}
+        return Leaders(found, [broker for broker in self._topics.cluster().brokers if broker.node_id in nodes])
 
 
 def _release(fetched: Sequence[Fetched]) -> None:
@@ -168,39 +270,87 @@ def encode(
     leaders: Leaders | None = None,
 ) -> Sequence[Piece]:
     """The answer, framed; neighbours of one topic share its head. Takes over the count of every slice."""
-    flexible = version >= 12
-    pieces: list[Piece] = []
-    head = [_THROTTLE_ERROR_SESSION.pack(0, error, session_id) if version >= 7 else _NO_THROTTLE]
     topics = _topics(rows)
-    head.append(array_size(len(topics), flexible))
-    at = size = 0
+    encoder = _Encoder(version, len(topics), error, session_id, leaders)
+    at = 0
     for key, partitions in topics:
-        head.append(key if version >= 13 else text(key, flexible))
-        head.append(array_size(partitions, flexible))
-        for place, part in rows[at : at + partitions]:
+        encoder.begin(key, partitions)
+        encoder.add(rows[at : at + partitions])
+        encoder.end()
+        at += partitions
+    return encoder.framed(correlation)
+
+
+def encoding(
+    rows: Sequence[Row],
+    version: int,
+    correlation: int,
+    *,
+    error: int = 0,
+    session_id: int = 0,
+    leaders: Leaders | None = None,
+) -> Generator[None, None, Sequence[Piece]]:
+    """The same in steps."""
+    topics = yield from _grouping(rows)
+    encoder = _Encoder(version, len(topics), error, session_id, leaders)
+    first = 0
+    for key, partitions in topics:
+        encoder.begin(key, partitions)
+        for at in range(first, first + partitions, STEP):
+            encoder.add(rows[at : min(at + STEP, first + partitions)])
+            yield
+        encoder.end()
+        first += partitions
+    return encoder.framed(correlation)
+
+
+class _Encoder:
+    """An answer in the making: `head` is what was written since the last file."""
+
+    def __init__(self, version: int, topics: int, error: int, session_id: int, leaders: Leaders | None) -> None:
+        self._version = version
+        self._flexible = version >= 12
+        # Versions that have no place for it.
+        self._leaders = leaders if version >= 16 else None
+        self._pieces: list[Piece] = []
+        self._size = 0
+        self._head = [_THROTTLE_ERROR_SESSION.pack(0, error, session_id) if version >= 7 else _NO_THROTTLE]
+        self._head.append(array_size(topics, self._flexible))
+
+    def begin(self, key: bytes, partitions: int) -> None:
+        self._head.append(key if self._version >= 13 else text(key, self._flexible))
+        self._head.append(array_size(partitions, self._flexible))
+
+    def add(self, rows: Sequence[Row]) -> None:
+        head, version, flexible, leaders = self._head, self._version, self._flexible, self._leaders
+        for place, part in rows:
             head.append(_partition(place.index, part, version))
             if part.slices:
                 gathered = b"".join(head)
-                head = []
-                pieces.append(gathered)
-                pieces.extend(part.slices)
-                size += len(gathered) + part.size
+                head.clear()
+                self._pieces.append(gathered)
+                self._pieces.extend(part.slices)
+                self._size += len(gathered) + part.size
             if flexible:
                 head.append(_partition_tags(part, None if leaders is None else leaders.of.get(place)))
-        at += partitions
-        if flexible:
-            head.append(b"\0")
-    if flexible:
-        head.append(_answer_tags(leaders))
-    if head:
-        gathered = b"".join(head)
-        pieces.append(gathered)
-        size += len(gathered)
-    prefix = _HEAD.pack(size + 5, correlation) + b"\0" if flexible else _HEAD.pack(size + 4, correlation)
-    first = pieces[0]
-    assert isinstance(first, bytes)
-    pieces[0] = prefix + first
-    return pieces
+
+    def end(self) -> None:
+        if self._flexible:
+            self._head.append(b"\0")
+
+    def framed(self, correlation: int) -> Sequence[Piece]:
+        head, pieces, size = self._head, self._pieces, self._size
+        if self._flexible:
+            head.append(_answer_tags(self._leaders))
+        if head:
+            gathered = b"".join(head)
+            pieces.append(gathered)
+            size += len(gathered)
+        prefix = _HEAD.pack(size + 5, correlation) + b"\0" if self._flexible else _HEAD.pack(size + 4, correlation)
+        first = pieces[0]
+        assert isinstance(first, bytes)
+        pieces[0] = prefix + first
+        return pieces
 
 
 def _topics(rows: Sequence[Row]) -> list[tuple[bytes, int]]:
@@ -208,6 +358,19 @@ def _topics(rows: Sequence[Row]) -> list[tuple[bytes, int]]:
     if len(rows) == 1:
         return [(rows[0][0].key, 1)]
     return [(key, sum(1 for _ in group)) for key, group in groupby(rows, _key_of)]
+
+
+def _grouping(rows: Sequence[Row]) -> Generator[None, None, list[tuple[bytes, int]]]:
+    """The same in steps."""
+    topics: list[tuple[bytes, int]] = []
+    for at in range(0, len(rows), STEP):
+        some = _topics(rows[at : at + STEP])
+        if topics and some[0][0] == topics[-1][0]:
+            key, partitions = topics.pop()
+            some[0] = key, partitions + some[0][1]
+        topics += some
+        yield
+    return topics
 
 
 def _key_of(row: Row) -> bytes:

@@ -84,10 +84,25 @@ def attempt(fetch: Fetch, locate: Locate, failed: Mapping[int, LogError] = _NONE
     """Reads what is there now, in the order asked, at most `max_bytes` (but at least one batch) in all. The partitions at
     the places in `failed` are not read but answered with the error. `is_first` counts them as asked for."""
     taken = Attempt()
-    left = fetch.max_bytes
+    attempt_some(taken, fetch, locate, fetch.partitions, 0, failed, is_first=is_first)
+    return taken
+
+
+def attempt_some(
+    taken: Attempt,
+    fetch: Fetch,
+    locate: Locate,
+    partitions: Sequence[FetchPartition],
+    first_place: int,
+    failed: Mapping[int, LogError],
+    *,
+    is_first: bool,
+) -> None:
+    """Goes on with an attempt: `partitions` are those of the fetch from `first_place` on, or some of them."""
+    left = fetch.max_bytes - taken.size
     isolation = fetch.isolation
     try:
-        for place, wanted in enumerate(fetch.partitions):
+        for place, wanted in enumerate(partitions, first_place):
             partition = None
             try:
                 partition = locate(wanted.partition)
@@ -116,7 +131,6 @@ def attempt(fetch: Fetch, locate: Locate, failed: Mapping[int, LogError] = _NONE
     except BaseException:
         taken.release()
         raise
-    return taken
 
 
 def _nothing_new(partition: Partition, wanted: FetchPartition, isolation: Isolation) -> Fetched | None:

@@ -20,6 +20,7 @@ from service.broker.counts import RefusedBatches
 from service.broker.disk import DiskGuard
 from service.broker.fetching import BytesRead, fetch_records
 from service.broker.leading import waits
+from service.broker.many_partitions import MANY, ManyFetch
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.producer_ids import ProducerIds
@@ -38,6 +39,7 @@ from storage_tiers.errors import (
     UnsupportedVersion,
     as_value,
 )
+from storage_tiers.turns import Lane
 from storage_tiers.types import NO_EPOCH, NO_TIMESTAMP, TimestampOffset, TopicId, TopicPartition
 
 #: Refusals that do not tell the log start (Kafka: ReplicaManager.appendRecordsToLeader).
@@ -66,6 +68,7 @@ class LogService:
         self._topic_name = topic_name
         self._fetch_max_bytes = fetch_max_bytes
         self._rewriter = rewriter
+        self._lane = Lane()
         self.bytes_read = BytesRead()
         #: Batches that were sent and refused since the start, also of partitions that are not here.
         self.appends = 0
@@ -134,6 +137,9 @@ class LogService:
         if most < fetch.max_bytes or most < fetch.min_bytes:
             # As in Kafka: nobody waits for more than the answer may hold.
             fetch = fetch._replace(max_bytes=most, min_bytes=min(fetch.min_bytes, most))
+        if len(fetch.partitions) > MANY:
+            many = ManyFetch(fetch, self._partitions.get, self.bytes_read, self._lane)
+            return asyncio.ensure_future(many.answers())
         return fetch_records(fetch, self._partitions.get, self.bytes_read)
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> Sequence[TimestampOffset | LogError | None]:

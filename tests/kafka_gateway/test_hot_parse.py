@@ -208,6 +208,7 @@ def test_a_request_names_and_forgets_a_bounded_number_of_partitions(
     module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PARTITIONS_A_REQUEST", 4)
+    monkeypatch.setattr(module, "FORGOTTEN_A_REQUEST", 4)
     named = [{"topic": "known", "partitions": [{"partition": 1}] * 2}] * 2
     gone = [{"topic": "gone", "partitions": [1] * 2}] * 2
     assert len(parse_fetch(module, request_frame("fetch", 7, topics=named), 7).partitions) == 4

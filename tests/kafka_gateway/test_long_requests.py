@@ -11,11 +11,12 @@ import pytest
 
 from grpc_api.contract.topics import CreatedTopic, NewTopic
 from kafka_gateway.errors import ErrorCode
+from kafka_gateway.hot_parse import FORGOTTEN_A_REQUEST
 from kafka_gateway.message_reader import ROWS_A_REQUEST
 from storage_tiers.errors import LogError
-from tests.kafka_gateway.kio_wire import request_frame
+from tests.kafka_gateway.kio_wire import milliseconds, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
-from tests.kafka_gateway.test_server import connected, metadata, serving, until
+from tests.kafka_gateway.test_server import connected, metadata, produce, serving, until
 
 MANY = 30_000
 NAMES = [f"unknown-{n}" for n in range(MANY)]
@@ -121,3 +122,60 @@ async def test_a_long_request_that_is_malformed_at_its_end_ends_the_connection(t
         client.send(struct.pack(">i", len(body)) + body)
         assert await client.receive() is None
         assert server.counters.failures == 0
+
+
+def fetch_many(
+    count: int, *, correlation: int = 7, wait_ms: int = 0, version: int = 12, session_epoch: int = -1
+) -> bytes:
+    """Of two partitions that exist, and others of the same topic that do not."""
+    rows = [{"partition": n, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for n in range(count)]
+    return request_frame(
+        "fetch",
+        version,
+        correlation=correlation,
+        replica_id=-1,
+        max_wait=milliseconds(wait_ms),
+        min_bytes=1,
+        session_epoch=session_epoch,
+        topics=[{"topic": "topic", "partitions": rows}, {"topic": "absent", "partitions": rows[:1]}],
+    )
+
+
+@pytest.mark.parametrize("version", [4, 11, 12])
+async def test_a_fetch_of_many_partitions_is_answered_as_one_of_few(version: int, tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, server), connected(server) as client:
+        for partition in (0, 1):
+            client.send(produce(1, partition=partition))
+            assert await client.correlation() == 1
+        answers = []
+        for count in (3, 5_000):
+            client.send(fetch_many(count, version=version))
+            body = await client.receive()
+            assert body is not None
+            answers.append(response("fetch", version, body))
+        few, many = answers
+        assert [(topic.topic, len(topic.partitions)) for topic in many.responses] == [("topic", 5_000), ("absent", 1)]
+        assert many.responses[0].partitions[:3] == few.responses[0].partitions
+        assert many.responses[1] == few.responses[1]
+        assert {int(row.error_code) for row in many.responses[0].partitions[2:]} == {3}
+
+
+async def test_others_are_answered_while_many_partitions_are_fetched(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, server), connected(server) as asks_much, connected(server) as asks_little:
+        asks_much.send(fetch_many(30_000))
+        await until(lambda: server.counters.requests == 1)
+        much = asyncio.ensure_future(asks_much.correlation())
+        for correlation in range(3):
+            asks_little.send(metadata(correlation))
+            assert await asks_little.correlation() == correlation
+            assert not much.done()
+        assert await much == 7
+
+
+async def test_a_session_has_a_bound(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, server), connected(server) as client:
+        for count, has_session in ((1_000, True), (FORGOTTEN_A_REQUEST + 1, False)):
+            client.send(fetch_many(count, session_epoch=0))
+            body = await client.receive()
+            assert body is not None
+            assert bool(response("fetch", 12, body).session_id) == has_session

@@ -1,0 +1,118 @@
+"""Fetches of many partitions: as `fetching.py` answers them, but each attempt in slices of the event loop.
+
+One task a fetch, which waits and looks again. While it looks, what has moved is noted, so that it looks once more. The
+partitions of one answer are then not of one moment, which nobody is promised across partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from grpc_api.contract.log import Fetch, Fetched
+from service.broker.fetching import Attempt, BytesRead, Locate, attempt_some
+from service.broker.partition import Partition
+from storage_tiers.errors import LogError
+from storage_tiers.turns import Lane, Turn
+
+#: Partitions of a fetch from which on it is answered like this.
+MANY = 500
+_STEP = 32
+
+
+class ManyFetch:
+    """`answers` once; it may be cancelled, and then leaves nothing behind."""
+
+    def __init__(self, fetch: Fetch, locate: Locate, read: BytesRead, lane: Lane) -> None:
+        self._fetch = fetch
+        self._locate = locate
+        self._read = read
+        self._lane = lane
+        self._moved = asyncio.Event()
+        self._is_late = fetch.max_wait_ms <= 0
+        self._watched: list[Partition] = []
+        self._misses: dict[asyncio.Future[None], set[int]] = {}
+        self._failed: dict[int, LogError] = {}
+
+    async def answers(self) -> Sequence[Fetched]:
+        timer = asyncio.get_running_loop().call_later(max(0, self._fetch.max_wait_ms) / 1000, self._time_up)
+        self._read.asked += len(self._fetch.partitions)
+        is_first = True
+        try:
+            while True:
+                is_last = self._is_late
+                self._moved.clear()
+                failed, self._failed = self._failed, {}
+                if is_first:
+                    await self._watch_all()
+                taken = await self._attempt(failed, is_first=is_first)
+                is_first = False
+                if is_last or taken.ready or taken.size >= self._fetch.min_bytes:
+                    taken.count(self._read)
+                    return taken.answers
+                self._watch(taken)
+                taken.release()
+                await self._moved.wait()
+        finally:
+            timer.cancel()
+            for partition in self._watched:
+                partition.waiters.discard(self._moved.set)
+            for waiter in self._misses:
+                waiter.remove_done_callback(self._hydrated)
+
+    async def _attempt(self, failed: Mapping[int, LogError], *, is_first: bool) -> Attempt:
+        taken, partitions = Attempt(), self._fetch.partitions
+        turn = self._lane.turn()
+        try:
+            for at in range(0, len(partitions), _STEP):
+                attempt_some(
+                    taken, self._fetch, self._locate, partitions[at : at + _STEP], at, failed, is_first=is_first
+                )
+                await self._rest(turn, taken)
+        finally:
+            turn.leave()
+        return taken
+
+    async def _rest(self, turn: Turn, taken: Attempt) -> None:
+        try:
+            await turn.rest_if_over()
+        except BaseException:
+            taken.release()
+            raise
+
+    async def _watch_all(self) -> None:
+        """Before the first look, so that nothing is missed."""
+        turn = self._lane.turn()
+        try:
+            for place, wanted in enumerate(self._fetch.partitions):
+                try:
+                    partition = self._locate(wanted.partition)
+                except LogError:
+                    # The answer says so, and says it at once.
+                    return
+                partition.waiters.add(self._moved.set)
+                self._watched.append(partition)
+                if not place % _STEP:
+                    await turn.rest_if_over()
+        finally:
+            turn.leave()
+
+    def _watch(self, taken: Attempt) -> None:
+        for place, miss in taken.misses:
+            places = self._misses.get(miss.waiter)
+            if places is None:
+                self._misses[miss.waiter] = {place}
+                miss.waiter.add_done_callback(self._hydrated)
+            else:
+                places.add(place)
+
+    def _hydrated(self, waiter: asyncio.Future[None]) -> None:
+        places = self._misses.pop(waiter, set())
+        failure = None if waiter.cancelled() else waiter.exception()
+        if isinstance(failure, LogError):
+            self._failed.update(dict.fromkeys(places, failure))
+        self._moved.set()
+
+    def _time_up(self) -> None:
+        self._is_late = True
+        self._moved.set()
