@@ -108,6 +108,8 @@ cdef class FetchReading:
     cdef object topic_id
 
     @cython.locals(cursor=Cursor, request=FetchRequest)
+    cpdef begin(self, HotParser parser, bytearray data, Py_ssize_t start, Py_ssize_t end, int version)
+    @cython.locals(cursor=Cursor, request=FetchRequest)
     cpdef bint step(self, Py_ssize_t most) except -1
     @cython.locals(by_id=bint, key=bytes, name=bytes)
     cdef void topic(self) except *

@@ -260,7 +260,8 @@ class HotParser:
 
     def fetch(self, data: bytearray, start: int, end: int, version: int) -> FetchRequest:
         """Fetch 4 to 18 from after the correlation id on. Raises Malformed."""
-        reading = FetchReading(self, data, start, end, version)
+        reading = FetchReading()
+        reading.begin(self, data, start, end, version)
         reading.step(2 * PARTITIONS_A_REQUEST + 2)
         return reading.request
 
@@ -306,9 +307,10 @@ class HotParser:
 
 
 class FetchReading:
-    """A Fetch while it is read. `request` is whole once `step` has said so."""
+    """A Fetch while it is read: `begin`, then `step` until it says that `request` is whole."""
 
-    def __init__(self, parser: HotParser, data: bytearray, start: int, end: int, version: int) -> None:
+    def begin(self, parser: HotParser, data: bytearray, start: int, end: int, version: int) -> None:
+        """As `HotParser.fetch`. Raises Malformed."""
         cursor = Cursor(data, start, end, version >= 12)
         cursor.header()
         request = FetchRequest()

@@ -107,7 +107,7 @@ class FetchHandler:
             if code:
                 self.errors[code] += 1
                 _release(fetched)
-            leaders = self._counted(told) if any(part.error for part in fetched) or nameless else None
+            leaders = self._counted(told, version) if nameless or any(part.error for part in fetched) else None
             return encode(told, version, correlation, error=code, session_id=session_id, leaders=leaders)
 
         if not readable:
@@ -142,7 +142,7 @@ class FetchHandler:
             _release(fetched)
         leaders = None
         for at in range(0, len(told), STEP):
-            leaders = self._counted(told[at : at + STEP], leaders)
+            leaders = self._counted(told[at : at + STEP], version, leaders)
             yield
         answer = yield from encoding(told, version, correlation, error=code, session_id=session_id, leaders=leaders)
         return answer
@@ -150,7 +150,8 @@ class FetchHandler:
     # --- of many partitions, in slices --------------------------------------------------------------------------------
     async def _read_on(self, data: bytearray, version: int, correlation: int, turn: Turn) -> Sequence[Piece]:
         try:
-            reading = FetchReading(self._parser, data, 0, len(data), version)
+            reading = FetchReading()
+            reading.begin(self._parser, data, 0, len(data), version)
             while not reading.step(STEP):
                 await turn.rest_if_over()
             request = reading.request
@@ -210,7 +211,7 @@ class FetchHandler:
     def _now_ms(self) -> float:
         return self._clock.monotonic() * 1000
 
-    def _counted(self, told: Sequence[Row], leaders: Leaders | None = None) -> Leaders | None:
+    def _counted(self, told: Sequence[Row], version: int, leaders: Leaders | None = None) -> Leaders | None:
         """Counts the errors of some rows. Who leads what of them was asked with an old epoch, or of a follower (KIP-951), and
         what stands in `leaders`."""
         moved = []
@@ -219,7 +220,7 @@ class FetchHandler:
                 self.errors[code_of(part.error)] += 1
                 if isinstance(part.error, _MOVED):
                     moved.append(place)
-        if not moved:
+        if not moved or version < 16:
             return leaders
         names = sorted({place.wanted.partition.topic for place in moved})
         known = {
@@ -270,15 +271,19 @@ def encode(
     leaders: Leaders | None = None,
 ) -> Sequence[Piece]:
     """The answer, framed; neighbours of one topic share its head. Takes over the count of every slice."""
+    flexible = version >= 12
+    pieces: list[Piece] = []
     topics = _topics(rows)
-    encoder = _Encoder(version, len(topics), error, session_id, leaders)
-    at = 0
+    head = [_begin(version, error, session_id), array_size(len(topics), flexible)]
+    at = size = 0
     for key, partitions in topics:
-        encoder.begin(key, partitions)
-        encoder.add(rows[at : at + partitions])
-        encoder.end()
+        head.append(key if version >= 13 else text(key, flexible))
+        head.append(array_size(partitions, flexible))
+        size += _add(head, pieces, rows[at : at + partitions], version, leaders)
         at += partitions
-    return encoder.framed(correlation)
+        if flexible:
+            head.append(b"\0")
+    return _framed(head, pieces, size, version, correlation, leaders)
 
 
 def encoding(
@@ -291,66 +296,58 @@ def encoding(
     leaders: Leaders | None = None,
 ) -> Generator[None, None, Sequence[Piece]]:
     """The same in steps."""
+    flexible = version >= 12
+    pieces: list[Piece] = []
     topics = yield from _grouping(rows)
-    encoder = _Encoder(version, len(topics), error, session_id, leaders)
-    first = 0
+    head = [_begin(version, error, session_id), array_size(len(topics), flexible)]
+    first = size = 0
     for key, partitions in topics:
-        encoder.begin(key, partitions)
+        head.append(key if version >= 13 else text(key, flexible))
+        head.append(array_size(partitions, flexible))
         for at in range(first, first + partitions, STEP):
-            encoder.add(rows[at : min(at + STEP, first + partitions)])
+            size += _add(head, pieces, rows[at : min(at + STEP, first + partitions)], version, leaders)
             yield
-        encoder.end()
         first += partitions
-    return encoder.framed(correlation)
+        if flexible:
+            head.append(b"\0")
+    return _framed(head, pieces, size, version, correlation, leaders)
 
 
-class _Encoder:
-    """An answer in the making: `head` is what was written since the last file."""
+def _begin(version: int, error: int, session_id: int) -> bytes:
+    return _THROTTLE_ERROR_SESSION.pack(0, error, session_id) if version >= 7 else _NO_THROTTLE
 
-    def __init__(self, version: int, topics: int, error: int, session_id: int, leaders: Leaders | None) -> None:
-        self._version = version
-        self._flexible = version >= 12
-        # Versions that have no place for it.
-        self._leaders = leaders if version >= 16 else None
-        self._pieces: list[Piece] = []
-        self._size = 0
-        self._head = [_THROTTLE_ERROR_SESSION.pack(0, error, session_id) if version >= 7 else _NO_THROTTLE]
-        self._head.append(array_size(topics, self._flexible))
 
-    def begin(self, key: bytes, partitions: int) -> None:
-        self._head.append(key if self._version >= 13 else text(key, self._flexible))
-        self._head.append(array_size(partitions, self._flexible))
-
-    def add(self, rows: Sequence[Row]) -> None:
-        head, version, flexible, leaders = self._head, self._version, self._flexible, self._leaders
-        for place, part in rows:
-            head.append(_partition(place.index, part, version))
-            if part.slices:
-                gathered = b"".join(head)
-                head.clear()
-                self._pieces.append(gathered)
-                self._pieces.extend(part.slices)
-                self._size += len(gathered) + part.size
-            if flexible:
-                head.append(_partition_tags(part, None if leaders is None else leaders.of.get(place)))
-
-    def end(self) -> None:
-        if self._flexible:
-            self._head.append(b"\0")
-
-    def framed(self, correlation: int) -> Sequence[Piece]:
-        head, pieces, size = self._head, self._pieces, self._size
-        if self._flexible:
-            head.append(_answer_tags(self._leaders))
-        if head:
+def _add(head: list[bytes], pieces: list[Piece], rows: Sequence[Row], version: int, leaders: Leaders | None) -> int:
+    """Adds rows of one topic. `head` is what was written since the last file; the size of what went into `pieces`."""
+    flexible, size = version >= 12, 0
+    for place, part in rows:
+        head.append(_partition(place.index, part, version))
+        if part.slices:
             gathered = b"".join(head)
+            head.clear()
             pieces.append(gathered)
-            size += len(gathered)
-        prefix = _HEAD.pack(size + 5, correlation) + b"\0" if self._flexible else _HEAD.pack(size + 4, correlation)
-        first = pieces[0]
-        assert isinstance(first, bytes)
-        pieces[0] = prefix + first
-        return pieces
+            pieces.extend(part.slices)
+            size += len(gathered) + part.size
+        if flexible:
+            head.append(_partition_tags(part, None if leaders is None else leaders.of.get(place)))
+    return size
+
+
+def _framed(
+    head: list[bytes], pieces: list[Piece], size: int, version: int, correlation: int, leaders: Leaders | None
+) -> Sequence[Piece]:
+    flexible = version >= 12
+    if flexible:
+        head.append(_answer_tags(leaders))
+    if head:
+        gathered = b"".join(head)
+        pieces.append(gathered)
+        size += len(gathered)
+    prefix = _HEAD.pack(size + 5, correlation) + b"\0" if flexible else _HEAD.pack(size + 4, correlation)
+    first = pieces[0]
+    assert isinstance(first, bytes)
+    pieces[0] = prefix + first
+    return pieces
 
 
 def _topics(rows: Sequence[Row]) -> list[tuple[bytes, int]]:
