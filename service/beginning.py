@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 from service.http import Readiness
 from service.metadata.image import MetadataImage
@@ -30,6 +31,8 @@ from storage_tiers.hot.data_dir import META_PROPERTIES, DataDirectory
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 #: Seconds between questions to a store that does not answer.
 BACKOFF = BackoffSettings(0.5, 30.0)
 #: Clusters that a refusal names.
@@ -41,8 +44,22 @@ class StoppedBeforeStart(Exception):
 
 
 def belongs(data_dir: str) -> bool:
-    """Whether the directory has been a node's: it has an identity, or metadata."""
-    return any(os.path.exists(os.path.join(data_dir, name)) for name in (META_PROPERTIES, METADATA_DIRECTORY))
+    """Whether the directory says what it is a node of: its metadata log has an entry. An identity alone does not make it a
+    node's: its topics would be forgotten, and their directories set aside."""
+    folder = os.path.join(data_dir, METADATA_DIRECTORY)
+    try:
+        return any(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
+    except FileNotFoundError:
+        return False
+
+
+def _identified(data_dir: str) -> str:
+    """What the directory's identity says; empty if it has none."""
+    try:
+        with open(os.path.join(data_dir, META_PROPERTIES), encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
 
 
 def check_metadata(data: DataDirectory, image: MetadataImage) -> None:
@@ -55,8 +72,8 @@ def check_metadata(data: DataDirectory, image: MetadataImage) -> None:
     if held:
         raise MetadataCorrupt(
             f"{os.path.join(data.path, METADATA_DIRECTORY)} is empty, and {len(held)} partitions of cluster "
-            f"{known.cluster_id} lie beside it ({held[0].partition} …): the metadata log is lost; put it back from a copy. "
-            "Nothing was changed"
+            f"{known.cluster_id} lie beside it ({held[0].partition} …): the metadata log is lost; put it back from a copy, or "
+            f"rebuild it from the store: --take-over {known.cluster_id}, which keeps these partitions. Nothing was changed"
         )
 
 
@@ -68,48 +85,60 @@ async def may_begin(
     *,
     clock: Clock,
     rng: Rng,
-) -> None:
-    """Returns once the node may go on with its directory. StoreRefused, naming what the store holds, if the directory is
-    empty and the store's prefix is not; StoppedBeforeStart if `stop` was set while the store gave no answer."""
-    if client is None or settings.new_cluster or belongs(str(settings.data_dir)):
-        return
+) -> bool:
+    """Returns once the node may go on with its directory; True if it shall take `settings.take_over` over. StoreRefused,
+    naming what the store holds, if the directory is empty and the store's prefix is not; StoppedBeforeStart if `stop` was set
+    while the store gave no answer."""
+    data_dir = str(settings.data_dir)
+    if client is None or belongs(data_dir):
+        return False
+    if settings.new_cluster and settings.take_over is None and not _identified(data_dir):
+        return False
     readiness.store = "asked which clusters it holds: the data directory is empty"
     found = await _clusters(client, readiness, stop, clock, rng)
-    if found:
-        raise StoreRefused(refusal(str(settings.data_dir), settings.store, found))
+    if settings.take_over is not None:
+        if settings.take_over in [cluster.cluster_id for cluster in found]:
+            return True
+        holds = f"it holds {'; '.join(map(_described, found[:NAMED_CLUSTERS]))}" if found else "it holds none"
+        raise StoreRefused(f"{settings.store} holds no cluster {settings.take_over}: {holds}. Name one of those")
+    ours = _identified(data_dir)
+    if found and not (settings.new_cluster and not any(cluster.cluster_id in ours for cluster in found)):
+        raise StoreRefused(refusal(data_dir, settings.store, found))
     readiness.store = "not probed yet"
+    return False
 
 
 async def _clusters(
     client: TierClient, readiness: Readiness, stop: asyncio.Event, clock: Clock, rng: Rng
 ) -> Sequence[ClusterFound]:
     backoff = Backoff(BACKOFF, rng)
-    stopping = asyncio.ensure_future(stop.wait())
+    while True:
+        try:
+            return await unless_stopped(stop, client.find_clusters())
+        except LogError as error:
+            if error.advice is not Advice.RETRY:
+                raise
+            readiness.store = (
+                f"does not answer: {error}. The data directory is empty and the store may hold its cluster: the node "
+                "waits for an answer"
+            )
+            if backoff.failures == 0:
+                events.warning(log, "directory.waits", error=error)
+        await unless_stopped(stop, clock.sleep(backoff.next_delay()))
+
+
+async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """The work's result; StoppedBeforeStart, and the work is cancelled, once `stop` is set."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
-        while True:
-            asking = asyncio.ensure_future(client.find_clusters())
-            try:
-                await asyncio.wait((asking, stopping), return_when=asyncio.FIRST_COMPLETED)
-                if stopping.done():
-                    raise StoppedBeforeStart
-                return asking.result()
-            except LogError as error:
-                if error.advice is not Advice.RETRY:
-                    raise
-                readiness.store = (
-                    f"does not answer: {error}. The data directory is empty and the store may hold its cluster: the node "
-                    "waits for an answer"
-                )
-                if backoff.failures == 0:
-                    events.warning(log, "directory.waits", error=error)
-            finally:
-                asking.cancel()
-                await asyncio.gather(asking, return_exceptions=True)
-            pause = asyncio.ensure_future(clock.sleep(backoff.next_delay()))
-            await asyncio.wait((pause, stopping), return_when=asyncio.FIRST_COMPLETED)
-            pause.cancel()
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise StoppedBeforeStart
+        return working.result()
     finally:
-        stopping.cancel()
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
 
 
 def refusal(data_dir: str, store: str, found: Sequence[ClusterFound]) -> str:
@@ -117,10 +146,17 @@ def refusal(data_dir: str, store: str, found: Sequence[ClusterFound]) -> str:
     named = "; ".join(map(_described, found[:NAMED_CLUSTERS]))
     more = f"; and {len(found) - NAMED_CLUSTERS} more" if len(found) > NAMED_CLUSTERS else ""
     return (
-        f"the data directory {data_dir} is empty, but {store} holds {_count(len(found), 'cluster')}: {named}{more}. If the "
-        "directory should not be empty (a volume that is not mounted, another path), stop here and mend that. Start with "
-        "--new-cluster to begin another cluster beside what is there"
+        f"the data directory {data_dir} is empty{_but_for(data_dir)}, but {store} holds "
+        f"{_count(len(found), 'cluster')}: {named}{more}. If the "
+        "directory should not be empty (a volume that is not mounted, another path), stop here and mend that. If its disk "
+        "is lost, and the node that had it is stopped, start with --take-over CLUSTER_ID: topics and records come back from "
+        "the store, as far as they were uploaded. Start with --new-cluster to begin another cluster beside what is there"
     )
+
+
+def _but_for(data_dir: str) -> str:
+    """Its metadata log is what makes a directory a node's."""
+    return f" but for partitions (its {METADATA_DIRECTORY} is gone)" if _identified(data_dir) else ""
 
 
 def _described(cluster: ClusterFound) -> str:

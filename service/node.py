@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Sequence
 
 from service import memory
-from service.beginning import check_metadata, may_begin
+from service.beginning import check_metadata, may_begin, unless_stopped
 from service.broker.assignment import Assignment
 from service.broker.cold_service import ColdService
 from service.broker.config_service import ConfigService
@@ -22,6 +22,7 @@ from service.broker.home import REFUSE, HomeGuard
 from service.broker.leading import waits
 from service.broker.log_service import LogService
 from service.broker.maintenance import Maintenance
+from service.broker.metadata_snapshots import MetadataSnapshots
 from service.broker.node_service import NodeService
 from service.broker.opening import opened
 from service.broker.partition import Partition
@@ -45,6 +46,7 @@ from service.node_place import NO_STORE, advertised, cache_directory_of, check, 
 from service.scheduling import waited_s
 from service.settings import NodeSettings
 from service.supervisor import Worker
+from service.takeover.run import TakeOver
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest.model import Ids, Root
@@ -54,7 +56,7 @@ from storage_tiers.cold.read.cache import ChunkCache, default_cache_bytes
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.read.pace import Pace
 from storage_tiers.cold.read.reader import ColdReader
-from storage_tiers.errors import LogError, StorageError, TierUnavailable
+from storage_tiers.errors import InvalidConfig, LogError, StorageError, TierUnavailable
 from storage_tiers.files import Files
 from storage_tiers.hot.checkpoints import mark_clean, take_clean_mark
 from storage_tiers.hot.data_dir import DataDirectory
@@ -70,6 +72,7 @@ FLUSH_TICK_S = 0.5
 TOPIC_FILES_TICK_S = 1.0
 OPEN_TICK_S = 5.0
 HOME_TICK_S = 0.5
+METADATA_TICK_S = 1.0
 #: A sweep lists every partition's prefix, so it comes seldom, but often enough for a short grace.
 LONGEST_SWEEP_PAUSE_S = 3600.0
 #: One round saves all checkpoints, as often as the more frequent asks.
@@ -123,11 +126,11 @@ class Node:
         client = tier_client(settings, launcher, clock, rng)
         own = descriptors or Descriptors(open_limit())
         try:
-            await may_begin(settings, client, readiness, stop, clock=clock, rng=rng)
+            takes_over = await may_begin(settings, client, readiness, stop, clock=clock, rng=rng)
             data = DataDirectory.open(str(settings.data_dir), files=files, rng=rng)
             try:
                 self = cls(settings, readiness, stop, data, client, clock, rng, own)
-                await self._open(kafka_port, files)
+                await self._open(kafka_port, files, takes_over=takes_over)
             except BaseException:
                 data.close()
                 raise
@@ -137,28 +140,31 @@ class Node:
             raise
         return self
 
-    async def _open(self, kafka_port: int, files: Files) -> None:
+    async def _open(self, kafka_port: int, files: Files, *, takes_over: bool) -> None:
         settings = self.settings
         self.files = files
         self.metadata = MetadataLog.open(self.data.path, files)
-        check_metadata(self.data, self.metadata.image)
-        self.cluster_id = self._cluster_id()
-        new = self.data.identity() is None
-        identity = self.data.establish(self.cluster_id, settings.node_id)
+        if not takes_over:
+            check_metadata(self.data, self.metadata.image)
         self._build_configs(kafka_port)
+        new = self.data.identity() is None
+        if takes_over or self.metadata.image.take_over is not None:
+            new = False
+            directory_id = await self._take_over()
+        else:
+            directory_id = self.data.establish(self._cluster_id(), settings.node_id).directory_id
+            self._build_tier(directory_id)
+        self.cluster_id = self._cluster_id()
         self._build_home(new=new)
         host, port = advertised(settings, kafka_port)
         rack = self.configs.broker_text(self.metadata.image, "broker.rack")
         for records in (
             planner.name_cluster(self.metadata.proposed, self.cluster_id),
-            planner.register_broker(
-                self.metadata.proposed, settings.node_id, identity.directory_id.encode(), host, port, rack
-            ),
+            planner.register_broker(self.metadata.proposed, settings.node_id, directory_id.encode(), host, port, rack),
             planner.lead_everything(self.metadata.proposed, settings.node_id),
         ):
             if records:
                 await self.metadata.propose(records)
-        self._build_tier(identity.directory_id)
         self._build_broker()
         # Taken as late as can be: a start that failed before it has not touched the logs.
         clean = take_clean_mark(files, self.data.path)
@@ -202,6 +208,28 @@ class Node:
         took_ms = round((self.clock.monotonic() - began) * 1000)
         events.info(log, "recovery.finished", partitions=len(self.partitions), clean=clean, ms=took_ms)
 
+    async def _take_over(self) -> str:
+        """Makes the directory the cluster's, or goes on with that; gives the disk's identity."""
+        if self.client is None:
+            raise InvalidConfig("a take-over has begun in this directory: start it with the --store that it is from")
+        cluster_id = self.metadata.image.cluster_id or self.settings.take_over or ""
+        taking = TakeOver(
+            self.client,
+            self.metadata,
+            cluster_id,
+            node_id=self.settings.node_id,
+            readiness=self.readiness,
+            clock=self.clock,
+            rng=self.rng,
+        )
+        await unless_stopped(self.stop, taking.begin())
+        identity = self.data.establish(cluster_id, self.settings.node_id)
+        self._build_tier(identity.directory_id)
+        writer, _ = await unless_stopped(self.stop, taking.run(identity.directory_id))
+        if self.access is not None:
+            self.access.take(writer)
+        return identity.directory_id
+
     # --- parts --------------------------------------------------------------------------------------------------------
     def _cluster_id(self) -> str:
         known = self.data.identity()
@@ -239,6 +267,7 @@ class Node:
     def _build_tier(self, directory_id: str) -> None:
         self.access: StoreAccess | None = None
         self.hydrator: Hydrator | None = None
+        self.snapshots: MetadataSnapshots | None = None
         if self.client is None:
             self.readiness.store = "none"
             self.readiness.probed = True
@@ -266,6 +295,14 @@ class Node:
             readiness=self.readiness,
             clock=self.clock,
             rng=self.rng,
+        )
+        self.snapshots = MetadataSnapshots(
+            self.metadata,
+            self.client,
+            self.access,
+            cache_directory,
+            interval_ms=lambda: self.configs.broker_int(self.metadata.image, "tidelog.metadata.snapshot.interval.ms"),
+            clock=self.clock,
         )
 
     def _build_broker(self) -> None:
@@ -421,6 +458,7 @@ class Node:
             ("disk watermark", DISK_TICK_S, self._look_at_disk),
             ("partitions to open", OPEN_TICK_S, self.assignment.retry),
             ("descriptors", DESCRIPTORS_TICK_S, self.descriptors.tick),
+            ("metadata snapshots", METADATA_TICK_S, self._snapshot_metadata),
             ("home", HOME_TICK_S, self._look_home),
             ("memory", memory.TICK_S, memory.HeapTrimmer().tick),
         ]
@@ -429,6 +467,10 @@ class Node:
     def _seconds(self, key: str) -> float:
         """Of a broker config in milliseconds."""
         return self.configs.broker_int(self.metadata.image, key) / 1000
+
+    async def _snapshot_metadata(self) -> None:
+        if self.snapshots is not None:
+            await self.snapshots.tick()
 
     async def _look_home(self) -> None:
         claimed = self.access is not None and self.access.writer is not None

@@ -29,7 +29,8 @@ _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://", re.IGNORECASE)
 
 class NodeSettings(BaseModel):
     """Ports of 0 mean a free one. `advertise` is what clients are told; by default what the node listens on. `new_cluster`
-    lets an empty directory begin a cluster beside others that the store holds."""
+    lets an empty directory begin a cluster beside others that the store holds, `take_over` names the one that it shall become
+    the node of; `verify` has the bucket checked before."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,6 +45,8 @@ class NodeSettings(BaseModel):
     http_port: int = Field(default=0, ge=0, le=65535)
     node_id: int = Field(default=1, ge=0)
     new_cluster: bool = False
+    take_over: str | None = None
+    verify: bool = False
     log_level: str = "INFO"
     log_format: Form = "text"
     broker: Mapping[str, str] = Field(default_factory=dict)

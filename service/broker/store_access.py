@@ -59,7 +59,7 @@ class StoreAccess:
     async def run(self) -> None:
         """Returns once the store is ours. Raises FencedWriter and StoreRefused: the node must not go on with it."""
         backoff = Backoff(PROBE_BACKOFF, self._rng)
-        while True:
+        while self.writer is None:
             try:
                 await self._open()
                 break
@@ -75,6 +75,14 @@ class StoreAccess:
                 self._readiness.store = f"does not answer: {error}"
             self._readiness.probed = True
             await self._clock.sleep(backoff.next_delay())
+        self._opened()
+
+    def take(self, writer: Writer) -> None:
+        """The store has been claimed for this start already, by a take-over."""
+        self.writer = writer
+        self._opened()
+
+    def _opened(self) -> None:
         self.behind = None
         self._readiness.store = "ok"
         self._readiness.probed = True

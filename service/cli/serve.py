@@ -34,6 +34,15 @@ def serve(
         bool,
         typer.Option("--new-cluster", help="Let an empty data directory begin a cluster beside those in the store."),
     ] = False,
+    take_over: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLUSTER_ID", help="Let an empty data directory become this cluster's, from the store alone."
+        ),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="With --take-over: every byte in the store is checked first.")
+    ] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A broker config under Kafka's own name; repeatable."),
@@ -64,6 +73,8 @@ def serve(
             "http_port": http_port,
             "node_id": node_id,
             "new_cluster": new_cluster or None,
+            "take_over": take_over,
+            "verify": verify or None,
             "log_level": log_level,
             "log_format": log_format,
             "broker": broker or None,

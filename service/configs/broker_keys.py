@@ -241,6 +241,15 @@ _TIER = (
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
     _key(
+        "tidelog.metadata.snapshot.interval.ms",
+        _LONG,
+        MINUTE_MS,
+        "How often in milliseconds at most a snapshot of the metadata goes to the object store, after a change: how old the "
+        "configs of brokers and the like may be that a take-over finds.",
+        at_least(100),
+        dynamic=Dynamic.CLUSTER_WIDE,
+    ),
+    _key(
         "tidelog.store.claim.wait.ms",
         _LONG,
         30_000,

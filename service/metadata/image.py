@@ -103,6 +103,14 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeOverImage:
+    """A take-over that has begun: what `cluster.json` showed then."""
+
+    incarnation: int
+    start_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataImage:
     """All metadata after some record. Do not change its dictionaries; `apply_batch` makes the next image.
 
@@ -122,6 +130,8 @@ class MetadataImage:
     incarnation: int = 0
     start_id: bytes = b""
     unconfirmed_starts: tuple[StartImage, ...] = ()
+    #: Set until it is done; the rest of the image says nothing before that.
+    take_over: TakeOverImage | None = None
     changes: Changes = field(default=Changes(), compare=False)
 
     def topic(self, name: str) -> TopicImage | None:
@@ -358,6 +368,9 @@ class _Delta:
         starts = (*self._current("unconfirmed_starts"), start)
         self._changed["unconfirmed_starts"] = starts[-MAX_UNCONFIRMED_STARTS:]
 
+    def _take_over(self, record: pb.TakeOverRecord) -> None:
+        self._changed["take_over"] = None if record.done else TakeOverImage(record.incarnation, record.start_id)
+
     def _start_confirmed(self, record: pb.StartConfirmedRecord) -> None:
         if record.incarnation < self._current("incarnation"):
             raise MetadataCorrupt(
@@ -405,6 +418,9 @@ def to_records(image: MetadataImage) -> Iterator[pb.MetadataRecord]:
 
 
 def _start_records(image: MetadataImage) -> Iterator[pb.MetadataRecord]:
+    if image.take_over is not None:
+        begun = pb.TakeOverRecord(incarnation=image.take_over.incarnation, start_id=image.take_over.start_id)
+        yield pb.MetadataRecord(take_over=begun)
     if image.incarnation:
         confirmed = pb.StartConfirmedRecord(incarnation=image.incarnation, start_id=image.start_id)
         yield pb.MetadataRecord(start_confirmed=confirmed)

@@ -429,6 +429,35 @@ class DeletingTopicRecord(_message.Message):
 Global___DeletingTopicRecord: _TypeAlias = DeletingTopicRecord  # noqa: Y015
 
 @_typing.final
+class TakeOverRecord(_message.Message):
+    """This directory takes a cluster over from the bucket. Begun: nothing is served until it is done; `incarnation` and `start_id`
+    are what `cluster.json` showed then, so that a resumed take-over knows whether somebody came in between.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    START_ID_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    start_id: _builtins.str
+    done: _builtins.bool
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        start_id: _builtins.str = ...,
+        done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "incarnation", b"incarnation", "start_id", b"start_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeOverRecord: _TypeAlias = TakeOverRecord  # noqa: Y015
+
+@_typing.final
 class MetadataRecord(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -445,6 +474,7 @@ class MetadataRecord(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     START_CONFIRMED_FIELD_NUMBER: _builtins.int
     DELETING_TOPIC_FIELD_NUMBER: _builtins.int
+    TAKE_OVER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topic(self) -> Global___TopicRecord: ...
     @_builtins.property
@@ -471,6 +501,8 @@ class MetadataRecord(_message.Message):
     def start_confirmed(self) -> Global___StartConfirmedRecord: ...
     @_builtins.property
     def deleting_topic(self) -> Global___DeletingTopicRecord: ...
+    @_builtins.property
+    def take_over(self) -> Global___TakeOverRecord: ...
     def __init__(
         self,
         *,
@@ -487,12 +519,13 @@ class MetadataRecord(_message.Message):
         start: Global___StartRecord | None = ...,
         start_confirmed: Global___StartConfirmedRecord | None = ...,
         deleting_topic: Global___DeletingTopicRecord | None = ...,
+        take_over: Global___TakeOverRecord | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "cluster", b"cluster", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "cluster", b"cluster", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "cluster", b"cluster", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "cluster", b"cluster", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["topic", "partition", "partition_change", "topic_deletion", "topic_forgotten", "config", "broker", "producer_id_block", "feature_level", "cluster", "start", "start_confirmed", "deleting_topic"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["topic", "partition", "partition_change", "topic_deletion", "topic_forgotten", "config", "broker", "producer_id_block", "feature_level", "cluster", "start", "start_confirmed", "deleting_topic", "take_over"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

@@ -1,6 +1,7 @@
 """The grammar of object keys: the one module that writes them and the one that reads them.
 
     <cluster>/cluster.json
+    <cluster>/metadata/<incarnation:010>-<index:020>.snapshot
     <cluster>/topics/<topic>/topic.json
     <cluster>/topics/<topic>/<topic_id>/manifests/<partition:05d>.json
     <cluster>/topics/<topic>/<topic_id>/pages/<partition:05d>/<first>-<last>-<uuid>.json.gz
@@ -32,6 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 _UUID = re.compile(r"[0-9a-f]{32}\Z")
 _SEGMENT = re.compile(r"(\d{20})-(0|[1-9]\d*)-([0-9a-f]{32})\.(log|idx)\Z")
 _PAGE = re.compile(r"(0|[1-9]\d*)-(0|[1-9]\d*)-([0-9a-f]{32})\.json\.gz\Z")
+_SNAPSHOT = re.compile(r"(\d{10})-(\d{20})\.snapshot\Z")
 _NUMBERS = re.compile(r"(\d{20})-(\d{20})\.(verdict|missed)\Z")
 _PARTITION = re.compile(r"\d{5}|[1-9]\d{5,9}\Z")
 
@@ -39,6 +41,15 @@ _PARTITION = re.compile(r"\d{5}|[1-9]\d{5,9}\Z")
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
     cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotKey:
+    """A snapshot of the metadata log after entry `index`, written under `incarnation`."""
+
+    cluster: str
+    incarnation: int
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +140,18 @@ class MissedKey:
     swept: int
 
 
-Key = ClusterFile | TopicFile | ManifestKey | PageKey | SegmentKey | SidecarKey | CursorKey | VerdictKey | MissedKey
+Key = (
+    ClusterFile
+    | SnapshotKey
+    | TopicFile
+    | ManifestKey
+    | PageKey
+    | SegmentKey
+    | SidecarKey
+    | CursorKey
+    | VerdictKey
+    | MissedKey
+)
 
 
 def cluster_prefix(cluster: str) -> str:
@@ -138,6 +160,16 @@ def cluster_prefix(cluster: str) -> str:
 
 def cluster_key(cluster: str) -> str:
     return f"{_checked(cluster)}/cluster.json"
+
+
+def metadata_prefix(cluster: str) -> str:
+    return f"{_checked(cluster)}/metadata/"
+
+
+def snapshot_key(cluster: str, incarnation: int, index: int) -> str:
+    if not 0 <= incarnation < 10**10 or not 0 <= index < 1 << 63:
+        raise ValueError(f"there is no entry {index} of incarnation {incarnation}")
+    return f"{metadata_prefix(cluster)}{incarnation:010}-{index:020}.snapshot"
 
 
 def topics_prefix(cluster: str) -> str:
@@ -207,6 +239,8 @@ def key(parsed: Key) -> str:
     match parsed:
         case ClusterFile(cluster):
             return cluster_key(cluster)
+        case SnapshotKey(cluster, incarnation, index):
+            return snapshot_key(cluster, incarnation, index)
         case TopicFile(cluster, topic):
             return topic_file_key(cluster, topic)
         case ManifestKey(cluster, topic, topic_id, partition):
@@ -230,6 +264,12 @@ def parse(text: str) -> Key:
     match text.split("/"):
         case [cluster, "cluster.json"]:
             return ClusterFile(_checked(cluster))
+        case [cluster, "metadata", name]:
+            found = _SNAPSHOT.match(name)
+            if found is None:
+                raise ValueError(f"{text!r} is no key of a metadata snapshot")
+            snapshot_key(cluster, int(found[1]), int(found[2]))
+            return SnapshotKey(_checked(cluster), int(found[1]), int(found[2]))
         case [cluster, "topics", topic, "topic.json"]:
             return TopicFile(_checked(cluster), _checked_topic(topic))
         case [cluster, "topics", topic, topic_id, "manifests", name] if name.endswith(".json"):

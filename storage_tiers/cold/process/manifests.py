@@ -44,9 +44,9 @@ UPLOAD_BYTES = 4 * PART_BYTES
 
 class TierCommits:
     def __init__(self, store: GetStore, settings: TierSettings, reads: PatientReads, clock: Clock, rng: Rng) -> None:
-        self._store = store
+        self.store = store
         self._settings = settings
-        self._reads = reads
+        self.reads = reads
         self._clock = clock
         self._rng = rng
         self._pages = PageCache()
@@ -56,90 +56,90 @@ class TierCommits:
 
     # --- the cluster and its topics -----------------------------------------------------------------------------------
     async def probe(self, question: ask.Probe) -> ask.Done:
-        store = await self._store()
-        await self._in_time(probe_conditional_writes(store, question.key_prefix, self._rng), "the probe")
+        store = await self.store()
+        await self.in_time(probe_conditional_writes(store, question.key_prefix, self._rng), "the probe")
         return ask.Done()
 
     async def find_clusters(self, question: ask.FindClusters) -> ask.FoundClusters:
         # Asked once: whoever wants to know waits for an answer as long as it takes, and says so meanwhile.
-        return ask.FoundClusters(await self._in_time(find_clusters(await self._store()), "looking for clusters"))
+        return ask.FoundClusters(await self.in_time(find_clusters(await self.store()), "looking for clusters"))
 
     async def read_cluster(self, question: ask.ReadCluster) -> ask.FoundCluster:
         async def attempt() -> ask.FoundCluster:
-            return ask.FoundCluster(await cluster_file.read_cluster(await self._store(), question.cluster_id))
+            return ask.FoundCluster(await cluster_file.read_cluster(await self.store(), question.cluster_id))
 
-        return await self._reads.until_answered("cluster.json", attempt)
+        return await self.reads.until_answered("cluster.json", attempt)
 
     async def open_cluster(self, question: ask.OpenCluster) -> ask.Incarnation:
         opening = cluster_file.open_cluster(
-            await self._store(), question.cluster_id, question.holder, question.expected_incarnation
+            await self.store(), question.cluster_id, question.holder, question.expected_incarnation
         )
-        return ask.Incarnation(await self._in_time(opening, "raising the incarnation"))
+        return ask.Incarnation(await self.in_time(opening, "raising the incarnation"))
 
     async def read_topic(self, question: ask.ReadTopic) -> ask.FoundTopic:
         async def attempt() -> ask.FoundTopic:
-            return ask.FoundTopic(await topic_file.read_topic(await self._store(), question.cluster_id, question.topic))
+            return ask.FoundTopic(await topic_file.read_topic(await self.store(), question.cluster_id, question.topic))
 
-        return await self._reads.until_answered("topic.json", attempt)
+        return await self.reads.until_answered("topic.json", attempt)
 
     async def publish_topic(self, question: ask.PublishTopic) -> ask.FoundTopic:
-        publishing = topic_file.publish_topic(await self._store(), question.topic)
-        return ask.FoundTopic(await self._in_time(publishing, f"publishing topic {question.topic.topic}"))
+        publishing = topic_file.publish_topic(await self.store(), question.topic)
+        return ask.FoundTopic(await self.in_time(publishing, f"publishing topic {question.topic.topic}"))
 
     async def mark_topic_deleted(self, question: ask.MarkTopicDeleted) -> ask.FoundTopic:
-        marking = topic_file.delete_topic(await self._store(), question.topic)
-        return ask.FoundTopic(await self._in_time(marking, f"marking topic {question.topic.topic} deleted"))
+        marking = topic_file.delete_topic(await self.store(), question.topic)
+        return ask.FoundTopic(await self.in_time(marking, f"marking topic {question.topic.topic} deleted"))
 
     # --- one partition's manifest -------------------------------------------------------------------------------------
     async def load_root(self, question: ask.LoadRoot) -> ask.RootDocument:
-        tier = await self._partition(question.ids, question.writer, question.seen)
-        loaded = await self._reads.until_answered(f"manifest of {question.ids}", tier.load)
+        tier = await self.partition(question.ids, question.writer, question.seen)
+        loaded = await self.reads.until_answered(f"manifest of {question.ids}", tier.load)
         return ask.RootDocument(None) if loaded is None else _document(loaded.root)
 
     async def extend(self, question: ask.Extend) -> ask.RootDocument:
-        tier = await self._partition(question.ids, question.writer, question.seen)
+        tier = await self.partition(question.ids, question.writer, question.seen)
         ticket = self._uploads.ticket(min(question.job.length, UPLOAD_BYTES))
         more_s = question.job.length / MIB * self._settings.upload_s_per_mib
         async with self._uploads.hold(ticket):
             return await self._commit(tier.extend(question.job), f"extending {question.ids}", more_s)
 
     async def claim(self, question: ask.Claim) -> ask.RootDocument:
-        tier = await self._partition(question.ids, question.writer, question.seen)
+        tier = await self.partition(question.ids, question.writer, question.seen)
         return await self._commit(tier.claim(question.leader_epoch), f"claiming {question.ids}")
 
     async def raise_log_start(self, question: ask.RaiseLogStart) -> ask.RootDocument:
-        tier = await self._partition(question.ids, question.writer, question.seen)
+        tier = await self.partition(question.ids, question.writer, question.seen)
         return await self._commit(tier.raise_log_start(question.offset), f"raising log start of {question.ids}")
 
     async def retire(self, question: ask.Retire) -> ask.RootDocument:
-        tier = await self._partition(question.ids, question.writer, question.seen)
+        tier = await self.partition(question.ids, question.writer, question.seen)
         return await self._commit(tier.retire(question.log_start), f"retiring ranges of {question.ids}")
 
     async def delete_partition(self, question: ask.DeletePartition) -> ask.RootDocument:
-        tier = await self._partition(question.ids, question.writer)
+        tier = await self.partition(question.ids, question.writer)
         return await self._commit(tier.delete_partition(), f"deleting {question.ids}")
 
     async def sweep(self, question: ask.Sweep) -> SweepReport:
-        tier = await self._partition(question.ids, question.writer, question.seen)
-        return await self._in_time(tier.sweep(question.grace_ms, question.listed), f"sweeping {question.ids}")
+        tier = await self.partition(question.ids, question.writer, question.seen)
+        return await self.in_time(tier.sweep(question.grace_ms, question.listed), f"sweeping {question.ids}")
 
     async def list_keys(self, question: ask.ListKeys) -> ask.ListedKeys:
         async def attempt() -> ask.ListedKeys:
             found: list[Listed] = []
-            listing = (await self._store()).list(question.prefix, start_after=question.after)
+            listing = (await self.store()).list(question.prefix, start_after=question.after)
             async for info in listing:
                 found.append(Listed(info.key, info.modified_ms))
                 if len(found) == ask.LISTED_KEYS:
                     break
             return ask.ListedKeys(tuple(found), len(found) < ask.LISTED_KEYS)
 
-        return await self._reads.until_answered(f"keys under {question.prefix}", attempt)
+        return await self.reads.until_answered(f"keys under {question.prefix}", attempt)
 
     async def abort_uploads(self, question: ask.AbortUploads) -> ask.AbortedUploads:
-        return await self._in_time(self._abort_uploads(question), f"ending uploads under {question.prefix}")
+        return await self.in_time(self._abort_uploads(question), f"ending uploads under {question.prefix}")
 
     async def _abort_uploads(self, question: ask.AbortUploads) -> ask.AbortedUploads:
-        store = await self._store()
+        store = await self.store()
         found = [upload async for upload in store.unfinished_uploads(question.prefix)]
         if not found:
             return ask.AbortedUploads(0)
@@ -153,8 +153,8 @@ class TierCommits:
         return ask.AbortedUploads(len(old))
 
     async def sweep_deleted(self, question: ask.SweepDeleted) -> SweepReport:
-        tier = await self._partition(question.ids, question.writer)
-        return await self._in_time(tier.sweep_deleted(question.grace_ms), f"sweeping {question.ids}")
+        tier = await self.partition(question.ids, question.writer)
+        return await self.in_time(tier.sweep_deleted(question.grace_ms), f"sweeping {question.ids}")
 
     async def page_entries(self, question: ask.PageEntries) -> ask.FoundEntries:
         page = await self._live_page(question.ids, question.page)
@@ -180,20 +180,20 @@ class TierCommits:
         if page is None:
 
             async def attempt() -> bytes:
-                return (await (await self._store()).get(ref.key)).data
+                return (await (await self.store()).get(ref.key)).data
 
-            data = await self._reads.until_answered(f"bytes of {ref.key}", attempt)
+            data = await self.reads.until_answered(f"bytes of {ref.key}", attempt)
             page = await asyncio.to_thread(manifest_json.decode_page, data, ids, ref)
             self._pages.put(ref.key, page)
         if page.removed:
             raise InvalidRequest(f"{ref.key} is a page of removed ranges; nobody reads those")
         return page
 
-    async def _partition(self, ids: Ids, writer: Writer, seen: Seen | None = None) -> PartitionTier:
+    async def partition(self, ids: Ids, writer: Writer, seen: Seen | None = None) -> PartitionTier:
         known = self._partitions.get((ids, writer))
         if known is None:
             known = PartitionTier(
-                await self._store(),
+                await self.store(),
                 ids,
                 writer,
                 self._clock,
@@ -209,9 +209,9 @@ class TierCommits:
         return known
 
     async def _commit(self, work: Awaitable[Root], what: str, more_s: float = 0.0) -> ask.RootDocument:
-        return _document(await self._in_time(work, what, more_s))
+        return _document(await self.in_time(work, what, more_s))
 
-    async def _in_time(self, work: Awaitable[T], what: str, more_s: float = 0.0) -> T:
+    async def in_time(self, work: Awaitable[T], what: str, more_s: float = 0.0) -> T:
         deadline_s = self._settings.commit_deadline_s + more_s
         try:
             async with asyncio.timeout(deadline_s):

@@ -21,6 +21,8 @@ from storage_tiers.policy.retention import Expired, Moment
 
 #: Keys that one listing request of S3 gives.
 LISTED_KEYS = 1000
+#: Names that one answer carries.
+MAX_NAMES = 1000
 #: Entries of a page that one answer carries.
 MAX_PAGE_ENTRIES = 64
 
@@ -144,6 +146,94 @@ class OpenCluster(Question[Incarnation]):
     cluster_id: str
     holder: Holder
     expected_incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutSnapshot(Question[Done]):
+    """`snapshot_files.put_snapshot` of the whole file at `path`, which stays the broker's."""
+
+    cluster_id: str
+    incarnation: int
+    index: int
+    path: str
+    length: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSnapshot:
+    """`key` None: there is none."""
+
+    key: str | None
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FindSnapshot(Question[FoundSnapshot]):
+    """The newest one; FetchObject reads it."""
+
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListTopics(Question[Names]):
+    """Names after `after`, in order, at most MAX_NAMES: ask on until there is none."""
+
+    cluster_id: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListTopicIds(Question[Names]):
+    """Every id of that name that the bucket holds anything of."""
+
+    cluster_id: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListManifests(Question[Numbers]):
+    """The partitions of a topic id that have a manifest."""
+
+    cluster_id: str
+    topic: str
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakenPartition:
+    """A manifest once its new owner has claimed it. `producer_id` is the highest in the state at `end`, -1 if there is none
+    or it was not asked for."""
+
+    deleted: bool
+    leader_epoch: int
+    log_start: int
+    end: int
+    committed_at: int
+    producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakePartition(Question[TakenPartition]):
+    """Commits the writer's incarnation on the manifest, under the leader epoch that it has, or `least_epoch` if that is
+    higher; created where there is none. From then on nobody of a lower incarnation extends it. A deleted one stays as it
+    is. `dry`: nothing is committed."""
+
+    ids: Ids
+    writer: Writer
+    least_epoch: int
+    with_producers: bool
+    dry: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from storage_tiers.cold.process.manifests import TierCommits
 from storage_tiers.cold.process.operations import Counters, Question, Stats
 from storage_tiers.cold.process.patient_reads import PatientReads
 from storage_tiers.cold.process.protocol import Ask, Configure, Forget, Idle, Reply, encode, read_frame
+from storage_tiers.cold.process.takeovers import Takeovers
 from storage_tiers.cold.process.wire import ProtocolError, to_json
 from storage_tiers.cold.stores.counting import CountingStore
 from storage_tiers.cold.stores.location import StoreLocation
@@ -78,6 +79,7 @@ Workers = dict[type[Question[Any]], Callable[[Any], Awaitable[Any]]]
 
 def workers(downloads: Downloads, commits: TierCommits) -> Workers:
     """Who works on which question."""
+    takeover = Takeovers(commits)
     return {
         ask.FetchChunk: downloads.fetch_chunk,
         ask.FetchObject: downloads.fetch_object,
@@ -86,6 +88,12 @@ def workers(downloads: Downloads, commits: TierCommits) -> Workers:
         ask.PlanPages: commits.plan_pages,
         ask.Probe: commits.probe,
         ask.FindClusters: commits.find_clusters,
+        ask.PutSnapshot: takeover.put_snapshot,
+        ask.FindSnapshot: takeover.find_snapshot,
+        ask.ListTopics: takeover.list_topics,
+        ask.ListTopicIds: takeover.list_topic_ids,
+        ask.ListManifests: takeover.list_manifests,
+        ask.TakePartition: takeover.take_partition,
         ask.ReadCluster: commits.read_cluster,
         ask.OpenCluster: commits.open_cluster,
         ask.ReadTopic: commits.read_topic,

@@ -1,0 +1,83 @@
+"""Keeps a snapshot of the metadata in the bucket, for the day when this disk is lost (`service.takeover`).
+
+What the bucket does not say otherwise (configs of brokers, the next producer id, feature levels, topics of which nothing is
+uploaded yet) is at most `tidelog.metadata.snapshot.interval.ms` old there, while the store answers; it is written when
+something changed, and not more often than that.
+
+Not promised: the very last changes. Whoever takes over leaves gaps in epochs and producer ids for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+
+from service.broker.store_access import StoreAccess
+from service.metadata import frames
+from service.metadata import records_pb2 as pb
+from service.metadata.image import MetadataImage, to_records
+from service.metadata.log import MetadataLog
+from storage_tiers import events
+from storage_tiers.clock import Clock
+from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.process.operations import PutSnapshot
+from storage_tiers.errors import Advice, LogError
+from storage_tiers.records.checksum import crc32c
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "metadata.snapshot"
+
+
+class MetadataSnapshots:
+    def __init__(
+        self,
+        metadata: MetadataLog,
+        client: TierClient,
+        access: StoreAccess,
+        directory: str,
+        *,
+        interval_ms: Callable[[], int],
+        clock: Clock,
+    ) -> None:
+        """`directory` is the cache's: what is sent lies there meanwhile."""
+        self._metadata = metadata
+        self._client = client
+        self._access = access
+        self._path = os.path.join(directory, FILE_NAME)
+        self._interval_ms = interval_ms
+        self._clock = clock
+        self._written: MetadataImage | None = None
+        self._next = 0.0
+        self._failing = False
+
+    async def tick(self) -> None:
+        """Every second or so."""
+        writer, image, now = self._access.writer, self._metadata.image, self._clock.monotonic()
+        if writer is None or image is self._written or now < self._next:
+            return
+        self._next = now + self._interval_ms() / 1000
+        # The index may be of an entry that `image` lacks: it only orders, and the next change is written again.
+        index, term = self._metadata.last_index, self._metadata.term
+        try:
+            length, crc = await asyncio.to_thread(self._write, image, index, term)
+            question = PutSnapshot(image.cluster_id, writer.incarnation or 0, index, self._path, length, crc)
+            await self._client.ask(question)
+        except (LogError, OSError) as error:
+            if isinstance(error, LogError) and error.advice is Advice.STOP:
+                raise
+            if not self._failing:
+                events.warning(log, "metadata.snapshot_waits", error=error)
+            self._failing = True
+            return
+        self._failing = False
+        self._written = image
+
+    def _write(self, image: MetadataImage, index: int, term: int) -> tuple[int, int]:
+        batch = pb.MetadataBatch(records=to_records(image)).SerializeToString()
+        content = frames.encode(frames.Frame(term, index, batch))
+        with open(self._path, "wb") as file:
+            file.write(content)
+        return len(content), crc32c(content)

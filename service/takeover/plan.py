@@ -1,0 +1,189 @@
+"""What a cluster's metadata are, from what its bucket holds. Pure.
+
+    snapshot + topic files + ids ──inventory──> which topics live, which are on their way out
+    inventory + claimed manifests ──records──> one metadata batch
+
+A snapshot of the metadata log may be a minute old and may be missing; `topic.json` is younger, and says it all for the topics
+that it names; manifests are the truth about offsets and epochs. Where they disagree about a name, the file counts, unless
+the snapshot knows that the file's topic is being deleted.
+
+Invariants: epochs begin EPOCH_GAP above every one that an object shows, producer ids PRODUCER_ID_GAP above: more were handed
+out than any object shows. A topic id is live or deleting, never both, and an id that only left objects is deleted to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from grpc_api.contract.topics import Resource, ResourceKind
+from service.metadata import records_pb2 as pb
+from service.metadata.image import MetadataImage, PartitionImage, config_record, partition_record
+from storage_tiers.cold.manifest.model import State
+from storage_tiers.cold.manifest.topic_file import TopicState
+from storage_tiers.types import TopicId
+
+EPOCH_GAP = 1 << 16
+PRODUCER_ID_GAP = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTopic:
+    """All that the bucket holds under a topic's name. `manifests` are the partitions that have one, by id."""
+
+    name: str
+    state: TopicState | None
+    manifests: Mapping[TopicId, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTopic:
+    name: str
+    topic_id: TopicId
+    partitions: int
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class DoomedTopic:
+    name: str
+    topic_id: TopicId
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """In the order of their names."""
+
+    live: tuple[LiveTopic, ...]
+    doomed: tuple[DoomedTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A partition's manifest once it was claimed: where clients go on. `committed_at` (ms) is of the last commit."""
+
+    leader_epoch: int
+    log_start: int
+    end: int
+    committed_at: int
+    producer_id: int = -1
+
+
+def inventory(snapshot: MetadataImage | None, seen: Iterable[SeenTopic]) -> Inventory:
+    snapshot = snapshot or MetadataImage()
+    live: list[LiveTopic] = []
+    doomed: dict[TopicId, DoomedTopic] = {
+        gone.topic_id: DoomedTopic(gone.name, gone.topic_id, gone.partition_count)
+        for gone in snapshot.deleting.values()
+    }
+    by_name = {topic.name: topic for topic in seen}
+    for name in sorted(by_name.keys() | snapshot.topic_ids.keys()):
+        topic = by_name.get(name, SeenTopic(name, None))
+        current = _current(snapshot, topic)
+        if current is not None:
+            live.append(current)
+        for topic_id in _ids(snapshot, topic):
+            if current is None or topic_id != current.topic_id:
+                known = doomed.get(topic_id)
+                count = max(_count(snapshot, topic, topic_id), known.partitions if known is not None else 0)
+                doomed[topic_id] = DoomedTopic(name, topic_id, count)
+    alive = {topic.topic_id for topic in live}
+    rest = (gone for topic_id, gone in doomed.items() if topic_id not in alive)
+    return Inventory(tuple(live), tuple(sorted(rest, key=lambda gone: (gone.name, gone.topic_id))))
+
+
+def _current(snapshot: MetadataImage, topic: SeenTopic) -> LiveTopic | None:
+    """What the name means now."""
+    state, known = topic.state, snapshot.topic(topic.name)
+    if state is None:
+        topic_id = None if known is None else known.topic_id
+    elif known is None or known.topic_id == state.topic_id or known.topic_id in state.earlier:
+        topic_id = state.topic_id if state.state is State.LIVE and state.topic_id not in snapshot.deleting else None
+    else:
+        # The file does not know the snapshot's topic: one of them is older than the other.
+        newer = state.state is State.DELETED or state.topic_id in snapshot.deleting
+        topic_id = known.topic_id if newer else state.topic_id
+    if topic_id is None:
+        return None
+    configs = state.configs if state is not None and state.topic_id == topic_id else snapshot.topic_config(topic.name)
+    return LiveTopic(topic.name, topic_id, max(1, _count(snapshot, topic, topic_id)), dict(configs))
+
+
+def _ids(snapshot: MetadataImage, topic: SeenTopic) -> Iterator[TopicId]:
+    """Of all topics of that name that may have left something."""
+    yield from topic.manifests
+    if topic.state is not None:
+        yield topic.state.topic_id
+    known = snapshot.topic(topic.name)
+    if known is not None:
+        yield known.topic_id
+
+
+def _count(snapshot: MetadataImage, topic: SeenTopic, topic_id: TopicId) -> int:
+    counts = [max(topic.manifests.get(topic_id, ()), default=-1) + 1]
+    if topic.state is not None and topic.state.topic_id == topic_id:
+        counts.append(topic.state.partitions)
+    known = snapshot.topics.get(topic_id)
+    if known is not None:
+        counts.append(len(known.partitions))
+    return max(counts)
+
+
+def least_epoch(snapshot: MetadataImage | None, topic_id: TopicId, partition: int) -> int:
+    """The leader epoch that the snapshot knows; -1 if it does not know the partition."""
+    known = snapshot.topics.get(topic_id) if snapshot is not None else None
+    return known.partitions[partition].leader_epoch if known is not None and partition < len(known.partitions) else -1
+
+
+def records(
+    snapshot: MetadataImage | None,
+    found: Inventory,
+    claimed: Mapping[tuple[TopicId, int], Claimed],
+    *,
+    node_id: int,
+) -> Iterator[pb.MetadataRecord]:
+    """Of a directory that has none of them yet. The last one says that the take-over is done."""
+    before = snapshot or MetadataImage()
+    for name, level in before.features.items():
+        yield pb.MetadataRecord(feature_level=pb.FeatureLevelRecord(name=name, level=level))
+    broker = before.brokers.get(node_id)
+    if broker is not None:
+        yield pb.MetadataRecord(
+            broker=pb.BrokerRecord(
+                broker_id=node_id,
+                broker_epoch=broker.broker_epoch + EPOCH_GAP,
+                disk_identity=broker.disk_identity,
+                host=broker.host,
+                port=broker.port,
+            )
+        )
+    for topic in found.live:
+        yield pb.MetadataRecord(topic=pb.TopicRecord(name=topic.name, topic_id=topic.topic_id))
+        for number in range(topic.partitions):
+            placed = _partition(before, topic.topic_id, number, claimed[topic.topic_id, number], node_id)
+            yield pb.MetadataRecord(partition=partition_record(topic.topic_id, placed))
+        resource = Resource(ResourceKind.TOPIC, topic.name)
+        for key, value in topic.configs.items():
+            yield pb.MetadataRecord(config=config_record(resource, key, value))
+    for gone in found.doomed:
+        doomed = pb.DeletingTopicRecord(name=gone.name, topic_id=gone.topic_id, partition_count=gone.partitions)
+        yield pb.MetadataRecord(deleting_topic=doomed)
+    for resource, values in before.configs.items():
+        for key, value in values.items():
+            if resource.kind is not ResourceKind.TOPIC:
+                yield pb.MetadataRecord(config=config_record(resource, key, value))
+    highest = max((each.producer_id + 1 for each in claimed.values()), default=0)
+    first = max(before.next_producer_id, highest) + PRODUCER_ID_GAP
+    yield pb.MetadataRecord(producer_id_block=pb.ProducerIdBlockRecord(broker_id=-1, first_producer_id=first, count=0))
+    yield pb.MetadataRecord(take_over=pb.TakeOverRecord(done=True))
+
+
+def _partition(before: MetadataImage, topic_id: TopicId, number: int, claimed: Claimed, node_id: int) -> PartitionImage:
+    known = before.topics.get(topic_id)
+    placed = known.partitions[number] if known is not None and number < len(known.partitions) else None
+    leader_epoch = max(claimed.leader_epoch, placed.leader_epoch if placed is not None else 0, 0)
+    partition_epoch = placed.partition_epoch if placed is not None else 0
+    return PartitionImage(
+        number, node_id, leader_epoch + EPOCH_GAP, partition_epoch + EPOCH_GAP, (node_id,), (node_id,)
+    )

@@ -1,0 +1,50 @@
+"""Snapshots of the metadata log in the bucket: what a node is rebuilt from when its disk is lost.
+
+    <cluster>/metadata/<incarnation:010>-<index:020>.snapshot
+
+Opaque bytes here. The key carries the incarnation of who wrote it, so that one who does not know yet that it was replaced
+writes beside the newer ones and never over them. The newest is the one with the highest (incarnation, index). Writing one
+removes all but the newest KEPT of those that its writer may know of, and never one of a higher incarnation.
+"""
+
+from __future__ import annotations
+
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.stores.port import FileBody, ObjectInfo, ObjectStore
+from storage_tiers.errors import TierUnavailable
+
+KEPT = 3
+
+
+async def put_snapshot(
+    store: ObjectStore, cluster_id: str, incarnation: int, index: int, body: bytes | FileBody
+) -> None:
+    """Durable, and verified by its size, when it returns. May be made again."""
+    key = keys.snapshot_key(cluster_id, incarnation, index)
+    info = await store.put(key, body)
+    size = body.length if isinstance(body, FileBody) else len(body)
+    if info.size != size:
+        raise TierUnavailable(f"the store holds {info.size} of {size} bytes of {key}; it is written again")
+    there = [info for info, number, _ in await _all(store, cluster_id) if number <= incarnation]
+    doomed = [info.key for info in there[:-KEPT] if info.key != key]
+    if doomed:
+        await store.delete(doomed)
+
+
+async def newest_snapshot(store: ObjectStore, cluster_id: str) -> ObjectInfo | None:
+    """None if there is none."""
+    there = await _all(store, cluster_id)
+    return there[-1][0] if there else None
+
+
+async def _all(store: ObjectStore, cluster_id: str) -> list[tuple[ObjectInfo, int, int]]:
+    """With incarnation and index, oldest first."""
+    found = []
+    async for info in store.list(keys.metadata_prefix(cluster_id)):
+        try:
+            parsed = keys.parse(info.key)
+        except ValueError:
+            continue
+        if isinstance(parsed, keys.SnapshotKey):
+            found.append((info, parsed.incarnation, parsed.index))
+    return sorted(found, key=lambda each: each[1:])

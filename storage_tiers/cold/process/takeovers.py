@@ -1,0 +1,95 @@
+"""What the tier process does for a node that is built from the bucket, and for what it is built from: metadata snapshots."""
+
+from __future__ import annotations
+
+from storage_tiers.cold.manifest import keys, snapshot_files
+from storage_tiers.cold.manifest.model import Root, State, first_root
+from storage_tiers.cold.process import operations as ask
+from storage_tiers.cold.process.manifests import TierCommits
+from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.stores.port import FileBody
+from storage_tiers.hot.producer_state import ProducerStateManager
+from storage_tiers.types import NO_PRODUCER_ID, TopicId
+
+
+class Takeovers:
+    def __init__(self, commits: TierCommits) -> None:
+        self._commits = commits
+
+    async def put_snapshot(self, question: ask.PutSnapshot) -> ask.Done:
+        body = FileBody(question.path, 0, question.length, question.crc32c)
+        store = await self._commits.store()
+        putting = snapshot_files.put_snapshot(store, question.cluster_id, question.incarnation, question.index, body)
+        await self._commits.in_time(putting, "writing the metadata's snapshot")
+        return ask.Done()
+
+    async def find_snapshot(self, question: ask.FindSnapshot) -> ask.FoundSnapshot:
+        async def attempt() -> ask.FoundSnapshot:
+            found = await snapshot_files.newest_snapshot(await self._commits.store(), question.cluster_id)
+            return ask.FoundSnapshot(None) if found is None else ask.FoundSnapshot(found.key, found.size)
+
+        return await self._commits.reads.until_answered("snapshots of the metadata", attempt)
+
+    async def list_topics(self, question: ask.ListTopics) -> ask.Names:
+        async def attempt() -> ask.Names:
+            names = await (await self._commits.store()).list_folders(keys.topics_prefix(question.cluster_id))
+            return ask.Names(tuple(sorted(name for name in names if name > question.after)[: ask.MAX_NAMES]))
+
+        return await self._commits.reads.until_answered("names of topics", attempt)
+
+    async def list_topic_ids(self, question: ask.ListTopicIds) -> ask.Names:
+        async def attempt() -> ask.Names:
+            prefix = keys.topic_prefix(question.cluster_id, question.topic)
+            return ask.Names(tuple(await (await self._commits.store()).list_folders(prefix)))
+
+        return await self._commits.reads.until_answered(f"ids of topic {question.topic}", attempt)
+
+    async def list_manifests(self, question: ask.ListManifests) -> ask.Numbers:
+        async def attempt() -> ask.Numbers:
+            topic_id = TopicId.parse(question.topic_id)
+            prefix = keys.manifests_prefix(question.cluster_id, question.topic, topic_id)
+            found = []
+            async for info in (await self._commits.store()).list(prefix):
+                try:
+                    parsed = keys.parse(info.key)
+                except ValueError:
+                    continue
+                if isinstance(parsed, keys.ManifestKey):
+                    found.append(parsed.partition)
+            return ask.Numbers(tuple(found))
+
+        return await self._commits.reads.until_answered(f"manifests of topic {question.topic}", attempt)
+
+    async def take_partition(self, question: ask.TakePartition) -> ask.TakenPartition:
+        tier = await self._commits.partition(question.ids, question.writer)
+        loaded = await self._commits.reads.until_answered(f"manifest of {question.ids}", tier.load)
+        root = loaded.root if loaded is not None else first_root(question.ids)
+        if root.state is not State.DELETED and not question.dry:
+            claiming = tier.claim(max(root.leader_epoch, question.least_epoch, 0))
+            root = await self._commits.in_time(claiming, f"claiming {question.ids}")
+        return ask.TakenPartition(
+            root.state is State.DELETED,
+            root.leader_epoch,
+            root.log_start,
+            root.end,
+            root.committed_at,
+            await self._highest_producer(root) if question.with_producers else NO_PRODUCER_ID,
+        )
+
+    async def _highest_producer(self, root: Root) -> int:
+        newest = root.sidecar
+        if newest is None or root.state is State.DELETED:
+            return NO_PRODUCER_ID
+        position, length = sidecar.span(newest.sections, (sidecar.EPOCHS, sidecar.PRODUCER))
+
+        async def attempt() -> bytes:
+            return (await (await self._commits.store()).get(newest.key, position, length)).data
+
+        data = await self._commits.reads.until_answered(f"bytes of {newest.key}", attempt)
+        part = sidecar.parse_part(
+            data, position, newest.sections, base=0, end=root.end, length=0, crc=0, where=newest.key
+        )
+        if not part.producer_snapshot:
+            return NO_PRODUCER_ID
+        producers = ProducerStateManager.restore(part.producer_snapshot, now_ms=0).producers
+        return max(producers, default=NO_PRODUCER_ID)

@@ -1,0 +1,89 @@
+"""A node whose disk is lost is built again from the bucket alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from tests.faults.clients import until
+from tests.support.clients import TIERED, consume, create, produce
+from tests.support.node import Node
+
+SETTINGS = {"tidelog.metadata.snapshot.interval.ms": 100}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node(tmp_path / "first", settings=SETTINGS) as node:
+        yield node
+
+
+def cluster_of(node: Node) -> str:
+    return str(AdminClient({"bootstrap.servers": node.kafka}).list_topics(timeout=30).cluster_id)
+
+
+def seal(node: Node, topic: str) -> None:
+    from tests.faults.clients import seal as sealing
+
+    sealing(node, topic)
+
+
+def snapshots(node: Node, cluster: str) -> list[str]:
+    return sorted(path.name for path in (node.store_path / cluster / "metadata").glob("*"))
+
+
+def test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced(node: Node, tmp_path: Path) -> None:
+    create(node, "orders", 2, {**TIERED, "max.message.bytes": "123456"})
+    create(node, "gone", 1, TIERED)
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    admin.delete_topics(["gone"])["gone"].result(30)
+    produce(node, "orders", 500, **{"enable.idempotence": True})
+    seal(node, "orders")
+    cluster = cluster_of(node)
+    until(lambda: len(snapshots(node, cluster)) > 0, "the metadata are in the bucket")
+    until(lambda: (node.store_path / cluster / "topics" / "gone" / "topic.json").exists(), "the deletion is published")
+    held = {key: value for key, (_, _, value) in consume(node, "orders", 2, 500).items()}
+    node.kill()
+    zombie = tmp_path / "zombie"
+    shutil.copytree(node.data_dir, zombie)
+    shutil.rmtree(node.data_dir)
+
+    node.spawn()
+    assert node.wait() == 1
+    assert "--take-over CLUSTER_ID" in node.output_tail(1)
+
+    node.flags += ["--take-over", cluster]
+    node.start()
+    assert cluster_of(node) == cluster
+    assert {key: value for key, (_, _, value) in consume(node, "orders", 2, 500).items()} == held
+    produce(node, "orders", 500, first=500, **{"enable.idempotence": True})
+    found = consume(node, "orders", 2, 1000)
+    assert len(found) == 1000
+    assert max(offset for _, offset, _ in found.values()) + 1 >= 500
+    assert set(admin.list_topics(timeout=30).topics) == {"orders"}
+    resource = ConfigResource(ResourceType.TOPIC, "orders")
+    configs = admin.describe_configs([resource])[resource].result(30)
+    assert configs["max.message.bytes"].value == "123456"
+    seal(node, "orders")
+
+    node.restart()  # the word stays on the command line
+    assert len(consume(node, "orders", 2, 1000)) == 1000
+    old = Node(tmp_path / "old", store=node.store)
+    old.data_dir = zombie
+    old.spawn()
+    try:
+        assert old.wait() == 1
+        assert "taken over" in old.output_tail(3)
+    finally:
+        old.kill()
+    produce(node, "orders", 100, first=1000)
+    seal(node, "orders")
+    assert len(consume(node, "orders", 2, 1100)) == 1100
+    events = [line for line in node.output().splitlines() if "takeover.partition" in line]
+    assert len(events) == 2
+    assert json.loads(node.get("/readyz")[1])["store"] == "ok"

@@ -1,0 +1,145 @@
+"""A take-over that is cut at any of its steps is made to its end by the next start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from service.metadata.image import MetadataImage
+from service.takeover.plan import EPOCH_GAP, PRODUCER_ID_GAP
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.errors import FencedWriter, LogError, StoreRefused
+from storage_tiers.files import Buffer, OsFiles
+from tests.service.takeover_support import copied, left_behind, taking
+from tests.support.faulty_store import FaultyStore
+
+
+class Cut(LogError):
+    """The process died here."""
+
+
+class FailingFiles(OsFiles):
+    """The `fail_at`-th write fails."""
+
+    def __init__(self, fail_at: int) -> None:
+        self.left = fail_at
+
+    def pwrite(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        self.left -= 1
+        if self.left == 0:
+            raise OSError(5, "cut")
+        return super().pwrite(fd, buffers, position)
+
+
+def told(image: MetadataImage) -> object:
+    """What must be the same however often the take-over was cut."""
+    return (image.cluster_id, image.topics, image.deleting, image.configs, image.features, image.next_producer_id)
+
+
+def incarnations(store: MemoryStore, topic: str) -> set[int]:
+    found = set()
+    for info in store.blocking().list(""):
+        if f"/topics/{topic}/" in info.key and info.key.endswith(".json"):
+            found.add(json.loads(store.blocking().get(info.key).data)["incarnation"])
+    return found
+
+
+async def test_a_take_over_that_is_cut_anywhere_is_made_to_its_end(tmp_path: Path) -> None:
+    left, before = await left_behind(tmp_path / "lost")
+    cluster = before.cluster_id
+    whole = FaultyStore(await copied(left))
+    async with taking(tmp_path / "whole", whole, cluster) as start:
+        writer, points = await start.run()
+        wanted = start.metadata.image
+    assert wanted.take_over is None
+    assert [(point.topic, point.partition, point.claimed.end) for point in points] == [
+        ("t", 0, 10),
+        ("t", 1, 10),
+        ("u", 0, 0),
+    ]
+    assert wanted.topic_ids == before.topic_ids
+    assert {gone.name for gone in wanted.deleting.values()} == {"gone"}
+    assert wanted.configs == before.configs
+    assert wanted.next_producer_id == before.next_producer_id + PRODUCER_ID_GAP
+    for topic in before.topics.values():
+        for old, new in zip(topic.partitions, wanted.topics[topic.topic_id].partitions, strict=True):
+            assert new.leader_epoch == old.leader_epoch + EPOCH_GAP
+            assert new.partition_epoch == old.partition_epoch + EPOCH_GAP
+    assert incarnations(whole.store, "t") == incarnations(whole.store, "u") == {writer.incarnation}  # type: ignore[arg-type]
+
+    cuts: list[tuple[str, int]] = [("call", number) for number in range(1, len(whole.calls) + 1)]
+    cuts += [("answer", number) for number in range(1, whole.count("put") + 1)]
+    cuts += [("write", number) for number in range(1, 5)]
+    assert len(cuts) > 30
+    survived: list[tuple[str, int]] = []
+    for kind, number in cuts:
+        store = FaultyStore(await copied(left))
+        files = OsFiles()
+        if kind == "call":
+            store.fail(number, error=Cut(f"call {number}"))
+        elif kind == "answer":
+            store.lose_answer(number, "put", error=Cut(f"answer {number}"))
+        else:
+            files = FailingFiles(number)
+        directory = tmp_path / f"{kind}-{number}"
+        async with taking(directory, store, cluster, files) as start:
+            try:
+                await start.run()
+                survived.append((kind, number))  # the probe's own key is removed as well as can be
+            except LogError:
+                assert start.metadata.image.topics == {}, "nothing is shown before it is whole"
+                assert start.metadata.image.take_over is not None or not start.metadata.image.cluster_id
+        if survived and survived[-1] == (kind, number):
+            continue
+        async with taking(directory, store, cluster) as start:
+            writer, _ = await start.run()
+            assert told(start.metadata.image) == told(wanted), (kind, number)
+            assert start.metadata.image.take_over is None
+        assert incarnations(store.store, "t") == {writer.incarnation}, (kind, number)  # type: ignore[arg-type]
+    assert len(survived) <= 4, survived
+
+
+async def test_a_take_over_does_not_go_on_where_another_start_came_in_between(tmp_path: Path) -> None:
+    left, before = await left_behind(tmp_path / "lost")
+    store = FaultyStore(left)
+    store.fail(1, "put", "cluster.json", Cut("before the swap"))
+    async with taking(tmp_path / "first", store, before.cluster_id) as start:
+        with pytest.raises(LogError, match="before the swap"):
+            await start.run()
+    async with taking(tmp_path / "second", store, before.cluster_id) as start:
+        await start.run()
+    async with taking(tmp_path / "first", store, before.cluster_id) as start:
+        with pytest.raises(FencedWriter, match="another start"):
+            await start.run()
+
+
+async def test_without_a_snapshot_manifests_and_topic_files_say_what_they_can(tmp_path: Path) -> None:
+    left, before = await left_behind(tmp_path / "lost")
+    await left.delete([info.key for info in left.blocking().list(keys.metadata_prefix(before.cluster_id))])
+    async with taking(tmp_path / "new", left, before.cluster_id) as start:
+        await start.run()
+        image = start.metadata.image
+    assert image.topic_ids == before.topic_ids
+    assert {gone.name for gone in image.deleting.values()} == {"gone"}
+    assert image.topic_config("t") == before.topic_config("t")
+    assert image.next_producer_id >= PRODUCER_ID_GAP
+
+
+async def test_a_preview_changes_nothing(tmp_path: Path) -> None:
+    left, before = await left_behind(tmp_path / "lost")
+    store = FaultyStore(left)
+    async with taking(tmp_path / "new", store, before.cluster_id) as start:
+        points = await start.take.preview()
+        assert [(point.topic, point.partition, point.claimed.end) for point in points] == [
+            ("t", 0, 10),
+            ("t", 1, 10),
+            ("u", 0, 0),
+        ]
+        with pytest.raises(StoreRefused, match=r"no cluster\.json of cluster other"):
+            async with taking(tmp_path / "other", store, "other") as other:
+                await other.take.preview()
+    assert store.count("put") == store.count("delete") == 0
