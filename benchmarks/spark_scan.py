@@ -21,6 +21,7 @@ import pyspark_tidelog
 from benchmarks import load, spark_jars
 from benchmarks.prebuilt_source import PrebuiltSource
 from benchmarks.table import Table
+from examples.flights.spark_python import python_for_spark
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.node import ROOT, Node
 
@@ -97,7 +98,7 @@ def _cold(directory: Path, store: Path, records: int) -> None:
 def _session(directory: Path) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
-    os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1", PYTHONPATH=str(ROOT))
+    os.environ.update(PYSPARK_PYTHON=python_for_spark(directory), SPARK_LOCAL_IP="127.0.0.1", PYTHONPATH=str(ROOT))
     session = (
         SparkSession.builder.master("local[2]")
         .appName("tidelog bench")

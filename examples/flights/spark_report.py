@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from examples.flights.data import Delay
+from examples.flights.spark_python import python_for_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ PROGRESS_S = 0.2
 @contextmanager
 def session(work_directory: Path) -> Iterator[SparkSession]:
     """A local Spark on all cores. Its workers run this very Python."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", python_for_spark(work_directory))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 

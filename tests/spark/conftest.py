@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from examples.flights.spark_python import python_for_spark
 from storage_tiers.clock import ManualClock
 from storage_tiers.cold.stores.directory import BlockingDirectoryStore
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -29,7 +29,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     s3_servers.set_environment()
     warehouse = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_PYTHON", python_for_spark(warehouse))
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         session = (
             SparkSession.builder.master("local[2]")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import pyspark_tidelog
+from examples.flights.spark_python import python_for_spark
 from pyspark_tidelog import DefaultSource, describe, extras
 from pyspark_tidelog.options import OptionError
 from tests.spark.buckets import JAVA_OPTIONS, Bucket, numbered, options
@@ -25,7 +26,7 @@ def run_as_user(directory: Path, script: str) -> subprocess.CompletedProcess[str
     (directory / "job.py").write_text(script)
     environment = {
         **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": python_for_spark(directory),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "JAVA_TOOL_OPTIONS": JAVA_OPTIONS,
     }

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.s3
 
 CLIENT = (
     "import sys\n"
-    "from storage_tiers.cold.stores.location import StoreLocation, open_blocking_store\n"
+    "from storage_tiers.cold.stores.location import StoreLocation\n"
+    "from storage_tiers.cold.stores.open import open_blocking_store\n"
     "store = open_blocking_store(StoreLocation.parse(sys.argv[1], endpoint=sys.argv[2], region=sys.argv[3]))\n"
     "print(flush=True)\n"
     "sys.stdin.readline()\n"

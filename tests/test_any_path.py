@@ -1,0 +1,67 @@
+"""A clone may lie anywhere: under names with dots, spaces and letters beyond ASCII."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.support.node import ROOT
+
+FOLDERS = ("storage_tiers", "grpc_api", "kafka_gateway", "service", "lambdas", "spark", "tests", "examples", "scripts")
+FILES = ("Makefile", "README.md", "constraints.txt", "pyproject.toml", "hatch_build.py")
+#: What is made of paths: kernels beside their sources, processes that are started, commands that are printed.
+TESTS = (
+    "tests/kafka_gateway/test_hot_parse.py::test_the_fast_answer_is_none_where_anything_failed",
+    "tests/storage_tiers/records/test_walker.py::test_this_run_has_a_compiled_walker",
+    "tests/storage_tiers/records/test_columns.py::test_this_run_has_compiled_kernels",
+    "tests/examples/test_readme.py::test_what_a_node_prints_at_its_start_can_be_copied",
+    "tests/service/cli/test_with_a_node.py::test_nobody_need_take_the_output",
+)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The code with its kernels, and an environment of its own beside it, which borrows what is installed here."""
+    clone = tmp_path_factory.mktemp("paths") / "a b.ü" / "walker.so" / "tidelog"
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, clone / name, ignore=ignored)
+    for name in FILES:
+        shutil.copy2(ROOT / name, clone / name)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(clone / ".venv")], check=True, timeout=60)
+    (packages,) = (clone / ".venv" / "lib").glob("python*/site-packages")
+    paths = (sysconfig.get_path("purelib"), str(clone), str(clone / "spark"))
+    (packages / "borrowed.pth").write_text("".join(f"{path}\n" for path in paths), encoding="utf-8")
+    command = clone / ".venv" / "bin" / "tidelog"
+    command.write_text(f'#!/bin/sh\nexec "{command.parent}/python" -m service.cli.main "$@"\n', encoding="utf-8")
+    command.chmod(0o755)
+    return clone
+
+
+@pytest.mark.timeout(600)
+def test_what_is_made_of_paths_works_there(clone: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTEST_ADDOPTS")}
+    done = subprocess.run(
+        [str(clone / ".venv" / "bin" / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS],
+        cwd=clone,
+        env={**environment, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout and "skipped" not in done.stdout
+
+
+def test_make_tells_pip_of_the_pinned_versions_there(clone: Path) -> None:
+    """pip splits the variable at spaces."""
+    shown = ["make", "-s", '--eval=shown: ; @echo "$$PIP_CONSTRAINT"', "shown"]
+    said = subprocess.run(shown, cwd=clone, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert [(clone / word).read_bytes() for word in said.split()] == [(ROOT / "constraints.txt").read_bytes()]
