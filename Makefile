@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := constraints.txt
 # Tests that share one Spark session run in one worker; the rest are spread over the cores.
 WORKERS ?= $(shell nproc)
 
-.PHONY: help install run test differential faults check demo bench bench-kafka bench-spark lambda-package terraform docs proto lock kernels test-tools clean
+.PHONY: help install run test differential faults check demo bench bench-kafka bench-spark lambda-package terraform mutants docs proto lock kernels test-tools clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -83,6 +83,12 @@ differential: test-tools  ## every served API beside Apache Kafka 4.2.1, field b
 
 faults: test-tools  ## all kill, power-loss and request-death runs
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m faults
+
+MUTANTS := .cache/mutants
+
+mutants: test-tools  ## faults put into hot/, cold/ and broker/, one at a time: which does no test notice (ARGS="--count 40 --seed 1")
+	@test -x $(MUTANTS)/bin/cosmic-ray || ($(PYTHON) -m venv $(MUTANTS) && PIP_CONSTRAINT= $(MUTANTS)/bin/pip install -q cosmic-ray==8.7.0)
+	@$(MUTANTS)/bin/python scripts/mutants.py --python $(BIN)/python $(ARGS)
 
 docs: test-tools  ## what is made from tables: pages of configs, compatibility, clients and metrics, the Grafana dashboard
 	@$(BIN)/python -m service.configs.page

@@ -1,0 +1,180 @@
+"""`make mutants`: small faults put into the code, one at a time, to see whether a test fails. Those that none notices are told.
+
+    python scripts/mutants.py [--count 40] [--seed 1] [--python .venv/bin/python]
+
+Runs on an interpreter that has cosmic-ray (which makes the faults), and runs the tests on `--python`. It works in a copy of
+the tree, so nothing here changes. A sample is drawn by the seed, as many from each room of `ROOMS`; a fault that changes
+annotations or words alone is none. Tests of the module's own name run first, then all of its room; a fault is caught if one
+fails, or if they do not end in time.
+
+It proves nothing of faults that were not drawn. What survived, and why it may, is in docs/mutants.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import difflib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator, operator_names
+
+ROOT = Path(__file__).resolve().parents[1]
+#: The code, and the tests that are to notice.
+ROOMS = {
+    "storage_tiers/hot": ("tests/storage_tiers/hot", "tests/service/broker"),
+    "storage_tiers/cold": ("tests/storage_tiers/cold", "tests/storage_tiers/tier", "tests/conformance"),
+    "service/broker": ("tests/service/broker", "tests/conformance"),
+}
+#: One run of tests on a faulty tree, in seconds.
+TIMEOUT_S = 900
+#: Left out: what makes no fault, or one that Python itself refuses.
+NO_FAULTS = ("core/NoOp", "core/VariableReplacer", "core/VariableInserter", "core/RemoveDecorator")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    module: str
+    operator: str
+    occurrence: int
+    source: str
+    mutated: str
+
+    @property
+    def diff(self) -> str:
+        before, after = self.source.splitlines(), self.mutated.splitlines()
+        made = f"{self.module} ({self.operator} #{self.occurrence})"
+        return "\n".join(difflib.unified_diff(before, after, self.module, made, n=2, lineterm=""))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--python", default=str(ROOT / ".venv" / "bin" / "python"))
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as holder:
+        tree = copy_of_the_tree(Path(holder) / "tidelog")
+        survivors = []
+        mutants = sample(given.count, random.Random(given.seed))
+        for number, mutant in enumerate(mutants, 1):
+            began = time.monotonic()
+            caught = is_caught(tree, mutant, os.path.abspath(given.python))
+            survivors += [] if caught else [mutant]
+            said = "caught  " if caught else "SURVIVED"
+            took = time.monotonic() - began
+            print(
+                f"{number:3} {said} {mutant.module} {mutant.operator} #{mutant.occurrence} ({took:.0f} s)", flush=True
+            )
+    print(f"\n{len(mutants) - len(survivors)} of {len(mutants)} caught (seed {given.seed})")
+    for mutant in survivors:
+        print(f"\n{mutant.diff}")
+    return 0
+
+
+def copy_of_the_tree(tree: Path) -> Path:
+    """Every file under version control, with the kernels that were compiled beside them."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    kernels = (
+        str(path.relative_to(ROOT))
+        for room in ("storage_tiers", "kafka_gateway")
+        for path in (ROOT / room).rglob("*.so")
+    )
+    for name in (*filter(None, listed.split("\0")), *kernels):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
+    if (ROOT / ".cache").exists():
+        (tree / ".cache").symlink_to((ROOT / ".cache").resolve())
+    return tree
+
+
+# --- the sample -------------------------------------------------------------------------------------------------------
+def sample(count: int, chance: random.Random) -> list[Mutant]:
+    chosen: list[Mutant] = []
+    for place, room in enumerate(ROOMS):
+        wanted = count // len(ROOMS) + (place < count % len(ROOMS))
+        candidates = [(path, *where) for path in sorted((ROOT / room).rglob("*.py")) for where in faults(path)]
+        chance.shuffle(candidates)
+        found = (mutant for where in candidates if (mutant := made(*where)) is not None)
+        chosen += [mutant for mutant, _ in zip(found, range(wanted), strict=False)]
+    return chosen
+
+
+def faults(path: Path) -> Iterator[tuple[str, int]]:
+    """(operator, occurrence) of every fault that cosmic-ray could make."""
+    nodes = list(ast_nodes(get_ast(path.read_text())))
+    for name in sorted(operator_names()):
+        if name not in NO_FAULTS and not get_operator(name).arguments():
+            operator = get_operator(name)()
+            for occurrence in range(sum(len(list(operator.mutation_positions(node))) for node in nodes)):
+                yield name, occurrence
+
+
+def made(path: Path, operator: str, occurrence: int) -> Mutant | None:
+    """None if it is no fault: Python cannot read it, or reads it as the same program."""
+    source = path.read_text()
+    mutated = mutate_code(source, get_operator(operator)(), occurrence)
+    try:
+        if mutated is None or program(mutated) == program(source):
+            return None
+    except SyntaxError:
+        return None
+    return Mutant(str(path.relative_to(ROOT)), operator, occurrence, source, mutated)
+
+
+def program(source: str) -> str:
+    """Without annotations, which nothing evaluates here, and without docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.returns = None
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        if isinstance(node, ast.AnnAssign):
+            node.annotation = ast.Constant(None)
+    return ast.dump(tree)
+
+
+# --- the tests --------------------------------------------------------------------------------------------------------
+def is_caught(tree: Path, mutant: Mutant, python: str) -> bool:
+    room = next(room for room in ROOMS if mutant.module.startswith(room))
+    folders = [folder for folder in ROOMS[room] if (tree / folder).exists()]
+    name = Path(mutant.module).stem
+    own = [str(path) for folder in folders for path in sorted((tree / folder).rglob(f"test_*{name}*.py"))]
+    target = tree / mutant.module
+    try:
+        target.write_text(mutant.mutated)
+        return any(fail(tree, tests, python) for tests in (own, folders) if tests)
+    finally:
+        target.write_text(mutant.source)
+
+
+def fail(tree: Path, tests: list[str], python: str) -> bool:
+    command = [python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not faults and not s3", *tests]
+    environment = {**os.environ, "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'spark'}", "PYTHONDONTWRITEBYTECODE": "1"}
+    with subprocess.Popen(
+        command, cwd=tree, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as tests_run:
+        try:
+            return tests_run.wait(TIMEOUT_S) != 0
+        except subprocess.TimeoutExpired:
+            return True
+        finally:
+            if tests_run.poll() is None:
+                os.killpg(tests_run.pid, 9)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
