@@ -4,8 +4,8 @@
 
 Runs on an interpreter that has cosmic-ray (which makes the faults), and runs the tests on `--python`. It works in a copy of
 the tree, so nothing here changes. A sample is drawn by the seed, as many from each room of `ROOMS`; a fault that changes
-annotations or words alone is none. Tests of the module's own name run first, then all of its room; a fault is caught if one
-fails, or if they do not end in time.
+annotations or words alone is none. Tests of the module's own name run first, then all of its room. A fault is caught if a
+test fails with it, fails with it once more alone, and passes without it: a machine that is busy catches nothing.
 
 It proves nothing of faults that were not drawn. What survived, and why it may, is in docs/mutants.md.
 """
@@ -18,12 +18,14 @@ import dataclasses
 import difflib
 import os
 import random
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cosmic_ray.ast import ast_nodes, get_ast
@@ -39,6 +41,8 @@ ROOMS = {
 }
 #: One run of tests on a faulty tree, in seconds.
 TIMEOUT_S = 900
+#: What pytest ends with where all tests were left out.
+NO_TESTS = 5
 #: Left out: what makes no fault, or one that Python itself refuses.
 NO_FAULTS = ("core/NoOp", "core/VariableReplacer", "core/VariableInserter", "core/RemoveDecorator")
 
@@ -62,6 +66,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of the sample; all by default")
     parser.add_argument("--python", default=str(ROOT / ".venv" / "bin" / "python"))
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mutants-") as holder:
@@ -69,6 +74,8 @@ def main() -> int:
         survivors = []
         mutants = sample(given.count, random.Random(given.seed))
         for number, mutant in enumerate(mutants, 1):
+            if given.only and number not in given.only:
+                continue
             began = time.monotonic()
             caught = is_caught(tree, mutant, os.path.abspath(given.python))
             survivors += [] if caught else [mutant]
@@ -77,7 +84,7 @@ def main() -> int:
             print(
                 f"{number:3} {said} {mutant.module} {mutant.operator} #{mutant.occurrence} ({took:.0f} s)", flush=True
             )
-    print(f"\n{len(mutants) - len(survivors)} of {len(mutants)} caught (seed {given.seed})")
+    print(f"\n{len(survivors)} of {len(given.only or mutants)} survived (seed {given.seed})")
     for mutant in survivors:
         print(f"\n{mutant.diff}")
     return 0
@@ -155,25 +162,54 @@ def is_caught(tree: Path, mutant: Mutant, python: str) -> bool:
     own = [str(path) for folder in folders for path in sorted((tree / folder).rglob(f"test_*{name}*.py"))]
     target = tree / mutant.module
     try:
-        target.write_text(mutant.mutated)
-        return any(fail(tree, tests, python) for tests in (own, folders) if tests)
+        for tests in (own, folders) if own else (folders,):
+            target.write_text(mutant.mutated)
+            for test in failing(tree, tests, python):
+                with_it = failing(tree, [test], python)
+                target.write_text(mutant.source)
+                if with_it and not failing(tree, [test], python):
+                    return True
+                target.write_text(mutant.mutated)
+        return False
     finally:
         target.write_text(mutant.source)
 
 
-def fail(tree: Path, tests: list[str], python: str) -> bool:
-    command = [python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not faults and not s3", *tests]
+def failing(tree: Path, tests: Sequence[str], python: str) -> list[str]:
+    """The first few; where pytest itself does not come so far or to an end, all that it was given."""
+    command = [
+        python,
+        "-m",
+        "pytest",
+        "--maxfail=3",
+        "-q",
+        "-rfE",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not faults and not s3",
+    ]
     environment = {**os.environ, "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'spark'}", "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(
-        command, cwd=tree, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as tests_run:
+        [*command, *tests],
+        cwd=tree,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as run:
         try:
-            return tests_run.wait(TIMEOUT_S) != 0
+            said, _ = run.communicate(timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            return True
+            return list(tests)
         finally:
-            if tests_run.poll() is None:
-                os.killpg(tests_run.pid, 9)
+            if run.poll() is None:
+                os.killpg(run.pid, signal.SIGKILL)
+    if run.returncode in (0, NO_TESTS):
+        return []
+    return re.findall(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", said, re.MULTILINE) or list(tests)
 
 
 if __name__ == "__main__":
