@@ -31,11 +31,6 @@ ALLOWED = (
         "the same code lists the same thousand keys on versitygw",
     ),
     Allowed(
-        r"/test_object_store\.py::Test\w+::test_folders\[(.+-)?asynchronous",
-        r"only the blocking port",
-        "the asynchronous port has no such method",
-    ),
-    Allowed(
         r"/test_object_store\.py::TestS3::test_odd_keys_are_keys\[(moto|versitygw)-",
         r"this server maps keys to paths",
         "the test server refuses the key; the memory and directory stores are asked for all of them",
