@@ -57,14 +57,14 @@ class Difference:
 
 @dataclasses.dataclass
 class Outcome:
-    """`compared` has (api, version, path) of every leaf that was compared, once for each time; `excused` the steps in
-    which something of ours may be anything."""
+    """`compared` has (api, version, path) of every leaf that was compared, once for each time; `free` what no row names
+    the value of: our side there is held to what it was (`pinned.py`)."""
 
     compared: list[tuple[str, int, str]] = dataclasses.field(default_factory=list)
     differences: list[Difference] = dataclasses.field(default_factory=list)
     normalised: set[Normalised] = dataclasses.field(default_factory=set)
     on_purpose: set[OnPurpose] = dataclasses.field(default_factory=set)
-    excused: set[int] = dataclasses.field(default_factory=set)
+    free: list[Difference] = dataclasses.field(default_factory=list)
 
 
 def compare(
@@ -81,13 +81,13 @@ def compare(
     rules, rows = tuple(normalised), tuple(on_purpose)
     outcome = Outcome()
     left, right = Normaliser(sides[0], rules), Normaliser(sides[1], rules)
-    for step, (ours, theirs) in enumerate(zip(tidelog, kafka, strict=True)):
+    for ours, theirs in zip(tidelog, kafka, strict=True):
         for leaf in leaves(left.answer(theirs), right.answer(ours)):
             row = None if leaf.kafka == leaf.tidelog else _purpose(rows, session, theirs, leaf)
             if row is not None:
                 outcome.on_purpose.add(row)
                 if row.tidelog is ANY:
-                    outcome.excused.add(step)
+                    outcome.free.append(Difference(theirs, leaf))
                 continue
             outcome.compared.append((theirs.api, theirs.version, leaf.path))
             if leaf.kafka != leaf.tidelog:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.observability.client_telemetry import NAME as RECEIVER
-from tests.differential.judge import Judge, Setup
+from tests.differential.judge import Broker, Judge, Setup
 from tests.support import kafka_jars
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.node import Node
@@ -17,22 +17,53 @@ from tests.support.node import Node
 KAFKAS_RECEIVER = Path(__file__).with_name("MetricsReceiver.java")
 
 
+#: What Kafka has to be told to run alone, tidelog is told too, so that it is no difference.
+ONE_REPLICA = (".replication.factor", ".min.isr")
+#: What a broker with a tier looks after, it looks after often.
+EAGER: dict[str, str | int | bool] = {"log.retention.check.interval.ms": 200}
+KAFKAS_TIER: dict[str, str | int | bool] = {
+    **EAGER,
+    "log.initial.task.delay.ms": 200,
+    "remote.log.manager.task.interval.ms": 200,
+    "remote.log.storage.system.enable": True,
+    "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
+    "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+    "rlmm.config.remote.log.metadata.topic.replication.factor": 1,
+    "rlmm.config.remote.log.metadata.topic.num.partitions": 1,
+}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-counts", action="store_true", help="write tests/differential/counts.json anew")
+    parser.addoption(
+        "--write-counts", action="store_true", help="write tests/differential/counts.json and pinned.json anew"
+    )
 
 
 @pytest.fixture(scope="session")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     with ExitStack() as stack:
 
-        def brokers(setup: Setup) -> tuple[str, str]:
+        def brokers(setup: Setup) -> tuple[Broker, Broker]:
             left, right = (tmp_path_factory.mktemp(name) for name in ("kafka", "tidelog"))
             if setup is Setup.RECEIVER:
                 kafka_jars.compile_class(KAFKAS_RECEIVER, left)
                 kafka = ApacheKafka(left, settings={"metric.reporters": KAFKAS_RECEIVER.stem}, classes=[left])
                 node = Node(right, settings={"metric.reporters": RECEIVER})
+            elif setup is Setup.TIERED:
+                tier = {**KAFKAS_TIER, "rsm.config.dir": str(left / "tier")}
+                kafka = ApacheKafka(left, settings=tier, classes=[kafka_jars.tiered_storage()])
+                node = Node(right, settings=EAGER)
             else:
                 kafka, node = ApacheKafka(left), Node(right)
-            return stack.enter_context(kafka).address, stack.enter_context(node).kafka
+            alone = (key for key in kafka.configs() if key.endswith(ONE_REPLICA) and not key.startswith("rlmm."))
+            node.settings = {**dict.fromkeys(alone, 1), **node.settings}
+            stack.enter_context(kafka)
+            stack.enter_context(node)
+
+            def restart_kafka() -> None:
+                kafka.stop()
+                kafka.start()
+
+            return Broker(kafka.address, restart_kafka), Broker(node.kafka, node.restart)
 
         yield Judge(brokers)

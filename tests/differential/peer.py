@@ -46,9 +46,9 @@ class Exchange:
 
 
 class Peer:
-    """`name` says whose answers these are; `prefix` begins every topic that the session makes."""
+    """`name` says whose answers these are; `prefix` begins every topic that the session makes; `restart` restarts it."""
 
-    def __init__(self, name: str, address: str, prefix: str) -> None:
+    def __init__(self, name: str, address: str, prefix: str, restart: Callable[[], object] | None = None) -> None:
         self.name = name
         self.host, _, port = address.rpartition(":")
         self.port = int(port)
@@ -57,8 +57,17 @@ class Peer:
         self.transcript: list[Exchange] = []
         #: Ids of topics made here, and whose they are.
         self.topics: dict[str, str] = {}
+        self._restart = restart
         self._socket: socket.socket | None = None
         self._correlation = 0
+
+    def restart(self, *topics: tuple[str, int]) -> None:
+        """Cleanly. Returns once it leads the partitions (name and number) again."""
+        assert self._restart is not None
+        self.hang_up()
+        self._restart()
+        for topic, partitions in topics:
+            self.await_partitions(topic, partitions)
 
     # --- asking -------------------------------------------------------------------------------------------------------
     def ask(self, api: str, version: int, label: str, /, **values: Any) -> Tree:
@@ -78,6 +87,10 @@ class Peer:
             again = self.quietly(api, version, **values)
             if again != answer:
                 answer, steady = again, time.monotonic()
+        return self._note(api, version, label, answer)
+
+    def collect(self, api: str, version: int, label: str, answer: Tree, /) -> Tree:
+        """Notes what a session has put together from several answers of this API."""
         return self._note(api, version, label, answer)
 
     def ask_patiently(self, api: str, version: int, label: str, seconds: float, /, **values: Any) -> Tree:

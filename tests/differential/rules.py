@@ -24,7 +24,7 @@ class _Marker(enum.Enum):
 
 #: Stands for a field or a row that one side does not have.
 ABSENT = _Marker.ABSENT
-#: In a row of `ON_PURPOSE`: whatever it is.
+#: In a row of `ON_PURPOSE`: whatever it is. Of ours, what it is stands in `pinned.json`.
 ANY = _Marker.ANY
 
 
@@ -90,6 +90,9 @@ NORMALISED = (
     Normalised("delete_records", "topics.partitions", Kind.ANY_ORDER, "partition_index"),
     Normalised("describe_configs", "results.configs", Kind.ANY_ORDER, "name"),
     Normalised("describe_configs", "results.configs.*.documentation", Kind.TEXT),
+    Normalised("describe_configs", "results.configs.<*listeners>.*value", Kind.TEXT),
+    Normalised("describe_configs", "results.configs.<tidelog.*.listener>.*value", Kind.TEXT),
+    Normalised("describe_configs", "results.configs.<log.dirs>.*value", Kind.TEXT),
     Normalised("delete_topics", "responses", Kind.ANY_ORDER, "name+topic_id"),
     Normalised("create_partitions", "results", Kind.ANY_ORDER, "name"),
     Normalised("describe_log_dirs", "results.log_dir", Kind.IDENTITY, "log directory"),
@@ -104,6 +107,7 @@ NORMALISED = (
     Normalised("describe_quorum", "topics.partitions.current_voters.log_end_offset", Kind.POSITIVE),
     Normalised("describe_quorum", "topics.partitions.current_voters.*timestamp", Kind.WALL_CLOCK),
     Normalised("describe_quorum", "nodes.listeners.host", Kind.OWN_ADDRESS),
+    Normalised("describe_quorum", "nodes.listeners.port", Kind.OWN_ADDRESS),
 )
 
 _WORDS = "every refusal says in words what is wrong; Kafka leaves the words out of many"
@@ -125,6 +129,8 @@ _MANY = "one request makes at most 10,000 partitions, by whichever API; Kafka bo
 _UTF8 = "a text that is no UTF-8, and a length below -1, are malformed; Kafka reads the one as another text, the other as null"
 _PATIENT = "what is asked is done at once, whatever the timeout; Kafka has no time for it where that is negative"
 _FEATURES = "a feature of Kafka's own controllers and clients, or of work to come; nothing here acts on it"
+_EPOCH = "the leader epoch rises at each start; Kafka's rises also where a broker says that it is about to stop"
+_QUORUM = "a node is broker and controller, and its metadata needs no quorum and no listener of its own"
 _TYPO = (
     "a config that nothing knows is refused, so that a misspelt one is not taken for set; Kafka keeps it for plugins"
 )
@@ -182,6 +188,15 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "a repeated batch is answered as it was at first; Kafka names its largest timestamp as the time of appending",
         "produce-sequences*",
     ),
+    OnPurpose(
+        "produce",
+        "responses.*.log_append_time",
+        ANY,
+        None,
+        "a repeated batch is answered as it was at first; Kafka names its largest timestamp as the time of appending",
+        "produce-over-a-restart: *",
+    ),
+    OnPurpose("list_offsets", "topics.*.leader_epoch", 2, 1, _EPOCH, "produce-over-a-restart: *"),
     OnPurpose(
         "produce",
         "responses.*.error_code",
@@ -300,8 +315,26 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
     ),
     # --- configs
     OnPurpose("describe_configs", "results.configs.<remote.storage.enable>.value", "false", "true", _TIERED),
-    OnPurpose("describe_configs", "results.configs.<local.retention.*>.value", "-2", ANY, _TIERED),
-    OnPurpose("describe_configs", "results.configs.<local.retention.*>.synonyms.value", "-2", ANY, _TIERED),
+    OnPurpose("describe_configs", "results.configs.<*local.retention.*>.value", "-2", ANY, _TIERED),
+    OnPurpose("describe_configs", "results.configs.<*local.retention.*>.synonyms.value", "-2", ANY, _TIERED),
+    OnPurpose("describe_configs", "results.configs.<remote.log.storage.system.enable>*", ANY, ANY, _TIERED),
+    OnPurpose("describe_configs", "results.configs.<controller.*>*", ANY, ANY, _QUORUM),
+    OnPurpose("describe_configs", "results.configs.<listener.security.protocol.map>*", ANY, ANY, _QUORUM),
+    OnPurpose("describe_configs", "results.configs.<process.roles>.*source", 4, 5, _QUORUM),
+    OnPurpose(
+        "describe_configs",
+        "results.configs.<listeners>.read_only",
+        False,
+        True,
+        "the addresses that a node listens at are chosen at its start; Kafka adds listeners to a running broker",
+    ),
+    OnPurpose(
+        "describe_configs",
+        "results.configs.<super.users>",
+        ABSENT,
+        ANY,
+        "the authorizer is part of the broker, and so is its config; Kafka keeps it for a plugin and shows it nobody",
+    ),
     OnPurpose("describe_configs", "results.configs.<tidelog.*>", ABSENT, ANY, _OURS),
     OnPurpose("describe_configs", "results.configs.<min.insync.replicas>.*source", 3, 5, _ELR),
     OnPurpose("describe_configs", "results.configs.<min.insync.replicas>.synonyms.length", 2, 1, _ELR),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.differential import pinned
 from tests.differential.batches import Batch, Record, read_batches
 from tests.differential.compare import Outcome, Side, compare
 from tests.differential.counts import Count, counted, fallen, risen
@@ -141,3 +142,23 @@ def test_batches_are_read_as_they_were_written(codec: str) -> None:
     assert [record["value"] for record in first["records"][:2]] == ["76", None]
     assert first["records"][0]["headers"] == [["68", "31"], ["6e", None]]
     assert first["max_timestamp"] - first["base_timestamp"] == 7
+
+
+# --- our own answers, where they may be anything ------------------------------------------------------------------------
+def free(kafka: Any, tidelog: Any) -> Outcome:
+    row = OnPurpose("api", "n", ANY, ANY, "because")
+    return judged(kafka, tidelog, rows=[row])
+
+
+def test_where_any_answer_is_on_purpose_ours_is_the_one_that_is_written_down() -> None:
+    was = free({"n": 1, "m": 3}, {"n": {"topic": "s-v3-t", "code": "A"}, "m": 3})
+    assert was.differences == []
+    known = pinned.collected([("s", 3, was), ("s", 4, free({"n": 1}, {"n": {"topic": "s-v4-t", "code": "A"}}))])
+    assert known == {"s": {"step 0 (api)": {"n": {'{"code": "A", "topic": "s-t"}': [3, 4]}}}}
+    assert pinned.strayed(known, "s", 3, was) == []
+    (strayed,) = pinned.strayed(known, "s", 3, free({"n": 1}, {"n": {"topic": "s-v3-t", "code": "B"}}))
+    assert strayed.leaf.kafka == '{"code": "A", "topic": "s-t"}'
+    assert pinned.strayed(known, "s", 5, was), "no answer of version 5 is written down"
+    assert pinned.strayed({}, "s", 3, was)
+    assert pinned.gone(known, known) == []
+    assert pinned.gone(known, {}) == ["s: step 0 (api): n"]

@@ -18,6 +18,7 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 _DEPENDENCY = (
     "<dependency><groupId>org.apache.kafka</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
 )
+_TESTS_DEPENDENCY = _DEPENDENCY.replace("</dependency>", "<classifier>test</classifier></dependency>")
 _LOGGER = "<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>"
 
 
@@ -34,6 +35,22 @@ def class_path() -> str:
             subprocess.run(command, check=True, timeout=FETCH_SECONDS)
             (ROOT / "complete").touch()
     return f"{ROOT / 'jars'}/*"
+
+
+def tiered_storage() -> Path:
+    """The jar with `LocalTieredStorage`, Kafka's own object store for its tests: a directory."""
+    folder = ROOT / "tests"
+    jar = folder / f"kafka-storage-{VERSION}-test.jar"
+    class_path()
+    with open(ROOT / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not jar.exists():
+            folder.mkdir(exist_ok=True)
+            (folder / "pom.xml").write_text(_POM.format(_TESTS_DEPENDENCY.format("kafka-storage", VERSION)))
+            command = ["mvn", "-q", "-B", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
+            command += [f"-DoutputDirectory={folder}", "-DexcludeTransitive=true"]
+            subprocess.run(command, check=True, timeout=FETCH_SECONDS)
+    return jar
 
 
 def compile_class(source: Path, into: Path) -> None:

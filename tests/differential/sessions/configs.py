@@ -54,6 +54,7 @@ def brokers(peer: Peer, version: int) -> None:
     described(peer, version, "some", BROKER, "1", BROKER_KEYS)
     described(peer, version, "with synonyms", BROKER, "1", BROKER_KEYS, include_synonyms=True)
     described(peer, version, "the cluster's default", BROKER, "", BROKER_KEYS)
+    described(peer, version, "every key, with synonyms", BROKER, "1", None, include_synonyms=True)
     described(peer, version, "another broker", BROKER, "7", BROKER_KEYS)
     described(peer, version, "a broker that is no number", BROKER, "one", BROKER_KEYS)
     described(peer, version, "unknown key", BROKER, "1", ["no.such.key"])
