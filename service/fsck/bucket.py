@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from service.fsck.findings import Kind, Report
 from service.fsck.partition import PartitionCheck, follow_one_another
+from service.metadata import frames
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import ClusterState
 from storage_tiers.cold.manifest.documents import Fields, check_version
@@ -137,7 +138,22 @@ class _Cluster:
             self._check_cursor(key, parsed)
         elif isinstance(parsed, keys.VerdictKey | keys.MissedKey):
             self._check_record(key, parsed)
+        elif isinstance(parsed, keys.SnapshotKey):
+            self._check_snapshot(key, parsed)
         return True
+
+    def _check_snapshot(self, key: str, parsed: keys.SnapshotKey) -> None:
+        """One whole frame of the metadata log, of the entry that its key names."""
+        self.check_incarnation(key, parsed.incarnation)
+        try:
+            data = self._bucket.store.get(key).data
+        except TierObjectMissing:
+            return  # a newer one came meanwhile, and the oldest go
+        self._report.bytes_read += len(data)
+        frame = frames.decode(data)
+        if frame is None or frame.index != parsed.index or len(frames.encode(frame)) != len(data):
+            fault = f"it is no whole frame of entry {parsed.index} of the metadata log"
+            self._report.add(Kind.BAD_FILE, key, fault)
 
     def _check_record(self, key: str, parsed: keys.VerdictKey | keys.MissedKey) -> None:
         """What a reader of commits wrote once: whole, and of the partition that its key names."""

@@ -30,7 +30,7 @@ from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import TopicId
 from tests.service.fsck.test_field_mutations import stored
 from tests.service.fsck.test_section_mutations import entries
-from tests.storage_tiers.cold.full_store import CLUSTER, FLIGHTS, GONE, NOW_MS, FullStore, ids_of, plain
+from tests.storage_tiers.cold.full_store import CLUSTER, FLIGHTS, GONE, INCARNATION, NOW_MS, FullStore, ids_of, plain
 from tests.storage_tiers.cold.support import DAY, Local, no_producers, tier_of
 
 ROOT = ids_of(1).manifest_key
@@ -286,6 +286,21 @@ def test_what_a_reader_wrote_is_damaged(store: BlockingMemoryStore) -> None:
             store.put(info.key, wrong)
             assert found(store) == {(Kind.BAD_FILE, info.key)}
         store.put(info.key, data)
+
+
+def test_a_snapshot_of_the_metadata_is_damaged(store: BlockingMemoryStore) -> None:
+    key = keys.snapshot_key(CLUSTER, INCARNATION, 12)
+    data = store.get(key).data
+    for at in range(len(data)):
+        store.put(key, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert found(store, topic=None, quick=True) == {(Kind.BAD_FILE, key)}, at
+    for wrong in (data[:-1], data + b"x", b""):
+        store.put(key, wrong)
+        assert found(store, quick=True) == {(Kind.BAD_FILE, key)}
+    store.put(key, data)
+    above = keys.snapshot_key(CLUSTER, INCARNATION + 1, 12)
+    store.put(above, data)
+    assert found(store, quick=True) == {(Kind.ABOVE_OWNER, above)}
 
 
 def test_the_page_says_of_every_finding_what_to_do() -> None:

@@ -200,6 +200,12 @@ def _documents(store: BlockingMemoryStore) -> None:
         CLUSTER, "flights", FLIGHTS, State.LIVE, 5, INCARNATION, {"retention.ms": "-1"}, (EARLIER,), revision=3
     )
     gone = TopicState(CLUSTER, "gone", GONE, State.DELETED, 1, INCARNATION, revision=2)
+    # A test of the storage tiers imports no service: this is the frame that docs/formats.md draws.
+    state_of_log = b"the state, opaque here"
+    numbers = struct.pack(">QQ", 1, 12)
+    summed = struct.pack(">I", len(state_of_log)) + numbers + state_of_log
+    frame = struct.pack(">II", len(state_of_log), crc32c(summed)) + numbers + state_of_log
+    store.put(keys.snapshot_key(CLUSTER, INCARNATION, 12), frame)
     for state in (flights, gone):
         store.put(keys.topic_file_key(CLUSTER, state.topic), encode_topic(state))
 
