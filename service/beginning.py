@@ -21,6 +21,7 @@ from service.http import Readiness
 from service.metadata.image import MetadataImage
 from service.metadata.store import DIRECTORY as METADATA_DIRECTORY
 from service.settings import NodeSettings
+from service.takeover.verify import verify
 from storage_tiers import events
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
@@ -98,6 +99,10 @@ async def may_begin(
     found = await _clusters(client, readiness, stop, clock, rng)
     if settings.take_over is not None:
         if settings.take_over in [cluster.cluster_id for cluster in found]:
+            if settings.verify:
+                readiness.store = f"checked before cluster {settings.take_over} is taken over"
+                place = {"endpoint": settings.s3_endpoint, "region": settings.s3_region}
+                await unless_stopped(stop, verify(settings.store, settings.take_over, **place))
             return True
         holds = f"it holds {'; '.join(map(_described, found[:NAMED_CLUSTERS]))}" if found else "it holds none"
         raise StoreRefused(f"{settings.store} holds no cluster {settings.take_over}: {holds}. Name one of those")

@@ -16,6 +16,7 @@ from service.cli.errors import ReportingGroup
 from service.cli.fsck import fsck
 from service.cli.log import log
 from service.cli.produce import produce
+from service.cli.restore import restore
 from service.cli.serve import serve
 from service.cli.top import top
 from service.cli.topic import topic
@@ -37,6 +38,7 @@ app.command()(consume)
 app.add_typer(log, name="log")
 app.add_typer(cold, name="cold")
 app.command()(fsck)
+app.command()(restore)
 
 
 def _print_version(wanted: bool) -> None:

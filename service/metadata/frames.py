@@ -89,8 +89,8 @@ def scan(data: bytes, first_index: int, name: str) -> Scan:
 
 #: What every damage report ends with.
 ADVICE = (
-    "Restore the file from a copy of this data directory, or move the data directory away and start on an empty one: "
-    "topics then come back from the bucket as far as they were tiered."
+    "Restore the file from a copy of this data directory, or move the data directory away, keep it, and start on an empty one "
+    "with --take-over CLUSTER_ID: topics then come back from the bucket as far as they were uploaded."
 )
 
 

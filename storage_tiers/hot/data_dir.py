@@ -91,7 +91,7 @@ class DataDirectory:
             return Identity(fields["cluster.id"], int(fields["node.id"]), fields["directory.id"])
         except (KeyError, ValueError) as error:
             raise StorageError(
-                f"{path} is damaged ({error!r}); restore it, or begin with an empty directory"
+                f"{path} is damaged ({error!r}); restore it from a copy: it names cluster, node and disk"
             ) from error
 
     def establish(self, cluster_id: str, node_id: int) -> Identity:

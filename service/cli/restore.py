@@ -1,0 +1,54 @@
+"""`tidelog restore`: a lost data directory, built again from the store, without serving."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli.store import S3Endpoint, S3Region, StoreUrl
+
+
+def restore(
+    cluster_id: Annotated[str, typer.Argument(metavar="CLUSTER_ID", help="As `tidelog cold ls` names it.")],
+    store: StoreUrl,
+    data_dir: Annotated[Path, typer.Option(help="An empty directory.")] = Path("data/node"),
+    node_id: Annotated[int, typer.Option(help="The number that the lost node had.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print where clients would go on.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check every byte in the store first, as fsck does.")
+    ] = False,
+    s3_endpoint: S3Endpoint = None,
+    s3_region: S3Region = None,
+) -> None:
+    """Make an empty data directory the cluster's, from the store alone; the node that had it must be stopped.
+
+    Prints each partition's recovery point: where clients go on. What was acknowledged beyond is lost."""
+    import asyncio
+
+    from service.settings import NodeSettings
+    from service.takeover.offline import restore as restored
+    from storage_tiers.errors import LogError
+
+    settings = NodeSettings(
+        data_dir=data_dir,
+        store=store,
+        node_id=node_id,
+        verify=verify,
+        s3_endpoint=s3_endpoint,
+        s3_region=s3_region,
+    )
+    try:
+        points = asyncio.run(restored(settings, cluster_id, dry_run=dry_run))
+    except LogError as error:
+        typer.echo(f"tidelog: {error}", err=True)
+        raise typer.Exit(1) from None
+    for point in points:
+        found = point.claimed
+        moment = datetime.fromtimestamp(found.committed_at / 1000, UTC).isoformat(timespec="seconds")
+        since = f"as of {moment}" if found.end else "nothing in the store"
+        typer.echo(f"{point.topic}-{point.partition}: offsets [{found.log_start}, {found.end}), {since}")
+    done = "would become" if dry_run else "is now"
+    typer.echo(f"{data_dir} {done} node {node_id} of cluster {cluster_id}: {len(points)} partitions")

@@ -1,0 +1,71 @@
+"""The take-over without a node that serves: what `tidelog restore` does."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from service.beginning import belongs
+from service.http import Readiness
+from service.metadata.log import MetadataLog
+from service.node_place import cache_directory_of, tier_client
+from service.settings import NodeSettings
+from service.takeover.run import RecoveryPoint, TakeOver
+from service.takeover.verify import verify
+from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.errors import InvalidConfig
+from storage_tiers.files import OsFiles
+from storage_tiers.hot.data_dir import DataDirectory
+
+
+async def restore(settings: NodeSettings, cluster_id: str, *, dry_run: bool) -> list[RecoveryPoint]:
+    """Makes `settings.data_dir`, which must be empty or a take-over's that was cut, the cluster's. With `dry_run` nothing is
+    changed, here or in the store. LogError if it cannot be done."""
+    clock, rng, files = SystemClock(), SystemRng(), OsFiles()
+    client = tier_client(settings, None, clock, rng)
+    if client is None:
+        raise InvalidConfig("a restore is from the store: give its --store")
+    parts = {"node_id": settings.node_id, "readiness": Readiness(), "clock": clock, "rng": rng}
+    try:
+        if settings.verify:
+            await verify(settings.store, cluster_id, endpoint=settings.s3_endpoint, region=settings.s3_region)
+        if dry_run:
+            return await _preview(settings, TakeOver(client, None, cluster_id, **parts))  # type: ignore[arg-type]
+        data = DataDirectory.open(str(settings.data_dir), files=files, rng=rng)
+        try:
+            full = belongs(data.path)
+            metadata = MetadataLog.open(data.path, files)
+            try:
+                if full and (metadata.image.take_over is None or metadata.image.cluster_id != cluster_id):
+                    raise InvalidConfig(
+                        f"{data.path} belongs to cluster {metadata.image.cluster_id} already: give an empty --data-dir"
+                    )
+                taking = TakeOver(client, metadata, cluster_id, **parts)  # type: ignore[arg-type]
+                os.makedirs(cache_directory_of(settings), exist_ok=True)
+                await taking.begin()
+                identity = data.establish(cluster_id, settings.node_id)
+                return (await taking.run(identity.directory_id))[1]
+            finally:
+                await metadata.close()
+        finally:
+            data.close()
+    finally:
+        await client.close()
+
+
+async def _preview(settings: NodeSettings, taking: TakeOver) -> list[RecoveryPoint]:
+    """What is read of the store lies in the cache's folder for a moment; the folders made for it go again."""
+    made = _make(cache_directory_of(settings))
+    try:
+        return await taking.preview()
+    finally:
+        for folder in made:
+            os.rmdir(folder)
+
+
+def _make(directory: str) -> list[str]:
+    """The folders that were missing, innermost first."""
+    path = Path(directory)
+    missing = [str(folder) for folder in (path, *path.parents) if not folder.exists()]
+    os.makedirs(directory, exist_ok=True)
+    return missing

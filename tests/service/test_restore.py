@@ -1,0 +1,66 @@
+"""`tidelog restore` and `--verify`, on what a node left in a directory store."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from service.cli.main import app
+from tests.faults.clients import seal, until
+from tests.support.clients import TIERED, consume, create, produce
+from tests.support.node import Node
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node(tmp_path, settings={"tidelog.metadata.snapshot.interval.ms": 100}) as node:
+        yield node
+
+
+def restored(node: Node, cluster: str, *more: str) -> tuple[int, str]:
+    words = ["restore", cluster, "--store", node.store, "--data-dir", str(node.data_dir), *more]
+    ran = CliRunner().invoke(app, words)
+    return ran.exit_code, ran.output
+
+
+def test_a_directory_is_restored_without_serving(node: Node) -> None:
+    create(node, "orders", 1, TIERED)
+    produce(node, "orders", 100)
+    seal(node, "orders")
+    (cluster,) = [path.name for path in node.store_path.iterdir() if (path / "cluster.json").exists()]
+    until(lambda: any((node.store_path / cluster / "metadata").glob("*")), "the metadata are in the bucket")
+    assert restored(node, cluster)[0] == 1, "another process uses the directory"
+    node.kill()
+    shutil.rmtree(node.data_dir)
+    before = {path: path.read_bytes() for path in node.store_path.rglob("*.json")}
+
+    code, told = restored(node, cluster, "--dry-run", "--verify")
+    assert code == 0, told
+    assert "orders-0: offsets [0, 100), as of " in told
+    assert not node.data_dir.exists()
+    assert {path: path.read_bytes() for path in node.store_path.rglob("*.json")} == before
+
+    (segment, *_) = node.store_path.rglob("segments/*/*.log")
+    kept = segment.read_bytes()
+    segment.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    code, told = restored(node, cluster, "--verify")
+    assert code == 1
+    assert "is not sound" in told
+    node.flags = ["--take-over", cluster, "--verify"]
+    node.spawn()
+    assert node.wait() == 1
+    assert "is not sound" in node.output_tail(12)
+    assert not node.data_dir.exists()
+    segment.write_bytes(kept)
+
+    code, told = restored(node, cluster, "--verify")
+    assert code == 0, told
+    assert f"is now node 1 of cluster {cluster}: 1 partitions" in told
+    assert "belongs to cluster" in restored(node, cluster)[1]
+    node.flags = []
+    node.start()
+    assert len(consume(node, "orders", 1, 100)) == 100
