@@ -15,13 +15,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks import load
+from kafka_gateway.message_reader import ROWS_A_REQUEST
 from kafka_gateway.registry import APIS, Api
 from tests.kafka_gateway.kio_wire import entity, message, request_frame
 
 #: Bytes that rows may take, a little below what the gateway reads into objects.
 BYTES = 4_100_000
 #: As many as a request may have.
-ROWS = 100_000
+ROWS = ROWS_A_REQUEST
 #: Sized as the largest frame that a node takes (`socket.request.max.bytes`).
 PRODUCED_BYTES = 100 << 20
 #: The last versions that name topics, where later ones have their ids.

@@ -5,8 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from kafka_gateway.fetch_sessions import PARTITIONS_A_SESSION
+from kafka_gateway.gateway_settings import GatewaySettings
 from kafka_gateway.handlers.api_versions import LIBRDKAFKA_KEYS
+from kafka_gateway.hot_parse import PARTITIONS_A_REQUEST
+from kafka_gateway.message_reader import ROWS_A_REQUEST
+from kafka_gateway.message_writer import ANSWER_BYTES
+from kafka_gateway.messages import MESSAGE_BYTES
 from kafka_gateway.registry import APIS
+from storage_tiers.turns import AT_WORK
 from tests.differential.rules import ABSENT, ANY, LATER, NORMALISED, ON_PURPOSE, Kind, OnPurpose
 from tests.support.kafka_jars import VERSION
 
@@ -48,6 +55,33 @@ _PURPOSE = """
 
 """
 
+_BOUNDS = """
+## Bounds that Kafka does not have
+
+A request that takes long is read, done and written in slices, between which everybody else is served; Produce aside, whose
+batches are appended in one go. It ends when who asked has left, and rows done by then stay done; Kafka goes on. What one caller
+can ask for, and what all of them can make a node hold, is bounded:
+
+"""
+
+_BEYOND = (
+    (
+        "rows of a request (elements of all its arrays), Produce and Fetch aside",
+        f"{ROWS_A_REQUEST:,}",
+        "POLICY_VIOLATION for rows before the bound, by name; the others are not in the answer, and nothing is done",
+    ),
+    ("topics, and partitions, of a Produce or Fetch", f"{PARTITIONS_A_REQUEST:,}", "the connection ends"),
+    ("bytes of a request, Produce and Fetch aside", f"{MESSAGE_BYTES >> 20} MiB", "the connection ends"),
+    ("bytes of an answer, Produce and Fetch aside", f"{ANSWER_BYTES >> 20} MiB", "POLICY_VIOLATION"),
+    ("partitions of a fetch session", f"{PARTITIONS_A_SESSION:,}", "no session: each Fetch names all of them"),
+    ("requests in slices under way together", str(AT_WORK), "the others wait in the order in which they came"),
+    (
+        "bytes of requests that are not whole, wait or are worked on, and of large answers that are not read",
+        f"{GatewaySettings().receiving_bytes >> 30} GiB of all connections",
+        "who holds most is closed",
+    ),
+)
+
 _LATER = """
 ## Not served yet
 
@@ -59,7 +93,9 @@ for one without lz4, so it alone is told of FindCoordinator, and answered that t
 
 
 def page() -> str:
-    return "".join((_HEAD, _served(), _NORMALISED, _normalised(), _PURPOSE, _purposes(), _LATER, _later()))
+    return "".join(
+        (_HEAD, _served(), _NORMALISED, _normalised(), _PURPOSE, _purposes(), _BOUNDS, _bounds(), _LATER, _later())
+    )
 
 
 def _served() -> str:
@@ -88,6 +124,10 @@ def _purposes() -> str:
         for reason, rows in found.items()
     ]
     return _table("API", "field", "why") + "\n".join(rows) + "\n"
+
+
+def _bounds() -> str:
+    return _table("what", "bound", "beyond it") + "".join(f"| {' | '.join(row)} |\n" for row in _BEYOND)
 
 
 def _later() -> str:

@@ -18,7 +18,7 @@ from tests.kafka_gateway.kio_wire import milliseconds, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
 from tests.kafka_gateway.test_server import connected, metadata, produce, serving, until
 
-MANY = 30_000
+MANY = 20_000
 NAMES = [f"unknown-{n}" for n in range(MANY)]
 LONG = {
     "metadata": request_frame(
@@ -105,7 +105,7 @@ async def test_requests_that_many_send_in_one_go_take_turns_with_others(tmp_path
 
 
 async def test_answers_that_are_not_read_have_a_bound_together(tmp_path: Path) -> None:
-    async with serving(tmp_path, receiving_bytes=4 << 20) as (_, server), connected(server) as reads:
+    async with serving(tmp_path, receiving_bytes=1 << 20) as (_, server), connected(server) as reads:
         async with connected(server) as client:
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
             for _ in range(8):
