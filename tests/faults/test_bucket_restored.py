@@ -1,0 +1,102 @@
+"""Two mistakes of an operator with a real S3 server: a bucket restored to yesterday, a prefix copied in the wrong order.
+
+The node has seen more than the bucket shows then. It says so, deletes nothing, evicts nothing, takes records on its disk, and
+goes on by itself once the bucket is what it was; no acknowledged record is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.clients import until
+from tests.faults.world import SWEEPING, World, a_world
+from tests.support.s3_servers import BUCKET, S3Server
+
+TOPIC = "restored"
+#: Several rounds of everything that deletes, with the grace and the pauses of `SWEEPING`.
+ROUNDS_S = 3.0
+
+
+@pytest.fixture
+def world(tmp_path: Path, versitygw: S3Server) -> Iterator[World]:
+    with a_world(tmp_path, versitygw, TOPIC, settings=SWEEPING) as made:
+        made.create()
+        yield made
+
+
+class Copy:
+    """The objects of a world's prefix as they are now, but for `cluster.json`, which has a guard and tests of its own."""
+
+    def __init__(self, world: World) -> None:
+        self._client = world.server.client
+        self._prefix = world.node.store.removeprefix(f"s3://{BUCKET}/") + "/"
+        self.objects = {key: self._client.get_object(Bucket=BUCKET, Key=key)["Body"].read() for key in self.keys()}
+
+    def keys(self) -> list[str]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=self._prefix)
+        found = (item["Key"] for page in pages for item in page.get("Contents", ()))
+        return [key for key in found if not key.endswith("/cluster.json")]
+
+    def put_back(self, part: str = "", *, and_nothing_else: bool = True) -> None:
+        """Every object whose key has `part` in it is what it was; what was not there then is gone."""
+        for key in self.keys():
+            if and_nothing_else and part in key and key not in self.objects:
+                self._client.delete_object(Bucket=BUCKET, Key=key)
+        for key, data in self.objects.items():
+            if part in key:
+                self._client.put_object(Bucket=BUCKET, Key=key, Body=data)
+
+
+def behind(world: World) -> dict[str, str]:
+    found: dict[str, str] = json.loads(world.node.get("/readyz")[1])["store_behind"]
+    return found
+
+
+def days(world: World) -> tuple[Copy, Copy]:
+    """The bucket of yesterday and of today, with all records of each day in it and nowhere else."""
+    world.write(300)
+    world.offload()
+    yesterday = Copy(world)
+    world.write(300)
+    world.offload()
+    return yesterday, Copy(world)
+
+
+@pytest.mark.parametrize("part", ["", "/manifests/"], ids=["a bucket of yesterday", "manifests older than segments"])
+@pytest.mark.parametrize("restarted", [False, True], ids=["while it runs", "while it is down"])
+def test_the_bucket_shows_yesterday(world: World, part: str, restarted: bool) -> None:
+    yesterday, today = days(world)
+    if restarted:
+        world.node.stop()
+    yesterday.put_back(part)
+    if restarted:
+        world.node.start()
+    world.write(300)
+    until(lambda: f"{TOPIC}-0" in behind(world), "it says that the store is behind")
+    assert "/manifests/00000.json" in behind(world)[f"{TOPIC}-0"]
+    stored, local = set(yesterday.keys()), world.local_bytes()
+    time.sleep(ROUNDS_S)  # what must not happen has the time to
+    assert set(yesterday.keys()) >= stored, "nothing was swept"
+    assert world.local_bytes() >= local > 0, "nothing was evicted"
+    assert world.fetch(600).data, "what was taken since is served"
+    assert world.node.running and world.node.readyz() == 200
+
+    today.put_back(and_nothing_else=False)
+    until(lambda: behind(world) == {}, "it goes on")
+    world.swept()
+
+
+def test_manifests_newer_than_segments(world: World) -> None:
+    """The other way round: nothing tells it from objects that are lost, so nothing may come of it but refused reads."""
+    yesterday, today = days(world)
+    yesterday.put_back("/segments/")
+    assert not world.fetch(450, wait_ms=2000).data
+    world.write(300)
+    time.sleep(ROUNDS_S)
+    today.put_back("/segments/", and_nothing_else=False)
+    world.sound()
