@@ -18,6 +18,7 @@ NUMBERS = {
     "TierCorrupt": 2,
     "UnknownTopicOrPartition": 3,
     "LeaderNotAvailable": 5,
+    "DeletedInStore": 6,
     "FencedWriter": 6,
     "NotLeader": 6,
     "RequestTimedOut": 7,
