@@ -152,6 +152,22 @@ def page_faults(root: Root, ref: PageRef, page: Page) -> Iterator[Fault]:
         "first_removed_ms": min((item.at.time_ms for item in page.removed), default=0),
         "gap_from": page.entries[0].gap_from if page.entries else None,
     }
+    if page.pages:
+        children = page.pages
+        found |= {
+            "level": 1,
+            "kind": children[0].kind,
+            "base": min(child.base for child in children),
+            "end": max(child.end for child in children),
+            "count": sum(child.count for child in children),
+            "min_timestamp": min(child.min_timestamp for child in children),
+            "max_timestamp": max(child.max_timestamp for child in children),
+            "records": sum(child.records for child in children),
+            "bytes": sum(child.bytes for child in children),
+            "last_commit": max(child.last_commit for child in children),
+            "first_removed_ms": min(child.first_removed_ms for child in children),
+            "gap_from": children[0].gap_from,
+        }
     for name, value in found.items():
         if getattr(ref, name) != value:
             yield Kind.WRONG_PAGE, f"{name} is {_plain(getattr(ref, name))} in the root, {_plain(value)} in the page"

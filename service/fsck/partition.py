@@ -84,7 +84,9 @@ class PartitionCheck:
         """All that are live, all that are removed, those in pages included."""
         live: list[Entry] = []
         removed: list[Removed] = []
-        for ref in root.pages:
+        refs = list(reversed(root.pages))
+        while refs:
+            ref = refs.pop()
             try:
                 page = self.bucket.page(self.ids, ref)
             except TierObjectMissing:
@@ -95,6 +97,8 @@ class PartitionCheck:
                 continue
             for kind, fault in manifest.page_faults(root, ref, page):
                 self._add(kind, ref.key, fault)
+            refs.extend(reversed(page.pages))
+            self.known.update(child.key for child in page.pages)
             (live if ref.kind is PageKind.LIVE else []).extend(page.entries)
             removed.extend(page.removed)
             self.known.update(_keys_of(page.entries, page.removed))

@@ -72,7 +72,9 @@ def plan_pages(pages: Sequence[PageRef], load_page: LoadPage, found: Expired, mo
         if not whole.stopped:
             found = whole
         elif goes(moment.now.expiry_ms - oldest.newest_ms, oldest.bytes, found.excess, moment.limits):
-            found = plan_entries(load_page(ref).entries, found, moment)
+            page = load_page(ref)
+            found = plan_pages(page.pages, load_page, found, moment)
+            found = plan_entries(page.entries, found, moment)
         else:
             found = whole
     return found

@@ -11,6 +11,7 @@ Not promised: byte-identical gzip across versions of zlib; nothing compares comp
 from __future__ import annotations
 
 import gzip
+import itertools
 import zlib
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -103,6 +104,7 @@ def encode_page(ids: Ids, page: Page) -> bytes:
             "kind": page.kind.value,
             "entries": [_entry(entry, prefix) for entry in page.entries],
             "removed": [_removed(item, prefix) for item in page.removed],
+            "pages": [_page_ref(ref, prefix) for ref in page.pages],
         }
     )
     return gzip.compress(data, _GZIP_LEVEL, mtime=0)
@@ -175,6 +177,8 @@ def _page_ref(ref: PageRef, prefix: str) -> dict[str, object]:
     if ref.oldest is not None:
         fields["oldest"] = list(ref.oldest)
         fields["newest"] = ref.newest_ms
+    if ref.level:
+        fields["level"] = ref.level
     if ref.gap_from is not None:
         fields["gap_from"] = ref.gap_from
     return fields
@@ -236,17 +240,37 @@ def decode_page(data: bytes, ids: Ids, ref: PageRef) -> Page:
         kind=_enum(fields, "kind", PageKind),
         entries=_each(fields, "entries", ids.prefix, _read_entry),
         removed=_each(fields, "removed", ids.prefix, _read_removed),
+        pages=_each(fields, "pages", ids.prefix, _read_page_ref),
     )
-    if page.kind is not ref.kind or len(page) != ref.count:
-        raise fields.bad(f"it holds {len(page)} {page.kind.value} entries, its manifest says {ref.count}")
-    if page.entries and (page.entries[0].base, page.entries[-1].end) != (ref.base, ref.end):
-        raise fields.bad(f"its entries do not span [{ref.base}, {ref.end}) as its manifest says")
-    if page.entries and oldest_of(page.entries[0]) != ref.oldest:
-        raise fields.bad(f"its first entry is {oldest_of(page.entries[0])}, its manifest says {ref.oldest}")
-    newest_ms = max((entry.newest_ms for entry in page.entries), default=ref.newest_ms)
-    if newest_ms != ref.newest_ms:
-        raise fields.bad(f"the newest time of its entries is {newest_ms}, its manifest says {ref.newest_ms}")
+    fault = _misfit(page, ref)
+    if fault is not None:
+        raise fields.bad(fault)
     return page
+
+
+def _misfit(page: Page, ref: PageRef) -> str | None:
+    """What of a page is not as the record of it says."""
+    if page.kind is not ref.kind or page.count != ref.count:
+        return f"it holds {page.count} {page.kind.value} entries, its manifest says {ref.count}"
+    if bool(page.pages) != bool(ref.level) or (page.pages and (page.entries or page.removed)):
+        return f"it holds {len(page.pages)} pages, its manifest says that it is of level {ref.level}"
+    if any(child.kind is not page.kind or child.level for child in page.pages):
+        return "it names pages of another kind, or of its own level"
+    spans: Sequence[Entry | PageRef] = page.entries or page.pages
+    if page.kind is PageKind.REMOVED or not spans:
+        return None
+    if (spans[0].base, spans[-1].end) != (ref.base, ref.end):
+        return f"its entries do not span [{ref.base}, {ref.end}) as its manifest says"
+    for before, after in itertools.pairwise(spans):
+        if after.base < before.end or (after.base > before.end and after.gap_from != before.end):
+            return f"offsets [{before.end}, {after.base}) are in none of its ranges, or in two"
+    oldest = oldest_of(page.entries[0]) if page.entries else page.pages[0].oldest
+    if oldest != ref.oldest:
+        return f"its first entry is {oldest}, its manifest says {ref.oldest}"
+    newest_ms = max(span.newest_ms for span in spans)
+    if newest_ms != ref.newest_ms:
+        return f"the newest time of its entries is {newest_ms}, its manifest says {ref.newest_ms}"
+    return None
 
 
 def _unpacked(data: bytes, where: str) -> bytes:
@@ -367,4 +391,5 @@ def _read_page_ref(fields: Fields, prefix: str) -> PageRef:
         gap_from=fields.number_or_none("gap_from"),
         oldest=Oldest(*fields.numbers("oldest", 3)) if kind is PageKind.LIVE else None,
         newest_ms=number("newest") if kind is PageKind.LIVE else 0,
+        level=natural("level") if fields.has("level") else 0,
     )

@@ -21,6 +21,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from storage_tiers.cold.manifest.lookup import leaves
 from storage_tiers.cold.manifest.model import Page, PageRef, Root, State
 
 LoadPage = Callable[[PageRef], Page]
@@ -97,16 +98,20 @@ def lost(root: Root, saved: Root, load_page: LoadPage) -> str | None:
         return None  # a deletion lets go of everything
     shared = {ref.key for ref in saved.live_pages} & {ref.key for ref in root.live_pages}
     wanted = {entry.key: entry for entry in saved.entries}
-    for ref in saved.live_pages:
+    for ref in leaves(saved.live_pages, load_page, lambda ref: ref.key not in shared):
         if ref.key not in shared:
             wanted.update((entry.key, entry) for entry in load_page(ref).entries)
     for entry in root.entries:
         wanted.pop(entry.key, None)
-    for ref in root.live_pages:
-        if ref.key not in shared and any(ref.base <= entry.base < ref.end for entry in wanted.values()):
-            for entry in load_page(ref).entries:
-                wanted.pop(entry.key, None)
-    later = (ref for ref in root.removed_pages if wanted and ref.last_commit > saved.commit)
+    shown = leaves(
+        root.live_pages,
+        load_page,
+        lambda ref: ref.key not in shared and any(ref.base <= entry.base < ref.end for entry in wanted.values()),
+    )
+    for ref in shown:
+        for entry in load_page(ref).entries:
+            wanted.pop(entry.key, None)
+    later = leaves(root.removed_pages, load_page, lambda ref: bool(wanted) and ref.last_commit > saved.commit)
     for item in itertools.chain(root.removed, *(load_page(ref).removed for ref in later)):
         if item.entry is not None and item.at.commit > saved.commit:
             wanted.pop(item.entry.key, None)

@@ -10,7 +10,8 @@ Not promised: that an entry's objects still exist when they are read; a 404 mean
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from storage_tiers.cold.manifest.model import (
@@ -35,13 +36,25 @@ class Event(NamedTuple):
     entry: Entry
 
 
+def leaves(
+    refs: Iterable[PageRef], load_page: LoadPage, wanted: Callable[[PageRef], bool] = lambda ref: True
+) -> Iterator[PageRef]:
+    """The pages of entries among and below `refs` that are `wanted`, in order. One of level 1 is asked for only if it is
+    wanted itself: its bounds are those of all its pages."""
+    for ref in refs:
+        if wanted(ref):
+            if ref.level:
+                yield from leaves(load_page(ref).pages, load_page, wanted)
+            else:
+                yield ref
+
+
 def live_entries(root: Root, load_page: LoadPage, start: int = 0) -> Iterator[Entry]:
     """Live entries with an offset at or above both `start` and log start, in offset order."""
     start = max(start, root.log_start)
-    for ref in root.live_pages:
-        if ref.end > start:
-            entries = load_page(ref).entries
-            yield from entries[_first_after(entries, start) :]
+    for ref in leaves(root.live_pages, load_page, lambda ref: ref.end > start):
+        entries = load_page(ref).entries
+        yield from entries[_first_after(entries, start) :]
     yield from root.entries[_first_after(root.entries, start) :]
 
 
@@ -62,11 +75,12 @@ def entries_for_timestamp(root: Root, load_page: LoadPage, timestamp: int) -> It
 
     The first one answers, unless log start cuts it and hides that record: then the next one does.
     """
-    for ref in root.live_pages:
-        if ref.end > root.log_start and ref.max_timestamp >= timestamp:
-            for entry in load_page(ref).entries:
-                if entry.end > root.log_start and entry.max_timestamp >= timestamp:
-                    yield entry
+    for ref in leaves(
+        root.live_pages, load_page, lambda ref: ref.end > root.log_start and ref.max_timestamp >= timestamp
+    ):
+        for entry in load_page(ref).entries:
+            if entry.end > root.log_start and entry.max_timestamp >= timestamp:
+                yield entry
     for entry in root.entries:
         if entry.end > root.log_start and entry.max_timestamp >= timestamp:
             yield entry
@@ -77,10 +91,9 @@ def entries_with_max_timestamp(root: Root, load_page: LoadPage) -> tuple[Entry, 
     start cuts if that one's largest is not smaller (log start may hide it: then the whole one answers)."""
     best: Entry | None = None
     cut: Entry | None = None
-    for span in (*root.live_pages, None):
-        if span is not None and not _may_hold_more(span, best, root.log_start):
-            continue
-        for entry in root.entries if span is None else load_page(span).entries:
+    promising = leaves(root.live_pages, load_page, lambda ref: _may_hold_more(ref, best, root.log_start))
+    for entries in itertools.chain((load_page(ref).entries for ref in promising), (root.entries,)):
+        for entry in entries:
             if entry.base < root.log_start < entry.end:
                 cut = entry
             elif entry.base >= root.log_start and (best is None or entry.max_timestamp > best.max_timestamp):
@@ -167,9 +180,8 @@ def _first_after(entries: tuple[Entry, ...], start: int) -> int:
 
 
 def _entry_lists(root: Root, load_page: LoadPage, wanted: Callable[[PageRef], bool]) -> Iterator[tuple[Entry, ...]]:
-    for ref in root.live_pages:
-        if wanted(ref):
-            yield load_page(ref).entries
+    for ref in leaves(root.live_pages, load_page, wanted):
+        yield load_page(ref).entries
     yield root.entries
 
 
@@ -184,7 +196,6 @@ def _all_live(root: Root, load_page: LoadPage) -> Iterator[Entry]:
 
 def _all_removed(root: Root, load_page: LoadPage, after: int) -> Iterator[Removed]:
     """Removed items, at least all those removed after commit `after`."""
-    for ref in root.removed_pages:
-        if ref.last_commit > after:
-            yield from load_page(ref).removed
+    for ref in leaves(root.removed_pages, load_page, lambda ref: ref.last_commit > after):
+        yield from load_page(ref).removed
     yield from root.removed

@@ -229,7 +229,8 @@ class PageRef:
     `last_commit` is the newest commit that added an entry of a live page, or removed one of a removed page.
     `first_removed_ms` is the oldest time of removal (0 in a live page), `crc32c` and `length` are of the stored object.
     Of a live page, `oldest` is what retention asks of its first entry, `newest_ms` the newest time that it counts from:
-    what has not expired, or has as a whole, is known without the page.
+    what has not expired, or has as a whole, is known without the page. Of `level` 0 is a page of entries, of level 1 one that
+    names pages of level 0; its sums and bounds are over all of theirs.
     """
 
     kind: PageKind
@@ -248,18 +249,26 @@ class PageRef:
     gap_from: int | None = None
     oldest: Oldest | None = None
     newest_ms: int = 0
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Entries that left the root: `entries` of a live page in offset order, or `removed` ones in the order of removal."""
+    """Entries that left the root: `entries` of a live page in offset order, or `removed` ones in the order of removal. Or,
+    of level 1, `pages` that left it: of the same kind, of level 0, in order."""
 
     kind: PageKind
     entries: tuple[Entry, ...] = ()
     removed: tuple[Removed, ...] = ()
+    pages: tuple[PageRef, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.entries) + len(self.removed)
+        return len(self.entries) + len(self.removed) + len(self.pages)
+
+    @property
+    def count(self) -> int:
+        """Entries and removed items, those of its pages included."""
+        return len(self.entries) + len(self.removed) + sum(ref.count for ref in self.pages)
 
 
 @dataclass(frozen=True, slots=True)

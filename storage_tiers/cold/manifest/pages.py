@@ -6,12 +6,16 @@
 A page is immutable: one that changes is written anew under a new uuid in the same commit, and the old one's key goes to
 `removed`. Live pages stand in offset order before the root's entries, removed pages in order of removal.
 
-Invariants: after `settle` a root has at most 64 entries (live and removed), 64 pages and 32 KiB; a page has at most 8,192.
-A new page is merged with the ones before it while they are no larger than it has become, as a binary counter carries: an
-entry is rewritten about log2(8192/32) times in its life, and few pages are smaller than half of 8,192. Pages are read only
-through `Author.pages`: a transition that lacks one raises `PageNeeded`.
+    Root.pages ──fold──> a page of pages (level 1) ──unfold──> Root.pages, a few at a time
 
-Not promised: room for ever. A root whose pages can be merged no further refuses to grow, which takes over 200,000 ranges.
+Invariants: after `settle` a root has at most 64 entries (live and removed), 64 pages and 32 KiB; a page has at most 8,192
+entries, one of level 1 at most 1,024 pages. A new page is merged with the ones before it while they are no larger than it has
+become, as a binary counter carries: an entry is rewritten about log2(8192/32) times in its life, and few pages are smaller
+than half of 8,192. Pages that can be merged no further are folded, 32 at a time: so a commit writes at most three pages
+beside the root, and nearly all write none. Pages are read only through `Author.pages`: a transition that lacks one raises
+`PageNeeded`.
+
+Not promised: room for ever. A root that is full of pages of level 1 refuses to grow, which takes 500 million ranges.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import itertools
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from typing import Any
 
 from storage_tiers.cold.manifest.json import encode, encode_page
 from storage_tiers.cold.manifest.model import (
@@ -44,8 +49,10 @@ from storage_tiers.errors import StorageError
 from storage_tiers.records.checksum import crc32c
 
 MAX_PAGE_ENTRIES = 8192
-#: At most so many pages are read and written by one `retire`; it is repeated until it has nothing left to do.
-RETIRED_PAGES = 2
+#: Pages that one page of level 1 names.
+MAX_PAGE_REFS = 1024
+#: Pages that are folded, and unfolded, at a time, and the newest of a kind, which may still be merged.
+FOLDED, UNFOLDED, UNFOLDABLE = 32, 8, 8
 #: So few entries retired from a page go through the root instead of a page of their own.
 _RETIRED_INLINE = 32
 
@@ -76,7 +83,9 @@ def settle(change: Change, by: Author) -> Change:
         draft.merge_tail(PageKind.REMOVED)
         draft.spill()
     while len(draft.pages) > MAX_PAGES or draft.too_large():
-        if not draft.merge():
+        if not draft.merge() and not draft.fold():
+            if len(draft.pages) <= MAX_PAGES + 1 and not draft.too_large():
+                break  # a page was opened to take something out of it
             raise StorageError(
                 f"the manifest of {change.root.ids} is full: {sum(page.count for page in draft.pages)} ranges in "
                 f"{len(draft.pages)} pages. Shorten its retention, or raise segment.bytes so that ranges grow larger"
@@ -87,44 +96,64 @@ def settle(change: Change, by: Author) -> Change:
 
 def retire(root: Root, log_start: int, by: Author) -> Change | None:
     """Raises log start to min(`log_start`, `end`) and moves entries wholly below it to `removed`; None if it changes
-    nothing. Run it again until then: one commit touches at most RETIRED_PAGES pages."""
+    nothing. Run it again until then: one commit retires entries of one page, or opens one of level 1."""
     log_start = max(root.log_start, min(log_start, root.end))
     stamp = next_stamp(root, by)
     kept: list[PageRef] = list(root.live_pages)
-    retired: list[PageRef] = []
-    items: list[Removed] = []
+    if kept and kept[0].level and _has_below(kept[0], log_start):
+        return unfold(root, kept[0].key, by, log_start=log_start)
+    removed: list[Removed] = list(root.removed)
     writes: list[PageWrite] = []
-    for _ in range(RETIRED_PAGES):
-        if not kept or kept[0].base >= log_start:
-            break
+    if kept and kept[0].base < log_start:
         entries = _page(kept[0], by).entries
-        below = sum(entry.end <= log_start for entry in entries)
-        if below == 0:
-            break
-        items.append(Removed(stamp, key=kept.pop(0).key))
-        gone = [Removed(stamp, entry) for entry in entries[:below]]
-        if below <= _RETIRED_INLINE:
-            items.extend(gone)
-        else:
-            writes.append(page_write(root.ids, Page(PageKind.REMOVED, removed=tuple(gone)), by))
-            retired.append(writes[-1].ref)
-        if below < len(entries):
-            writes.append(page_write(root.ids, Page(PageKind.LIVE, entries[below:]), by))
-            kept.insert(0, writes[-1].ref)
-            break
+        # What stands in the root goes into the same page: it would spill into one of its own else.
+        most = MAX_PAGE_ENTRIES - min(len(removed), MAX_PAGE_ENTRIES - 1)
+        below = min(sum(entry.end <= log_start for entry in entries), most)
+        if below:
+            old = kept.pop(0)
+            removed.extend(Removed(stamp, entry) for entry in entries[:below])
+            if below > _RETIRED_INLINE:
+                writes.append(page_write(root.ids, Page(PageKind.REMOVED, removed=tuple(removed)), by))
+                removed = []
+            removed.append(Removed(stamp, key=old.key))
+            if below < len(entries):
+                writes.append(page_write(root.ids, Page(PageKind.LIVE, entries[below:]), by))
+                kept.insert(0, writes[-1].ref)
+    retired = [write.ref for write in writes if write.ref.kind is PageKind.REMOVED]
     below = 0 if kept else sum(entry.end <= log_start for entry in root.entries)
-    items.extend(Removed(stamp, entry) for entry in root.entries[:below])
-    if not items and log_start == root.log_start:
+    removed.extend(Removed(stamp, entry) for entry in root.entries[:below])
+    if not writes and len(removed) == len(root.removed) and log_start == root.log_start:
         return None
     new = advance(
         root,
         by,
         log_start=log_start,
         entries=root.entries[below:],
-        removed=(*root.removed, *items),
+        removed=tuple(removed),
         pages=(*kept, *root.removed_pages, *retired),
     )
     return Change(new, tuple(writes))
+
+
+def unfold(root: Root, key: str, by: Author, **changes: Any) -> Change | None:
+    """Puts the first UNFOLDED pages that the page of level 1 under `key` names into the root, and the others into a new one.
+    None if the root does not name it any more."""
+    at = next((place for place, ref in enumerate(root.pages) if ref.key == key), None)
+    if at is None:
+        return None
+    children = _page(root.pages[at], by).pages
+    count = max(1, min(UNFOLDED, MAX_PAGES - len(root.pages)))
+    first, rest = children[:count], children[count:]
+    writes = [page_write(root.ids, Page(root.pages[at].kind, pages=rest), by)] if rest else []
+    shown = (*first, *(write.ref for write in writes))
+    gone = Removed(next_stamp(root, by), key=key)
+    pages = (*root.pages[:at], *shown, *root.pages[at + 1 :])
+    return Change(advance(root, by, pages=pages, removed=(*root.removed, gone), **changes), tuple(writes))
+
+
+def _has_below(ref: PageRef, log_start: int) -> bool:
+    """Whether the first entry of a live page lies wholly below."""
+    return ref.oldest is not None and ref.oldest.end <= log_start
 
 
 def sweepable(root: Root, item: Removed) -> tuple[str, ...]:
@@ -190,33 +219,50 @@ def _page(ref: PageRef, by: Author) -> Page:
 
 
 def page_write(ids: Ids, page: Page, by: Author) -> PageWrite:
+    """The page as it will be stored, under a new key, with what the root records of it."""
     data = encode_page(ids, page)
+    sums = _sums_of_pages(page.pages) if page.pages else _sums_of_entries(page)
+    key = ids.page_key(sums["base"], max(sums["base"], sums["end"] - 1), by.new_uuid())
+    ref = PageRef(kind=page.kind, key=key, count=page.count, length=len(data), crc32c=crc32c(data), **sums)
+    return PageWrite(ref, page, data)
+
+
+def _sums_of_entries(page: Page) -> dict[str, Any]:
     items: Sequence[Entry] = page.entries or [item.entry for item in page.removed if item.entry is not None]
-    base = min((entry.base for entry in items), default=0)
-    end = max((entry.end for entry in items), default=0)
     if page.kind is PageKind.LIVE:
         last_commit = max(entry.added.commit for entry in page.entries)
     else:
         last_commit = max(item.at.commit for item in page.removed)
-    ref = PageRef(
-        kind=page.kind,
-        key=ids.page_key(base, max(base, end - 1), by.new_uuid()),
-        base=base,
-        end=end,
-        count=len(page),
-        length=len(data),
-        crc32c=crc32c(data),
-        min_timestamp=min((entry.min_timestamp for entry in items), default=-1),
-        max_timestamp=max((entry.max_timestamp for entry in items), default=-1),
-        records=sum(entry.records for entry in items),
-        bytes=sum(entry.bytes for entry in items),
-        last_commit=last_commit,
-        first_removed_ms=min((item.at.time_ms for item in page.removed), default=0),
-        gap_from=page.entries[0].gap_from if page.entries else None,
-        oldest=oldest_of(page.entries[0]) if page.entries else None,
-        newest_ms=max((entry.newest_ms for entry in page.entries), default=0),
-    )
-    return PageWrite(ref, page, data)
+    return {
+        "base": min((entry.base for entry in items), default=0),
+        "end": max((entry.end for entry in items), default=0),
+        "min_timestamp": min((entry.min_timestamp for entry in items), default=-1),
+        "max_timestamp": max((entry.max_timestamp for entry in items), default=-1),
+        "records": sum(entry.records for entry in items),
+        "bytes": sum(entry.bytes for entry in items),
+        "last_commit": last_commit,
+        "first_removed_ms": min((item.at.time_ms for item in page.removed), default=0),
+        "gap_from": page.entries[0].gap_from if page.entries else None,
+        "oldest": oldest_of(page.entries[0]) if page.entries else None,
+        "newest_ms": max((entry.newest_ms for entry in page.entries), default=0),
+    }
+
+
+def _sums_of_pages(refs: Sequence[PageRef]) -> dict[str, Any]:
+    return {
+        "level": 1,
+        "base": min(ref.base for ref in refs),
+        "end": max(ref.end for ref in refs),
+        "min_timestamp": min(ref.min_timestamp for ref in refs),
+        "max_timestamp": max(ref.max_timestamp for ref in refs),
+        "records": sum(ref.records for ref in refs),
+        "bytes": sum(ref.bytes for ref in refs),
+        "last_commit": max(ref.last_commit for ref in refs),
+        "first_removed_ms": min(ref.first_removed_ms for ref in refs),
+        "gap_from": refs[0].gap_from,
+        "oldest": refs[0].oldest,
+        "newest_ms": max(ref.newest_ms for ref in refs),
+    }
 
 
 class _Draft:
@@ -267,7 +313,7 @@ class _Draft:
         if end == 0 or self.pages[end - 1].key not in self._writes:
             return
         start, count = end - 1, self.pages[end - 1].count
-        while start > 0 and self.pages[start - 1].kind is kind:
+        while start > 0 and self.pages[start - 1].kind is kind and not self.pages[start - 1].level:
             before = self.pages[start - 1].count
             if before > count or before + count > MAX_PAGE_ENTRIES:
                 break
@@ -280,13 +326,56 @@ class _Draft:
         pairs = [
             (left.count + right.count, index)
             for index, (left, right) in enumerate(zip(self.pages, self.pages[1:], strict=False))
-            if left.kind is right.kind and left.count + right.count <= MAX_PAGE_ENTRIES
+            if left.kind is right.kind
+            and not left.level
+            and not right.level
+            and left.count + right.count <= MAX_PAGE_ENTRIES
         ]
         if not pairs:
             return False
         _, index = min(pairs)
         self._merge(index, index + 2)
         return True
+
+    def fold(self) -> bool:
+        """Moves up to FOLDED neighbours into a page of level 1, the one before them if it has room; False if none may be. Of
+        the longest run, so that what `unfold` has just opened stays open."""
+        start, end = self._longest_run()
+        end = min(end, start + FOLDED)
+        if end - start < 2:
+            return False
+        refs = tuple(self.pages[start:end])
+        before = self.pages[start - 1] if start else None
+        if before is not None and before.level and before.kind is refs[0].kind:
+            known = self._read(before).pages
+            if len(known) + len(refs) <= MAX_PAGE_REFS:
+                refs, start = (*known, *refs), start - 1
+                self._forget(before)
+        self.pages[start:end] = [self._new(Page(refs[0].kind, pages=refs))]
+        return True
+
+    def _longest_run(self) -> tuple[int, int]:
+        """Of neighbours of one kind that are of level 0 and may be folded: not the newest of their kind, which are still
+        merged, nor those in front of a page of level 1, which `unfold` has opened."""
+        newest = {
+            kind: [place for place, ref in enumerate(self.pages) if ref.kind is kind][-UNFOLDABLE:] for kind in PageKind
+        }
+        best = (0, 0)
+        places = [place for place, ref in enumerate(self.pages) if not ref.level and place not in newest[ref.kind]]
+        for _, group in itertools.groupby(
+            enumerate(places), lambda each: (each[1] - each[0], self.pages[each[1]].kind)
+        ):
+            found = [place for _, place in group]
+            start, end = found[0], found[-1] + 1
+            opened = end < len(self.pages) and self.pages[end].level and self.pages[end].kind is self.pages[start].kind
+            if not opened:
+                best = max(best, (start, end), key=lambda each: each[1] - each[0])
+        return best
+
+    def _forget(self, ref: PageRef) -> None:
+        """It is replaced by another page."""
+        if self._writes.pop(ref.key, None) is None:
+            self.removed = (*self.removed, Removed(self._stamp, key=ref.key))
 
     def _merge(self, start: int, end: int) -> None:
         merged = [self._read(ref) for ref in self.pages[start:end]]
@@ -296,8 +385,7 @@ class _Draft:
             tuple(itertools.chain.from_iterable(part.removed for part in merged)),
         )
         for ref in self.pages[start:end]:
-            if self._writes.pop(ref.key, None) is None:
-                self.removed = (*self.removed, Removed(self._stamp, key=ref.key))
+            self._forget(ref)
         self.pages[start:end] = [self._new(page)]
 
     def _movable(self) -> bool:

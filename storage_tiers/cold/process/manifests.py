@@ -157,8 +157,16 @@ class TierCommits:
         return await self.in_time(tier.sweep_deleted(question.grace_ms), f"sweeping {question.ids}")
 
     async def page_entries(self, question: ask.PageEntries) -> ask.FoundEntries:
-        page = await self._live_page(question.ids, question.page)
-        return ask.FoundEntries(_neighbours(page.entries, question.start, question.timestamp))
+        return ask.FoundEntries(await self._neighbours(question.ids, question.page, question.start, question.timestamp))
+
+    async def _neighbours(self, ids: Ids, ref: PageRef, start: int, timestamp: int | None) -> tuple[Entry, ...]:
+        page = await self._live_page(ids, ref)
+        for child in page.pages:
+            if child.end > start and (timestamp is None or child.max_timestamp >= timestamp):
+                found = await self._neighbours(ids, child, start, timestamp)
+                if found:
+                    return found
+        return _neighbours(page.entries, start, timestamp)
 
     async def plan_pages(self, question: ask.PlanPages) -> Expired:
         held: dict[str, Page] = {}

@@ -75,11 +75,16 @@ class Repairer:
     async def _evidence(self, root: Root, local: LocalEvidence) -> tuple[Evidence, int]:
         missing: set[str] = set()
         last_paged: Entry | None = None
-        for ref in root.live_pages:
+        refs = list(reversed(root.live_pages))
+        while refs:
+            ref = refs.pop()
             try:
                 page = await self._loop.page(ref)
             except (TierObjectMissing, TierCorrupt):
                 missing.add(ref.key)
+                continue
+            if page.pages:
+                refs.extend(reversed(page.pages))
                 continue
             last_paged = page.entries[-1]
             missing |= await self._missing(page.entries)

@@ -136,7 +136,11 @@ class Sweeper:
         # Condemned before, by a sweep that did not come to its end.
         gone.update(condemned.key for condemned in root.condemned)
         removed = await self._delete_and_drop(gone, (), allowance)
+        root = await self._unfolded(root, now - grace_ms, allowance)
         for ref in root.removed_pages:
+            if ref.level:
+                waiting += ref.count
+                continue
             if ref.first_removed_ms + grace_ms > now:
                 waiting += ref.count
                 continue
@@ -146,6 +150,13 @@ class Sweeper:
             gone = {key for item in due for key in pages.sweepable(root, item)}
             removed += await self._delete_and_drop(gone, (ref.key,), allowance)
         return SweepReport(removed=removed, waiting=waiting)
+
+    async def _unfolded(self, root: Root, due_ms: int, allowance: _Allowance) -> Root:
+        """With the first removed page of level 1 opened of which something is due: a few of its pages a sweep."""
+        for ref in root.removed_pages:
+            if ref.level and ref.first_removed_ms <= due_ms and allowance.take():
+                return await self._loop.commit(lambda root, by, key=ref.key: pages.unfold(root, key, by))  # type: ignore[misc]
+        return root
 
     async def _delete_and_drop(self, gone: set[str], page_keys: Sequence[str], allowance: _Allowance) -> int:
         if not gone or not allowance.take():
@@ -191,9 +202,11 @@ class Sweeper:
         async def prepare(root: Root) -> None:
             nonlocal still
             still = set(candidates) - set(root.keys())
-            for ref in root.pages:
-                if still:
-                    still -= set(_named(await self._loop.page(ref)))
+            refs = list(root.pages)
+            while refs and still:
+                page = await self._loop.page(refs.pop())
+                still -= set(_named(page))
+                refs.extend(page.pages)
 
         def step(root: Root, by: Author) -> Root | None:
             room = MAX_CONDEMNED - len(root.condemned)
@@ -208,9 +221,13 @@ class Sweeper:
         lie elsewhere than its offsets: the whole manifest is searched again before anything is condemned."""
         found = {info.key: info for info in listed}
         _discard(found, root.keys())
-        for ref in root.pages:
-            if found and _may_name(ref, found):
-                _discard(found, _named(await self._loop.page(ref)))
+        refs = list(root.pages)
+        while refs and found:
+            ref = refs.pop()
+            if _may_name(ref, found):
+                page = await self._loop.page(ref)
+                _discard(found, _named(page))
+                refs.extend(page.pages)
         return list(found.values())
 
     async def _abort_uploads(self, grace_ms: int) -> tuple[int, int]:
@@ -245,7 +262,8 @@ class Sweeper:
 
 def _named(page: Page) -> Iterable[str]:
     live = ((entry.key, entry.sidecar_key) for entry in page.entries)
-    return itertools.chain.from_iterable(itertools.chain(live, (item.keys for item in page.removed)))
+    removed = (item.keys for item in page.removed)
+    return itertools.chain.from_iterable(itertools.chain(live, removed, ((ref.key,) for ref in page.pages)))
 
 
 def _discard(found: dict[str, Listed], names: Iterable[str]) -> None:
@@ -263,7 +281,7 @@ def _may_name(ref: PageRef, found: dict[str, Listed]) -> bool:
         if isinstance(parsed, keys.SegmentKey | keys.SidecarKey):
             if ref.base <= parsed.base < ref.end:
                 return True
-        elif ref.kind is manifest.PageKind.REMOVED:
+        elif ref.kind is manifest.PageKind.REMOVED or ref.level:
             return True
     return False
 

@@ -55,6 +55,7 @@ def full_root() -> tuple[Root, dict[str, PageWrite]]:
     root = settle(manifest.condemn(root, [IDS.segment_key(5, 1, "f" * 32)], by()))
     entry = entry_of(IDS, 1005, 1010, next(numbers))
     root = settle(manifest.extend(root, entry, by(), leader_epoch=4, last_record_epoch=4, log_start=1007))
+    root = settle(pages.retire(root, 415, by()))
     assert root.pages and root.entries and root.removed and root.condemned and root.pins and root.sidecar
     assert root.entries[-1].gap_from == 1000
     return root, written

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -20,6 +20,7 @@ from storage_tiers.cold.manifest.model import (
     Author,
     Entry,
     Page,
+    PageKind,
     PageNeeded,
     PageRef,
     Root,
@@ -33,6 +34,15 @@ from storage_tiers.errors import FencedWriter, InvalidRequest, StorageError
 from tests.storage_tiers.cold.support import IDS, entry_of
 
 SMALL: dict[str, Any] = {"MAX_ENTRIES": 6, "MAX_PAGES": 40, "MAX_PAGE_ENTRIES": 24, "_RETIRED_INLINE": 1}
+#: So few pages in a root that nearly all of them are folded.
+DEEP = SMALL | {
+    "MAX_PAGES": 12,
+    "MAX_PAGE_ENTRIES": 4,
+    "MAX_PAGE_REFS": 64,
+    "FOLDED": 3,
+    "UNFOLDED": 2,
+    "UNFOLDABLE": 1,
+}
 
 
 @dataclass
@@ -46,9 +56,11 @@ class Known:
 
 
 class ManifestModel(RuleBasedStateMachine):
+    bounds = SMALL
+
     def __init__(self) -> None:
         super().__init__()
-        self.patch = mock.patch.multiple("storage_tiers.cold.manifest.pages", **SMALL)
+        self.patch = mock.patch.multiple("storage_tiers.cold.manifest.pages", **self.bounds)
         self.patch.start()
         self.ids = itertools.count(1)
         self.root = first_root(IDS)
@@ -75,6 +87,8 @@ class ManifestModel(RuleBasedStateMachine):
                 break
             except PageNeeded as needed:
                 held[needed.ref.key] = self.pages[needed.ref.key]
+        if self.bounds is SMALL:  # the other ones have smaller pages than roots
+            assert len(change.writes) + 1 <= 4, "PUTs of a commit"
         assert broken(change.root) is None
         assert broken_step(self.root, change.root) is None
         for write in change.writes:
@@ -133,8 +147,14 @@ class ManifestModel(RuleBasedStateMachine):
         gone |= {item.keys[0] for item in self._removed() if item.entry is None}
         gone |= self.condemned
         self.condemned.clear()
-        self.commit(lambda root, by: pages.drop_gone(root, gone, [ref.key for ref in root.removed_pages], by))
+        for ref in [ref for ref in self.root.removed_pages if ref.level][:2]:
+            self.commit(lambda root, by, key=ref.key: pages.unfold(root, key, by))  # type: ignore[misc]
+        for named in ([], *([ref.key] for ref in self.root.removed_pages if not ref.level)):
+            self.commit(lambda root, by, named=named: pages.drop_gone(root, gone, named, by))  # type: ignore[misc]
+        folded = {key for item in self._removed() for key in item.keys}
         for known in chosen:
+            if known.entry.key in folded:
+                continue
             known.dropped = True
             self.forgotten = max(self.forgotten, known.removed or 0)
 
@@ -221,14 +241,14 @@ class ManifestModel(RuleBasedStateMachine):
 
     @invariant()
     def the_root_is_small(self) -> None:
-        assert len(self.root.entries) + len(self.root.removed) <= SMALL["MAX_ENTRIES"] + 1
-        assert len(self.root.pages) <= SMALL["MAX_PAGES"] or not self._mergeable()
-        assert all(ref.count <= SMALL["MAX_PAGE_ENTRIES"] for ref in self.root.pages)
+        assert len(self.root.entries) + len(self.root.removed) <= self.bounds["MAX_ENTRIES"] + 1
+        assert len(self.root.pages) <= self.bounds["MAX_PAGES"] or not self._mergeable()
+        assert all(ref.count <= self.bounds["MAX_PAGE_ENTRIES"] for ref in self.root.pages if not ref.level)
 
     @invariant()
     def every_object_is_named(self) -> None:
         named = set(self.root.keys())
-        for ref in self.root.pages:
+        for ref in lookup.leaves(self.root.pages, self.load):
             page = self.pages[ref.key]
             named |= {key for entry in page.entries for key in (entry.key, entry.sidecar_key)}
             named |= {key for item in page.removed for key in item.keys}
@@ -241,26 +261,35 @@ class ManifestModel(RuleBasedStateMachine):
             assert self.root.sidecar.key == self.known[-1].entry.sidecar_key
 
     def _removed(self) -> list[manifest.Removed]:
-        inside = [item for ref in self.root.removed_pages for item in self.pages[ref.key].removed]
+        inside = [item for ref in lookup.leaves(self.root.removed_pages, self.load) for item in self.load(ref).removed]
         return [*inside, *self.root.removed]
 
     def _pinned(self, known: Known) -> bool:
         return any(known.added <= pin < (known.removed or 0) for pin in self.pins.values())
 
     def _mergeable(self) -> bool:
-        neighbours = zip(self.root.pages, self.root.pages[1:], strict=False)
-        return any(a.kind is b.kind and a.count + b.count <= SMALL["MAX_PAGE_ENTRIES"] for a, b in neighbours)
+        neighbours = [pair for pair in itertools.pairwise(self.root.pages) if not any(ref.level for ref in pair)]
+        return any(a.kind is b.kind and a.count + b.count <= self.bounds["MAX_PAGE_ENTRIES"] for a, b in neighbours)
+
+
+class DeepManifestModel(ManifestModel):
+    """Most pages stand in pages of level 1."""
+
+    bounds = DEEP
 
 
 # Without `explain`, which traces every line and makes these machines fifty times slower.
-ManifestModel.TestCase.settings = settings(
+_SETTINGS = settings(
     max_examples=20,
     stateful_step_count=20,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
     suppress_health_check=list(HealthCheck),
 )
+ManifestModel.TestCase.settings = _SETTINGS
+DeepManifestModel.TestCase.settings = _SETTINGS
 test_the_manifest_against_a_list = ManifestModel.TestCase
+test_a_deep_manifest_against_a_list = DeepManifestModel.TestCase
 
 
 def author(count: int, *, incarnation: int | None = 1) -> Author:
@@ -330,3 +359,87 @@ def test_a_full_manifest_says_so() -> None:
                 known.update({write.ref.key: write.page for write in change.writes})
                 root = change.root
         assert root.end >= 4
+
+
+def full_page(number: int, by: Author) -> tuple[PageRef, Page]:
+    """The record of a page as full as pages get, of which one entry is made, and that entry as a page."""
+    base, end = number * 8192 * 10, (number + 1) * 8192 * 10
+    entry = entry_of(IDS, base, end, number, timestamp=number)
+    write = pages.page_write(IDS, Page(PageKind.LIVE, (entry,)), by)
+    return replace(write.ref, count=8192), write.page
+
+
+def test_ten_million_ranges_stay_within_bounds() -> None:
+    """Page by page: 1,250 full ones. What is near the root's front is asked for by two pages, wherever it lies."""
+    root, stored = first_root(IDS), 0
+    known: dict[str, Page] = {}
+    names = author(1).new_uuid
+    for number in range(1250):
+        by = Author(Writer(1, 1), f"{number:032x}", number, names, known)
+        ref, page = full_page(number, by)
+        known[ref.key] = page
+        grown = manifest.advance(root, by, pages=(*root.pages, ref), end=ref.end)
+        change = pages.settle(Change(grown), by)
+        assert len(change.writes) <= 1
+        known.update({write.ref.key: write.page for write in change.writes})
+        stored = max([stored, *(len(write.data) for write in change.writes)])
+        root = change.root
+        dropped = pages.drop_gone(root, {item.keys[0] for item in root.removed}, (), by)
+        root = dropped.root if dropped is not None else root
+    assert broken(root) is None
+    assert sum(ref.count for ref in root.pages) == 10_240_000
+    assert len(root.pages) <= manifest.MAX_PAGES
+    assert len(encode(root)) <= manifest.MAX_ROOT_BYTES
+    assert stored < 1 << 18
+    asked: list[PageRef] = []
+
+    def load(ref: PageRef) -> Page:
+        asked.append(ref)
+        return known[ref.key]
+
+    for offset in (0, 5_000_000, 77_777_777, root.end - 1):
+        asked.clear()
+        found = lookup.entry_for(root, load, offset)
+        assert found is not None
+        assert found.base <= offset < found.end
+        assert len(asked) <= 2
+    assert [entry.base for entry in lookup.live_entries(root, load)] == [n * 8192 * 10 for n in range(1250)]
+
+
+def test_what_was_folded_is_retired_and_forgotten() -> None:
+    root = first_root(IDS)
+    known: dict[str, Page] = {}
+    names = author(1).new_uuid
+    numbers = itertools.count(1)
+
+    def commit(step: Callable[[Root, Author], Change | Root | None]) -> bool:
+        nonlocal root
+        by = Author(Writer(1, 1), f"{next(numbers):032x}", next(numbers), names, known)
+        change = step(root, by)
+        if change is None:
+            return False
+        change = pages.settle(Change(change) if isinstance(change, Root) else change, by)
+        assert len(change.writes) <= 3
+        known.update({write.ref.key: write.page for write in change.writes})
+        root = change.root
+        return True
+
+    for number in range(200):
+        ref, page = full_page(number, Author(Writer(1, 1), "", 0, names, known))
+        known[ref.key] = page
+        commit(lambda root, by, ref=ref: manifest.advance(root, by, pages=(*root.pages, ref), end=ref.end))  # type: ignore[misc]
+    assert any(ref.level for ref in root.pages)
+    end = root.end
+    while commit(lambda root, by: pages.retire(root, end, by)):
+        assert broken(root) is None
+    assert not root.live_pages
+    for _ in range(1000):
+        folded = next((ref.key for ref in root.removed_pages if ref.level), None)
+        if folded is not None:
+            commit(lambda root, by, key=folded: pages.unfold(root, key, by))  # type: ignore[misc]
+        leaves = [ref.key for ref in root.removed_pages if not ref.level]
+        gone = {key for item in root.removed for key in item.keys}
+        gone |= {key for leaf in leaves for item in known[leaf].removed for key in item.keys}
+        if not commit(lambda root, by, gone=gone, leaves=leaves: pages.drop_gone(root, gone, leaves, by)):  # type: ignore[misc]
+            break
+    assert not root.pages
