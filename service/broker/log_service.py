@@ -152,6 +152,8 @@ class LogService:
                     by_time.append(place)
                     answers.append(None)
                 else:
+                    if query.timestamp == OffsetSpec.LATEST_TIERED:
+                        self._tiering.lineage.check(partition)
                     answers.append(_offset(partition, query.timestamp, query.isolation))
             except LogError as error:
                 answers.append(as_value(error))

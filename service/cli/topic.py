@@ -122,7 +122,16 @@ def describe(name: Name, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT
     print_table(
         ("PARTITION", "LEADER", "EPOCH", "START", "END", "TIERED END", "REPLICAS", "ISR"),
         [
-            (v.partition, v.leader, v.leader_epoch, v.log_start, v.end, v.tiered_end, _ids(v.replicas), _ids(v.isr))
+            (
+                v.partition,
+                v.leader,
+                v.leader_epoch,
+                v.log_start,
+                v.end,
+                "store behind" if v.store_behind else v.tiered_end,
+                _ids(v.replicas),
+                _ids(v.isr),
+            )
             for v in partitions
         ],
     )
@@ -209,7 +218,8 @@ def seal(
 # --- asking ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """`leader_epoch`, `log_start`, `end` and `tiered_end` are None where they are not known or there is none."""
+    """`leader_epoch`, `log_start`, `end` and `tiered_end` are None where they are not known or there is none.
+    `store_behind`: the store shows less of it than its leader has seen; `/readyz` says what to do."""
 
     partition: int
     leader: int | None
@@ -217,6 +227,7 @@ class PartitionView:
     log_start: int | None
     end: int | None
     tiered_end: int | None
+    store_behind: bool
     replicas: Sequence[int]
     isr: Sequence[int]
 
@@ -260,6 +271,7 @@ def _partition_views(bootstrap: str, admin: AdminClient, found: TopicDescription
             starts.get(part.id),
             ends.get(part.id),
             tiered.get(part.id),
+            part.id in tiered and tiered[part.id] is None,
             [node.id for node in part.replicas],
             [node.id for node in part.isr],
         )
@@ -267,15 +279,15 @@ def _partition_views(bootstrap: str, admin: AdminClient, found: TopicDescription
     ]
 
 
-def _tiered_ends(found: TopicDescription) -> Mapping[int, int]:
-    """By partition, of the leaders that answer."""
+def _tiered_ends(found: TopicDescription) -> Mapping[int, int | None]:
+    """By partition, of the leaders that answer; None where the store is behind."""
     from service.cli.wire import tiered_ends
 
     led: dict[str, list[int]] = {}
     for part in found.partitions:
         if part.leader:
             led.setdefault(f"{part.leader.host}:{part.leader.port}", []).append(part.id)
-    ends: dict[int, int] = {}
+    ends: dict[int, int | None] = {}
     for address, numbers in led.items():
         try:
             ends.update(tiered_ends(address, found.name, numbers))

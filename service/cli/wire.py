@@ -15,6 +15,8 @@ from service.cli.errors import CommandError
 from service.cli.kafka import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, split_address
 
 #: ListOffsets' special timestamp (KIP-1005).
+#: How a node answers of a partition whose store is behind.
+STORAGE_ERROR = 56
 LATEST_TIERED = -5
 _CLIENT_ID = "tidelog-cli"
 
@@ -44,9 +46,9 @@ def brokers(address: str) -> Sequence[int]:
     return sorted(broker.node_id for broker in answer.brokers)
 
 
-def tiered_ends(address: str, topic: str, partitions: Sequence[int]) -> Mapping[int, int]:
+def tiered_ends(address: str, topic: str, partitions: Sequence[int]) -> Mapping[int, int | None]:
     """One past the last offset in the object store, for the partitions that the node at `address` leads and that have
-    any record there."""
+    any record there; None for those of which the store shows less than the node has seen."""
     from kio.schema.list_offsets.v9.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
     from kio.schema.list_offsets.v9.response import ListOffsetsResponse
     from kio.schema.types import BrokerId, TopicName
@@ -60,10 +62,10 @@ def tiered_ends(address: str, topic: str, partitions: Sequence[int]) -> Mapping[
     )
     answer: ListOffsetsResponse = ask(address, request, ListOffsetsResponse)
     return {
-        part.partition_index: part.offset + 1
+        part.partition_index: part.offset + 1 if part.error_code == 0 else None
         for found in answer.topics
         for part in found.partitions
-        if part.error_code == 0 and part.offset >= 0
+        if (part.error_code == 0 and part.offset >= 0) or part.error_code == STORAGE_ERROR
     }
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.contract.log import OffsetQuery, OffsetSpec
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.partition import Partition
 from service.broker.roots import read_root
 from storage_tiers.cold.manifest.model import Root
 from storage_tiers.errors import LeaderNotAvailable, StoreBehind
-from storage_tiers.types import TopicPartition
+from storage_tiers.types import TimestampOffset, TopicPartition
 from tests.service.broker.support import Running, filled, running, until
 
 T0 = TopicPartition("t", 0)
@@ -83,6 +84,10 @@ async def is_blocked(node: Running, key: str) -> None:
     await sweep_past_the_grace(node)
     with pytest.raises(StoreBehind):
         await node.log.delete_records(T0, start + 5)
+    tiered, end = await node.log.list_offsets(
+        [OffsetQuery(T0, OffsetSpec.LATEST_TIERED), OffsetQuery(T0, OffsetSpec.LATEST)]
+    )
+    assert isinstance(tiered, StoreBehind) and isinstance(end, TimestampOffset)
     assert led(node).log.log_start_offset == start
     assert led(node).log.hot.local_start_offset == local
     assert await segments(node) == stored
