@@ -135,7 +135,7 @@ class Judge:
 def judged(of: Session, heard: Heard) -> Outcome:
     """Where any answer of ours is on purpose, it is the one that is written down."""
     outcome = compare(of.name, heard.kafka, heard.tidelog, heard.sides, NORMALISED, EXPECTED)
-    outcome.differences += pinned.strayed(_pinned(), of.name, of.version, outcome)
+    outcome.differences += pinned.strayed(_pinned(), of.name, of.version, outcome, heard.kafka)
     return outcome
 
 

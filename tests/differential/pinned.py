@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tests.differential.compare import Difference, Leaf, Outcome
+from tests.differential.peer import Exchange
 
 PATH = Path(__file__).parent / "pinned.json"
 #: session -> step -> place -> answer, as JSON -> versions
@@ -32,17 +33,27 @@ def collected(outcomes: Iterable[tuple[str, int, Outcome]]) -> Pinned:
     found: Pinned = {}
     for session, version, outcome in outcomes:
         for free in outcome.free:
-            places = found.setdefault(session, {}).setdefault(_step(free), {})
+            places = found.setdefault(session, {}).setdefault(_step(free.exchange), {})
             answers = places.setdefault(_general(free.leaf.place, session, version), {})
             answers.setdefault(_general(_text(free.leaf.tidelog), session, version), []).append(version)
     return found
 
 
-def strayed(pinned: Pinned, session: str, version: int, outcome: Outcome) -> list[Difference]:
-    """Where our answer is not the one that is written down, or none is."""
+def strayed(
+    pinned: Pinned, session: str, version: int, outcome: Outcome, asked: Iterable[Exchange]
+) -> list[Difference]:
+    """Where our answer is not the one that is written down, or none is; also where it has become Kafka's."""
     found = []
+    free_places = {(_step(free.exchange), _general(free.leaf.place, session, version)) for free in outcome.free}
+    for exchange in asked:
+        for place, answers in pinned.get(session, {}).get(_step(exchange), {}).items():
+            said = next((text for text, versions in answers.items() if version in versions), None)
+            if said is not None and (_step(exchange), place) not in free_places:
+                found.append(Difference(exchange, Leaf(place, f"{place} (kafka: as tidelog was)", said, "as Kafka")))
     for free in outcome.free:
-        answers = pinned.get(session, {}).get(_step(free), {}).get(_general(free.leaf.place, session, version), {})
+        answers = (
+            pinned.get(session, {}).get(_step(free.exchange), {}).get(_general(free.leaf.place, session, version), {})
+        )
         if version not in answers.get(_general(_text(free.leaf.tidelog), session, version), ()):
             said = next((text for text, versions in answers.items() if version in versions), "nothing is written down")
             leaf = Leaf(free.leaf.path, f"{free.leaf.place} (kafka: as tidelog was)", said, free.leaf.tidelog)
@@ -61,8 +72,8 @@ def gone(pinned: Pinned, now: Pinned) -> list[str]:
     ]
 
 
-def _step(free: Difference) -> str:
-    return f"{free.exchange.label} ({free.exchange.api})"
+def _step(exchange: Exchange) -> str:
+    return f"{exchange.label} ({exchange.api})"
 
 
 def _general(text: str, session: str, version: int) -> str:

@@ -155,10 +155,12 @@ def test_where_any_answer_is_on_purpose_ours_is_the_one_that_is_written_down() -
     assert was.differences == []
     known = pinned.collected([("s", 3, was), ("s", 4, free({"n": 1}, {"n": {"topic": "s-v4-t", "code": "A"}}))])
     assert known == {"s": {"step 0 (api)": {"n": {'{"code": "A", "topic": "s-t"}': [3, 4]}}}}
-    assert pinned.strayed(known, "s", 3, was) == []
-    (strayed,) = pinned.strayed(known, "s", 3, free({"n": 1}, {"n": {"topic": "s-v3-t", "code": "B"}}))
+    asked = [Exchange("api", 3, "step 0", {})]
+    assert pinned.strayed(known, "s", 3, was, asked) == []
+    (strayed,) = pinned.strayed(known, "s", 3, free({"n": 1}, {"n": {"topic": "s-v3-t", "code": "B"}}), asked)
     assert strayed.leaf.kafka == '{"code": "A", "topic": "s-t"}'
-    assert pinned.strayed(known, "s", 5, was), "no answer of version 5 is written down"
-    assert pinned.strayed({}, "s", 3, was)
+    assert pinned.strayed(known, "s", 3, free({"n": 1}, {"n": 1}), asked), "what was ours alone is now Kafka's"
+    assert pinned.strayed(known, "s", 5, was, asked), "no answer of version 5 is written down"
+    assert pinned.strayed({}, "s", 3, was, asked)
     assert pinned.gone(known, known) == []
     assert pinned.gone(known, {}) == ["s: step 0 (api): n"]
