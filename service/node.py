@@ -58,6 +58,7 @@ from storage_tiers.cold.read.pace import Pace
 from storage_tiers.cold.read.reader import ColdReader
 from storage_tiers.errors import InvalidConfig, LogError, StorageError, TierUnavailable
 from storage_tiers.files import Files
+from storage_tiers.hot.ballast import Ballast, FilesWithBallast
 from storage_tiers.hot.checkpoints import mark_clean, take_clean_mark
 from storage_tiers.hot.data_dir import DataDirectory
 from storage_tiers.types import TopicId, TopicPartition
@@ -306,6 +307,8 @@ class Node:
         )
 
     def _build_broker(self) -> None:
+        ballast = Ballast(self.data.path)
+        freeing = FilesWithBallast(self.files, ballast)
         self.flusher = Flusher(self.clock)
         self.rewriter = Rewriter()
         self.expiry = ExpiryClock(
@@ -323,7 +326,7 @@ class Node:
                 now=self.expiry.now,
             ),
             flusher=self.flusher,
-            files=self.files,
+            files=freeing,
             clock=self.clock,
             rng=self.rng,
             on_fatal=self.end,
@@ -331,6 +334,7 @@ class Node:
         self.partitions = Partitions(
             self.data,
             files=self.files,
+            freeing_files=freeing,
             clock=self.clock,
             rng=self.rng,
             on_flush_needed=self.flusher.request,
@@ -351,6 +355,7 @@ class Node:
                 self.configs.broker_float(image, "tidelog.disk.watermark.slow"),
                 self.configs.broker_float(image, "tidelog.disk.watermark.refuse"),
             ),
+            ballast,
         )
         self.maintenance = Maintenance(self.partitions, self.tiering, self.flusher, clock=self.clock)
         self.sweeping = Sweeping(

@@ -1,7 +1,8 @@
 """The disk watermark: what keeps a long store outage from filling the disk.
 
 While the object store is away nothing may be evicted, so produce goes on until the data directory's file system is
-`slow_at` full, is slowed between there and `refuse_at`, and refused above: reads, uploads and eviction need the rest.
+`slow_at` full, is slowed between there and `refuse_at`, and refused above: reads, uploads and eviction need the rest. It is
+also refused while the ballast is given up (`storage_tiers.hot.ballast`), whose room is for what frees room.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 from storage_tiers import events
 from storage_tiers.errors import StorageError
+from storage_tiers.hot.ballast import Ballast
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +37,24 @@ class DiskGuard:
     """`look` is called by a background worker; `admit` costs one attribute on the hot path. `throttled` and `refused` count
     requests that were held back, and batches that were refused, since the start."""
 
-    __slots__ = ("_directory", "_refusal", "_said", "_watermarks", "refused", "throttle_s", "throttled", "used")
+    __slots__ = (
+        "_ballast",
+        "_directory",
+        "_refusal",
+        "_said",
+        "_watermarks",
+        "refused",
+        "throttle_s",
+        "throttled",
+        "used",
+    )
 
-    def __init__(self, directory: str, watermarks: Watermarks) -> None:
+    def __init__(self, directory: str, watermarks: Watermarks, ballast: Ballast | None = None) -> None:
         self._directory = directory
+        self._ballast = ballast
+        if ballast is not None:
+            ballast.on_given_up = self._refuse_for_ballast
+            ballast.make()
         self._watermarks = watermarks
         self._refusal: StorageError | None = None
         self._said = "taken"
@@ -48,6 +64,8 @@ class DiskGuard:
         self.refused = 0
 
     def look(self) -> None:
+        if self._ballast is not None:
+            self._ballast.make()
         stat = os.statvfs(self._directory)
         available = stat.f_bavail + stat.f_blocks - stat.f_bfree
         self.judge(1 - stat.f_bavail / available if available else 1.0)
@@ -64,10 +82,21 @@ class DiskGuard:
             self.throttle_s = 0.0
             self._say("refused")
             return
+        if self._ballast is not None and self._ballast.given_up:
+            self._refuse_for_ballast()
+            self._say("refused")
+            return
         self._refusal = None
         share = (used - slow) / (refuse - slow) if refuse > slow else 0.0
         self.throttle_s = MAX_THROTTLE_S * max(0.0, share)
         self._say("slowed" if share > 0 else "taken")
+
+    def _refuse_for_ballast(self) -> None:
+        """From any thread: the room that the ballast leaves is not for records."""
+        self._refusal = StorageError(
+            f"{self._directory} has no room left, and its ballast is in use to free some; free space, lower retention, or "
+            "bring the object store back"
+        )
 
     def _say(self, produce: str) -> None:
         """When it is another than before."""

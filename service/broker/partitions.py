@@ -66,12 +66,14 @@ class Partitions:
         data: DataDirectory,
         *,
         files: Files,
+        freeing_files: Files,
         clock: Clock,
         rng: Rng,
         on_flush_needed: Notify,
         on_roll: Notify,
         cold_reader: ColdReaderFor,
     ) -> None:
+        """`freeing_files` are for what must be written before anything can be removed."""
         self._data = data
         self._files = files
         self._clock = clock
@@ -82,7 +84,7 @@ class Partitions:
         self._open: dict[TopicPartition, Partition] = {}
         self._held_back: dict[TopicPartition, StorageError] = {}
         self._keeps: set[TopicPartition] = set()
-        self._checkpoints = OffsetCheckpoints(data.path, files)
+        self._checkpoints = OffsetCheckpoints(data.path, freeing_files)
         self.places = PartitionPlaces(data.path, files)
         #: What the partitions of deleted topics had counted.
         self.past = PastCounts()
