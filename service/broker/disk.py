@@ -7,6 +7,7 @@ also refused while the ballast is given up (`storage_tiers.hot.ballast`), whose 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from dataclasses import dataclass
@@ -54,7 +55,8 @@ class DiskGuard:
         self._ballast = ballast
         if ballast is not None:
             ballast.on_given_up = self._refuse_for_ballast
-            ballast.make()
+            with contextlib.suppress(OSError):  # the next look tries again
+                ballast.make()
         self._watermarks = watermarks
         self._refusal: StorageError | None = None
         self._said = "taken"
