@@ -28,13 +28,27 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from benchmarks import beside, cold, decoder, fleet, java_clients, load, raw, report, spark_scan, stalls, starts
+from benchmarks import (
+    beside,
+    cold,
+    decoder,
+    fleet,
+    history,
+    java_clients,
+    load,
+    raw,
+    report,
+    spark_scan,
+    stalls,
+    starts,
+)
 from benchmarks import brokers as of_brokers
 from benchmarks.brokers import Broker
 from benchmarks.table import Table, rendered
 
 #: Minutes that each part may take.
 LIMITS = {
+    "history": 2,
     "raw": 25,
     "fleet": 20,
     "beside": 25,
@@ -170,6 +184,10 @@ class Bench:
 
     def decoder(self) -> None:
         decoder.measure(self._table, rounds=self._arguments.rounds)
+
+    def history(self) -> None:
+        history.measure(self._table, rounds=self._arguments.rounds)
+        history.plot(self._table)
 
     def stalls(self) -> None:
         stalls.measure(self._table, self._directory, only=self._arguments.only)

@@ -1,0 +1,102 @@
+"""What a partition's history costs: the same questions to synthetic manifests of few and of millions of ranges.
+
+Pure: no store and no node. Flat is the claim; what grows is shown as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import timeit
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from benchmarks.table import JUDGED, Table
+from storage_tiers.cold.manifest import lookup, pages
+from storage_tiers.cold.manifest.json import encode
+from storage_tiers.cold.manifest.model import Author, Entry, Ids, Page, PageKind, PageRef, Root, Writer, first_root
+from storage_tiers.policy.retention import RetentionLimits, goes
+from storage_tiers.types import TopicId
+
+IDS = Ids("history", "t", TopicId(bytes(16)), 0)
+RANGES = (24, 8_192, 100_000, 1_000_000, 10_000_000)
+CHECK, SUMMARY = "retention's decision", "summary of a new root"
+_SPAN = 10
+
+
+def measure(table: Table, *, rounds: int) -> None:
+    for count in RANGES:
+        root, known = synthetic(count)
+        live = lookup.live_summary(root)
+        limits = RetentionLimits(7 * 86_400_000, 1 << 60)
+        for _ in range(rounds):
+            check_s = timeit.timeit(partial(_check, live, limits), number=1000) / 1000
+            summary_s = timeit.timeit(partial(lookup.live_summary, root), number=100) / 100
+            table.add(JUDGED, f"{CHECK}, {count:,} ranges", "µs", check_s * 1e6)
+            table.add(JUDGED, f"{SUMMARY}, {count:,} ranges", "µs", summary_s * 1e6)
+        table.add(JUDGED, f"root, {count:,} ranges", "KiB", len(encode(root)) / 1024)
+        table.add(JUDGED, f"pages for one offset, {count:,} ranges", "pages", _pages_asked(root, known))
+
+
+def _check(live: lookup.LiveSummary, limits: RetentionLimits) -> bool:
+    """As a broker's look at a partition of which nothing expires."""
+    assert live.oldest is not None
+    return goes(1000, live.oldest.bytes, live.bytes - limits.retention_bytes, limits)
+
+
+def _pages_asked(root: Root, known: dict[str, Page]) -> int:
+    asked: list[PageRef] = []
+
+    def load(ref: PageRef) -> Page:
+        asked.append(ref)
+        return known[ref.key]
+
+    lookup.entry_for(root, load, root.end // 3)
+    return len(asked)
+
+
+def plot(table: Table) -> None:
+    """The costs against the number of ranges, as docs/img/history.png."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 3.6))
+    for name in (CHECK, SUMMARY):
+        rows = [table.rows[f"{name}, {count:,} ranges", "µs"] for count in RANGES]
+        axes.plot(RANGES, [row.medians[JUDGED] for row in rows], marker="o", label=name)
+    axes.axhline(20, color="#222222", linewidth=0.8, linestyle=":", label="target of the check")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("ranges of a partition")
+    axes.set_ylabel("µs of the event loop")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
+    figure.tight_layout()
+    figure.savefig(Path(__file__).parent.parent / "docs" / "img" / "history.png", dpi=120)
+
+
+def synthetic(count: int) -> tuple[Root, dict[str, Page]]:
+    """A root of so many ranges, as commits would have left it, and the pages that it names (full ones as one entry each)."""
+    numbers = itertools.count(1)
+    known: dict[str, Page] = {}
+    by = Author(Writer(1, 1), "0" * 32, 1_700_000_000_000, lambda: f"{next(numbers):032x}", known)
+    root = first_root(IDS)
+    for _ in range(count // pages.MAX_PAGE_ENTRIES):
+        entry = _entry(root.end, root.end + _SPAN * pages.MAX_PAGE_ENTRIES, next(numbers))
+        write = pages.page_write(IDS, Page(PageKind.LIVE, (entry,)), by)
+        known[write.ref.key] = write.page
+        grown = replace(root, pages=(*root.pages, replace(write.ref, count=pages.MAX_PAGE_ENTRIES)), end=entry.end)
+        change = pages.settle(pages.Change(grown), by)
+        known.update({write.ref.key: write.page for write in change.writes})
+        root = replace(change.root, removed=())
+    inside = min(count, 24)
+    entries = tuple(_entry(root.end + n * _SPAN, root.end + (n + 1) * _SPAN, next(numbers)) for n in range(inside))
+    return replace(root, entries=entries, end=root.end + inside * _SPAN), known
+
+
+def _entry(base: int, end: int, number: int) -> Entry:
+    name, time = f"{number:032x}", 1_700_000_000_000
+    keys = IDS.segment_key(base, 1, name), IDS.sidecar_key(base, 1, name)
+    return Entry(base, end, keys[0], 0, 1000, keys[1], (), time, time, base, end - base, 1000, 0)
