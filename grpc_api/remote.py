@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from grpc_api.channel import CALL_TIMEOUT_S, answered, open_channel
-from grpc_api.contract.cold import ColdManifest, ColdRange
+from grpc_api.contract.cold import ColdManifest, ColdRange, ColdRepair
 from grpc_api.contract.topics import ConfigAlteration, ConfigEntry, Resource
-from grpc_api.messages.cold import manifest_of, range_of
+from grpc_api.messages.cold import manifest_of, range_of, repair_of
 from grpc_api.messages.topics import alteration_message, entry_of
 from grpc_api.proto import cold_pb2
 from grpc_api.proto import configs_pb2 as pb
@@ -27,6 +27,9 @@ from grpc_api.remote_topics import RemoteTopics
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import LogError
 from storage_tiers.types import TopicPartition
+
+#: A repair looks at every object of a partition.
+REPAIR_TIMEOUT_S = 3600.0
 
 
 class RemoteConfigs:
@@ -79,6 +82,10 @@ class RemoteCold:
         finally:
             call.cancel()
         return [] if first is None else [range_of(each) for each in first.ranges]
+
+    async def repair(self, partition: TopicPartition, *, apply: bool) -> ColdRepair:
+        request = cold_pb2.RepairRequest(topic=partition.topic, partition=partition.partition, apply=apply)
+        return repair_of(await answered(self._stub.Repair(request, timeout=REPAIR_TIMEOUT_S), self._address))
 
 
 class RemoteCore:

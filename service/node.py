@@ -28,6 +28,7 @@ from service.broker.opening import opened
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.producer_ids import ProducerIds
+from service.broker.repairing import Repairing
 from service.broker.retention import Retention
 from service.broker.rewriting import Rewriter
 from service.broker.store_access import StoreAccess
@@ -185,7 +186,12 @@ class Node:
                 why_unopened=self.partitions.why_held_back,
             ),
             ConfigService(self.metadata, self.configs),
-            ColdService(self.partitions, self.hydrator, self.ids_of),
+            ColdService(
+                self.partitions,
+                self.hydrator,
+                Repairing(self.client, self.access, self.tiering, self.ids_of),
+                self.ids_of,
+            ),
             NodeService(
                 self.partitions,
                 self.metadata,

@@ -47,6 +47,16 @@ class ColdRange(NamedTuple):
     added_commit: int
 
 
+class ColdRepair(NamedTuple):
+    """What would make a partition's manifest show again what was seen of it (`summary`), or why nothing can (`refused`); both
+    empty: there is nothing to repair. `checked` counts the objects that were looked at, `commit` is the one that was made."""
+
+    summary: str
+    refused: str
+    checked: int
+    commit: int = 0
+
+
 class Cold(Protocol):
     """Every method raises UnknownTopicOrPartition, and InvalidRequest on a node without a store."""
 
@@ -56,3 +66,8 @@ class Cold(Protocol):
     async def ranges(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdRange]:
         """Up to MAX_RANGES live ranges in offset order, the first one that ends after `start_offset`; none: there are no
         more. Ask on from the last one's end. Raises TierUnavailable where the store must be asked and does not answer."""
+
+    async def repair(self, partition: TopicPartition, *, apply: bool) -> ColdRepair:
+        """Of a store that has gone backwards (StoreBehind): proves every object that the newest manifest seen names, and with
+        `apply` commits it again. Takes a request or two for each range. Raises TierUnavailable where the store does not
+        answer: ask again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grpc_api.contract.cold import ColdManifest, ColdRange
+from grpc_api.contract.cold import ColdManifest, ColdRange, ColdRepair
 from grpc_api.messages.errors import detail_of, error_of
 from grpc_api.proto import cold_pb2 as pb
 from storage_tiers.errors import LogError
@@ -26,3 +26,11 @@ def range_message(found: ColdRange) -> pb.Range:
 
 def range_of(message: pb.Range) -> ColdRange:
     return ColdRange(*(getattr(message, name) for name in ColdRange._fields))
+
+
+def repair_message(found: ColdRepair) -> pb.RepairResponse:
+    return pb.RepairResponse(**found._asdict())
+
+
+def repair_of(message: pb.RepairResponse) -> ColdRepair:
+    return ColdRepair(*(getattr(message, name) for name in ColdRepair._fields))

@@ -44,6 +44,11 @@ class ColdStub:
                 request_serializer=grpc__api_dot_proto_dot_cold__pb2.RangesRequest.SerializeToString,
                 response_deserializer=grpc__api_dot_proto_dot_cold__pb2.RangesResponse.FromString,
                 _registered_method=True)
+        self.Repair = channel.unary_unary(
+                '/tidelog.v1.Cold/Repair',
+                request_serializer=grpc__api_dot_proto_dot_cold__pb2.RepairRequest.SerializeToString,
+                response_deserializer=grpc__api_dot_proto_dot_cold__pb2.RepairResponse.FromString,
+                _registered_method=True)
 
 
 class ColdServicer:
@@ -63,6 +68,13 @@ class ColdServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Repair(self, request, context):
+        """Proves what the newest manifest seen names, and with `apply` commits it again, where the store shows less than that.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ColdServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +87,11 @@ def add_ColdServicer_to_server(servicer, server):
                     servicer.Ranges,
                     request_deserializer=grpc__api_dot_proto_dot_cold__pb2.RangesRequest.FromString,
                     response_serializer=grpc__api_dot_proto_dot_cold__pb2.RangesResponse.SerializeToString,
+            ),
+            'Repair': grpc.unary_unary_rpc_method_handler(
+                    servicer.Repair,
+                    request_deserializer=grpc__api_dot_proto_dot_cold__pb2.RepairRequest.FromString,
+                    response_serializer=grpc__api_dot_proto_dot_cold__pb2.RepairResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +148,33 @@ class Cold:
             '/tidelog.v1.Cold/Ranges',
             grpc__api_dot_proto_dot_cold__pb2.RangesRequest.SerializeToString,
             grpc__api_dot_proto_dot_cold__pb2.RangesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Repair(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Cold/Repair',
+            grpc__api_dot_proto_dot_cold__pb2.RepairRequest.SerializeToString,
+            grpc__api_dot_proto_dot_cold__pb2.RepairResponse.FromString,
             options,
             channel_credentials,
             insecure,

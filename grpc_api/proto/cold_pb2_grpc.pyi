@@ -35,6 +35,8 @@ class ColdStub:
     """One for each partition of the topic, from the newest manifest that this node has seen or written."""
     Ranges: _grpc.UnaryStreamMultiCallable[_cold_pb2.RangesRequest, _cold_pb2.RangesResponse]
     """Live ranges of one partition in offset order, as far as the caller reads."""
+    Repair: _grpc.UnaryUnaryMultiCallable[_cold_pb2.RepairRequest, _cold_pb2.RepairResponse]
+    """Proves what the newest manifest seen names, and with `apply` commits it again, where the store shows less than that."""
 
 @_typing.type_check_only
 class ColdAsyncStub(ColdStub):
@@ -43,6 +45,8 @@ class ColdAsyncStub(ColdStub):
     """One for each partition of the topic, from the newest manifest that this node has seen or written."""
     Ranges: _aio.UnaryStreamMultiCallable[_cold_pb2.RangesRequest, _cold_pb2.RangesResponse]  # type: ignore[assignment]
     """Live ranges of one partition in offset order, as far as the caller reads."""
+    Repair: _aio.UnaryUnaryMultiCallable[_cold_pb2.RepairRequest, _cold_pb2.RepairResponse]  # type: ignore[assignment]
+    """Proves what the newest manifest seen names, and with `apply` commits it again, where the store shows less than that."""
 
 class ColdServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -60,5 +64,13 @@ class ColdServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_cold_pb2.RangesResponse], _abc.AsyncIterator[_cold_pb2.RangesResponse]]:
         """Live ranges of one partition in offset order, as far as the caller reads."""
+
+    @_abc_1.abstractmethod
+    def Repair(
+        self,
+        request: _cold_pb2.RepairRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cold_pb2.RepairResponse, _abc.Awaitable[_cold_pb2.RepairResponse]]:
+        """Proves what the newest manifest seen names, and with `apply` commits it again, where the store shows less than that."""
 
 def add_ColdServicer_to_server(servicer: ColdServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from grpc_api.contract.core import Core
-from grpc_api.messages.cold import manifest_message, range_message
+from grpc_api.messages.cold import manifest_message, range_message, repair_message
 from grpc_api.proto import cold_pb2 as pb
 from grpc_api.proto.cold_pb2_grpc import ColdServicer
 from storage_tiers.types import TopicPartition
@@ -25,3 +25,7 @@ class CoreCold(ColdServicer):
         while ranges := await self._core.cold.ranges(partition, start):
             await context.write(pb.RangesResponse(ranges=map(range_message, ranges)))
             start = ranges[-1].end
+
+    async def Repair(self, request: pb.RepairRequest, context: Any) -> pb.RepairResponse:  # noqa: N802
+        partition = TopicPartition(request.topic, request.partition)
+        return repair_message(await self._core.cold.repair(partition, apply=request.apply))

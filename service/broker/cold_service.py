@@ -5,9 +5,10 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Sequence
 
-from grpc_api.contract.cold import MAX_RANGES, ColdManifest, ColdRange
+from grpc_api.contract.cold import MAX_RANGES, ColdManifest, ColdRange, ColdRepair
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
+from service.broker.repairing import Repairing
 from storage_tiers.cold.manifest.lookup import live_bytes
 from storage_tiers.cold.manifest.model import Entry, Ids, Root, first_root
 from storage_tiers.cold.process.operations import PageEntries
@@ -19,8 +20,15 @@ from storage_tiers.types import TopicPartition
 class ColdService:
     """`hydrator` is None on a node without a store."""
 
-    def __init__(self, partitions: Partitions, hydrator: Hydrator | None, ids_of: Callable[[Partition], Ids]) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        hydrator: Hydrator | None,
+        repairing: Repairing,
+        ids_of: Callable[[Partition], Ids],
+    ) -> None:
         self._partitions = partitions
+        self._repairing = repairing
         self._hydrator = hydrator
         self._ids_of = ids_of
 
@@ -61,6 +69,11 @@ class ColdService:
                 return [_range(entry) for entry in entries[:MAX_RANGES]]
         first = bisect.bisect_right(root.entries, start, key=lambda entry: entry.end)
         return [_range(entry) for entry in root.entries[first : first + MAX_RANGES]]
+
+    async def repair(self, partition: TopicPartition, *, apply: bool) -> ColdRepair:
+        led = self._partitions.get(partition)
+        report, commit = await self._repairing.repair(led, apply=apply)
+        return ColdRepair(report.summary, report.refused, report.checked, commit)
 
     def _check(self) -> Hydrator:
         if self._hydrator is None:

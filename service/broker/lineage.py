@@ -32,6 +32,7 @@ class StoreLineage:
     def __init__(self, on_behind: Callable[[Partition], None]) -> None:
         self._on_behind = on_behind
         self._behind: dict[Partition, StoreBehind] = {}
+        self._repaired: dict[Partition, str] = {}
 
     def __contains__(self, partition: object) -> bool:
         """Whether the store shows less of it than was seen, as far as it was asked."""
@@ -76,12 +77,18 @@ class StoreLineage:
     def check_follows(self, partition: Partition, root: Root) -> None:
         """StoreBehind if `root` is newer than the one seen by number alone. What the digest cannot tell was looked at where the
         root was read."""
+        if root.line == self._repaired.get(partition):
+            return
         seen = self.seen(partition)
         fault = None if seen is None else lineage.fault(root, seen)
         if fault is not None:
             raise StoreBehind(
                 f"{partition.partition}: {fault}; nothing is deleted or evicted until it shows that again"
             )
+
+    def repaired(self, partition: Partition, line: str) -> None:
+        """A repair of this node has begun this line: its root follows whatever was seen."""
+        self._repaired[partition] = line
 
     def caught_up(self, partition: Partition) -> None:
         """The store has shown a root that contains the one seen, or, where none was, has answered."""
@@ -90,6 +97,7 @@ class StoreLineage:
 
     def forget(self, partition: Partition) -> None:
         self._behind.pop(partition, None)
+        self._repaired.pop(partition, None)
 
     def _begin(self, partition: Partition, error: StoreBehind) -> StoreBehind:
         if partition.deleted:

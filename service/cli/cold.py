@@ -1,4 +1,4 @@
-"""`tidelog cold`: what lies in the bucket."""
+"""`tidelog cold`: what lies in the bucket, and mending what a bucket that went backwards shows of it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.cli.errors import CommandError
+from service.cli.kafka import DEFAULT_BOOTSTRAP, Bootstrap
 from service.cli.output import AsJson, counted, moment, print_json, print_table, size
 from service.cli.store import ClusterId, S3Endpoint, S3Region, StoreUrl, opened_store
 
 if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
     from service.cli.cold_listing import ColdPartition
     from storage_tiers.cold.manifest.model import Entry
 
-cold = typer.Typer(no_args_is_help=True, help="Look into the bucket.")
-
-
-@cold.callback()
-def group() -> None:
-    """Keeps `ls` a command of its own while it is the only one."""
+cold = typer.Typer(no_args_is_help=True, help="Look into the bucket, and mend its manifests.")
 
 
 @cold.command()
@@ -58,6 +56,47 @@ def ls(
         raise CommandError("; ".join(part.fault for part in damaged))
     if topic is not None and not found:
         raise CommandError(f"{store} has no manifest of a topic {topic}")
+
+
+@cold.command()
+def repair(
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", show_default=False)] = None,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Every topic, in place of one.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Commit it. Without: only say what would be done.")] = False,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Commit the manifests again that a bucket lacks, or shows an older version of, through the node that has seen them.
+
+    A bucket that was restored, copied in the wrong order, or lost a manifest shows less than the node has seen; the node then
+    deletes and evicts nothing of these partitions. This proves every object that the newest manifest seen names, lets the local
+    log stand in for what is missing at the end, and commits it under a new line. Exit code 1 if a partition cannot be repaired.
+    """
+    from service.cli.cold_repair import repairs
+    from service.cli.kafka import all_topics, connect_admin, grpc_address
+
+    if (topic is None) != cluster:
+        raise typer.BadParameter("name one topic, or give --cluster for all")
+    admin = connect_admin(bootstrap)
+    names = [topic] if topic is not None else all_topics(bootstrap, admin)
+    found = []
+    for each in repairs(grpc_address(bootstrap, admin), _partitions(bootstrap, admin, names), apply=apply):
+        found.append(each)
+        if not as_json:
+            typer.echo(each.line)
+    if as_json:
+        print_json({"applied": apply, "partitions": [each.as_json() for each in found]})
+    elif not apply and any(each.summary for each in found):
+        typer.echo("Nothing was changed. Run it again with --apply to commit this.")
+    if refused := sum(bool(each.refused) for each in found):
+        raise CommandError(f"{counted(refused, 'partition')} cannot be repaired")
+
+
+def _partitions(bootstrap: str, admin: AdminClient, topics: Sequence[str]) -> list[tuple[str, int]]:
+    from service.cli.kafka import describe_topics
+
+    described = describe_topics(bootstrap, admin, topics)
+    return [(found.name, part.id) for found in described for part in found.partitions]
 
 
 def _check_names(topic: str | None, cluster_id: str | None) -> None:

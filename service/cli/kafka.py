@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -17,7 +17,7 @@ from service.cli.errors import CommandError, Unreachable
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, KafkaException
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin import AdminClient, TopicDescription
 
 T = TypeVar("T")
 
@@ -30,6 +30,8 @@ HIGHEST_OFFSET = 2**63 - 1
 #: People watch: a node that comes back is found within this time.
 RECONNECT_BACKOFF_MS = 1000
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+#: The read-only broker config that says where a node's gRPC face listens.
+GRPC_LISTENER = "tidelog.grpc.listener"
 
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s,\[\]:]+):(\d{1,5})")
 
@@ -126,3 +128,39 @@ def pairs(texts: list[str] | None, option: str) -> Mapping[str, str]:
             raise typer.BadParameter(f"{text!r}: write KEY=VALUE", param_hint=option)
         found[key.strip()] = value.strip()
     return found
+
+
+def all_topics(bootstrap: str, admin: AdminClient) -> list[str]:
+    """In order."""
+    from confluent_kafka import KafkaException
+
+    try:
+        return sorted(admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
+    except KafkaException as error:
+        raise as_command_error(bootstrap, error, "cannot list topics") from None
+
+
+def grpc_address(bootstrap: str, admin: AdminClient) -> str:
+    """Of the node's gRPC face. CommandError for a broker that has none."""
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    cluster = outcome(
+        bootstrap, admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S), "cannot describe the cluster"
+    )
+    node = cluster.controller or cluster.nodes[0]
+    resource = ConfigResource(ResourceType.BROKER, str(node.id))
+    future = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
+    entries = outcome(bootstrap, future, f"cannot describe the configs of node {node.id}")
+    entry = entries.get(GRPC_LISTENER)
+    if entry is None or not entry.value:
+        raise CommandError(f"node {node.id} at {bootstrap} has no {GRPC_LISTENER}: it is no tidelog node")
+    return str(entry.value)
+
+
+def describe_topics(bootstrap: str, admin: AdminClient, names: Sequence[str]) -> list[TopicDescription]:
+    from confluent_kafka import TopicCollection
+
+    if not names:
+        return []
+    futures = admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_TIMEOUT_S)
+    return [outcome(bootstrap, futures[name], f"cannot describe {name}") for name in names]

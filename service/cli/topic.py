@@ -14,7 +14,10 @@ from service.cli.kafka import (
     MOST_PARTITIONS,
     REQUEST_TIMEOUT_S,
     Bootstrap,
+    all_topics,
     connect_admin,
+    describe_topics,
+    grpc_address,
     outcome,
     pairs,
     require_reachable,
@@ -31,8 +34,6 @@ Configs = Annotated[
     list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic config; repeatable.")
 ]
 
-#: The read-only broker config that says where a node's gRPC face listens.
-GRPC_LISTENER = "tidelog.grpc.listener"
 #: What a call may take on top of the time that the node was told to wait.
 GRPC_MARGIN_S = 10.0
 #: A week; gRPC's deadlines end somewhere too.
@@ -82,7 +83,7 @@ def create(
 def list_(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """List all topics."""
     admin = connect_admin(bootstrap)
-    found = _describe_topics(bootstrap, admin, _all_topics(bootstrap, admin))
+    found = describe_topics(bootstrap, admin, all_topics(bootstrap, admin))
     rows = [(d.name, len(d.partitions), max((len(p.replicas) for p in d.partitions), default=0), d) for d in found]
     if as_json:
         print_json(
@@ -102,7 +103,7 @@ def list_(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> 
 def describe(name: Name, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Show a topic's partitions, offsets, and the configs that differ from their defaults."""
     admin = connect_admin(bootstrap)
-    (found,) = _describe_topics(bootstrap, admin, [name])
+    (found,) = describe_topics(bootstrap, admin, [name])
     configs = _changed_configs(bootstrap, admin, name)
     partitions = _partition_views(bootstrap, admin, found)
     if as_json:
@@ -180,7 +181,7 @@ def delete(
     """Delete topics with all their records, local and in the bucket."""
     admin = connect_admin(bootstrap)
     if if_exists:
-        present = set(_all_topics(bootstrap, admin))
+        present = set(all_topics(bootstrap, admin))
         names = [name for name in names if name in present]
     futures = admin.delete_topics(names, request_timeout=REQUEST_TIMEOUT_S) if names else {}
     failures = []
@@ -207,7 +208,7 @@ def seal(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Close a topic's segments and move all its records so far to the bucket."""
-    address = _grpc_address(bootstrap, connect_admin(bootstrap))
+    address = grpc_address(bootstrap, connect_admin(bootstrap))
     sealed = _seal(address, name, wait, timeout)
     if as_json:
         print_json({"topic": name, "partitions": sealed})
@@ -233,26 +234,6 @@ class PartitionView:
 
     def as_json(self) -> Mapping[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
-
-def _all_topics(bootstrap: str, admin: AdminClient) -> list[str]:
-    from confluent_kafka import KafkaException
-
-    from service.cli.kafka import as_command_error
-
-    try:
-        return sorted(admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
-    except KafkaException as error:
-        raise as_command_error(bootstrap, error, "cannot list topics") from None
-
-
-def _describe_topics(bootstrap: str, admin: AdminClient, names: Sequence[str]) -> list[TopicDescription]:
-    from confluent_kafka import TopicCollection
-
-    if not names:
-        return []
-    futures = admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_TIMEOUT_S)
-    return [outcome(bootstrap, futures[name], f"cannot describe {name}") for name in names]
 
 
 def _partition_views(bootstrap: str, admin: AdminClient, found: TopicDescription) -> list[PartitionView]:
@@ -332,22 +313,6 @@ def _config_changes(name: str, new: Mapping[str, str], deleted: Sequence[str]) -
 
 
 # --- sealing -----------------------------------------------------------------------------------------------------------
-def _grpc_address(bootstrap: str, admin: AdminClient) -> str:
-    from confluent_kafka.admin import ConfigResource, ResourceType
-
-    cluster = outcome(
-        bootstrap, admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S), "cannot describe the cluster"
-    )
-    node = cluster.controller or cluster.nodes[0]
-    resource = ConfigResource(ResourceType.BROKER, str(node.id))
-    future = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
-    entries = outcome(bootstrap, future, f"cannot describe the configs of node {node.id}")
-    entry = entries.get(GRPC_LISTENER)
-    if entry is None or not entry.value:
-        raise CommandError(f"node {node.id} at {bootstrap} has no {GRPC_LISTENER}: only tidelog seals topics")
-    return str(entry.value)
-
-
 def _seal(address: str, name: str, wait: bool, timeout: float) -> list[dict[str, int]]:
     import grpc
     from google.protobuf.duration_pb2 import Duration

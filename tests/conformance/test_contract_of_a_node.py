@@ -242,3 +242,22 @@ async def test_manifests_and_ranges_tile_what_is_in_the_bucket(node: Running) ->
     assert await node.core.cold.ranges(T0, 40) == []
     with pytest.raises(UnknownTopicOrPartition):
         await node.core.cold.manifests("nothing")
+
+
+async def test_a_manifest_that_the_bucket_lost_is_repaired(node: Running) -> None:
+    await filled(node)
+    await node.seal("t")
+    (manifest,) = await node.core.cold.manifests("t")
+    assert not isinstance(manifest, LogError)
+    nothing = await node.core.cold.repair(T0, apply=True)
+    assert (nothing.summary, nothing.refused, nothing.commit) == ("", "", 0)
+    await node.store.delete([manifest.key])
+    dry = await node.core.cold.repair(T0, apply=False)
+    assert (dry.checked, dry.refused, dry.commit) == (2 * manifest.ranges, "", 0)
+    assert "up to offset 40" in dry.summary
+    done = await node.core.cold.repair(T0, apply=True)
+    assert done == dry._replace(commit=manifest.commit + 1)
+    (again,) = await node.core.cold.manifests("t")
+    assert again == manifest._replace(commit=done.commit, committed_at_ms=again.committed_at_ms)  # type: ignore[union-attr]
+    with pytest.raises(UnknownTopicOrPartition):
+        await node.core.cold.repair(TopicPartition("nothing", 0), apply=False)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import crc32c
 
-from grpc_api.contract.cold import ColdManifest, ColdRange
+from grpc_api.contract.cold import ColdManifest, ColdRange, ColdRepair
 from grpc_api.contract.log import (
     Append,
     Appended,
@@ -160,6 +160,9 @@ class MemoryCore:
         raise InvalidRequest("nothing is tiered here")
 
     async def ranges(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdRange]:
+        raise InvalidRequest("nothing is tiered here")
+
+    async def repair(self, partition: TopicPartition, *, apply: bool) -> ColdRepair:
         raise InvalidRequest("nothing is tiered here")
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:

@@ -208,7 +208,8 @@ class CommitLoop:
         if fault is not None:
             raise StoreBehind(
                 f"{self.ids}: {fault}. The store has gone backwards: nothing is deleted or evicted until it shows that "
-                f"again. Put the newest version of {self.ids.manifest_key} back, with every object that was there then"
+                f"again. Put the newest version of {self.ids.manifest_key} back, with every object that was there then, or "
+                f"see what `tidelog cold repair {self.ids.topic}` can prove"
             )
 
     async def _look_closer(self, root: Root, saved: Root) -> str | None:

@@ -32,6 +32,7 @@ from storage_tiers.cold.process.operations import Counters, Hurry, Question, Rea
 from storage_tiers.cold.process.protocol import Ask, Configure, Forget, Frame, Idle, Reply, encode, read_frame
 from storage_tiers.cold.process.settings import MIB, TierSettings
 from storage_tiers.cold.process.wire import ProtocolError, from_json
+from storage_tiers.cold.segments.repairer import RepairReport
 from storage_tiers.cold.segments.sweeper import Listed, SweepReport
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.location import StoreLocation
@@ -196,6 +197,11 @@ class TierClient:
         """The newest root; it may still have live ranges below `log_start`: ask again with that one as `seen`."""
         return await self._commit(ids, questions.Retire(ids, writer, log_start, seen))
 
+    async def repair(self, question: questions.Repair) -> tuple[RepairReport, Root | None]:
+        """What was found, and the root that was committed, if one was."""
+        found = await self.ask(question, more_s=question.patience_s)
+        return found.report, _root(found.root, question.ids)
+
     async def delete_partition(self, ids: Ids, writer: Writer) -> Root:
         return await self._commit(ids, questions.DeletePartition(ids, writer))
 
@@ -244,14 +250,14 @@ class TierClient:
             self.stats.counters = await self.ask(Stats())
         return self.stats.counters
 
-    async def ask(self, question: Question[Answer], *, upload_bytes: int = 0) -> Answer:
+    async def ask(self, question: Question[Answer], *, upload_bytes: int = 0, more_s: float = 0.0) -> Answer:
         """The process's answer, or its LogError. TierUnavailable if it ended, or did not answer in time: longer than the
         process's own deadlines, so that this one counts only if the process hangs or its queues are long."""
         name = type(question).__name__
         self.stats.asked[name] += 1
         settings = self._settings
         deadline_s = max(settings.read_deadline_s, settings.commit_deadline_s) + SLACK_S
-        deadline_s += upload_bytes / MIB * settings.upload_s_per_mib
+        deadline_s += upload_bytes / MIB * settings.upload_s_per_mib + more_s
         try:
             async with asyncio.timeout(deadline_s), self._slots:
                 life = await self._running_life()

@@ -15,6 +15,7 @@ from storage_tiers.cold.manifest.clusters import ClusterFound
 from storage_tiers.cold.manifest.lineage import Seen
 from storage_tiers.cold.manifest.model import Entry, Ids, PageRef, Writer
 from storage_tiers.cold.manifest.topic_file import TopicState
+from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
 from storage_tiers.cold.segments.sweeper import Listed, SweepReport
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.policy.retention import Expired, Moment
@@ -25,6 +26,8 @@ LISTED_KEYS = 1000
 MAX_NAMES = 1000
 #: Entries of a page that one answer carries.
 MAX_PAGE_ENTRIES = 64
+#: Seconds that a repair may take for each range: two requests, many at a time; some ranges are read as a whole.
+REPAIR_S_PER_RANGE = 0.5
 
 Answer = TypeVar("Answer", covariant=True)
 
@@ -327,6 +330,31 @@ class DeletePartition(Question[RootDocument]):
 
     ids: Ids
     writer: Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What was found, and with it the root that was committed, if one was."""
+
+    report: RepairReport
+    root: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Repair(Question[Repaired]):
+    """Proves what the root seen names, and with `apply` commits it again (`manifest.repair`). It may take
+    REPAIR_S_PER_RANGE for each of its `ranges`."""
+
+    ids: Ids
+    writer: Writer
+    local: LocalEvidence
+    ranges: int
+    apply: bool
+    seen: Seen | None = None
+
+    @property
+    def patience_s(self) -> float:
+        return self.ranges * REPAIR_S_PER_RANGE
 
 
 @dataclass(frozen=True, slots=True)

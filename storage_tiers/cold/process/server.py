@@ -105,6 +105,7 @@ def workers(downloads: Downloads, commits: TierCommits) -> Workers:
         ask.RaiseLogStart: commits.raise_log_start,
         ask.Retire: commits.retire,
         ask.DeletePartition: commits.delete_partition,
+        ask.Repair: commits.repair,
         ask.Sweep: commits.sweep,
         ask.ListKeys: commits.list_keys,
         ask.AbortUploads: commits.abort_uploads,

@@ -33,13 +33,14 @@ from storage_tiers.cold.process.protocol import (
 from storage_tiers.cold.process.server import workers
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.process.wire import ProtocolError, from_json, to_json
+from storage_tiers.cold.segments.repairer import LocalEvidence
 from storage_tiers.cold.segments.sweeper import Listed
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import LogError
 from storage_tiers.policy.retention import Expired, Moment, RetentionLimits
 from storage_tiers.policy.segments import Now
-from storage_tiers.types import AbortedTransaction, EpochEntry
+from storage_tiers.types import AbortedTransaction, EpochEntry, OffsetRange
 from tests.storage_tiers.cold.support import IDS, TOPIC_ID
 
 WRITER = Writer(1, None, "maintainer")
@@ -90,6 +91,14 @@ QUESTIONS: list[questions.Question[Any]] = [
     questions.Sweep(IDS, WRITER, 3),
     questions.Sweep(IDS, WRITER, 3, (Listed("k", 5),), Seen("l", 3, "c", 1, 2, 5, 9, 0, "/a/b")),
     questions.SweepDeleted(IDS, WRITER, 3),
+    questions.Repair(
+        IDS,
+        WRITER,
+        LocalEvidence(OffsetRange(3, 9), (EpochEntry(1, 0),), 2),
+        7,
+        True,
+        Seen("l", 3, "c", 1, 2, 5, 9, 0, "/a/b"),
+    ),
     questions.ListKeys("c/", "c/k"),
     questions.AbortUploads("c/", 3),
     questions.Stats(),
