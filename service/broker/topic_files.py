@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from grpc_api.contract.topics import ResourceKind
 from service.broker.store_access import StoreAccess
@@ -48,6 +49,8 @@ class TopicFiles:
         self._access = access
         self._grace_ms = grace_ms
         self._published: dict[TopicId, tuple[int, tuple[tuple[str, str], ...]]] = {}
+        #: Of each live topic's file, as the store has shown it in this start.
+        self._revisions: dict[TopicId, int] = {}
         self._terminated: set[TopicId] = set()
         self._writing: dict[str, asyncio.Lock] = {}
         self._troubles = events.Troubles()
@@ -109,7 +112,10 @@ class TopicFiles:
             wanted = (len(topic.partitions), tuple(sorted(configs.items())))
             if self._published.get(topic.topic_id) != wanted:
                 state = self._state(topic.name, topic.topic_id, len(topic.partitions), configs)
-                await self._client.put_topic_file(state)
+                shown = await self._client.put_topic_file(
+                    replace(state, revision=self._revisions.get(topic.topic_id, 0))
+                )
+                self._revisions[topic.topic_id] = shown.revision
                 self._published[topic.topic_id] = wanted
 
     def _one_at_a_time(self, name: str) -> asyncio.Lock:
@@ -126,6 +132,7 @@ class TopicFiles:
         for ids in self._partitions_of(doomed):
             await self._client.delete_partition(ids, self._access.writer)
         self._published.pop(doomed.topic_id, None)
+        self._revisions.pop(doomed.topic_id, None)
         self._terminated.add(doomed.topic_id)
         topic_id, count = str(doomed.topic_id), doomed.partition_count
         events.info(log, "topic.deleted_in_store", topic=doomed.name, topic_id=topic_id, partitions=count)

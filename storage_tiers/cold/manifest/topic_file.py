@@ -19,10 +19,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.cluster_file import read_cluster
 from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER, Fields, check_version, document
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.stores.port import ObjectStore
-from storage_tiers.errors import FencedWriter, PreconditionFailed, TierObjectMissing, TierUnavailable
+from storage_tiers.errors import FencedWriter, PreconditionFailed, StoreBehind, TierObjectMissing, TierUnavailable
 from storage_tiers.types import TopicId
 
 MAX_EARLIER = 256
@@ -44,7 +45,14 @@ class TopicState:
 
 # --- transitions ------------------------------------------------------------------------------------------------------
 def published(found: TopicState | None, new: TopicState) -> TopicState:
-    """`new` made current. FencedWriter if its id was replaced or deleted before, or a newer incarnation has written."""
+    """`new` made current; its revision is the last one that the writer has seen, 0 if none. FencedWriter if its id was
+    replaced or deleted before, or a newer incarnation has written; StoreBehind if the file is gone or older than that."""
+    if (found.revision if found is not None else 0) < new.revision:
+        shown = "is gone" if found is None else f"is at revision {found.revision}"
+        raise StoreBehind(
+            f"the bucket went backwards: topic.json of {new.topic} {shown}, revision {new.revision} was seen there. Nothing of "
+            "the topic is published before that is back; put the bucket back as it was"
+        )
     if found is None:
         return new
     _check_incarnation(found, new.incarnation)
@@ -127,7 +135,19 @@ async def read_topic(store: ObjectStore, cluster_id: str, topic: str) -> TopicSt
 
 async def publish_topic(store: ObjectStore, new: TopicState) -> TopicState:
     """Makes `new` (state live) current, or updates its partition count (never lowered) and configs."""
+    if await read_topic(store, new.cluster_id, new.topic) is None:
+        await _check_cluster(store, new)
     return await _change(store, new, lambda found: published(found, new))
+
+
+async def _check_cluster(store: ObjectStore, new: TopicState) -> None:
+    """A name that the bucket does not know carries no incarnation: a node that was replaced is told by `cluster.json`."""
+    cluster = await read_cluster(store, new.cluster_id)
+    if cluster is not None and cluster.incarnation > new.incarnation:
+        raise FencedWriter(
+            f"cluster {new.cluster_id} is at incarnation {cluster.incarnation} in the bucket, this node is {new.incarnation}: "
+            "a copy of its directory has run, or the cluster was taken over. Stop this node; the one that began last goes on"
+        )
 
 
 async def delete_topic(store: ObjectStore, deleted: TopicState) -> TopicState:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from storage_tiers.clock import ManualClock
+from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import (
     ClusterState,
     Holder,
@@ -107,6 +108,25 @@ def topic(number: int, **fields: object) -> TopicState:
 
 
 class TestTopicFile:
+    async def test_who_was_replaced_brings_no_new_topic(self, store: FaultyStore) -> None:
+        await open_cluster(store, CLUSTER, holder("old"), 0)
+        await publish_topic(store, topic(1))
+        await open_cluster(store, CLUSTER, holder("new"), 1)
+        with pytest.raises(FencedWriter, match="at incarnation 2 in the bucket, this node is 1"):
+            await publish_topic(store, topic(2, topic="other"))
+        await publish_topic(store, topic(2, topic="other", incarnation=2))
+
+    async def test_a_file_that_went_backwards_is_left_alone(self, store: FaultyStore) -> None:
+        first = await publish_topic(store, topic(1))
+        older = encode_topic(first)
+        seen = await publish_topic(store, topic(1, partitions=9, revision=first.revision))
+        await store.put(keys.topic_file_key(CLUSTER, "flights"), older)
+        with pytest.raises(StoreBehind, match="is at revision 1, revision 2 was seen"):
+            await publish_topic(store, topic(1, partitions=10, revision=seen.revision))
+        await store.delete([keys.topic_file_key(CLUSTER, "flights")])
+        with pytest.raises(StoreBehind, match="is gone"):
+            await publish_topic(store, topic(1, partitions=10, revision=seen.revision))
+
     async def test_published_and_read_back(self, store: FaultyStore) -> None:
         assert await read_topic(store, CLUSTER, "flights") is None
         state = await publish_topic(store, topic(1))
