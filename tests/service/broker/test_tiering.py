@@ -440,7 +440,7 @@ async def test_any_number_of_producers_passes_to_the_tier_process(
 @pytest.mark.parametrize("damage", ["missing", "flipped"])
 async def test_a_snapshot_that_was_damaged_is_written_again_before_it_is_uploaded(tmp_path: Path, damage: str) -> None:
     store = FaultyStore(MemoryStore(SystemClock()), down=True)
-    async with running(tmp_path / "data", store) as node:
+    async with running(tmp_path / "data", store, new_cluster=True) as node:
         await node.create("t")
         await producers(node, 20)
         led = node.node.partitions.get(T0)
