@@ -326,6 +326,8 @@ def _after(data: bytes, at: int, size: int) -> int:
 def _count(flexible: bool, nullable: bool, data: bytes, at: int) -> tuple[int, int]:
     """(the place after it, of an array's elements), each of which takes a byte at least; -1 for null."""
     at, count = _number(0 if flexible else 4, data, at)
+    if count < -1:
+        raise Malformed(f"an array of {count} elements at {at}")
     if count < 0:
         if not nullable:
             raise Malformed(f"a null array at {at} where none is allowed")
