@@ -397,7 +397,7 @@ async def simulate(seed: int, directory: Path) -> Simulation:
     """Every other schedule with a root so small that most entries live in pages."""
     simulation = Simulation(seed, directory)
     delete = seed % 4 == 3
-    bounds: dict[str, Any] = {"RETIRED_PAGES": 1}
+    bounds: dict[str, Any] = {"UNFOLDED": 1}
     if seed % 2:
         bounds |= {"MAX_ENTRIES": 4, "MAX_PAGE_ENTRIES": 8, "_RETIRED_INLINE": 1}
     with mock.patch.multiple("storage_tiers.cold.manifest.pages", **bounds):
