@@ -418,7 +418,9 @@ class Node:
         return self.configs.broker_int(self.metadata.image, "tidelog.tier.read.most.waiting.percent") / 100
 
     def _grace_ms(self) -> int:
-        return self.configs.broker_int(self.metadata.image, "tidelog.tier.delete.grace.ms")
+        """Longer by what the wall clock has been set ahead: what was removed before that is not older for it."""
+        ahead_ms = self.clock.unix_ms() - self.expiry.now().expiry_ms
+        return self.configs.broker_int(self.metadata.image, "tidelog.tier.delete.grace.ms") + max(0, ahead_ms)
 
     def _cold_reader(self, partition: TopicPartition, topic_id: TopicId) -> ColdReader | None:
         if self.hydrator is None:

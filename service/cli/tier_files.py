@@ -16,7 +16,7 @@ from storage_tiers.cold.manifest.model import Entry, Root
 from storage_tiers.cold.segments import sidecar
 
 #: Documents that are no manifests.
-PLAIN_DOCUMENTS = ("cluster.json", "topic.json", "endpoints.json")
+PLAIN_DOCUMENTS = ("cluster.json", "topic.json", "endpoints.json", "home.json")
 
 
 def dump_sidecar(path: Path, *, deep: bool) -> Iterator[Line]:

@@ -95,3 +95,25 @@ async def test_a_step_that_stands_is_taken_over(tmp_path: Path) -> None:
         led = node.node.partitions.get(T0)
         clock.step_ms = YEAR_MS
         await until(lambda: led.log.log_start_offset == 40)
+
+
+async def test_no_grace_passes_because_the_clock_jumps_ahead(tmp_path: Path) -> None:
+    clock = SetClock()
+    broker = {"tidelog.tier.delete.grace.ms": str(HOUR_MS)}
+    async with running(tmp_path / "data", FaultyStore(MemoryStore(clock)), broker=broker, clock=clock) as node:
+        await node.create("t", configs={"internal.segment.bytes": "2000"})
+        for _ in range(40):
+            await node.append_batch("t", batch_of_now(clock, b"x" * 150))
+        await node.seal("t")
+        await node.log.delete_records(T0, -1)
+        await node.node.retention.tick()
+        led = node.node.partitions.get(T0)
+        assert led.log.root is not None
+        assert led.log.root.removed
+        stored = {info.key async for info in node.store.list("") if "/segments/" in info.key}
+        clock.step_ms = YEAR_MS
+        await node.node.sweeping.tick()
+        await node.node.topic_files.sweep()
+        assert {info.key async for info in node.store.list("") if "/segments/" in info.key} == stored
+        clock.step_ms = 0
+        await node.node.sweeping.tick()

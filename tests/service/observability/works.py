@@ -383,7 +383,8 @@ async def a_partition_cannot_be_opened(world: World) -> AsyncIterator[None]:
     yield
     with open(os.path.join(world.inner.data.path, "t-0"), "w"):
         pass
-    await world.create("t")
+    with pytest.raises(StorageError, match="none of its partitions could be opened"):
+        await world.create("t")
     await until(lambda: world.inner.assignment.unopened == 1)
     yield
 

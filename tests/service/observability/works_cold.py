@@ -233,11 +233,17 @@ async def the_bucket_goes_backwards(world: World) -> AsyncIterator[None]:
     claiming.cancel()
 
 
-@work({TOPICS + "remotedeleteerrors_total": ROSE, TOPICS + 'remotedeleteerrors_total{topic="t"}': ROSE})
+@work(
+    {TOPICS + "remotedeleteerrors_total": ROSE, TOPICS + 'remotedeleteerrors_total{topic="t"}': ROSE},
+    tidelog_tier_delete_grace_ms="3600000",
+)
 async def a_sweep_fails(world: World) -> AsyncIterator[None]:
     await cold(world)
+    await world.node.log.delete_records(TopicPartition("t", 0), -1)
+    await world.inner.retention.tick()
     yield
     world.node.store.down = True
+    world.inner.sweeping._grace_ms = lambda: 0
     sweeping = asyncio.create_task(world.inner.sweeping.tick())
     counts = partition(world).counts
     await until(lambda: counts.failed_deletes > 0)
