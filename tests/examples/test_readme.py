@@ -142,7 +142,7 @@ def test_named_modules_exist() -> None:
     names = re.findall(r"`([\w/]+\.py)`", README)
     known = {
         str(path.relative_to(ROOT))
-        for folder in ("kafka_gateway", "service", "storage_tiers", "spark")
+        for folder in ("kafka_gateway", "service", "storage_tiers", "spark", "tests")
         for path in (ROOT / folder).rglob("*.py")
     }
     assert names

@@ -29,6 +29,7 @@ from typing import Any
 
 from storage_tiers import files as files_module
 from storage_tiers.files import Buffer, OsFiles
+from storage_tiers.hot import ballast as ballast_module
 
 ROOT_NODE = 0
 #: Site of what was durable before the run.
@@ -211,6 +212,9 @@ def _call_site() -> str:
     parts: list[str] = []
     while frame is not None:
         code = frame.f_code
+        if code.co_filename == ballast_module.__file__:  # it passes every call on, and asks for nothing itself
+            frame = frame.f_back
+            continue
         parts.append(f"{'/'.join(code.co_filename.split(os.sep)[-2:])}:{code.co_qualname}:{frame.f_lineno}")
         if code.co_filename != files_module.__file__:
             break
