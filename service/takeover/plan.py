@@ -8,7 +8,8 @@ that it names; manifests are the truth about offsets and epochs. Where they disa
 the snapshot knows that the file's topic is being deleted.
 
 Invariants: epochs begin EPOCH_GAP above every one that an object shows, producer ids PRODUCER_ID_GAP above: more were handed
-out than any object shows. A topic id is live or deleting, never both, and an id that only left objects is deleted to its end.
+out than any object shows. A topic id is live or deleting, never both. An id is deleted to its end only if something says that
+it was deleted; one that left objects and of which nothing says so is `unexplained`, and its deletion must be proved.
 """
 
 from __future__ import annotations
@@ -53,10 +54,12 @@ class DoomedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """In the order of their names."""
+    """In the order of their names. `unexplained` are those of `doomed` that have objects and that neither `topic.json` nor the
+    snapshot calls deleted or replaced: only a manifest that is `deleted` shows that they are."""
 
     live: tuple[LiveTopic, ...]
     doomed: tuple[DoomedTopic, ...]
+    unexplained: tuple[DoomedTopic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ def inventory(snapshot: MetadataImage | None, seen: Iterable[SeenTopic]) -> Inve
         gone.topic_id: DoomedTopic(gone.name, gone.topic_id, gone.partition_count)
         for gone in snapshot.deleting.values()
     }
+    unexplained: set[TopicId] = set()
     by_name = {topic.name: topic for topic in seen}
     for name in sorted(by_name.keys() | snapshot.topic_ids.keys()):
         topic = by_name.get(name, SeenTopic(name, None))
@@ -88,9 +92,22 @@ def inventory(snapshot: MetadataImage | None, seen: Iterable[SeenTopic]) -> Inve
                 known = doomed.get(topic_id)
                 count = max(_count(snapshot, topic, topic_id), known.partitions if known is not None else 0)
                 doomed[topic_id] = DoomedTopic(name, topic_id, count)
+                if topic_id in topic.manifests and not _called_deleted(snapshot, topic, topic_id):
+                    unexplained.add(topic_id)
     alive = {topic.topic_id for topic in live}
     rest = (gone for topic_id, gone in doomed.items() if topic_id not in alive)
-    return Inventory(tuple(live), tuple(sorted(rest, key=lambda gone: (gone.name, gone.topic_id))))
+    left = tuple(sorted(rest, key=lambda gone: (gone.name, gone.topic_id)))
+    return Inventory(tuple(live), left, tuple(gone for gone in left if gone.topic_id in unexplained))
+
+
+def _called_deleted(snapshot: MetadataImage, topic: SeenTopic, topic_id: TopicId) -> bool:
+    """By what never takes it back: a deletion that began, or an id that the name had earlier."""
+    if topic_id in snapshot.deleting:
+        return True
+    state = topic.state
+    if state is None:
+        return False
+    return topic_id in state.earlier or (topic_id == state.topic_id and state.state is State.DELETED)
 
 
 def _current(snapshot: MetadataImage, topic: SeenTopic) -> LiveTopic | None:

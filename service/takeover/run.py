@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -32,6 +32,7 @@ from service.takeover.plan import Claimed, Inventory, SeenTopic
 from storage_tiers import events
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
 from storage_tiers.cold.manifest.model import Ids, State, Writer
 from storage_tiers.cold.manifest.topic_file import TopicState
@@ -104,6 +105,8 @@ class TakeOver:
         began = self._clock.monotonic()
         events.info(log, "takeover.started", cluster_id=self._cluster_id)
         await self._patiently(lambda: self._client.probe(f"{self._cluster_id}/"))
+        # What refuses the take-over does so before the bucket is changed; the second look is of what no other can add to.
+        await self._claim(await self.look(), Writer(self._node_id, 0), dry=True)
         writer = await self._raise_incarnation(directory_id)
         bucket = await self.look()
         claimed = await self._claim(bucket, writer)
@@ -131,10 +134,29 @@ class TakeOver:
 
     # --- reading ------------------------------------------------------------------------------------------------------
     async def look(self) -> Bucket:
-        """What the bucket says of the cluster; changes nothing."""
+        """What the bucket says of the cluster; changes nothing. StoreRefused if it does not say what a topic id is."""
         snapshot = await self._snapshot()
         seen = await self._each(await self._topic_names(), self._seen)
-        return Bucket(snapshot, plan.inventory(snapshot, seen))
+        found = plan.inventory(snapshot, seen)
+        manifests = {(topic.name, topic_id): numbers for topic in seen for topic_id, numbers in topic.manifests.items()}
+        for gone in found.unexplained:
+            await self._prove_deleted(gone, manifests[gone.name, gone.topic_id])
+        return Bucket(snapshot, found)
+
+    async def _prove_deleted(self, gone: plan.DoomedTopic, numbers: Sequence[int]) -> None:
+        """StoreRefused unless a manifest of the id is `deleted`, which none of a live topic ever is."""
+        for number in numbers:
+            ids = Ids(self._cluster_id, gone.name, gone.topic_id, number)
+            question = ask.TakePartition(ids, Writer(self._node_id, 0), -1, with_producers=False, dry=True)
+            if (await self._patiently(lambda q=question: self._client.ask(q))).deleted:  # type: ignore[misc]
+                return
+        held = f"{len(numbers)} live manifests" if numbers else "objects and no manifest"
+        key = keys.topic_file_key(self._cluster_id, gone.name)
+        raise StoreRefused(
+            f"topic {gone.name} has {held} under topic id {gone.topic_id}, and nothing says that this id was deleted or "
+            f"replaced: {key} is missing or older than they are. Put the newest version of {key} back, then start again. "
+            "Nothing of the topic was changed; delete nothing"
+        )
 
     async def preview(self) -> list[RecoveryPoint]:
         """Where clients would go on. Changes nothing; who writes meanwhile goes on writing."""

@@ -80,6 +80,28 @@ def test_what_a_name_means(
     assert told(inventory(snapshot, [topic])) == (live, doomed)
 
 
+@pytest.mark.parametrize(
+    ("snapshot", "topic", "unexplained"),
+    [
+        (None, seen(None, manifests={A: [0]}), [A]),
+        (None, seen(None, manifests={A: []}), [A]),
+        (None, seen(A, State.DELETED, manifests={A: [0], B: [0]}), [B]),
+        (None, seen(A, manifests={A: [0], B: [0]}), [B]),
+        (known(B), seen(A, manifests={A: [0], B: [0]}), [B]),
+        (known(A), seen(A, State.DELETED, manifests={A: [0]}), []),
+        (known(A), seen(B), []),
+        (known(A), seen(B, earlier=[A], manifests={A: [0], B: [0]}), []),
+        (known(B, deleting=A), seen(None, manifests={A: [0], B: [0]}), []),
+    ],
+)
+def test_no_id_is_deleted_that_nothing_calls_deleted(
+    snapshot: MetadataImage | None, topic: SeenTopic, unexplained: list[TopicId]
+) -> None:
+    found = inventory(snapshot, [topic])
+    assert [gone.topic_id for gone in found.unexplained] == unexplained
+    assert set(found.unexplained) <= set(found.doomed)
+
+
 def test_a_topic_has_as_many_partitions_as_anything_shows() -> None:
     (topic,) = inventory(known(A, partitions=2), [seen(A)]).live
     assert (topic.partitions, topic.configs) == (3, {"retention.ms": "2"})

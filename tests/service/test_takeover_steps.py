@@ -11,9 +11,12 @@ import pytest
 from service.metadata.image import MetadataImage
 from service.takeover.plan import EPOCH_GAP, PRODUCER_ID_GAP
 from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.model import State
+from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import FencedWriter, LogError, StoreRefused
 from storage_tiers.files import Buffer, OsFiles
+from storage_tiers.types import TopicId
 from tests.service.takeover_support import copied, left_behind, taking
 from tests.support.faulty_store import FaultyStore
 
@@ -127,6 +130,54 @@ async def test_without_a_snapshot_manifests_and_topic_files_say_what_they_can(tm
     assert {gone.name for gone in image.deleting.values()} == {"gone"}
     assert image.topic_config("t") == before.topic_config("t")
     assert image.next_producer_id >= PRODUCER_ID_GAP
+
+
+async def metadata_removed(store: MemoryStore, cluster: str) -> None:
+    await store.delete([info.key for info in store.blocking().list(keys.metadata_prefix(cluster))])
+
+
+async def refused(directory: Path, left: MemoryStore, cluster: str, why: str) -> None:
+    """By a preview and by a take-over, which leave the bucket as it is."""
+    store = FaultyStore(left)
+    before = {info.key: left.blocking().get(info.key).data for info in left.blocking().list("")}
+    async with taking(directory, store, cluster) as start:
+        with pytest.raises(StoreRefused, match=why):
+            await start.take.preview()
+        with pytest.raises(StoreRefused, match=why):
+            await start.run()
+        assert not start.metadata.image.topics
+        assert not start.metadata.image.deleting
+    assert {info.key: left.blocking().get(info.key).data for info in left.blocking().list("")} == before
+
+
+async def test_a_live_topic_whose_file_is_gone_or_older_is_not_deleted(tmp_path: Path) -> None:
+    left, before = await left_behind(tmp_path / "lost")
+    cluster = before.cluster_id
+    await metadata_removed(left, cluster)
+    key, topic_id = keys.topic_file_key(cluster, "t"), before.topic_ids["t"]
+    newest = left.blocking().get(key).data
+    await left.delete([key])
+    why = rf"topic t has 2 live manifests under topic id {topic_id}.*Put the newest version of {key} back"
+    await refused(tmp_path / "gone", left, cluster, why)
+    earlier = TopicState(cluster, "t", TopicId(b"e" * 16), State.DELETED, 1, 1, revision=2)
+    await left.put(key, encode_topic(earlier))
+    await refused(tmp_path / "older", left, cluster, why)
+    await left.put(key, newest)
+    for directory in ("gone", "older"):
+        copy = await copied(left)
+        async with taking(tmp_path / directory, copy, cluster) as start:
+            _, points = await start.run()
+        assert [point.claimed.end for point in points if point.topic == "t"] == [10, 10]
+
+
+async def test_an_id_whose_manifests_are_deleted_is_not_asked_about(tmp_path: Path) -> None:
+    left, before = await left_behind(tmp_path / "lost")
+    cluster = before.cluster_id
+    await metadata_removed(left, cluster)
+    await left.delete([keys.topic_file_key(cluster, "gone")])
+    async with taking(tmp_path / "new", left, cluster) as start:
+        await start.run()
+        assert {gone.name for gone in start.metadata.image.deleting.values()} == {"gone"}
 
 
 async def test_a_preview_changes_nothing(tmp_path: Path) -> None:
