@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from service.fsck.findings import Kind, Report
-from service.fsck.partition import PartitionCheck, follow_one_another
+from service.fsck.partition import PartitionCheck, committed_beyond
 from service.metadata import frames
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import ClusterState
@@ -321,7 +321,7 @@ class _Topic:
         """Objects of a partition that has no manifest: the first upload on its way, or all that is left."""
         if not self._is_live(ids) and self._readable and self._state is not None:
             return  # a deleted topic's manifest is created where there was none; these were left by a zombie
-        pair = follow_one_another(self._cluster.bucket, ids, self._listed, self._known, 0)
+        pair = committed_beyond(self._cluster.bucket, ids, self._listed, self._known, 0)
         if pair is None and not any(self._cluster.is_old(self._listed[key]) for key in named):
             return
         self._known.update(named)

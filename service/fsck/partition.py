@@ -14,6 +14,7 @@ from service.fsck import manifest
 from service.fsck.findings import Kind, Report
 from service.fsck.history import History
 from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.lineage import MAX_LOOKED_INTO, Span, follow_one_another
 from storage_tiers.cold.manifest.lookup import state_at
 from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageKind, PageRef, Removed, Root, State
 from storage_tiers.cold.offline.bucket import Bucket
@@ -22,11 +23,6 @@ from storage_tiers.cold.segments.range_check import Fault, check_range, sidecar_
 from storage_tiers.cold.stores.port import ObjectInfo
 from storage_tiers.errors import InvalidRequest, StoreRefused, TierCorrupt, TierObjectMissing
 from storage_tiers.records.batch import BatchHeader
-
-#: Sidecars of unreferenced segments that are looked into, to tell an upload under way from lost history.
-MAX_LOOKED_INTO = 1000
-#: Bytes that hold the header and the table of any sidecar.
-_HEAD_BYTES = 4096
 
 Listed = Mapping[str, ObjectInfo]
 
@@ -264,8 +260,7 @@ class PartitionCheck:
 
     # --- what no manifest names ---------------------------------------------------------------------------------------
     def _check_went_back(self, root: Root) -> None:
-        """A writer uploads one range at a time, where the manifest ends: two that follow one another were both committed."""
-        pair = follow_one_another(self.bucket, self.ids, self.listed, self.known, root.end)
+        pair = committed_beyond(self.bucket, self.ids, self.listed, self.known, root.end)
         if pair is not None:
             self._add(
                 Kind.WENT_BACK,
@@ -275,23 +270,21 @@ class PartitionCheck:
             )
 
 
-def follow_one_another(bucket: Bucket, ids: Ids, listed: Listed, known: set[str], end: int) -> tuple[str, str] | None:
-    """Two unreferenced segments at or after `end`, of which the second begins where the first ends."""
-    begin: dict[int, str] = {}
-    ends: list[tuple[int, str]] = []
+def committed_beyond(bucket: Bucket, ids: Ids, listed: Listed, known: set[str], end: int) -> tuple[str, str] | None:
+    """Two unreferenced segments at or after `end`, of which the first was committed (`lineage.follow_one_another`)."""
+    beyond: list[Span] = []
     for key in sorted(listed):
-        if key in known or not key.startswith(ids.segments_prefix) or len(ends) == MAX_LOOKED_INTO:
+        if key in known or not key.startswith(ids.segments_prefix) or len(beyond) == MAX_LOOKED_INTO:
             continue
         try:
             parsed = keys.parse(key)
             if not isinstance(parsed, keys.SidecarKey) or parsed.base < end:
                 continue
-            found = sidecar.read_head(bucket.store.get(key, 0, _HEAD_BYTES).data, key)
+            found = sidecar.read_head(bucket.store.get(key, 0, sidecar.HEAD_BYTES).data, key)
         except (ValueError, TierCorrupt, StoreRefused, TierObjectMissing):
             continue
-        begin[found.base] = key
-        ends.append((found.end, key))
-    return next(((key, begin[end]) for end, key in ends if end in begin), None)
+        beyond.append(Span(found.base, found.end, key))
+    return follow_one_another(beyond)
 
 
 def _keys_of(entries: Iterable[Entry], removed: Iterable[Removed]) -> Iterable[str]:

@@ -29,6 +29,7 @@ async def verify(store: str, cluster_id: str, *, endpoint: str | None, region: s
     if process.returncode != 0:
         told = output.decode(errors="replace").strip()[-SHOWN:]
         raise StoreRefused(
-            f"cluster {cluster_id} in {store} was checked and is not sound: {told}. Nothing was changed. Mend it, or start "
-            "without --verify: what is sound is then taken over, and readers of what is damaged get an error"
+            f"cluster {cluster_id} in {store} was checked and is not sound: {told}. Nothing was changed. Put the newest "
+            "version of every object that is named back, then start again; delete nothing. What each finding means stands in "
+            "docs/operations.md"
         )

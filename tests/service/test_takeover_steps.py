@@ -10,14 +10,16 @@ import pytest
 
 from service.metadata.image import MetadataImage
 from service.takeover.plan import EPOCH_GAP, PRODUCER_ID_GAP
+from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.manifest.model import State
+from storage_tiers.cold.manifest.model import Ids, State
 from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import FencedWriter, LogError, StoreRefused
 from storage_tiers.files import Buffer, OsFiles
 from storage_tiers.types import TopicId
-from tests.service.takeover_support import copied, left_behind, taking
+from tests.service.broker.support import TIERED, running
+from tests.service.takeover_support import SNAPSHOTS, copied, left_behind, taking
 from tests.support.faulty_store import FaultyStore
 
 
@@ -168,6 +170,46 @@ async def test_a_live_topic_whose_file_is_gone_or_older_is_not_deleted(tmp_path:
         async with taking(tmp_path / directory, copy, cluster) as start:
             _, points = await start.run()
         assert [point.claimed.end for point in points if point.topic == "t"] == [10, 10]
+
+
+@pytest.mark.parametrize("put_back", ["gone", "older"])
+async def test_a_manifest_that_is_gone_or_older_is_not_taken_over(tmp_path: Path, put_back: str) -> None:
+    memory = MemoryStore(SystemClock())
+    async with running(tmp_path / "lost", FaultyStore(memory), SNAPSHOTS) as node:
+        await node.create("t", 1, TIERED)
+        cluster = node.node.cluster_id
+        ids = Ids(cluster, "t", node.node.metadata.image.topic_ids["t"], 0)
+        olders = []
+        for number in range(3):
+            await node.append("t", b"%03d" % number * 50)
+            await node.seal("t")
+            olders.append(memory.blocking().get(ids.manifest_key).data)
+    newest = memory.blocking().get(ids.manifest_key).data
+    assert json.loads(newest)["end"] == 3
+    await memory.delete([ids.manifest_key])
+    if put_back == "older":
+        await memory.put(ids.manifest_key, olders[0])
+    why = rf"t-0 .*were committed after that.*Put the newest version of {ids.manifest_key} back"
+    await refused(tmp_path / "new", memory, cluster, why)
+    await memory.put(ids.manifest_key, newest)
+    async with taking(tmp_path / "new", memory, cluster) as start:
+        _, points = await start.run()
+    assert [point.claimed.end for point in points] == [3]
+
+
+async def test_an_upload_that_was_cut_does_not_refuse_a_take_over(tmp_path: Path) -> None:
+    left, before = await left_behind(tmp_path / "lost")
+    ids = Ids(before.cluster_id, "t", before.topic_ids["t"], 0)
+    (first, *_) = [info.key for info in left.blocking().list(ids.segments_prefix) if info.key.endswith(".idx")]
+    for partition, base in ((ids, 10), (Ids(before.cluster_id, "u", before.topic_ids["u"], 0), 0)):
+        for uuid in ("a" * 32, "b" * 32):  # cut twice
+            key = keys.sidecar_key(
+                partition.cluster_id, partition.topic, partition.topic_id, partition.partition, base, 0, uuid
+            )
+            await left.put(key, left.blocking().get(first).data)
+    async with taking(tmp_path / "new", left, before.cluster_id) as start:
+        _, points = await start.run()
+    assert [point.claimed.end for point in points] == [10, 10, 0]
 
 
 async def test_an_id_whose_manifests_are_deleted_is_not_asked_about(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ than 32 times by somebody else is recognised where every range seen is still acc
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from storage_tiers.cold.manifest.lookup import leaves
 from storage_tiers.cold.manifest.model import Page, PageRef, Root, State
@@ -29,6 +30,8 @@ LoadPage = Callable[[PageRef], Page]
 #: Commits that one question to the store makes at most: half of those whose ids a root keeps, so that one that was not saved
 #: by its asker, and whatever is asked beside it, leaves the commit last seen in `recent`.
 MAX_COMMITS = 16
+#: Sidecars of unreferenced segments that are looked into, to tell an upload under way from lost history.
+MAX_LOOKED_INTO = 1000
 #: What never falls from one commit to the next.
 _RISING = ("incarnation", "leader_epoch", "log_start", "end", "swept")
 
@@ -63,6 +66,24 @@ def seen_of(root: Root, saved_at: str = "") -> Seen | None:
         root.swept,
         saved_at,
     )
+
+
+class Span(NamedTuple):
+    """An object of offsets [base, end) that no manifest names."""
+
+    base: int
+    end: int
+    key: str
+
+
+def follow_one_another(beyond: Sequence[Span]) -> tuple[str, str] | None:
+    """Of unreferenced segments at or after a manifest's end, two of which the second begins where the first ends.
+
+    A writer uploads one range at a time, where the manifest ends: uploads that were cut all begin there, so the first of two
+    that follow one another was committed, and the manifest is older than that.
+    """
+    begin = {span.base: span.key for span in beyond}
+    return next(((span.key, begin[span.end]) for span in beyond if span.end in begin), None)
 
 
 def fault(root: Root | None, seen: Seen) -> str | None:

@@ -230,7 +230,7 @@ class TakenPartition:
 class TakePartition(Question[TakenPartition]):
     """Commits the writer's incarnation on the manifest, under the leader epoch that it has, or `least_epoch` if that is
     higher; created where there is none. From then on nobody of a lower incarnation extends it. A deleted one stays as it
-    is. `dry`: nothing is committed."""
+    is. `dry`: nothing is committed; StoreRefused if segments show that the manifest is older than what was committed."""
 
     ids: Ids
     writer: Writer

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+
 from storage_tiers.cold.manifest import keys, snapshot_files
-from storage_tiers.cold.manifest.model import Root, State, first_root
+from storage_tiers.cold.manifest.commit import Loaded
+from storage_tiers.cold.manifest.lineage import MAX_LOOKED_INTO, Span, follow_one_another
+from storage_tiers.cold.manifest.model import Ids, Root, State, first_root
 from storage_tiers.cold.process import operations as ask
 from storage_tiers.cold.process.manifests import TierCommits
 from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.port import FileBody
+from storage_tiers.errors import StoreRefused, TierCorrupt, TierObjectMissing
 from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.types import NO_PRODUCER_ID, TopicId
 
@@ -63,6 +70,8 @@ class Takeovers:
     async def take_partition(self, question: ask.TakePartition) -> ask.TakenPartition:
         tier = await self._commits.partition(question.ids, question.writer)
         loaded = await self._commits.reads.until_answered(f"manifest of {question.ids}", tier.load)
+        if question.dry:
+            loaded = await self._newest(tier, loaded)
         root = loaded.root if loaded is not None else first_root(question.ids)
         if root.state is not State.DELETED and not question.dry:
             claiming = tier.claim(max(root.leader_epoch, question.least_epoch, 0))
@@ -75,6 +84,51 @@ class Takeovers:
             root.committed_at,
             await self._highest_producer(root) if question.with_producers else NO_PRODUCER_ID,
         )
+
+    async def _newest(self, tier: PartitionTier, loaded: Loaded | None) -> Loaded | None:
+        """The manifest, if nothing was committed after it. StoreRefused if segments beyond its end show that something was:
+        whoever claims it makes it the truth, and the sweeper deletes what it does not name."""
+        ids = tier.ids
+        while loaded is None or loaded.root.state is not State.DELETED:
+            root = loaded.root if loaded is not None else None
+            seen = await self._commits.reads.until_answered(
+                f"segments of {ids}", functools.partial(self._committed_beyond, ids, root)
+            )
+            if not seen:
+                break
+            # Its owner may have committed while it was looked at.
+            again = await self._commits.reads.until_answered(f"manifest of {ids}", tier.load)
+            if again is not None and again.root.end != (root.end if root is not None else 0):
+                loaded = again
+                continue
+            shows = "has no manifest" if root is None else f"ends at offset {root.end} with commit {root.commit}"
+            raise StoreRefused(
+                f"{ids} {shows}, but {' and '.join(seen)} were committed after that: the manifest is gone or was replaced by "
+                f"an older one, and a node that went on from it would delete them. Put the newest version of "
+                f"{ids.manifest_key} back, then start again. Nothing of the partition was changed; delete nothing"
+            )
+        return loaded
+
+    async def _committed_beyond(self, ids: Ids, root: Root | None) -> Sequence[str]:
+        """Keys of unreferenced segments that a commit must have named."""
+        store = await self._commits.store()
+        known, end = (set(root.keys()), root.end) if root is not None else (set[str](), 0)
+        beyond: list[Span] = []
+        async for info in store.list(ids.segments_prefix, start_after=f"{ids.segments_prefix}{end:020d}"):
+            try:
+                parsed = keys.parse(info.key)
+                if info.key in known or not isinstance(parsed, keys.SidecarKey):
+                    continue
+                if root is None and parsed.base > 0:
+                    return [info.key]
+                data = (await store.get(info.key, 0, sidecar.HEAD_BYTES)).data
+                found = sidecar.read_head(data, info.key)
+            except (ValueError, TierCorrupt, TierObjectMissing):
+                continue
+            beyond.append(Span(found.base, found.end, info.key))
+            if len(beyond) == MAX_LOOKED_INTO:
+                break
+        return follow_one_another(beyond) or ()
 
     async def _highest_producer(self, root: Root) -> int:
         newest = root.sidecar

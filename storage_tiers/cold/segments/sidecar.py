@@ -435,6 +435,10 @@ def parse_part(
     )
 
 
+#: Bytes that hold the header and the table of any sidecar.
+HEAD_BYTES = 4096
+
+
 def read_head(data: bytes, where: str = "a sidecar") -> Sidecar:
     """Of which segment it is, without its sections."""
     base, end, length, crc, _ = _parse_head(data, where)
