@@ -20,6 +20,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from service.broker.leading import has_hole
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.store_access import StoreAccess
@@ -109,6 +110,9 @@ class Sweeping:
         return any(page.first_removed_ms + grace_ms <= now_ms for page in root.removed_pages)
 
     def _may_sweep(self, partition: Partition) -> bool:
+        """Not where offsets are missing between the bucket and the local log: what holds them may look like an orphan."""
+        if has_hole(partition):
+            return False
         return partition.reads_blocked is None and self._tiering.has_compared(partition)
 
     # --- what was never named ---------------------------------------------------------------------------------------

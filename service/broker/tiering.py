@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from grpc_api.contract.log import SealedPartition
+from service.broker.evicting import evict
 from service.broker.extensions import Extensions
 from service.broker.flusher import Flusher
 from service.broker.leading import adopt, waits
@@ -400,17 +401,12 @@ class Tiering:
         write_root(self._files, partition.log.hot.directory, root)
 
     async def _evict(self, partition: Partition) -> None:
-        run = asyncio.get_running_loop().run_in_executor
-        for end in self._evictions(partition, self._policy.now()):
-            hot = partition.log.hot
-            base, before = hot.local_start_offset, hot.evicted_bytes
-            eviction = hot.evict_oldest(end)
-            if eviction is not None:
-                await run(None, eviction.sync)
-                eviction.finish()
-                await run(None, eviction.free)
-                freed, key = hot.evicted_bytes - before, partition.partition
-                events.info(log, "segment.evicted", partition=key, base_offset=base, end_offset=end, bytes=freed)
+        """Below log start at once; what the bucket stands in for, once it has shown so again: it may have gone backwards."""
+        log_start, ends = partition.log.hot.log_start_offset, self._evictions(partition, self._policy.now())
+        await evict(partition, [end for end in ends if end <= log_start])
+        if any(end > log_start for end in ends):
+            await self._load(partition)
+            await evict(partition, self._evictions(partition, self._policy.now()))
 
     def _writer(self) -> Writer:
         assert self._access is not None

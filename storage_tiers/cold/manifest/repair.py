@@ -48,10 +48,12 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What is there of a basis. `missing` are keys that it, or its pages, name as live, and that the store lacks or holds other
-    bytes of. `last_paged` is the last entry of its last live page (None: it has none). `local` is what the local log holds,
-    `epochs` its leader epochs, `log_start` the partition's own."""
+    bytes of. `unnamed` are the first offsets of segments that are there and that it does not name. `last_paged` is the last
+    entry of its last live page (None: it has none). `local` is what the local log holds, `epochs` its leader epochs,
+    `log_start` the partition's own."""
 
     missing: Collection[str]
+    unnamed: Collection[int]
     last_paged: Entry | None
     local: OffsetRange
     epochs: tuple[EpochEntry, ...]
@@ -78,11 +80,12 @@ class Repair:
         return f"{kept}; offsets [{self.end}, {self.again}) are uploaded again from the local log"
 
 
-def basis(shown: Root | None, saved: Root | None, lost: str | None) -> Root | Refused | None:
+def basis(shown: Root | None, saved: Root | None, lost: str | None, local: OffsetRange) -> Root | Refused | None:
     """The root that a repair begins with; None if there is nothing to repair.
 
     `shown` is what the store shows (None: nothing that can be read), `saved` the newest root seen here; `lost` says what of the
-    saved one the one shown has lost (`lineage.lost`; None: nothing, or there are not both)."""
+    saved one the one shown has lost (`lineage.lost`; None: nothing, or there are not both); `local` is what the local log
+    holds."""
     if shown is not None and shown.state is State.DELETED:
         return Refused(
             f"{shown.ids} is deleted in the bucket, which is the last thing that happens to a partition. If that was a "
@@ -102,7 +105,13 @@ def basis(shown: Root | None, saved: Root | None, lost: str | None) -> Root | Re
         return saved
     if lineage.fault(shown, seen) is None and lost is None:
         return None
-    if shown.commit > saved.commit and lost is None:
+    if shown.line != saved.line and shown.commit > saved.commit and lost is None:
+        if local.end > saved.end and shown.end > saved.end:
+            return Refused(
+                f"somebody else has repaired {saved.ids} and gone on to offset {shown.end}; the local log has records from "
+                f"offset {saved.end} on that are not among them, and would be discarded. Consume them from here and keep "
+                "them before anything else; nothing was changed"
+            )
         return shown  # somebody else's repair, of which nothing is missing
     stray = _stray(shown, saved)
     if stray is not None:
@@ -116,6 +125,14 @@ def basis(shown: Root | None, saved: Root | None, lost: str | None) -> Root | Re
 
 def plan(root: Root, shown: Root | None, evidence: Evidence) -> Repair | Refused:
     log_start = max(root.log_start, evidence.log_start, 0 if shown is None else shown.log_start)
+    beyond_end = [base for base in evidence.unnamed if base >= root.end]
+    local = evidence.local
+    if beyond_end and max(beyond_end) > root.end and not (local.base <= root.end and local.end > max(beyond_end)):
+        return Refused(
+            f"the newest root of {root.ids} seen here ends at {root.end}, and segments up to one that begins at "
+            f"{max(beyond_end)} lie in the bucket: there was a newer one. The local log holds [{local.base}, {local.end}) and "
+            f"not those records. Put the newest version of {root.ids.manifest_key} back"
+        )
     missing = set(evidence.missing)
     named = {key for entry in root.entries for key in (entry.key, entry.sidecar_key)}
     beyond = sorted(missing - named)

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 
+from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.commit import CommitLoop
 from storage_tiers.cold.manifest.model import Entry, Root
 from storage_tiers.cold.manifest.repair import Evidence, Refused, Repair, basis, plan, repaired
@@ -57,7 +58,7 @@ class Repairer:
         lost = None
         if shown is not None and saved is not None:
             lost = await self._loop.lost(shown, saved)
-        begin = basis(shown, saved, lost)
+        begin = basis(shown, saved, lost, local.held)
         if begin is None:
             return RepairReport(), None
         if isinstance(begin, Refused):
@@ -89,9 +90,21 @@ class Repairer:
             last_paged = page.entries[-1]
             missing |= await self._missing(page.entries)
         missing |= await self._missing(root.entries)
+        unnamed = await self._unnamed(root)
         ranges = len(root.entries) + sum(ref.count for ref in root.live_pages)
         checked = 2 * ranges + len(root.live_pages)
-        return Evidence(missing, last_paged, local.held, local.epochs, local.log_start), checked
+        return Evidence(missing, unnamed, last_paged, local.held, local.epochs, local.log_start), checked
+
+    async def _unnamed(self, root: Root) -> set[int]:
+        """First offsets of segments that may have been committed after `root`: it names none of them, nor are they known to
+        be gone."""
+        known = set(root.keys())
+        found: set[int] = set()
+        async for info in self._store.list(self._loop.ids.segments_prefix):
+            parsed = keys.parse(info.key)
+            if isinstance(parsed, keys.SegmentKey) and parsed.base >= root.end and info.key not in known:
+                found.add(parsed.base)
+        return found
 
     async def _missing(self, entries: tuple[Entry, ...]) -> set[str]:
         found: set[str] = set()

@@ -211,7 +211,7 @@ class _Walk:
             for batch in batches:
                 self._batch(at, piece, *batch)
             if stop == BAD_CRC:
-                raise self._damaged(at + stopped, memoryview(piece)[stopped:])
+                raise self._damaged(at + stopped, memoryview(piece)[stopped:], self.next_offset)
             if stopped:
                 self._sum(memoryview(piece)[:stopped])
                 at += stopped
@@ -227,6 +227,7 @@ class _Walk:
         size = _BATCH_SIZE.unpack_from(piece, 8)[0] + 12
         if size < len(piece) or size > source.length - at or piece[16] != 2:
             raise CorruptRecord(f"byte {at} of the segment begins no whole batch of format v2")
+        before = self.next_offset
         base = _BASE_TIMESTAMP.unpack_from(piece, 0)[0]
         next_offset = base + _RECORD_COUNT.unpack_from(piece, 23)[0] + 1
         epoch = _RECORD_COUNT.unpack_from(piece, 12)[0]
@@ -237,17 +238,21 @@ class _Walk:
             self._sum(part)
             crc, covered = crc32c(part[covered:], crc), 0
         if crc != _CRC.unpack_from(piece, _CRC_AT)[0]:
-            raise self._damaged(at, memoryview(piece))
+            raise self._damaged(at, memoryview(piece), before)
         end: int = at + size
         return end
 
-    def _damaged(self, at: int, header: memoryview) -> CorruptRecord:
-        base = _BASE_TIMESTAMP.unpack_from(header, 0)[0]
-        following = base + _RECORD_COUNT.unpack_from(header, 23)[0] + 1
+    def _damaged(self, at: int, rest: memoryview, first: int) -> CorruptRecord:
+        """Its header is believed only where the next whole batch says the same: records would be deleted by it."""
+        size = _BATCH_SIZE.unpack_from(rest, 8)[0] + 12
+        sound = recover_scan(rest[size:], 0, *_ANY_ORDER)[0] if _BATCH_HEADER <= size < len(rest) else []
+        claimed = _BASE_TIMESTAMP.unpack_from(rest, 0)[0] + _RECORD_COUNT.unpack_from(rest, 23)[0] + 1
+        agreed = bool(sound) and sound[0][2] == claimed
+        without = f", or delete the records below offset {claimed} to go on without them" if agreed else ""
         return CorruptRecord(
-            f"the batch of offsets [{base}, {following}) at byte {self._start + at} of {self._name} fails its CRC-32C: the "
-            "disk has changed it. Nothing from there on is uploaded or evicted; put the file back from a copy, or delete the "
-            f"records below offset {following} to go on without them"
+            f"the batch at byte {self._start + at} of {self._name}, the first from offset {first} on, fails its "
+            f"CRC-32C: the disk has changed it. Nothing from there on is uploaded or evicted; put the file back from a "
+            f"copy{without}"
         )
 
     def _batch(

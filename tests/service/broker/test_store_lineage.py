@@ -204,3 +204,35 @@ async def test_a_local_log_that_waits_is_not_discarded_for_less(tmp_path: Path) 
         await until(lambda: led(node) not in lineage and led(node).reads_blocked is None)
         assert led(node).log.hot.local_start_offset >= start
         assert [record.offset for record in await node.read_all("t")] == list(range(end))
+
+
+async def test_eviction_asks_the_store_first(tmp_path: Path) -> None:
+    """What the bucket showed an hour ago may be gone: what is local is then the last copy."""
+    async with grown(tmp_path / "data") as (node, _):
+        key, hot = node.node.ids_of(led(node)).manifest_key, led(node).log.hot
+        await until(lambda: led(node).log.tiered_end == hot.end_offset)
+        kept = await manifest(node)
+        await put_back(node, key, None)
+        change = ConfigAlteration("local.retention.ms", AlterOp.SET, "1")
+        await node.core.configs.alter_configs(Resource(ResourceKind.TOPIC, "t"), [change])
+        node.node.tiering.kick(led(node))
+        await until(lambda: led(node) in node.node.tiering.lineage)
+        assert hot.local_start_offset == 0
+        await put_back(node, key, kept)
+        await node.evicted("t")
+
+
+async def test_nothing_is_swept_where_offsets_are_missing_between_bucket_and_log(tmp_path: Path) -> None:
+    """An older manifest is back, and the root that knew better is lost: the local log tells."""
+    async with grown(tmp_path / "data") as (node, versions):
+        change = ConfigAlteration("local.retention.ms", AlterOp.SET, "1")
+        await node.core.configs.alter_configs(Resource(ResourceKind.TOPIC, "t"), [change])
+        await node.evicted("t")
+        key, saved, store = node.node.ids_of(led(node)).manifest_key, led(node).log.hot.directory, node.store
+    (Path(saved) / "tiered-root.json").unlink()
+    await store.delete([key])
+    await store.put(key, versions[0])
+    async with running(tmp_path / "data", store, broker=AT_ONCE) as node:
+        before = await segments(node)
+        await sweep_past_the_grace(node)
+        assert await segments(node) == before

@@ -398,15 +398,18 @@ async def test_what_the_disk_damaged_is_not_sealed_with_a_good_checksum(
         led = await filled(node, {**TIERED, "remote.log.copy.disable": "true"})
         hot = led.log.hot
         third = sorted(Path(hot.directory).glob("*.log"))[2]
-        base, end = int(third.stem), hot.segments()[2].end
+        base = int(third.stem)
         damaged = bytearray(third.read_bytes())
         damaged[100] ^= 1
         third.write_bytes(damaged)
         await alter(node, "remote.log.copy.disable", "false")
         await until(lambda: "partition.waits" in caplog.text)
         (said,) = [record.getMessage() for record in caplog.records if "partition.waits" in record.getMessage()]
-        first = re.search(r"offsets \[(\d+), (\d+)\) at byte 0 of " + re.escape(str(third)), said)
-        assert first is not None and int(first[1]) == base
+        assert f"the batch at byte 0 of {third}, the first from offset {base} on" in said
+        advised = re.search(r"delete the records below offset (\d+)", said)
+        assert advised is not None
+        end = int(advised[1])
+        assert end == base + 1
         assert led.log.tiered_end == base
         assert hot.local_start_offset == base and third.exists()
         assert await node.log.delete_records(T0, end) == end

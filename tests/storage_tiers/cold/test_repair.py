@@ -32,6 +32,8 @@ from tests.support.faulty_store import FaultyStore
 
 WRITER = Writer(1, 7)
 EVERYTHING = OffsetRange(0, 1000)
+#: A local log without a record that the bucket has not.
+UP_TO_DATE = OffsetRange(0, 0)
 EPOCHS = (EpochEntry(1, 0),)
 
 
@@ -63,9 +65,13 @@ def world(tmp_path: Path) -> World:
 
 
 def evidence(
-    *missing: str, local: OffsetRange = EVERYTHING, log_start: int = 0, last_paged: manifest.Entry | None = None
+    *missing: str,
+    local: OffsetRange = EVERYTHING,
+    log_start: int = 0,
+    last_paged: manifest.Entry | None = None,
+    unnamed: tuple[int, ...] = (),
 ) -> Evidence:
-    return Evidence(set(missing), last_paged, local, EPOCHS, log_start)
+    return Evidence(set(missing), unnamed, last_paged, local, EPOCHS, log_start)
 
 
 def planned(found: Repair | Refused) -> Repair:
@@ -75,9 +81,9 @@ def planned(found: Repair | Refused) -> Repair:
 
 async def test_where_the_store_shows_what_was_seen_nothing_is_repaired(world: World) -> None:
     older, newer = await world.extend(), await world.extend()
-    assert basis(newer, older, None) is None
-    assert basis(newer, newer, None) is None
-    assert basis(newer, None, None) is None
+    assert basis(newer, older, None, UP_TO_DATE) is None
+    assert basis(newer, newer, None, UP_TO_DATE) is None
+    assert basis(newer, None, None, UP_TO_DATE) is None
 
 
 @pytest.mark.parametrize("shown", ["gone", "older", "first"])
@@ -85,7 +91,7 @@ async def test_the_root_seen_counts_where_all_that_it_names_is_there(world: Worl
     await world.extend(40)
     saved = await world.tier.pin("keep")
     found = {"gone": None, "older": world.roots[-2], "first": world.roots[0]}[shown]
-    assert basis(found, saved, None) == saved
+    assert basis(found, saved, None, UP_TO_DATE) == saved
     repair = planned(plan(saved, found, evidence()))
     root = repaired(repair, found, world.author())
     assert broken(root) is None
@@ -201,13 +207,13 @@ async def test_a_deletion_is_the_last_state(world: World) -> None:
     saved = await world.extend()
     deleted = await world.tier.delete_partition()
     assert deleted.state is State.DELETED
-    refused = basis(deleted, saved, None)
+    refused = basis(deleted, saved, None, UP_TO_DATE)
     assert isinstance(refused, Refused)
     assert "create the topic anew" in refused.why
 
 
 async def test_without_a_root_ever_seen_nothing_is_made(world: World) -> None:
-    refused = basis(None, None, None)
+    refused = basis(None, None, None, UP_TO_DATE)
     assert isinstance(refused, Refused)
     assert "Put the newest version of its manifest back" in refused.why
 
@@ -223,7 +229,7 @@ async def test_a_second_history_is_for_a_person_to_decide(world: World, tmp_path
     await other.tier.load()
     shown = await other.extend()
     assert (shown.commit, shown.recent == saved.recent) == (saved.commit, False)
-    refused = basis(shown, saved, None)
+    refused = basis(shown, saved, None, UP_TO_DATE)
     assert isinstance(refused, Refused)
     assert "another history" in refused.why
 
@@ -231,8 +237,8 @@ async def test_a_second_history_is_for_a_person_to_decide(world: World, tmp_path
 async def test_somebody_elses_repair_that_lacks_nothing_is_taken_over(world: World) -> None:
     saved = await world.extend(2)
     shown = repaired(planned(plan(saved, None, evidence())), None, world.author())
-    assert basis(shown, saved, None) == shown
-    assert basis(shown, saved, "a range is lost") == saved
+    assert basis(shown, saved, None, UP_TO_DATE) == shown
+    assert basis(shown, saved, "a range is lost", UP_TO_DATE) == saved
 
 
 async def test_what_was_removed_stays_removed(world: World) -> None:
@@ -246,6 +252,39 @@ async def test_what_was_removed_stays_removed(world: World) -> None:
     assert live.isdisjoint(key for item in saved.removed for key in item.keys)
     assert root.removed == saved.removed
     assert broken(root) is None
+
+
+async def test_a_repair_elsewhere_does_not_discard_what_only_this_log_holds(world: World) -> None:
+    saved = await world.extend(2)
+    theirs = repaired(planned(plan(saved, None, evidence())), None, world.author())
+    shown = replace(theirs, end=30, commit=theirs.commit + 1)
+    refused = basis(shown, saved, None, OffsetRange(0, 25))
+    assert isinstance(refused, Refused)
+    assert "would be discarded" in refused.why
+    assert basis(shown, saved, None, OffsetRange(0, 20)) == shown
+
+
+async def test_a_newer_commit_of_the_same_line_is_nobodys_repair(world: World) -> None:
+    saved = await world.extend(2)
+    stray = replace(saved.entries[-1], base=20, end=30, key=saved.entries[-1].key + "x", added=manifest.Stamp(3, 0))
+    shown = replace(
+        saved,
+        commit=4,
+        recent=(saved.recent[0], *(manifest.CommitId(commit, f"another {commit}") for commit in (2, 3, 4))),
+        entries=(*saved.entries, stray),
+        end=30,
+    )
+    assert isinstance(basis(shown, saved, None, UP_TO_DATE), Refused)
+
+
+async def test_an_older_root_is_not_committed_over_segments_that_came_later(world: World) -> None:
+    saved = await world.extend(2)
+    refused = plan(saved, None, evidence(unnamed=(20, 30), local=OffsetRange(40, 60)))
+    assert isinstance(refused, Refused)
+    assert saved.ids.manifest_key in refused.why
+    assert planned(plan(saved, None, evidence(unnamed=(20, 30), local=OffsetRange(0, 60)))).end == 20
+    # One that begins at the end is what an upload leaves that was interrupted.
+    assert planned(plan(saved, None, evidence(unnamed=(20,), local=OffsetRange(0, 0)))).end == 20
 
 
 # --- with objects -----------------------------------------------------------------------------------------------------

@@ -218,5 +218,20 @@ def test_a_batch_whose_bytes_changed_on_the_disk_is_named(tmp_path: Path, sizes:
         path.write_bytes(b"before" + damaged)
         with pytest.raises(CorruptRecord) as caught:
             sidecar.build(str(path), 6, len(data), base=100, end=200, aborted=(), epochs=EPOCHS, producer_snapshot=b"")
-        assert f"offsets [{base}, {base + 2}) at byte {6 + at} of {path}" in str(caught.value)
+        assert f"the batch at byte {6 + at} of {path}, the first from offset {base} on" in str(caught.value)
         assert "CRC-32C" in str(caught.value)
+
+
+@pytest.mark.parametrize(("flipped", "advised"), [(-1, True), (26, False), (7, False), (11, False)])
+def test_a_damaged_header_says_nobody_what_to_delete(tmp_path: Path, flipped: int, advised: bool) -> None:
+    """Last offset delta, base offset and length: only the next whole batch can tell where the damaged one ends."""
+    data, places = segment([(2, 50, 1), (2, 50, 1), (2, 50, 1)])
+    (_, at), (following, end) = places[1], places[2]
+    damaged = bytearray(data)
+    damaged[at + flipped if flipped >= 0 else end - 1] ^= 0x40
+    path = tmp_path / "0.log"
+    path.write_bytes(damaged)
+    with pytest.raises(CorruptRecord) as caught:
+        sidecar.build(str(path), 0, len(data), base=100, end=200, aborted=(), epochs=EPOCHS, producer_snapshot=b"")
+    assert (f"delete the records below offset {following} to go on" in str(caught.value)) == advised
+    assert ("delete the records" in str(caught.value)) == advised
