@@ -19,7 +19,7 @@ from service.metadata.log import MetadataLog
 from storage_tiers import events
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
+from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, is_taken_over
 from storage_tiers.cold.manifest.model import Writer
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.errors import Advice, FencedWriter, LogError, StoreBehind
@@ -93,7 +93,7 @@ class StoreAccess:
         cluster_id = self._metadata.image.cluster_id
         await self._client.probe(f"{cluster_id}/")
         found = await self._client.read_cluster(cluster_id)
-        number = settle(found, self._metadata.image)
+        number = settle(found, self._metadata.image, self._directory_id)
         start_id = self._rng.token(16)
         await self._metadata.propose(planner.claim_incarnation(self._node_id, number + 1, start_id))
         holder = Holder(self._node_id, self._directory_id, text_of(start_id))
@@ -104,10 +104,11 @@ class StoreAccess:
         events.info(log, "store.opened", cluster_id=cluster_id, incarnation=incarnation, ms=took_ms)
 
 
-def settle(found: ClusterState | None, image: MetadataImage) -> int:
+def settle(found: ClusterState | None, image: MetadataImage, directory_id: str) -> int:
     """The incarnation to swap from: the one that this directory knows as its own, or one that an earlier start of it
-    claimed without seeing the answer. FencedWriter if the bucket holds a higher one, or an equal one of another start;
-    StoreBehind if it holds a lower one or none although this directory has had one."""
+    claimed without seeing the answer. FencedWriter if the bucket holds a higher one, or an equal one of another start,
+    or a lower one by which another directory took the cluster over; StoreBehind if it holds another lower one or none although
+    this directory has had one."""
     number = found.incarnation if found is not None else 0
     if found is not None:
         claims = {(start.incarnation, text_of(start.start_id)) for start in image.unconfirmed_starts}
@@ -115,7 +116,7 @@ def settle(found: ClusterState | None, image: MetadataImage) -> int:
             return number
     if found is None and image.incarnation == 0:
         return 0
-    if number < image.incarnation:
+    if number < image.incarnation and not (found is not None and is_taken_over(found, directory_id, image.incarnation)):
         shows = "has no cluster.json" if found is None else f"is at incarnation {number}"
         raise StoreBehind(
             f"the bucket went backwards: cluster {image.cluster_id} {shows} there, and this directory has held incarnation "

@@ -222,7 +222,7 @@ def lead_everything(image: MetadataImage, broker_id: int) -> Records:
 
 
 def claim_incarnation(node_id: int, incarnation: int, start_id: bytes) -> Records:
-    """Before the bucket's `cluster.json` is swapped from `incarnation - 1` to `incarnation`: the claim, so that a lost
+    """Before the bucket's `cluster.json` is swapped to `incarnation`: the claim, so that a lost
     answer is known as one's own by its `start_id` (see `MetadataImage.unconfirmed_starts`)."""
     start = pb.StartRecord(node_id=node_id, incarnation=incarnation, start_id=start_id)
     return (pb.MetadataRecord(start=start),)

@@ -33,7 +33,7 @@ from storage_tiers import events
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
+from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP, ClusterState, Holder
 from storage_tiers.cold.manifest.model import Ids, State, Writer
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process import operations as ask
@@ -210,9 +210,14 @@ class TakeOver:
     # --- changing -----------------------------------------------------------------------------------------------------
     async def _raise_incarnation(self, directory_id: str) -> Writer:
         number, start_id = await self._settled(), self._rng.token(16)
-        await self._log.propose(planner.claim_incarnation(self._node_id, number + 1, start_id))
+        begun = self._log.image.take_over
+        # What this directory has claimed already is above the gap.
+        raised_by = TAKE_OVER_GAP if begun is not None and number == begun.incarnation else 1
+        await self._log.propose(planner.claim_incarnation(self._node_id, number + raised_by, start_id))
         holder = Holder(self._node_id, directory_id, text_of(start_id))
-        incarnation = await self._patiently(lambda: self._client.open_cluster(self._cluster_id, holder, number))
+        incarnation = await self._patiently(
+            lambda: self._client.open_cluster(self._cluster_id, holder, number, raised_by)
+        )
         await self._log.propose(planner.confirm_incarnation(incarnation, start_id))
         return Writer(self._node_id, incarnation)
 

@@ -12,6 +12,7 @@ from service.metadata.image import MetadataImage
 from service.takeover.plan import EPOCH_GAP, PRODUCER_ID_GAP
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP
 from storage_tiers.cold.manifest.model import Ids, State
 from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -61,6 +62,7 @@ async def test_a_take_over_that_is_cut_anywhere_is_made_to_its_end(tmp_path: Pat
         writer, points = await start.run()
         wanted = start.metadata.image
     assert wanted.take_over is None
+    assert writer.incarnation == before.incarnation + TAKE_OVER_GAP
     assert [(point.topic, point.partition, point.claimed.end) for point in points] == [
         ("t", 0, 10),
         ("t", 1, 10),
@@ -104,6 +106,7 @@ async def test_a_take_over_that_is_cut_anywhere_is_made_to_its_end(tmp_path: Pat
             writer, _ = await start.run()
             assert told(start.metadata.image) == told(wanted), (kind, number)
             assert start.metadata.image.take_over is None
+            assert 0 <= start.metadata.image.incarnation - before.incarnation - TAKE_OVER_GAP <= 1
         assert incarnations(store.store, "t") == {writer.incarnation}, (kind, number)  # type: ignore[arg-type]
     assert len(survived) <= 4, survived
 

@@ -3,9 +3,9 @@
     {"format": 1, "least_reader": 1, "cluster_id": "…", "incarnation": 7,
      "holder": {"node_id": 1, "directory_id": "…", "start_id": "…"}}
 
-The incarnation rises by one at every start of a quorum of one. The node first writes the new number and its start's random
-id to its data directory, then swaps from exactly the number that it had: so of two nodes on copies of one directory one
-finds another number than its own, and stops. A lost answer is recognised by the start id.
+The incarnation rises by one at every start of a quorum of one, and by TAKE_OVER_GAP at a take-over. The node first writes the
+new number and its start's random id to its data directory, then swaps from exactly the number that it had: so of two nodes on
+copies of one directory one finds another number than its own, and stops. A lost answer is recognised by the start id.
 
     directory: had N, means N+1 as S  ──>  swap N -> (N+1, S)  ──>  directory: has N+1
 
@@ -29,6 +29,9 @@ from storage_tiers.errors import (
     TierUnavailable,
 )
 
+#: What a take-over raises the incarnation by: in a bucket that was put back to an earlier state, the number that it found may
+#: be lower than the one that the node which it replaces has held since.
+TAKE_OVER_GAP = 1 << 16
 #: Swaps tried by one call: the second attempt already settles a lost answer, the rest are for races.
 _ATTEMPTS = 4
 
@@ -85,21 +88,30 @@ async def read_cluster(store: ObjectStore, cluster_id: str) -> ClusterState | No
     return found[0] if found is not None else None
 
 
-async def open_cluster(store: ObjectStore, cluster_id: str, holder: Holder, expected_incarnation: int) -> int:
+def is_taken_over(found: ClusterState, directory_id: str, incarnation: int) -> bool:
+    """Whether a lower number than this directory has held shows that another took the cluster over in a bucket that had gone
+    backwards. What was there before this directory's own take-over is lower by TAKE_OVER_GAP at least, and shows nothing."""
+    return found.holder.directory_id != directory_id and found.incarnation > incarnation - TAKE_OVER_GAP
+
+
+async def open_cluster(
+    store: ObjectStore, cluster_id: str, holder: Holder, expected_incarnation: int, raised_by: int = 1
+) -> int:
     """Raises the incarnation from exactly `expected_incarnation` (0: the file must be absent) and returns the new one.
 
     The caller has durably written the new number and `holder.start_id` to its directory. FencedWriter if the bucket holds
-    a higher number, StoreBehind if a lower one or none; TierUnavailable if the outcome is open: call again likewise.
+    a higher number, or a lower one by a take-over, StoreBehind if another lower one or none; TierUnavailable if the outcome
+    is open: call again likewise.
     """
     key = keys.cluster_key(cluster_id)
-    new = ClusterState(cluster_id, expected_incarnation + 1, holder)
+    new = ClusterState(cluster_id, expected_incarnation + raised_by, holder)
     failure: Exception | None = None
     for _ in range(_ATTEMPTS):
         found = await _read(store, cluster_id)
         if found is not None and found[0] == new:
             return new.incarnation
         if (found[0].incarnation if found is not None else 0) != expected_incarnation:
-            raise _not_as_expected(found[0] if found is not None else None, expected_incarnation)
+            raise _not_as_expected(found[0] if found is not None else None, expected_incarnation, holder)
         try:
             if found is None:
                 await store.put(key, encode_cluster(new), if_absent=True)
@@ -115,7 +127,7 @@ async def check_incarnation(store: ObjectStore, cluster_id: str, incarnation: in
     """FencedWriter unless the bucket still belongs to this start of this node."""
     found = await _read(store, cluster_id)
     if found is None or (found[0].incarnation, found[0].holder.start_id) != (incarnation, holder.start_id):
-        raise _not_as_expected(found[0] if found is not None else None, incarnation)
+        raise _not_as_expected(found[0] if found is not None else None, incarnation, holder)
 
 
 async def _read(store: ObjectStore, cluster_id: str) -> tuple[ClusterState, str] | None:
@@ -126,8 +138,8 @@ async def _read(store: ObjectStore, cluster_id: str) -> tuple[ClusterState, str]
     return decode_cluster(body.data, cluster_id), body.etag
 
 
-def _not_as_expected(found: ClusterState | None, expected: int) -> LogError:
-    if found is None or found.incarnation < expected:
+def _not_as_expected(found: ClusterState | None, expected: int, mine: Holder) -> LogError:
+    if found is None or (found.incarnation < expected and not is_taken_over(found, mine.directory_id, expected)):
         return StoreBehind(
             f"the bucket went backwards: its cluster.json shows incarnation {found.incarnation if found else 0}, this "
             f"directory has held {expected}. Put the bucket back as it was, or correct --store; delete nothing"

@@ -163,9 +163,9 @@ class TierClient:
     async def read_cluster(self, cluster_id: str) -> ClusterState | None:
         return (await self.ask(questions.ReadCluster(cluster_id))).state
 
-    async def open_cluster(self, cluster_id: str, holder: Holder, expected_incarnation: int) -> int:
+    async def open_cluster(self, cluster_id: str, holder: Holder, expected_incarnation: int, raised_by: int = 1) -> int:
         """The new incarnation (`cluster_file.open_cluster`). FencedWriter if the bucket has another than was expected."""
-        return (await self.ask(questions.OpenCluster(cluster_id, holder, expected_incarnation))).number
+        return (await self.ask(questions.OpenCluster(cluster_id, holder, expected_incarnation, raised_by))).number
 
     async def read_topic(self, cluster_id: str, topic: str) -> TopicState | None:
         return (await self.ask(questions.ReadTopic(cluster_id, topic))).state

@@ -72,7 +72,7 @@ class TierCommits:
 
     async def open_cluster(self, question: ask.OpenCluster) -> ask.Incarnation:
         opening = cluster_file.open_cluster(
-            await self.store(), question.cluster_id, question.holder, question.expected_incarnation
+            await self.store(), question.cluster_id, question.holder, question.expected_incarnation, question.raised_by
         )
         return ask.Incarnation(await self.in_time(opening, "raising the incarnation"))
 

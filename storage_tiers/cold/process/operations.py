@@ -149,6 +149,7 @@ class OpenCluster(Question[Incarnation]):
     cluster_id: str
     holder: Holder
     expected_incarnation: int
+    raised_by: int = 1
 
 
 @dataclass(frozen=True, slots=True)

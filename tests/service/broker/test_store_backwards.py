@@ -10,7 +10,7 @@ import pytest
 from service.broker.store_access import settle, text_of
 from service.metadata.image import MetadataImage, StartImage
 from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
+from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP, ClusterState, Holder
 from storage_tiers.errors import FencedWriter, LogError, StoreBehind
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, filled, running, until
@@ -85,11 +85,28 @@ def test_what_cluster_json_may_show(number: int | None, start: bytes, error: typ
     )
     found = None if number is None else ClusterState("c", number, Holder(1, "d", text_of(start)))
     if error is None:
-        assert settle(found, image) == number
+        assert settle(found, image, "d") == number
     else:
         with pytest.raises(error):
-            settle(found, image)
+            settle(found, image, "d")
+
+
+@pytest.mark.parametrize(
+    ("held", "number", "error"),
+    [
+        (4, 3, FencedWriter),
+        (TAKE_OVER_GAP + 5, TAKE_OVER_GAP + 2, FencedWriter),
+        (TAKE_OVER_GAP + 5, 6, FencedWriter),
+        (TAKE_OVER_GAP + 5, 5, StoreBehind),  # as it was before this directory's own take-over
+        (TAKE_OVER_GAP + 5, 1, StoreBehind),
+    ],
+)
+def test_a_lower_incarnation_of_another_directory_is_a_take_over(held: int, number: int, error: type[LogError]) -> None:
+    image = MetadataImage(cluster_id="c", incarnation=held, start_id=b"mine")
+    found = ClusterState("c", number, Holder(1, "other", text_of(b"another")))
+    with pytest.raises(error):
+        settle(found, image, "d")
 
 
 def test_a_new_directory_begins_with_a_store_that_has_nothing() -> None:
-    assert settle(None, MetadataImage(cluster_id="c")) == 0
+    assert settle(None, MetadataImage(cluster_id="c"), "d") == 0

@@ -8,6 +8,7 @@ import pytest
 from storage_tiers.clock import ManualClock
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import (
+    TAKE_OVER_GAP,
     ClusterState,
     Holder,
     check_incarnation,
@@ -80,6 +81,16 @@ class TestIncarnation:
         await open_cluster(store, CLUSTER, holder("first"), 0)
         with pytest.raises(StoreBehind, match="shows incarnation 1, this directory has held 2"):
             await open_cluster(store, CLUSTER, holder("next"), 2)
+
+    async def test_a_take_over_of_a_bucket_put_back_fences_the_newer_node(self, store: FaultyStore) -> None:
+        await open_cluster(store, CLUSTER, holder("first"), 0)
+        taker = Holder(1, "another disk", "taker")
+        assert await open_cluster(store, CLUSTER, taker, 1, TAKE_OVER_GAP) == 1 + TAKE_OVER_GAP
+        for held in (4, TAKE_OVER_GAP + 4):
+            with pytest.raises(FencedWriter, match="the cluster was taken over"):
+                await open_cluster(store, CLUSTER, holder("next"), held)
+        with pytest.raises(StoreBehind):
+            await open_cluster(store, CLUSTER, holder("next"), 2 * TAKE_OVER_GAP + 1)
 
     async def test_a_store_that_is_away_leaves_it_open(self, store: FaultyStore) -> None:
         store.down = True
