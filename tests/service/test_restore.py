@@ -50,6 +50,8 @@ def test_a_directory_is_restored_without_serving(node: Node) -> None:
     code, told = restored(node, cluster, "--verify")
     assert code == 1
     assert "is not sound" in told
+    assert "delete nothing" in told
+    assert "without --verify" not in told
     node.flags = ["--take-over", cluster, "--verify"]
     node.spawn()
     assert node.wait() == 1

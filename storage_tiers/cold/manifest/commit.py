@@ -41,6 +41,7 @@ from storage_tiers.cold.manifest.model import (
     Writer,
     broken,
     broken_step,
+    check_writer,
     first_root,
 )
 from storage_tiers.cold.manifest.pages import Change, PageWrite, settle
@@ -195,7 +196,8 @@ class CommitLoop:
             self._newest = loaded.root
 
     async def _check(self, root: Root | None, newest: Root | None, expected: Seen | None) -> None:
-        """StoreBehind unless the root contains both what this loop has seen and what it was told."""
+        """StoreBehind unless the root contains both what this loop has seen and what it was told; FencedWriter if one that does
+        not was committed by a newer incarnation."""
         if newest is not None and newest is not root and (seen := seen_of(newest)) is not None:
             await self._check_one(root, seen, newest)
         if expected is not None:
@@ -206,6 +208,8 @@ class CommitLoop:
         if fault is None and root is not None and lineage.beyond_recent(root, seen):
             fault = await self._look_closer(root, saved or await self._read_saved(seen))
         if fault is not None:
+            if root is not None and root.state is not State.DELETED:
+                check_writer(root, self.writer)  # a successor may have claimed it where the store had gone backwards
             raise StoreBehind(
                 f"{self.ids}: {fault}. The store has gone backwards: nothing is deleted or evicted until it shows that "
                 f"again. Put the newest version of {self.ids.manifest_key} back, with every object that was there then, or "

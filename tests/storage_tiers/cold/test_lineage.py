@@ -15,7 +15,7 @@ from storage_tiers.cold.manifest.lineage import MAX_COMMITS, Seen, seen_of
 from storage_tiers.cold.manifest.model import MAX_CONDEMNED, RECENT_COMMITS, CommitId, Root
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.memory import MemoryStore
-from storage_tiers.errors import StoreBehind
+from storage_tiers.errors import FencedWriter, StoreBehind
 from tests.storage_tiers.cold.support import DAY, IDS, EagerClock, Local, tier_of
 from tests.support.faulty_store import FaultyStore
 
@@ -78,6 +78,24 @@ async def test_nothing_is_swept_by_an_older_root(store: MemoryStore, clock: Eage
     assert stored(store) == before
     put_back(store, today)
     assert (await tier.extend(local.job(20, 10))).end == 30
+
+
+async def test_a_successor_that_claimed_an_older_root_fences_who_has_seen_the_newer_one(
+    store: MemoryStore, clock: EagerClock, local: Local
+) -> None:
+    """A bucket was put back to yesterday and the cluster taken over there: waiting for the newest version would be in vain."""
+    tier = tier_of(store, clock)
+    await tier.extend(local.job(0, 10))
+    yesterday = stored(store)[IDS.manifest_key]
+    for base in (10, 20):
+        await tier.extend(local.job(base, 10))
+    put_back(store, yesterday)
+    with pytest.raises(StoreBehind):
+        await tier.load()
+    await tier_of(store, clock, incarnation=2, seed=2).claim(9)
+    for act in (tier.load, lambda: tier.extend(local.job(30, 10)), lambda: tier.sweep(GRACE)):
+        with pytest.raises(FencedWriter, match="the cluster was taken over"):
+            await act()
 
 
 @pytest.mark.parametrize("vanished", [True, False])
