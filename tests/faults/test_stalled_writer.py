@@ -68,7 +68,10 @@ def sweeps_pass(world: World) -> None:
 
 def nothing_is_missing(world: World) -> None:
     with bucket.opened(world.node.store, world.server.endpoint) as store:
-        damage = [told for told in bucket.findings(store) if not told.startswith(("orphan", "unfinished"))]
+        told = [each for each in bucket.findings(store) if not each.startswith(("orphan", "unfinished"))]
+    # Without a manifest nothing is swept: a first upload that was cut stays until the next one has made a manifest.
+    cut = f"/{0:020}-"
+    damage = [each for each in told if not (each.startswith("segments without a manifest") and cut in each)]
     assert damage == []
 
 
