@@ -67,7 +67,15 @@ class World:
     create = property(lambda self: self.node.create)
 
     async def scrape(self) -> Samples:
-        """Every sample by its text; both forms of it can be read by Prometheus's own parsers."""
+        """Every sample by its text; both forms of it can be read by Prometheus's own parsers, and say the same. What goes on
+        beside may count something for the first time between the two: then both are asked again."""
+        for _ in range(10):
+            plain, same = await self._scraped()
+            if plain is not None:
+                return plain
+        raise AssertionError(f"the two forms have not as many samples ten times in a row: {same}")
+
+    async def _scraped(self) -> tuple[Samples | None, int]:
         plain = (await self.scraper.scrape(open_metrics=False)).decode()
         families = list(text_string_to_metric_families(plain))
         read = sum(len(family.samples) for family in families)
@@ -75,8 +83,8 @@ class World:
         assert read == len(lines)
         open_metrics = (await self.scraper.scrape(open_metrics=True)).decode()
         same = list(open_metrics_families(open_metrics))  # type: ignore[no-untyped-call]
-        assert sum(len(family.samples) for family in same) == read
-        return {sample: float(value) for sample, _, value in lines}
+        samples = sum(len(family.samples) for family in same)
+        return ({sample: float(value) for sample, _, value in lines} if samples == read else None), samples
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.gateway.port)
