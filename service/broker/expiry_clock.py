@@ -1,4 +1,7 @@
-"""The time that a node's records expire by: looks at the clock each second, and says when somebody has set it."""
+"""The time that a node's records expire by: looks at the clock each second, and says when somebody has set it.
+
+Not promised: a comparison with the object store's own time. A step settles when it is undone or has stood long enough.
+"""
 
 from __future__ import annotations
 
