@@ -89,8 +89,8 @@ def scan(data: bytes, first_index: int, name: str) -> Scan:
 
 #: What every damage report ends with.
 ADVICE = (
-    "Restore the file from a copy of this data directory, or move the data directory away, keep it, and start on an empty one "
-    "with --take-over CLUSTER_ID: topics then come back from the bucket as far as they were uploaded."
+    "Restore the file from a copy of this data directory. Without one, move the folder that it is in away, keep it, and start "
+    "with --take-over CLUSTER_ID: what it held comes back from the store, and the partitions beside it stay."
 )
 
 

@@ -250,7 +250,10 @@ def read_transactions(path: str) -> list[AbortedTransaction]:
     with open(path, "rb") as file:
         content = file.read()
     if len(content) % TRANSACTION_ENTRY_BYTES:
-        raise StorageError(f"{path} has {len(content)} bytes, no multiple of {TRANSACTION_ENTRY_BYTES}; delete it")
+        raise StorageError(
+            f"{path} has {len(content)} bytes, no multiple of {TRANSACTION_ENTRY_BYTES}: it is damaged. Keep it, and "
+            "restart the node, which makes it anew from the batches"
+        )
     return list(_decode_transactions(path, content))
 
 

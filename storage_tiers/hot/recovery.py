@@ -12,7 +12,10 @@ and at the first segment that does not begin where its predecessor ends: a segme
 there is a lost tail. (Whoever rewrites a closed segment therefore syncs it, `.index` last, and keeps its last batch, if
 need be emptied.) Epochs, producers, aborted transactions and indexes of what was read come from its batches alone.
 
-Does not promise to find damage in trusted segments: that is `fsck`'s work.
+A segment whose index of aborted transactions cannot be one is not trusted either: without it aborted records would pass for
+committed ones.
+
+Does not promise to find other damage in trusted segments: that is `fsck`'s work.
 """
 
 from __future__ import annotations
@@ -88,6 +91,10 @@ def _load(files: Files, directory: str, settings: LogSettings, clean: bool, reco
     if not segments:
         return loaded
     trusted = len(segments) - 1 if clean else _trusted(segments, recovery_point)
+    believed = segments if clean else segments[:trusted]
+    unsound = next((at for at, segment in enumerate(believed) if not _knows_aborted(segment)), None)
+    if unsound is not None:
+        clean, trusted = False, unsound
     if epochs is None:
         _read_epochs(segments if clean else segments[:trusted], loaded.epochs)
     if not clean or not _load_clean(loaded, now_ms):
@@ -122,6 +129,7 @@ def _list(files: Files, directory: str, interval: int, now_ms: int) -> tuple[lis
             size=status.st_size,
             index_on_disk=layout.OFFSET_INDEX in suffixes,
         )
+        segment.has_transactions = layout.TRANSACTION_INDEX in suffixes
         segment.first_append_ms = min(now_ms, status.st_mtime_ns // 1_000_000)
         if segments:
             segments[-1].end = base
@@ -137,6 +145,17 @@ def _trusted(segments: list[Segment], recovery_point: int) -> int:
             break
         count += 1
     return count
+
+
+def _knows_aborted(segment: Segment) -> bool:
+    """Whether what says which of its transactions were aborted is there, or was never needed."""
+    try:
+        if segment.has_transactions:
+            segment.aborted()
+    except StorageError as error:
+        events.error(log, "recovery.needed", path=segment.path, error=error)
+        return False
+    return True
 
 
 def _load_clean(loaded: Loaded, now_ms: int) -> bool:

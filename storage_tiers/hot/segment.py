@@ -73,6 +73,7 @@ class Segment:
         "end",
         "first_append_ms",
         "first_timestamp",
+        "has_transactions",
         "index_on_disk",
         "interval",
         "jitter_ms",
@@ -109,6 +110,8 @@ class Segment:
         self.since_index = 0
         #: A `.index` of this name exists. Of the newest segment it may be out of date.
         self.index_on_disk = index_on_disk
+        #: A `.txnindex` lay beside it when the log was opened.
+        self.has_transactions = False
         #: The maps in memory; None where the files are searched instead.
         self.offsets: OffsetIndex | None = None
         self.times: TimeIndex | None = None

@@ -287,7 +287,7 @@ async def damaged(tmp_path: Path, suffix: str, position: int, *, bound: int = LO
     with pytest.raises(MetadataCorrupt) as error:
         MetadataLog.open(str(tmp_path), TroubledFiles())
     assert path.name in str(error.value)
-    assert "move the data directory away" in str(error.value)
+    assert "move the folder that it is in away" in str(error.value)
     return str(error.value)
 
 

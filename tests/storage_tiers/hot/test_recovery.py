@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from storage_tiers.errors import StorageError
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.records.batch import HEADER_BYTES, read_header
+from storage_tiers.records.builder import ControlKind
 from storage_tiers.types import EpochEntry
-from tests.storage_tiers.hot.support import START_MS, append, batch_of, open_log, placed, read_all
+from tests.storage_tiers.hot.support import START_MS, append, batch_of, marker, open_log, placed, read_all
 
 SMALL = LogSettings(segment_bytes=2000, index_interval_bytes=300)
 
@@ -244,6 +246,36 @@ def test_damaged_indexes_do_not_mislead(tmp_path: Path, content: bytes, suffix: 
         assert again.offset_for_timestamp(START_MS + 30) == (START_MS + 30, 60, 1)
     assert read_all(again) == b"".join(batches)
     assert again.end_offset == 120
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("damage", [b"", b"more", b"\x7f" * 35], ids=["cut", "longer", "of another version"])
+def test_damage_to_what_says_which_transactions_were_aborted_is_made_good(
+    tmp_path: Path, damage: bytes, clean: bool
+) -> None:
+    """Read without it, aborted records would pass for committed ones. So its error says to restart, and not to delete it."""
+    log = open_log(tmp_path, settings=SMALL)
+    for number in range(12):
+        append(log, batch_of(1, producer=(number, 0, 0), transactional=True))
+        append(log, batch_of(3))
+        append(log, marker(ControlKind.ABORT if number % 2 else ControlKind.COMMIT, number))
+    aborted, content = log.aborted_transactions(0, 60), read_all(log)
+    assert [each.producer_id for each in aborted] == [1, 3, 5, 7, 9, 11]
+    log.flush()
+    log.close(clean=clean)
+    indexes = sorted(Path(log.directory).glob("*.txnindex"))
+    assert len(indexes) >= 2
+    log = open_log(tmp_path, settings=SMALL, clean=clean, recovery_point=log.recovery_point)
+    for path in indexes[:2]:
+        path.write_bytes(path.read_bytes()[:-1] + damage)
+    with pytest.raises(StorageError, match=r"restart the node|cannot read"):
+        log.aborted_transactions(0, 60)
+    log.close(clean=clean)
+    log = open_log(tmp_path, settings=SMALL, clean=clean, recovery_point=log.recovery_point)
+    assert log.aborted_transactions(0, 60) == aborted
+    assert read_all(log) == content
+    log.close(clean=True)
+    assert open_log(tmp_path, settings=SMALL, clean=True).aborted_transactions(0, 60) == aborted
 
 
 @pytest.mark.parametrize("clean", [True, False])
