@@ -1,0 +1,114 @@
+"""Every advice that the product's messages give, found in the source.
+
+Why it exists: an error text that says "delete it and start again" is code that a person runs, and nobody had run it. So that
+no advice is given untried, those of the whole product are found here, and `table.py` names the test that follows each.
+
+What counts: a text in the source of the product, constant or with placeholders, that tells its reader to do something. That
+is a matter of grammar, not of a list of places: a clause begins with one of `IMPERATIVES`. A clause begins where the text
+does, behind a stop, semicolon, colon, comma, dash or bracket, and behind "or", "and", "then", "stop here and" alike.
+
+What does not count, for it is no message: docstrings, annotations, what describes options of the command line, configs,
+metrics and events (each has its page), and code that protoc writes.
+
+Not promised: an advice in other words ("it has the form ...") or put together out of single words at run time.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("service", "storage_tiers", "kafka_gateway", "grpc_api", "spark", "lambdas")
+
+# What a placeholder of an f-string becomes.
+HOLE = "{}"
+
+IMPERATIVES = (
+    "add|adjust|ask|bring|build|call|change|check|choose|close|compare|configure|connect|consume|convert|copy|correct|create|decrease"
+    "|delete|disable|discard|downgrade|drop|empty|enable|encode|ensure|erase|free|give|grant|increase|install|keep|leave|limit|list"
+    "|load|look|lower|make|mend|mount|move|name|open|pass|pick|pip|point|provide|put|raise|read|rebuild|recover|reduce|refresh"
+    "|remove|rename|repair|replace|report|reset|restart|restore|retry|roll|run|save|say|seal|see|send|set|share|shorten|skip"
+    "|specify|split|start|stop|supply|switch|take|truncate|try|turn|unmount|unset|update|upgrade|upload|use|wait|watch|wipe|write"
+)
+_ADVICE = re.compile(rf"(?:^|[.;:,(—–-] |\(|\b(?:or|and|then|else|please) )(?:{IMPERATIVES})\b(?!-)", re.IGNORECASE)
+
+# Keyword arguments and calls whose texts describe and are no messages.
+_DESCRIBING_KEYWORDS = {"help", "epilog", "doc", "description", "metavar", "short_help", "rich_help_panel"}
+_DESCRIBING_FILES = re.compile(r"_pb2(_grpc)?\.py$|^service/observability/|^service/configs/(page|differences)\.py$")
+
+
+@dataclass(frozen=True)
+class Message:
+    """A text of the source: `text` with `{}` for each placeholder, and where it stands."""
+
+    path: str
+    line: int
+    text: str
+
+
+@cache
+def all_messages() -> tuple[Message, ...]:
+    """Every text of the product that could be a message: at least two words."""
+    return tuple(message for path in _sources() for message in _of_file(path))
+
+
+def advice() -> tuple[Message, ...]:
+    """Those that tell their reader to do something."""
+    return tuple(message for message in all_messages() if gives_advice(message.text))
+
+
+def gives_advice(text: str) -> bool:
+    return _ADVICE.search(text) is not None
+
+
+def _sources() -> Iterator[Path]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if not _DESCRIBING_FILES.search(path.relative_to(ROOT).as_posix()):
+                yield path
+
+
+def _of_file(path: Path) -> Iterator[Message]:
+    name = path.relative_to(ROOT).as_posix()
+    for line, text in _texts(ast.parse(path.read_text(encoding="utf-8"))):
+        if len(text.split()) > 1:
+            yield Message(name, line, text)
+
+
+def _texts(node: ast.AST) -> Iterator[tuple[int, str]]:
+    if isinstance(node, ast.expr) and (text := _text(node)) is not None:
+        yield node.lineno, text
+    for child in _children(node):
+        yield from _texts(child)
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
+        return
+    if isinstance(node, ast.keyword) and node.arg in _DESCRIBING_KEYWORDS:
+        return
+    if isinstance(node, ast.Constant):
+        return
+    if (
+        isinstance(node, ast.JoinedStr | ast.BinOp) and _text(node) is not None
+    ):  # but texts may stand in its placeholders
+        for part in ast.walk(node):
+            if isinstance(part, ast.FormattedValue):
+                yield part.value
+        return
+    yield from ast.iter_child_nodes(node)
+
+
+def _text(node: ast.expr) -> str | None:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(str(part.value) if isinstance(part, ast.Constant) else HOLE for part in parts)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            texts = _text(left), _text(right)
+            return None if texts == (None, None) else "".join(HOLE if text is None else text for text in texts)
+    return None
