@@ -119,6 +119,7 @@ CODES: dict[type[LogError], ErrorCode] = {
     log.StoreRefused: ErrorCode.KAFKA_STORAGE_ERROR,
     log.DirectoryLocked: ErrorCode.KAFKA_STORAGE_ERROR,
     log.TierCorrupt: ErrorCode.CORRUPT_MESSAGE,
+    log.ManifestDamaged: ErrorCode.CORRUPT_MESSAGE,
     log.FencedWriter: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     log.DeletedInStore: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     log.MetadataCorrupt: ErrorCode.UNKNOWN_SERVER_ERROR,

@@ -239,6 +239,10 @@ class TierCorrupt(LogError):
     advice = Advice.PAGE
 
 
+class ManifestDamaged(TierCorrupt):
+    """What lies under a partition's manifest key cannot be read, or is another partition's."""
+
+
 class TierObjectMissing(LogError):
     """The store answered 404 for a referenced object: reload the manifest, then ask again."""
 

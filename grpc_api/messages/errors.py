@@ -86,6 +86,7 @@ TABLE: Mapping[type[LogError], Meaning] = {
     log.StoreRefused: Meaning("KAFKA_STORAGE_ERROR", _Code.INVALID_ARGUMENT),
     log.DirectoryLocked: Meaning("KAFKA_STORAGE_ERROR", _Code.INVALID_ARGUMENT),
     log.TierCorrupt: Meaning("CORRUPT_MESSAGE", _Code.DATA_LOSS),
+    log.ManifestDamaged: Meaning("CORRUPT_MESSAGE", _Code.DATA_LOSS),
     log.FencedWriter: Meaning("NOT_LEADER_OR_FOLLOWER", _Code.FAILED_PRECONDITION),
     log.DeletedInStore: Meaning("NOT_LEADER_OR_FOLLOWER", _Code.FAILED_PRECONDITION),
     log.MetadataCorrupt: Meaning("UNKNOWN_SERVER_ERROR", _Code.DATA_LOSS),

@@ -21,7 +21,7 @@ from storage_tiers import events
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.lineage import Seen, seen_of
 from storage_tiers.cold.manifest.model import Root
-from storage_tiers.errors import DeletedInStore, LeaderNotAvailable, StoreBehind
+from storage_tiers.errors import DeletedInStore, LeaderNotAvailable, ManifestDamaged, StoreBehind
 
 log = logging.getLogger(__name__)
 
@@ -63,16 +63,33 @@ class StoreLineage:
     def asking(self, partition: Partition) -> Iterator[Seen | None]:
         """While a question is asked: notes that the store is behind, if that is the answer, and says so once.
 
-        The manifest of a topic that lives here is deleted by nobody: one that is deleted there is StoreBehind, too."""
+        The manifest of a topic that lives here is deleted by nobody, and none is damaged or another partition's while its
+        store shows what was seen: these are StoreBehind, too."""
         try:
             yield self.seen(partition)
         except DeletedInStore as error:
             if partition.deleted:
                 raise
             raise self._begin(partition, StoreBehind(str(error))) from error
+        except ManifestDamaged as error:
+            raise self._begin(partition, StoreBehind(str(error))) from error
         except StoreBehind as error:
             self._begin(partition, error)
             raise
+
+    def check_joins(self, partition: Partition, root: Root | None) -> None:
+        """StoreBehind if offsets are missing between what the store shows and what the local log begins with: they left this
+        disk once the store had shown them, so there was a newer root, also where none is saved here any more."""
+        hot, end = partition.log.hot, 0 if root is None else root.end
+        if partition.deleted or hot.local_start_offset <= max(hot.log_start_offset, end):
+            return
+        shown = "no manifest" if root is None else f"commit {root.commit}, up to offset {end}"
+        raise StoreBehind(
+            f"{partition.partition}: the object store shows {shown}, and the local log begins at offset "
+            f"{hot.local_start_offset}: what lies between left this disk once the store had shown it. The store has gone "
+            "backwards, or this directory is another one's: nothing is deleted or evicted. Put the newest version of the "
+            "partition's manifest back, with every object that was there then"
+        )
 
     def check_follows(self, partition: Partition, root: Root) -> None:
         """StoreBehind if `root` is newer than the one seen by number alone. What the digest cannot tell was looked at where the

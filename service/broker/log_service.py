@@ -152,8 +152,6 @@ class LogService:
                     by_time.append(place)
                     answers.append(None)
                 else:
-                    if query.timestamp == OffsetSpec.LATEST_TIERED:
-                        self._tiering.lineage.check(partition)
                     answers.append(_offset(partition, query.timestamp, query.isolation))
             except LogError as error:
                 answers.append(as_value(error))
@@ -165,6 +163,8 @@ class LogService:
 
     def _readable(self, query: OffsetQuery) -> Partition:
         partition = self._partitions.get(query.partition)
+        if query.timestamp == OffsetSpec.LATEST_TIERED:
+            self._tiering.lineage.check(partition)
         partition.check_readable()
         partition.check_epoch(query.current_leader_epoch)
         return partition

@@ -281,6 +281,7 @@ class Tiering:
         assert self._client is not None
         with self.lineage.asking(partition) as seen:
             root = await self._client.load_root(self._ids_of(partition), self._writer(), seen)
+            self.lineage.check_joins(partition, root)
             if root is not None:
                 await self.accept(partition, root)
         return root

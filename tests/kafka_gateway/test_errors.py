@@ -15,6 +15,7 @@ NUMBERS = {
     "MetadataCorrupt": -1,
     "OffsetOutOfRange": 1,
     "CorruptRecord": 2,
+    "ManifestDamaged": 2,
     "TierCorrupt": 2,
     "UnknownTopicOrPartition": 3,
     "LeaderNotAvailable": 5,

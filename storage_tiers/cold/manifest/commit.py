@@ -47,6 +47,7 @@ from storage_tiers.cold.manifest.model import (
 from storage_tiers.cold.manifest.pages import Change, PageWrite, settle
 from storage_tiers.cold.stores.port import ObjectBody, ObjectStore
 from storage_tiers.errors import (
+    ManifestDamaged,
     PreconditionFailed,
     StoreBehind,
     StoreRefused,
@@ -184,7 +185,14 @@ class CommitLoop:
 
     async def _get(self) -> Loaded:
         body = await self._store.get(self.ids.manifest_key)
-        return Loaded(decode(body.data, self.ids), body.etag)
+        try:
+            return Loaded(decode(body.data, self.ids), body.etag)
+        except TierCorrupt as error:
+            raise ManifestDamaged(
+                f"{error}. The object store shows no manifest of {self.ids}: nothing is deleted or evicted until it shows one "
+                f"that follows what was seen. Put the newest version of {self.ids.manifest_key} back, or see what "
+                f"`tidelog cold repair {self.ids.topic}` can prove"
+            ) from error
 
     def _is_newest(self, root: Root) -> bool:
         return self._newest is None or self._newest.commit <= root.commit

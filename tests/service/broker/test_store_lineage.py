@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from grpc_api.contract.log import OffsetQuery, OffsetSpec
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.partition import Partition
 from service.broker.roots import read_root
+from storage_tiers.cold.manifest.json import decode, encode
 from storage_tiers.cold.manifest.model import Root
 from storage_tiers.errors import LeaderNotAvailable, StoreBehind
 from storage_tiers.types import TimestampOffset, TopicPartition
@@ -172,6 +174,27 @@ async def test_a_manifest_that_goes_back_while_the_node_runs(tmp_path: Path, ver
             await goes_on(node, end + 2)
 
 
+@pytest.mark.parametrize("damage", ["cut", "another partition's"])
+@pytest.mark.parametrize("restarted", [True, False], ids=["between two starts", "while it runs"])
+async def test_a_manifest_that_is_not_this_partitions_is_none(tmp_path: Path, damage: str, restarted: bool) -> None:
+    async with grown(tmp_path) as (node, versions):
+        ids, end = node.node.ids_of(led(node)), root_of(node).end
+        key = ids.manifest_key
+        foreign = replace(decode(versions[-1], ids), ids=replace(ids, partition=7))
+        shown = versions[-1][:-20] if damage == "cut" else encode(foreign)
+        await put_back(node, key, shown)
+        if not restarted:
+            await sweep_past_the_grace(node)
+            await is_blocked(node, key)
+            await put_back(node, key, versions[-1])
+            await goes_on(node, end + 2)
+    if restarted:
+        async with running(tmp_path, node.store, AT_ONCE) as node:
+            await is_blocked(node, key)
+            await put_back(node, key, versions[-1])
+            await goes_on(node, end + 2)
+
+
 async def test_a_manifest_that_is_deleted_while_its_topic_lives(tmp_path: Path) -> None:
     async with grown(tmp_path) as (node, versions):
         ids = node.node.ids_of(led(node))
@@ -220,6 +243,34 @@ async def test_eviction_asks_the_store_first(tmp_path: Path) -> None:
         assert hot.local_start_offset == 0
         await put_back(node, key, kept)
         await node.evicted("t")
+
+
+@pytest.mark.parametrize("version", [None, 0], ids=["gone", "older"])
+@pytest.mark.parametrize("saved", ["gone", "damaged"])
+async def test_offsets_that_are_missing_between_bucket_and_log_show_that_the_store_went_back(
+    tmp_path: Path, version: int | None, saved: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The root that knew better is lost on this disk, too: what the local log begins with tells."""
+    async with grown(tmp_path) as (node, versions):
+        await configure(node, {"local.retention.ms": "1"})
+        await node.evicted("t")
+        key, end, root = node.node.ids_of(led(node)).manifest_key, root_of(node).end, tmp_path / "t-0/tiered-root.json"
+    root.unlink() if saved == "gone" else root.write_bytes(root.read_bytes()[:-20])
+    await put_back(node, key, None if version is None else versions[version])
+    async with running(tmp_path, node.store, AT_ONCE) as node:
+        lineage = node.node.tiering.lineage
+        await until(lambda: led(node) in lineage)
+        assert f"begins at offset {end}" in json.loads(node.node.readiness.body())["store_behind"]["t-0"]
+        assert [line.levelno for line in said(caplog, "store.behind")] == [logging.ERROR]
+        (tiered,) = await node.log.list_offsets([OffsetQuery(T0, OffsetSpec.LATEST_TIERED)])
+        assert isinstance(tiered, StoreBehind)
+        stored = await segments(node)
+        await sweep_past_the_grace(node)
+        assert await segments(node) == stored
+        assert led(node).log.hot.local_start_offset == end
+        await put_back(node, key, versions[-1])
+        await until(lambda: led(node) not in lineage and led(node).reads_blocked is None)
+        assert [record.offset for record in await node.read_all("t")] == list(range(end))
 
 
 async def test_nothing_is_swept_where_offsets_are_missing_between_bucket_and_log(tmp_path: Path) -> None:
