@@ -99,7 +99,7 @@ class Tiering:
         self._offloading = PartitionWork("offloading", self._offload, clock=clock, rng=rng, on_fatal=on_fatal)
         self._tidying = PartitionWork("tidying", self._tidy, clock=clock, rng=rng, on_fatal=on_fatal)
         self._compared: set[Partition] = set()
-        self.lineage = StoreLineage(self._compared.discard)
+        self.lineage = StoreLineage(self._falls_behind)
         self._accepting: dict[Partition, asyncio.Lock] = {}
         self._extensions = Extensions()
         self._saving: set[asyncio.Future[None]] = set()
@@ -107,6 +107,10 @@ class Tiering:
         self._troubles = events.Troubles()
 
     # --- when ---------------------------------------------------------------------------------------------------------
+    def _falls_behind(self, partition: Partition) -> None:
+        self._compared.discard(partition)
+        partition.tier_due_ms = 0  # looked at again soon, until somebody has put back what is missing
+
     def kick(self, partition: Partition) -> None:
         """Something may be there to flush, upload or evict: looks soon."""
         partition.tier_due_ms = 0

@@ -89,7 +89,8 @@ def basis(shown: Root | None, saved: Root | None, lost: str | None, local: Offse
     if shown is not None and shown.state is State.DELETED:
         return Refused(
             f"{shown.ids} is deleted in the bucket, which is the last thing that happens to a partition. If that was a "
-            f"mistake, put the version of {shown.ids.manifest_key} back that was there before; else create the topic anew"
+            f"mistake, put the version of {shown.ids.manifest_key} back that was there before; else delete the topic and "
+            "create it anew"
         )
     if saved is None:
         if shown is not None:
@@ -99,7 +100,7 @@ def basis(shown: Root | None, saved: Root | None, lost: str | None, local: Offse
             "not. Put the newest version of its manifest back"
         )
     if saved.state is State.DELETED:
-        return Refused(f"{saved.ids} is deleted; create the topic anew")
+        return Refused(f"{saved.ids} is deleted; delete the topic and create it anew")
     seen = lineage.seen_of(saved)
     if shown is None or seen is None:
         return saved
@@ -198,7 +199,7 @@ def _cut(root: Root, place: int, log_start: int, evidence: Evidence) -> Repair |
         )
     pins = [pin.name for pin in root.pins if pin.end > entry.base]
     if pins:
-        return Refused(f"{what}, and the pin {pins[0]} keeps what it holds; put the object back, or remove the pin")
+        return Refused(f"{what}, and the pin {pins[0]} keeps what it holds; put the object back")
     before = root.entries[place - 1] if place else evidence.last_paged
     end = entry.base if before is None else before.end
     sidecar = None if before is None else NewestSidecar(before.sidecar_key, before.sections)

@@ -209,7 +209,7 @@ async def test_a_deletion_is_the_last_state(world: World) -> None:
     assert deleted.state is State.DELETED
     refused = basis(deleted, saved, None, UP_TO_DATE)
     assert isinstance(refused, Refused)
-    assert "create the topic anew" in refused.why
+    assert "delete the topic and create it anew" in refused.why
 
 
 async def test_without_a_root_ever_seen_nothing_is_made(world: World) -> None:

@@ -1,0 +1,174 @@
+"""What a refused repair advises, done: the partition then shows everything that was committed, and goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.cold.manifest import lineage
+from storage_tiers.cold.manifest.json import decode
+from storage_tiers.cold.manifest.model import Entry
+from storage_tiers.cold.segments.partition_tier import PartitionTier
+from tests.advice.support import configure, leads
+from tests.service.broker.support import Running, until
+from tests.service.broker.test_store_lineage import T0, grown, led, put_back
+from tests.storage_tiers.cold.support import IDS, Local, stored_live, stored_root, tier_of
+from tests.storage_tiers.cold.test_repair import HELD, NOTHING_HELD, World, _reads, restore, world
+
+__all__ = ["world"]  # a fixture
+
+
+async def refused(tier: PartitionTier, advised: str) -> str:
+    """What the dry run and the repair say alike, which change nothing."""
+    dry, _ = await tier.repair(NOTHING_HELD, apply=False)
+    done, root = await tier.repair(NOTHING_HELD, apply=True)
+    assert root is None and dry == done
+    assert advised in done.refused
+    return done.refused
+
+
+async def shows(world: World, tier: PartitionTier, live: list[Entry]) -> None:
+    """Every range that was committed is named, and its objects are there; the next one follows."""
+    await tier.load()
+    root = stored_root(world.store.blocking())
+    assert stored_live(world.store.blocking(), root) == live
+    for entry in live:
+        assert len(world.store.blocking().get(entry.key).data) >= entry.length
+    world.tier = tier
+    assert (await world.extend()).end == live[-1].end + 10
+
+
+async def test_where_no_root_was_ever_seen_the_newest_manifest_is_put_back(world: World) -> None:
+    saved = await world.extend(3)
+    before = stored_live(world.store.blocking(), saved)
+    restore(world, None)
+    fresh = tier_of(world.store, world.clock, seed=5)
+    await refused(fresh, "Put the newest version of its manifest back")
+    restore(world, saved)
+    await shows(world, fresh, before)
+
+
+async def test_where_a_newer_root_was_there_it_is_put_back(world: World) -> None:
+    saved = await world.extend(5)
+    before = stored_live(world.store.blocking(), saved)
+    restore(world, None)
+    fresh = tier_of(world.store, world.clock, seed=5, read_saved=_reads(world.roots[1]))
+    fresh.expect(lineage.seen_of(world.roots[1], "here"))
+    said = await refused(fresh, "there was a newer one")
+    assert f"Put the newest version of {IDS.manifest_key} back" in said
+    restore(world, saved)
+    await shows(world, fresh, before)
+
+
+async def test_of_two_histories_the_one_to_keep_is_put_back(world: World, tmp_path: Path) -> None:
+    older, saved = await world.extend(), await world.extend()
+    before = stored_live(world.store.blocking(), saved)
+    other = World(tmp_path)
+    other.store = world.store
+    restore(world, older)
+    other.tier = tier_of(world.store, world.clock, seed=9)
+    await other.tier.load()
+    await other.extend()
+    said = await refused(world.tier, "If this node's history is the one to keep")
+    assert f"put the version of {IDS.manifest_key} back that was there before that commit" in said
+    restore(world, older)
+    report, root = await world.tier.repair(NOTHING_HELD, apply=True)
+    assert root is not None and not report.refused
+    await shows(world, world.tier, before)
+
+
+@pytest.mark.parametrize("what", ["page", "segment", "sidecar"])
+async def test_objects_of_old_ranges_that_are_missing_are_put_back(world: World, what: str) -> None:
+    saved = await world.extend(80)
+    before = stored_live(world.store.blocking(), saved)
+    key = {"page": saved.live_pages[0].key, "segment": before[0].key, "sidecar": before[0].sidecar_key}[what]
+    kept = world.store.blocking().get(key).data
+    restore(world, world.roots[0])
+    world.store.blocking().delete([key])
+    fresh = tier_of(world.store, world.clock, seed=5, read_saved=_reads(saved))
+    fresh.expect(lineage.seen_of(saved, "here"))
+    said = await refused(fresh, "put them back")
+    assert key in said
+    world.store.blocking().put(key, kept)
+    assert (await fresh.repair(HELD, apply=True))[1] is not None
+    await shows(world, fresh, before)
+
+
+async def test_an_object_that_a_pin_keeps_is_put_back(world: World) -> None:
+    await world.extend(3)
+    saved = await world.tier.pin("audit")
+    before = stored_live(world.store.blocking(), saved)
+    key = saved.entries[1].key
+    kept = world.store.blocking().get(key).data
+    restore(world, None)
+    world.store.blocking().delete([key])
+    report, root = await world.tier.repair(HELD, apply=True)
+    assert root is None and "the pin audit keeps what it holds; put the object back" in report.refused
+    world.store.blocking().put(key, kept)
+    _, repaired = await world.tier.repair(HELD, apply=True)
+    assert repaired is not None and [pin.name for pin in repaired.pins] == ["audit"]
+    await shows(world, world.tier, before)
+
+
+# --- through a node ---------------------------------------------------------------------------------------------------
+async def deleted_in_the_bucket(node: Running) -> None:
+    client, access = node.node.client, node.node.access
+    assert client is not None and access is not None and access.writer is not None
+    await client.delete_partition(node.node.ids_of(led(node)), access.writer)
+    await until(lambda: led(node) in node.node.tiering.lineage)
+
+
+async def test_a_deletion_by_mistake_is_undone_by_the_version_before(tmp_path: Path) -> None:
+    async with grown(tmp_path) as (node, versions):
+        key, end = node.node.ids_of(led(node)).manifest_key, led(node).log.hot.end_offset
+        await deleted_in_the_bucket(node)
+        said = await node.core.cold.repair(T0, apply=True)
+        assert f"put the version of {key} back that was there before" in said.refused
+        assert f"put the version of {key} before the deletion back" in str(node.node.tiering.lineage.reason(led(node)))
+        await put_back(node, key, versions[-1])
+        await until(lambda: led(node) not in node.node.tiering.lineage)
+        await node.append("t", b"z" * 1500)
+        await node.seal("t")
+        assert [record.offset for record in await node.read_all("t")] == list(range(end + 1))
+
+
+async def test_a_deletion_that_was_meant_is_followed_by_the_topics(tmp_path: Path) -> None:
+    async with grown(tmp_path) as (node, _):
+        key = node.node.ids_of(led(node)).manifest_key
+        await deleted_in_the_bucket(node)
+        assert "else delete the topic" in str(node.node.tiering.lineage.reason(led(node)))
+        said = await node.core.cold.repair(T0, apply=True)
+        assert "else delete the topic and create it anew" in said.refused
+        await node.core.topics.delete(["t"])
+        await node.create("t")
+        await leads(node, "t")
+        assert (await node.append("t", b"new")).base_offset == 0
+        await node.seal("t")
+        assert node.node.ids_of(led(node)).manifest_key != key
+        assert [record.value for record in await node.read_all("t")] == [b"new"]
+
+
+async def test_records_that_a_repair_elsewhere_lacks_are_consumed_and_kept(tmp_path: Path) -> None:
+    """Nothing is given up before somebody has seen to it."""
+    async with grown(tmp_path / "data") as (node, versions):
+        ids, root, access = node.node.ids_of(led(node)), led(node).log.root, node.node.access
+        assert root is not None and access is not None and access.writer is not None
+        await configure(node, "t", {"remote.log.copy.disable": "true"})
+        for number in range(3):
+            await node.append("t", b"only here %d" % number)
+        # An operator's tool has repaired it meanwhile, and a writer went on from there.
+        await put_back(node, ids.manifest_key, versions[0])
+        other = PartitionTier(node.store, ids, access.writer, node.node.clock, node.node.rng, read_saved=_reads(root))
+        other.expect(lineage.seen_of(root, "there"))
+        assert (await other.repair(NOTHING_HELD, apply=True))[1] is not None
+        epoch = root.leader_epoch
+        job = Local(tmp_path).job(root.end, 10, epoch=epoch, text="there")
+        theirs = await other.extend(replace(job, epochs=led(node).log.hot.epochs.entries()))
+        said = await node.core.cold.repair(T0, apply=True)
+        assert "Consume them from here and keep them before anything else; nothing was changed" in said.refused
+        assert f"from offset {root.end} on" in said.refused
+        kept = [record.value for record in await node.read_all("t", start=root.end)]
+        assert kept == [b"only here 0", b"only here 1", b"only here 2"]
+        assert decode((await node.store.get(ids.manifest_key)).data, ids) == theirs
