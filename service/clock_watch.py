@@ -4,11 +4,13 @@ Ages of what this process began are counted on a clock that never steps (`Clock.
 others wrote with the wall clock, and a wall clock that jumps a year ahead would delete a year. So expiry follows the time
 that is *expected*: the wall clock as it was trusted last, and what has passed since. Nothing ever expires because of a step.
 
-    trusted ──wall clock more than the tolerance off what is expected──> stepped
+    trusted ──wall clock more than the tolerance off what is expected, or ahead of the store's──> stepped
     stepped ──it is set back, or the store's clock says the same, or it stands for `settle_ms`──> trusted
 
 Invariants: expiry time is never ahead of the wall clock, nor of what is expected; corrections by slewing (up to 1 in 1,000)
 are followed and never called a step, and many small steps add up to one.
+
+A wall clock that has stood for `settle_ms` against the store's is the truth: a store's clock can be wrong too.
 
 Not promised: to notice that the wall clock was wrong before this process began, where no store's clock can be compared.
 """
@@ -57,7 +59,7 @@ class ClockWatch:
         return min(wall_ms, steady_ms + self._offset_ms)
 
     def look(self, wall_ms: int, steady_ms: int, store_ms: int | None = None) -> Stepped | Settled | None:
-        """What is new. Called every second or so; `store_ms` is the object store's own time, where it is known."""
+        """What is new. Called every second or so; `store_ms` is the object store's own time, where it was just asked."""
         if store_ms is not None and self._stepped_at is None and wall_ms - store_ms > self.tolerance_ms:
             self._offset_ms = store_ms - steady_ms
         elapsed, self._looked_ms = max(0, steady_ms - self._looked_ms), steady_ms

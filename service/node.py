@@ -16,7 +16,7 @@ from service.broker.cold_service import ColdService
 from service.broker.config_service import ConfigService
 from service.broker.core import BrokerCore
 from service.broker.disk import DiskGuard, Watermarks
-from service.broker.expiry_clock import TICK_S, ExpiryClock
+from service.broker.expiry_clock import ASK_S, TICK_S, ExpiryClock
 from service.broker.flusher import Flusher
 from service.broker.home import REFUSE, HomeGuard
 from service.broker.leading import waits
@@ -43,7 +43,7 @@ from service.http import Readiness
 from service.metadata import planner
 from service.metadata.image import Changes, MetadataImage
 from service.metadata.log import MetadataLog
-from service.node_place import NO_STORE, advertised, cache_directory_of, check, tier_client
+from service.node_place import NO_STORE, advertised, cache_directory_of, check, other_clock, tier_client
 from service.scheduling import waited_s
 from service.settings import NodeSettings
 from service.supervisor import Worker
@@ -321,6 +321,7 @@ class Node:
             self.clock,
             tolerance_ms=self.configs.broker_int(self.metadata.image, "tidelog.clock.step.tolerance.ms"),
             settle_ms=self.configs.broker_int(self.metadata.image, "tidelog.clock.step.settle.ms"),
+            store_ms=self._store_ms if other_clock(self.settings) else None,
         )
         self.tiering = Tiering(
             self.client,
@@ -447,11 +448,17 @@ class Node:
             self.fatal = error
             self.stop.set()
 
+    async def _store_ms(self) -> int:
+        if self.client is None or self.access is None or self.access.writer is None:
+            raise TierUnavailable("the store has not been opened yet; ask again")
+        return await self.client.store_time(f"{self.cluster_id}/")
+
     async def run_store_access(self) -> None:
         """Claims the store for this start, then lets every partition look at what it has to do there."""
         if self.access is None:
             return
         await self.access.run()
+        await self.expiry.compare()
         await self.tiering.kick_all(self.partitions)
 
     def workers(self) -> Sequence[Worker]:
@@ -461,6 +468,7 @@ class Node:
         sweep_s = min(LONGEST_SWEEP_PAUSE_S, max(1.0, self._grace_ms() / 4000))
         rounds: list[tuple[str, float, Callable[[], object]]] = [
             ("clock", TICK_S, self.expiry.tick),
+            ("the store's clock", ASK_S, self.expiry.compare),
             ("tiering", TIER_TICK_S, maintenance.tier),
             ("flush by time", FLUSH_TICK_S, maintenance.flush_by_time),
             ("checkpoints", checkpoint_s, maintenance.checkpoint),

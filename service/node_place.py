@@ -39,6 +39,11 @@ def tier_client(settings: NodeSettings, launcher: TierLauncher | None, clock: Cl
     return TierClient(_location(settings), cache_directory_of(settings), clock=clock, rng=rng, launcher=launcher)
 
 
+def other_clock(settings: NodeSettings) -> bool:
+    """Whether the store's clock is another than this machine's."""
+    return settings.store != NO_STORE and _location(settings).elsewhere
+
+
 def _location(settings: NodeSettings) -> StoreLocation:
     return StoreLocation.parse(settings.store, endpoint=settings.s3_endpoint, region=settings.s3_region)
 

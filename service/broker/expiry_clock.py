@@ -1,26 +1,42 @@
 """The time that a node's records expire by: looks at the clock each second, and says when somebody has set it.
 
-Not promised: a comparison with the object store's own time. A step settles when it is undone or has stood long enough.
+A store on another machine is asked for its time when the node has opened it, which shows a wall clock that was wrong before
+the process began, and again while the wall clock is off what is expected, which shows a step that was a correction. A store
+on this machine has this machine's clock, steps with it, and is not asked.
+
+Not promised: to tell a store whose clock is wrong from a node whose clock is. Nothing expires for
+`tidelog.clock.step.settle.ms` then.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 
 from service.clock_watch import ClockWatch, Stepped
 from storage_tiers import events
 from storage_tiers.clock import Clock
+from storage_tiers.errors import LogError
 from storage_tiers.policy.segments import Now
 
 log = logging.getLogger(__name__)
 
 #: Seconds between two looks.
 TICK_S = 1.0
+#: Seconds between two questions for the store's time, while the wall clock is off what is expected.
+ASK_S = 30.0
 
 
 class ExpiryClock:
-    def __init__(self, clock: Clock, *, tolerance_ms: int, settle_ms: int) -> None:
+    """`store_ms` asks another machine's store for its time (ms since 1970; LogError if it does not answer), where there is
+    one."""
+
+    def __init__(
+        self, clock: Clock, *, tolerance_ms: int, settle_ms: int, store_ms: Callable[[], Awaitable[int]] | None = None
+    ) -> None:
         self._clock = clock
+        self._store_ms = store_ms
+        self._compared = False
         wall_ms, steady_ms = clock.unix_ms(), clock.steady_ms()
         self._watch = ClockWatch(wall_ms, steady_ms, tolerance_ms=tolerance_ms, settle_ms=settle_ms)
 
@@ -34,7 +50,24 @@ class ExpiryClock:
         return Now(self._watch.expiry_ms(self._clock.unix_ms(), steady_ms), steady_ms)
 
     async def tick(self) -> None:
-        news = self._watch.look(self._clock.unix_ms(), self._clock.steady_ms())
+        self._look(None)
+
+    async def compare(self) -> None:
+        """Asks the store, once and then while the wall clock is off. Nothing where the store's clock is this machine's."""
+        if self._store_ms is None or (self._compared and not self.step_ms):
+            return
+        try:
+            store_ms = await self._store_ms()
+        except LogError as error:
+            log.debug("the store does not tell its time: %s", error)
+            return
+        # A step that has settled meanwhile stays settled.
+        if self.step_ms or not self._compared:
+            self._compared = True
+            self._look(store_ms or None)  # 0: its answers have no Date
+
+    def _look(self, store_ms: int | None) -> None:
+        news = self._watch.look(self._clock.unix_ms(), self._clock.steady_ms(), store_ms)
         if isinstance(news, Stepped):
             events.warning(log, "clock.stepped", ms=news.ms, settle_ms=self._watch.settle_ms)
         elif news is not None:

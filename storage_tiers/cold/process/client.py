@@ -157,6 +157,10 @@ class TierClient:
         """StoreRefused if the store ignores conditional writes, tried on a key under `key_prefix`."""
         await self.ask(questions.Probe(key_prefix))
 
+    async def store_time(self, key_prefix: str) -> int:
+        """The store's clock, in milliseconds since 1970, to a second. Two requests."""
+        return (await self.ask(questions.ReadStoreTime(key_prefix))).unix_ms
+
     async def find_clusters(self) -> tuple[ClusterFound, ...]:
         return (await self.ask(questions.FindClusters())).clusters
 

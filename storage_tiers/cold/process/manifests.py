@@ -60,6 +60,14 @@ class TierCommits:
         await self.in_time(probe_conditional_writes(store, question.key_prefix, self._rng), "the probe")
         return ask.Done()
 
+    async def store_time(self, question: ask.ReadStoreTime) -> ask.StoreTime:
+        return ask.StoreTime(await self.in_time(self._store_time(question.key_prefix), "reading the store's clock"))
+
+    async def _store_time(self, key_prefix: str) -> int:
+        unix_ms = await store_time(await self.store(), key_prefix, self._rng)
+        self._store_clock.wrote(unix_ms)
+        return unix_ms
+
     async def find_clusters(self, question: ask.FindClusters) -> ask.FoundClusters:
         # Asked once: whoever wants to know waits for an answer as long as it takes, and says so meanwhile.
         return ask.FoundClusters(await self.in_time(find_clusters(await self.store()), "looking for clusters"))
@@ -150,7 +158,7 @@ class TierCommits:
         if not found:
             return ask.AbortedUploads(0)
         if self._store_clock.now_ms() is None:
-            self._store_clock.wrote(await store_time(store, question.prefix, self._rng))
+            await self._store_time(question.prefix)
         now_ms = self._store_clock.now_ms()
         assert now_ms is not None
         old = abandoned(found, now_ms, question.grace_ms)

@@ -118,6 +118,20 @@ class Probe(Question[Done]):
 
 
 @dataclass(frozen=True, slots=True)
+class StoreTime:
+    """`unix_ms` is the store's clock, to a second."""
+
+    unix_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStoreTime(Question[StoreTime]):
+    """The store's clock, by an object under `key_prefix` that is written and deleted for it."""
+
+    key_prefix: str
+
+
+@dataclass(frozen=True, slots=True)
 class FoundClusters:
     clusters: tuple[ClusterFound, ...]
 

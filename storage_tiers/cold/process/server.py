@@ -87,6 +87,7 @@ def workers(downloads: Downloads, commits: TierCommits) -> Workers:
         ask.PageEntries: commits.page_entries,
         ask.PlanPages: commits.plan_pages,
         ask.Probe: commits.probe,
+        ask.ReadStoreTime: commits.store_time,
         ask.FindClusters: commits.find_clusters,
         ask.PutSnapshot: takeover.put_snapshot,
         ask.FindSnapshot: takeover.find_snapshot,

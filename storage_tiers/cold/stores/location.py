@@ -32,6 +32,12 @@ class StoreLocation:
     endpoint: str | None = None
     region: str | None = None
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another machine's clock stamps its objects, as far as the address tells: a name for this one is not seen."""
+        host = urlsplit(self.endpoint or "").hostname or ""
+        return self.scheme == "s3" and host not in ("localhost", "::1") and not host.startswith("127.")
+
     @classmethod
     def parse(cls, url: str, *, endpoint: str | None = None, region: str | None = None) -> StoreLocation:
         """`InvalidConfig` if `url` or `endpoint` is none that a store can be opened at."""

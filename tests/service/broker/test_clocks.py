@@ -10,7 +10,7 @@ from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import running, until
+from tests.service.broker.support import Running, running, until
 from tests.support.faulty_store import FaultyStore
 
 HOUR_MS = 3_600_000
@@ -117,3 +117,51 @@ async def test_no_grace_passes_because_the_clock_jumps_ahead(tmp_path: Path) -> 
         assert {info.key async for info in node.store.list("") if "/segments/" in info.key} == stored
         clock.step_ms = 0
         await node.node.sweeping.tick()
+
+
+ELSEWHERE = "s3://bucket/logs"
+
+
+async def expiring(node: Running, clock: SystemClock) -> None:
+    await node.create("t", configs={"retention.ms": str(24 * HOUR_MS), "internal.segment.bytes": "2000"})
+    for _ in range(40):
+        await node.append_batch("t", batch_of_now(clock, b"x" * 150))
+    await node.seal("t")
+
+
+async def test_nothing_expires_by_a_clock_that_was_wrong_at_the_start(tmp_path: Path) -> None:
+    true = SystemClock()
+    clock = SetClock()
+    clock.step_ms = YEAR_MS
+    store = FaultyStore(MemoryStore(true))
+    async with running(tmp_path / "data", store, clock=clock, store_url=ELSEWHERE) as node:
+        await until(lambda: node.node.expiry.step_ms > YEAR_MS - HOUR_MS)
+        await expiring(node, true)
+        await node.node.retention.tick()
+        assert node.node.partitions.get(T0).log.log_start_offset == 0
+        clock.step_ms = 0
+        await until(lambda: node.node.expiry.step_ms == 0)
+
+
+async def test_a_step_that_another_machine_confirms_is_taken_over_at_once(tmp_path: Path) -> None:
+    clock = SetClock()
+    broker = {"log.retention.check.interval.ms": "50"}
+    store = FaultyStore(MemoryStore(clock))
+    async with running(tmp_path / "data", store, broker=broker, clock=clock, store_url=ELSEWHERE) as node:
+        await expiring(node, clock)
+        clock.step_ms = YEAR_MS  # this store's too
+        await until(lambda: node.node.expiry.step_ms > 0)
+        await node.node.expiry.compare()
+        assert node.node.expiry.step_ms == 0
+        await until(lambda: node.node.partitions.get(T0).log.log_start_offset == 40)
+
+
+async def test_a_store_on_this_machine_confirms_nothing(tmp_path: Path) -> None:
+    clock = SetClock()
+    store = FaultyStore(MemoryStore(clock))
+    here = "http://127.0.0.1:9000"
+    async with running(tmp_path / "data", store, clock=clock, store_url=ELSEWHERE, s3_endpoint=here) as node:
+        clock.step_ms = YEAR_MS
+        await until(lambda: node.node.expiry.step_ms > 0)
+        await node.node.expiry.compare()
+        assert node.node.expiry.step_ms > 0

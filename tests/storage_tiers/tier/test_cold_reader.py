@@ -160,6 +160,23 @@ async def test_pages_are_searched_by_the_tier_process(tmp_path: Path) -> None:
         assert await reader.max_timestamp(b.root, log_start=0) == TimestampOffset(1_700_000_000_089, 89, 1)
 
 
+async def test_the_largest_timestamp_stands_in_a_page_above_one_that_log_start_passed(tmp_path: Path) -> None:
+    def stamp(offset: int) -> int:
+        return 1_700_000_000_000 + {0: 900, 70: 500}.get(offset, offset)
+
+    async with broker(tmp_path) as b:
+        for base in range(150):
+            await b.upload(batch(base, timestamp=stamp(base)), base, base + 1)
+        root = b.root
+        assert root is not None and len(root.live_pages) >= 2
+        passed = root.live_pages[0].end
+        assert passed <= 70 < root.live_pages[-1].end
+        reader = b.reader()
+        assert await reader.max_timestamp(root, log_start=0) == TimestampOffset(stamp(0), 0, 1)
+        for start in (1, passed - 1, passed, passed + 1):
+            assert await reader.max_timestamp(root, log_start=start) == TimestampOffset(stamp(70), 70, 1)
+
+
 async def test_hydration_outlives_who_asked_and_is_shared(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         root = await b.upload(batch(0, 10), 0, 10)

@@ -62,6 +62,7 @@ async def test_a_scan_costs_at_most_260_gets_a_gib(tmp_path: Path) -> None:
         print(
             f"{gets} GETs for {total / MIB:.0f} MiB, {b.hydrator.read_ahead} of {b.hydrator.brought} chunks read ahead"
         )
+        assert b.hydrator.brought == -(-total // CHUNK_BYTES)
         assert b.hydrator.read_ahead >= b.hydrator.brought - 3
         assert b.cache.wasted == 0
 

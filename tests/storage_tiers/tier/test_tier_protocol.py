@@ -70,6 +70,7 @@ QUESTIONS: list[questions.Question[Any]] = [
     questions.PageEntries(IDS, PAGE, 5, -1),
     questions.PlanPages(IDS, (PAGE,), Expired(0, 5), Moment(RetentionLimits(1, 2), Now(3, 3), 4)),
     questions.Probe("c/"),
+    questions.ReadStoreTime("c/"),
     questions.FindClusters(),
     questions.ReadCluster("c"),
     questions.OpenCluster("c", Holder(1, "d", "s"), 4),

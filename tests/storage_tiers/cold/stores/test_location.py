@@ -75,6 +75,22 @@ def test_wrong_endpoints_are_refused(endpoint: str) -> None:
         StoreLocation.parse("s3://bucket", endpoint=endpoint)
 
 
+@pytest.mark.parametrize(
+    ("url", "endpoint", "elsewhere"),
+    [
+        ("s3://bucket/logs", None, True),
+        ("s3://bucket/logs", "https://minio.example:9000", True),
+        ("s3://bucket/logs", "http://localhost:9000", False),
+        ("s3://bucket/logs", "http://127.0.0.2:9000", False),
+        ("s3://bucket/logs", "http://[::1]:9000", False),
+        ("/var/lib/logs", None, False),
+        ("memory://name", None, False),
+    ],
+)
+def test_whose_clock_stamps_objects(url: str, endpoint: str | None, elsewhere: bool) -> None:
+    assert StoreLocation.parse(url, endpoint=endpoint).elsewhere is elsewhere
+
+
 async def test_a_node_makes_its_directory_and_a_reader_does_not(tmp_path: Path) -> None:
     location = StoreLocation.parse(str(tmp_path / "new" / "store"))
     reader = open_blocking_store(location)
