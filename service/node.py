@@ -321,7 +321,7 @@ class Node:
             self.clock,
             tolerance_ms=self.configs.broker_int(self.metadata.image, "tidelog.clock.step.tolerance.ms"),
             settle_ms=self.configs.broker_int(self.metadata.image, "tidelog.clock.step.settle.ms"),
-            store_ms=self._store_ms if other_clock(self.settings) else None,
+            store_ms=self.access.store_ms if self.access is not None and other_clock(self.settings) else None,
         )
         self.tiering = Tiering(
             self.client,
@@ -447,11 +447,6 @@ class Node:
         if self.fatal is None:
             self.fatal = error
             self.stop.set()
-
-    async def _store_ms(self) -> int:
-        if self.client is None or self.access is None or self.access.writer is None:
-            raise TierUnavailable("the store has not been opened yet; ask again")
-        return await self.client.store_time(f"{self.cluster_id}/")
 
     async def run_store_access(self) -> None:
         """Claims the store for this start, then lets every partition look at what it has to do there."""

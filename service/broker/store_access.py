@@ -22,7 +22,7 @@ from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, is_taken_over
 from storage_tiers.cold.manifest.model import Writer
 from storage_tiers.cold.process.client import TierClient
-from storage_tiers.errors import Advice, FencedWriter, LogError, StoreBehind
+from storage_tiers.errors import Advice, FencedWriter, LogError, StoreBehind, TierUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +81,12 @@ class StoreAccess:
         """The store has been claimed for this start already, by a take-over."""
         self.writer = writer
         self._opened()
+
+    async def store_ms(self) -> int:
+        """The store's clock (ms since 1970). TierUnavailable if it has not been opened, or does not answer."""
+        if self.writer is None:
+            raise TierUnavailable("the store has not been opened yet; ask again")
+        return await self._client.store_time(f"{self._metadata.image.cluster_id}/")
 
     def _opened(self) -> None:
         self.behind = None
