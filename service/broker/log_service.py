@@ -21,7 +21,7 @@ from service.broker.disk import DiskGuard
 from service.broker.fetching import BytesRead, fetch_records
 from service.broker.leading import waits
 from service.broker.many_partitions import MANY, ManyFetch
-from service.broker.partition import Partition
+from service.broker.partition import Partition, TakesLong
 from service.broker.partitions import Partitions
 from service.broker.producer_ids import ProducerIds
 from service.broker.rewriting import Rewriter
@@ -87,11 +87,13 @@ class LogService:
                 self._disk.admit()
                 partition = self._partitions.get(wanted.partition)
                 partition.counts.appends += 1
-                if partition.rewrites:
+                try:
+                    answer = None if partition.rewrites else partition.append(wanted.batch)
+                except TakesLong:
+                    answer = None
+                if answer is None:
                     awaited[len(answers)] = self._rewriter.append(partition, wanted.batch)
-                    answers.append(_UNKNOWN)
-                else:
-                    answers.append(partition.append(wanted.batch))
+                answers.append(answer or _UNKNOWN)
             except LogError as error:
                 answers.append(self._refusal(error, partition, wanted.batch))
         if awaited:
@@ -107,7 +109,7 @@ class LogService:
         answers: list[Appended | LogError],
         awaited: Mapping[int, asyncio.Future[Appended | LogError]],
     ) -> Sequence[Appended | LogError]:
-        """The answers, once the batches that are stored in another codec are appended, which nobody's leaving ends."""
+        """The answers, once the batches that are examined in threads are appended, which nobody's leaving ends."""
         await asyncio.wait(awaited.values())
         for place, job in awaited.items():
             result = job.result()

@@ -43,8 +43,15 @@ from storage_tiers.records.rejection import rejection
 from storage_tiers.tiered_log import TieredLog
 from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, FileSlice, TopicId, TopicPartition
 
+#: Bytes that a compressed batch may inflate to on the event loop: a millisecond of gzip's.
+INFLATED_AT_ONCE = 256 << 10
+
 #: Called when a partition has something to flush, to offload, or nothing more to say.
 Notify = Callable[["Partition"], None]
+
+
+class TakesLong(Exception):
+    """A batch cannot be examined in the time that the event loop has for one."""
 
 
 class Partition:
@@ -106,7 +113,8 @@ class Partition:
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def append(self, batch: memoryview) -> Appended:
-        """Appends one batch as leader. Any LogError means that nothing was written."""
+        """Appends one batch as leader. Any LogError means that nothing was written; so does TakesLong: it is to be examined
+        in a thread."""
         if self.unavailable is not None:
             self.check_writable()
         settings = self.log.hot.settings
@@ -122,7 +130,7 @@ class Partition:
                 settings.timestamp_after_max_ms,
             )
         if header is None:
-            batch, header, stamped = self.examined(batch)
+            batch, header, stamped = self.examined(batch, at_once=True)
         return self.take(batch, header, stamped)
 
     def check_writable(self) -> None:
@@ -145,10 +153,11 @@ class Partition:
             base, self.state.leader_epoch, stamped, hot.log_start_offset, self._committed(base, hot.end_offset)
         )
 
-    def examined(self, batch: memoryview) -> tuple[memoryview, BatchHeader, int]:
+    def examined(self, batch: memoryview, *, at_once: bool = False) -> tuple[memoryview, BatchHeader, int]:
         """The batch as it is to be stored, its header, and the log append time or -1; says precisely what is wrong.
 
-        Changes nothing, so that it may run in a thread: packing a batch anew may take long."""
+        Changes nothing, so that it may run in a thread: packing a batch anew may take long, and so may inflating one, or
+        naming the records that are at fault, which raise TakesLong if it is to be done `at_once`."""
         settings = self.log.hot.settings
         now_ms = self._clock.unix_ms()
         stamped = -1
@@ -158,6 +167,7 @@ class Partition:
                 max_bytes=settings.max_message_bytes,
                 compacted=settings.cleanup_compact,
                 deep=settings.validate_records,
+                max_decompressed=INFLATED_AT_ONCE if at_once else None,
             )
             if settings.timestamp_type == "CreateTime":
                 check_timestamps(
@@ -168,7 +178,15 @@ class Partition:
                 )
             else:
                 stamped = now_ms
+        except RecordTooLarge:
+            if at_once and len(batch) <= settings.max_message_bytes:
+                raise TakesLong from None
+            raise
         except (InvalidRecord, InvalidTimestamp) as error:
+            if isinstance(error, InvalidRecord) and not settings.cleanup_compact:
+                raise
+            if at_once:
+                raise TakesLong from None
             raise self._explained(error, batch, now_ms) from None
         if stamped >= 0 or settings.stored_as is not None or header.misstated_max_timestamp:
             batch, header = self._rewritten(batch, header, stamped)
@@ -199,8 +217,6 @@ class Partition:
     ) -> InvalidRecord | InvalidTimestamp:
         """The error with the records that are at fault, where single records are."""
         settings = self.log.hot.settings
-        if isinstance(error, InvalidRecord) and not settings.cleanup_compact:
-            return error
         earliest, latest = now_ms - settings.timestamp_before_max_ms, now_ms + settings.timestamp_after_max_ms
         if settings.timestamp_type == "LogAppendTime":
             earliest, latest = -UNBOUNDED - 1, UNBOUNDED

@@ -1,6 +1,7 @@
-"""Batches of topics that store another codec than their producers send: looked through and packed anew in threads.
+"""Batches that take long: looked through, inflated and packed anew in threads.
 
-Packing a megabyte takes from 2 ms (lz4) to a second (zstd's highest level), and the event loop must wait for none of it.
+A batch of 2 KB can inflate to 64 MB, naming the records for which one is refused takes 10 ms, and packing a megabyte in the
+codec that its topic stores from 2 ms (lz4) to a second (zstd's highest level). The event loop must wait for none of it.
 Invariant: the batches of one partition are appended in the order in which they came, those that need no packing too while
 others wait. What waits holds copies of its bytes, within MAX_HELD_BYTES for the whole node.
 """
@@ -32,10 +33,11 @@ class Rewriter:
         """As `Partition.append`, later, with a refusal as result. RequestTimedOut at once if too much waits."""
         if self._held_bytes + len(batch) > MAX_HELD_BYTES:
             raise RequestTimedOut(
-                f"{partition.partition}: batches of {self._held_bytes} bytes wait to be stored in another codec; send again"
+                f"{partition.partition}: batches of {self._held_bytes} bytes wait to be examined; send again"
             )
         self._held_bytes += len(batch)
         partition.rewriting += 1
+        partition.rewrites = True
         before = self._newest.get(partition)
         job = asyncio.get_running_loop().create_task(self._run(partition, bytes(batch), before))
         self._newest[partition] = job

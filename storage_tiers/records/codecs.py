@@ -11,6 +11,7 @@ without content checksum; Zstandard frames. Read: all that, raw snappy, and what
 
 from __future__ import annotations
 
+import mmap
 import struct
 from enum import IntEnum
 from typing import Any
@@ -41,9 +42,14 @@ _FIRST_RATIO = 4
 _SMALLEST_BUFFER = 4096
 _GROWTH = 8
 
+#: Of an output that is memory of its own.
+_MAPPED_BYTES = 1 << 20
+
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 << 10
+#: Writers make blocks of 1 KiB at least; this many small ones are taken besides, as a batch that is flushed often has.
+_SMALL_BLOCKS = 1024
 
 #: What cramjam says (Rust's io::ErrorKind::WriteZero) when the output buffer is full.
 _FULL = "failed to write whole buffer"
@@ -110,8 +116,11 @@ def _decompress_stream(codec: Codec, payload: Buffer, max_bytes: int, headroom: 
         size = min(max_bytes, size * _GROWTH)
 
 
-def _at_least(room: bytearray, size: int) -> bytearray:
-    return room if len(room) >= size else bytearray(size)
+def _at_least(room: bytearray, size: int) -> bytearray | mmap.mmap:
+    if len(room) >= size:
+        return room
+    # A bytearray is filled with zeros while no other thread may run: 100 ms for the largest.
+    return bytearray(size) if size < _MAPPED_BYTES else mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _xerial(payload: Buffer) -> bytes:
@@ -125,7 +134,8 @@ def _xerial(payload: Buffer) -> bytes:
 
 def _decompress_snappy(payload: Buffer, max_bytes: int, headroom: int, room: bytearray) -> memoryview:
     view = memoryview(payload)
-    blocks = _xerial_blocks(view) if view[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC else [view]
+    most_blocks = _SMALL_BLOCKS + (max_bytes >> 10)
+    blocks = _xerial_blocks(view, most_blocks) if view[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC else [view]
     total = 0
     for block in blocks:
         total += cramjam.snappy.decompress_raw_len(block)
@@ -138,10 +148,14 @@ def _decompress_snappy(payload: Buffer, max_bytes: int, headroom: int, room: byt
     return output[:written]
 
 
-def _xerial_blocks(view: memoryview) -> list[memoryview]:
+def _xerial_blocks(view: memoryview, most: int) -> list[memoryview]:
+    """RecordTooLarge for more than `most` of them, headers included: each takes a step of its own."""
     blocks = []
-    at = 0
+    at = steps = 0
     while at < len(view):
+        steps += 1
+        if steps > most:
+            raise RecordTooLarge(f"the snappy batch has more than {most} blocks: send larger blocks")
         if view[at : at + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:  # again where streams were concatenated
             at += len(_XERIAL_HEADER)
             continue

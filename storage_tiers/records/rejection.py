@@ -15,6 +15,9 @@ from storage_tiers.types import NO_TIMESTAMP, TopicPartition
 
 #: Records looked at; about 10 ms of work. Later ones that break a rule are not named.
 MAX_EXAMINED = 5_000
+#: Records that are named: each takes a few hundred bytes, here and in the answer. Of more the client learns when it has
+#: left these out.
+MAX_NAMED = 100
 #: Records that the sentence over all of them quotes.
 QUOTED = 3
 
@@ -40,6 +43,8 @@ def rejection(
                     f"The timestamp should be within [{earliest}, {latest}]"
                 )
                 faults.append(RecordFault(index, message))
+            if len(faults) == MAX_NAMED:
+                break
     except LogError:
         return None  # its framing is broken besides: the walker's own error says how
     if not faults:

@@ -11,9 +11,12 @@ import pytest
 
 from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
-from storage_tiers.errors import InvalidRecord, LogError, RequestTimedOut, UnknownTopicOrPartition
+from service.broker.partition import INFLATED_AT_ONCE
+from storage_tiers.errors import InvalidRecord, InvalidTimestamp, LogError, RequestTimedOut, UnknownTopicOrPartition
 from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.records.codecs import Codec
 from storage_tiers.records.recompress import recompress
+from storage_tiers.records.rejection import MAX_NAMED
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, batch, running, until
 
@@ -147,3 +150,29 @@ async def test_a_refusal_is_a_result_with_the_log_start(node: Running) -> None:
     (answer,) = await node.log.append([Append(T0, memoryview(bad))])  # type: ignore[misc]
     assert isinstance(answer, InvalidRecord)
     assert answer.log_start_offset == 1
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+async def test_a_batch_that_inflates_to_much_is_examined_beside_the_loop(node: Running, codec: Codec) -> None:
+    """Two kilobytes of it can take the loop for 60 ms, and a request may hold a thousand such batches."""
+    plain = TopicPartition("plain", 0)
+    large = build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=codec)
+    small = build_batch([NewRecord(b"k", bytes(100))], codec=codec)
+    assert type(node.log.append([Append(plain, memoryview(small))])) is list
+    first = node.log.append([Append(plain, memoryview(large))])
+    second = node.log.append([Append(plain, memoryview(small))])
+    assert isinstance(first, asyncio.Future) and isinstance(second, asyncio.Future), "what follows waits for it"
+    answers = [(await each)[0] for each in (first, second)]
+    assert [answer.base_offset for answer in answers if isinstance(answer, Appended)] == [1, 2]
+    assert type(node.log.append([Append(plain, memoryview(small))])) is list
+
+
+async def test_records_at_fault_are_looked_for_beside_the_loop_and_few_are_named(node: Running) -> None:
+    """A request of 12 MB, of which each record is named, is answered in 200 MB."""
+    late = [NewRecord(b"k", b"v", (), 1 << 50)] * (MAX_NAMED + 50)
+    refusing = node.log.append([Append(TopicPartition("plain", 0), memoryview(build_batch(late)))])
+    assert isinstance(refusing, asyncio.Future)
+    (refused,) = await refusing
+    assert isinstance(refused, InvalidTimestamp)
+    assert [fault.place for fault in refused.faults] == list(range(MAX_NAMED))
+    assert (await node.append("plain", b"next")).base_offset == 0

@@ -72,6 +72,16 @@ def test_snappy_without_framing_and_in_several_streams_is_read() -> None:
     assert bytes(decompress(Codec.SNAPPY, streams, max_bytes=6)) == b"onetwo"
 
 
+def test_snappy_in_blocks_of_a_byte_is_refused() -> None:
+    """Each takes a step in Python: a batch of a megabyte would take a third of a second."""
+    block = bytes(cramjam.snappy.compress_raw(b"x"))
+    framed = struct.pack(">i", len(block)) + block
+    some, many = compress(Codec.SNAPPY, b"one") + framed * 900, compress(Codec.SNAPPY, b"one") + framed * 100_000
+    assert len(decompress(Codec.SNAPPY, some, max_bytes=1 << 20)) == 903
+    with pytest.raises(RecordTooLarge, match="larger blocks"):
+        decompress(Codec.SNAPPY, many, max_bytes=1 << 20)
+
+
 def test_lz4_is_written_in_independent_blocks_without_checksum() -> None:
     flags = compress(Codec.LZ4, b"x" * 100)[4]
     assert flags & 0x20  # block independence, without which Java refuses the frame
