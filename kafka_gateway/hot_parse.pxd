@@ -40,6 +40,8 @@ cdef class Cursor:
     cdef bytes raw(self, Py_ssize_t size)
     cdef bytes topic(self, bint by_id)
     cdef void tags(self) except *
+    @cython.locals(count=Py_ssize_t)
+    cdef Py_ssize_t tag_count(self) except -1
     @cython.locals(size=Py_ssize_t)
     cdef void header(self) except *
 

@@ -26,6 +26,10 @@ PARTITIONS_A_REQUEST = 50_000
 #: Partitions that one request may take out of a session, which has no more (`fetch_sessions.py`).
 FORGOTTEN_A_REQUEST = 20_000
 
+#: Tagged fields that one structure may have. Kafka has defined five for one at most; millions of them fit a frame, each a
+#: step for the loop.
+TAGS = 100
+
 _new_tuple = tuple.__new__
 
 
@@ -142,9 +146,17 @@ class Cursor:
         """Skips tagged fields."""
         if not self.flexible:
             return
-        for _ in range(self.varint()):
+        for _ in range(self.tag_count()):
             self.varint()
             self.skip(self.varint())
+
+    def tag_count(self) -> int:
+        """Of a structure's tagged fields."""
+        count = self.varint()
+        # There are none nearly always: not a look at the bound's name then.
+        if count and count > TAGS:
+            raise too_many_tags(count)
+        return count
 
     def header(self) -> None:
         """Skips what follows a request's correlation id: the client id (never compact) and tagged fields."""
@@ -288,7 +300,10 @@ class HotParser:
     def fetch_rest(self, cursor: Cursor, version: int, request: FetchRequest) -> None:
         """What follows the topics: forgotten ones (only sessions have them), the rack, and the replica's state."""
         if version >= 7:
-            for _ in range(cursor.count()):
+            topics = cursor.count()
+            if topics > FORGOTTEN_A_REQUEST:
+                raise too_many(FORGOTTEN_A_REQUEST)
+            for _ in range(topics):
                 key = cursor.topic(version >= 13)
                 for _ in range(cursor.count()):
                     if len(request.forgotten) >= FORGOTTEN_A_REQUEST:
@@ -299,7 +314,7 @@ class HotParser:
             cursor.skip(cursor.text_size())
         if version < 12:
             return
-        for _ in range(cursor.varint()):
+        for _ in range(cursor.tag_count()):
             tag = cursor.varint()
             size = cursor.varint()
             at = cursor.skip(size)
@@ -509,6 +524,10 @@ def unknown_id(topic_id: bytes) -> LogError:
 
 def too_many(bound: int) -> Malformed:
     return Malformed(f"a request names more than {bound} topics or partitions")
+
+
+def too_many_tags(count: int) -> Malformed:
+    return Malformed(f"{count} tagged fields in one structure, which may have {TAGS}")
 
 
 def no_batch() -> LogError:

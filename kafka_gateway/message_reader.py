@@ -25,7 +25,7 @@ from collections import namedtuple
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
-from kafka_gateway.hot_parse import PARTITIONS_A_REQUEST, Malformed
+from kafka_gateway.hot_parse import PARTITIONS_A_REQUEST, TAGS, Malformed, too_many_tags
 
 #: Elements of all arrays of one request.
 ROWS_A_REQUEST = PARTITIONS_A_REQUEST
@@ -175,6 +175,8 @@ def _read_tags(data: bytes, at: int, tagged: dict[int, tuple[int, Read]], values
     if at < len(data) and not data[at]:
         return at + 1
     at, count = _varint(data, at)
+    if count > TAGS:
+        raise too_many_tags(count)
     for _ in range(count):
         at, tag = _varint(data, at)
         at, size = _varint(data, at)

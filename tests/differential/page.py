@@ -8,11 +8,13 @@ from pathlib import Path
 from kafka_gateway.fetch_sessions import PARTITIONS_A_SESSION
 from kafka_gateway.gateway_settings import GatewaySettings
 from kafka_gateway.handlers.api_versions import LIBRDKAFKA_KEYS
-from kafka_gateway.hot_parse import PARTITIONS_A_REQUEST
+from kafka_gateway.hot_parse import PARTITIONS_A_REQUEST, TAGS
 from kafka_gateway.message_reader import ROWS_A_REQUEST
 from kafka_gateway.message_writer import ANSWER_BYTES
 from kafka_gateway.messages import MESSAGE_BYTES
 from kafka_gateway.registry import APIS
+from service.broker.rewriting import MAX_HELD_BYTES
+from storage_tiers.records.rejection import MAX_NAMED
 from storage_tiers.turns import AT_WORK
 from tests.differential.rules import ABSENT, ANY, LATER, NORMALISED, ON_PURPOSE, Kind, OnPurpose
 from tests.support.kafka_jars import VERSION
@@ -71,10 +73,17 @@ _BEYOND = (
         "POLICY_VIOLATION for rows before the bound, by name; the others are not in the answer, and nothing is done",
     ),
     ("topics, and partitions, of a Produce or Fetch", f"{PARTITIONS_A_REQUEST:,}", "the connection ends"),
+    ("tagged fields of one structure of a request, and of its header", str(TAGS), "the connection ends"),
     ("bytes of a request, Produce and Fetch aside", f"{MESSAGE_BYTES >> 20} MiB", "the connection ends"),
     ("bytes of an answer, Produce and Fetch aside", f"{ANSWER_BYTES >> 20} MiB", "POLICY_VIOLATION"),
     ("partitions of a fetch session", f"{PARTITIONS_A_SESSION:,}", "no session: each Fetch names all of them"),
     ("requests in slices under way together", str(AT_WORK), "the others wait in the order in which they came"),
+    (
+        "bytes of batches that are examined in threads: they inflate to much, or their records are at fault",
+        f"{MAX_HELD_BYTES >> 20} MiB",
+        "REQUEST_TIMED_OUT",
+    ),
+    ("records of a refused batch that are named", str(MAX_NAMED), "the batch is refused without naming more"),
     (
         "bytes of requests that are not whole, wait or are worked on, and of large answers that are not read",
         f"{GatewaySettings().receiving_bytes >> 30} GiB of all connections",

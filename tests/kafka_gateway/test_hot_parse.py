@@ -217,6 +217,7 @@ def test_a_request_names_and_forgets_a_bounded_number_of_partitions(
         {"topics": [*named, {"partitions": [{}]}]},
         {"forgotten_topics_data": [*gone, {"partitions": [1]}]},
         {"topics": [{}] * 5},
+        {"forgotten_topics_data": [{}] * 5},
     ]
     for more in too_many:
         with pytest.raises(module.Malformed, match="names more than 4"):
@@ -229,6 +230,25 @@ def test_a_request_names_and_forgets_a_bounded_number_of_partitions(
     ):
         with pytest.raises(module.Malformed, match="names more than 4"):
             parse_produce(module, request_frame("produce", 9, topic_data=worse), 9)
+
+
+#: As many tagged fields as one structure may have, number 100 and empty each, and one more.
+MOST_TAGS, TOO_MANY_TAGS = (bytes([count]) + b"\x64\0" * count for count in (100, 101))
+
+
+@pytest.mark.parametrize("place", ["header", "end"])
+@pytest.mark.parametrize(("schema", "version"), [("produce", 9), ("fetch", 12)])
+def test_a_structure_has_a_bounded_number_of_tagged_fields(module: Any, schema: str, version: int, place: str) -> None:
+    """Fifty millions of them fit a frame."""
+    frame, parse = request_frame(schema, version), {"produce": parse_produce, "fetch": parse_fetch}[schema]
+    # The client id, "test", and what follows it.
+    before, behind = (
+        (frame[:BODY] + frame[BODY : BODY + 6], frame[BODY + 7 :]) if place == "header" else (frame[:-1], b"")
+    )
+    assert frame == before + b"\0" + behind
+    parse(module, before + MOST_TAGS + behind, version)
+    with pytest.raises(module.Malformed, match="101 tagged fields in one structure"):
+        parse(module, before + TOO_MANY_TAGS + behind, version)
 
 
 PRODUCE_FRAMES = {

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
-from kafka_gateway.hot_parse import Malformed
+from kafka_gateway.hot_parse import TAGS, Malformed
 from kafka_gateway.message_reader import ROWS_A_REQUEST, at_once, steps_of
 from kafka_gateway.messages import MESSAGE_BYTES, messages_of
 from kafka_gateway.registry import APIS
@@ -183,6 +183,14 @@ def test_tagged_fields_of_tomorrow_are_ignored_in_every_element() -> None:
     one, other = b"\x02a", b"\x03bc"
     tomorrow = messages_of("metadata", 9).read(b"\x03" + one + TOMORROW + other + TOMORROW + b"\1\0\1" + TOMORROW)
     assert tomorrow == messages_of("metadata", 9).read(b"\x03" + one + b"\0" + other + b"\0" + b"\1\0\1\0")
+
+
+def test_an_entity_has_a_bounded_number_of_tagged_fields() -> None:
+    """Two millions of them fit a frame, and none of these steps is a row."""
+    body = body_of("metadata", 12)[:-1]
+    assert messages_of("metadata", 12).read(body + bytes([TAGS]) + TOMORROW[1:] * TAGS)
+    with pytest.raises(Malformed, match="101 tagged fields in one structure"):
+        messages_of("metadata", 12).read(body + bytes([TAGS + 1]) + TOMORROW[1:] * (TAGS + 1))
 
 
 @pytest.mark.parametrize("byte", [2, 0x7F, 0xFF])
