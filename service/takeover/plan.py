@@ -64,7 +64,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A partition's manifest once it was claimed: where clients go on. `committed_at` (ms) is of the last commit."""
+    """A partition's manifest once it was claimed: where clients go on. `committed_at` (ms) is when `end` was committed."""
 
     leader_epoch: int
     log_start: int

@@ -111,6 +111,22 @@ async def test_a_take_over_that_is_cut_anywhere_is_made_to_its_end(tmp_path: Pat
     assert len(survived) <= 4, survived
 
 
+async def test_a_recovery_point_is_of_the_time_its_end_was_committed_not_of_the_claim(tmp_path: Path) -> None:
+    left, before = await left_behind(tmp_path / "lost")
+    cluster, uploaded = before.cluster_id, {}
+    for info in left.blocking().list(f"{cluster}/topics/t/"):
+        if isinstance(parsed := keys.parse(info.key), keys.ManifestKey):
+            newest = json.loads(left.blocking().get(info.key).data)["entries"][-1]
+            uploaded[parsed.partition] = newest["added"][1]
+    for name in ("first", "second"):  # the second finds the claims of the first as the newest commits
+        async with taking(tmp_path / name, left, cluster) as start:
+            previewed = await start.take.preview()
+            _, points = await start.run()
+        for found in (previewed, points):
+            assert {p.partition: p.claimed.committed_at for p in found if p.topic == "t"} == uploaded
+            assert {p.claimed.committed_at for p in found if p.topic == "u"} == {0}
+
+
 async def test_a_take_over_does_not_go_on_where_another_start_came_in_between(tmp_path: Path) -> None:
     left, before = await left_behind(tmp_path / "lost")
     store = FaultyStore(left)

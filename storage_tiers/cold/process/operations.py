@@ -230,8 +230,8 @@ class ListManifests(Question[Numbers]):
 
 @dataclass(frozen=True, slots=True)
 class TakenPartition:
-    """A manifest once its new owner has claimed it. `producer_id` is the highest in the state at `end`, -1 if there is none
-    or it was not asked for."""
+    """A manifest once its new owner has claimed it. `committed_at` (ms) is when its `end` was committed, before that claim.
+    `producer_id` is the highest in the state at `end`, -1 if there is none or it was not asked for."""
 
     deleted: bool
     leader_epoch: int

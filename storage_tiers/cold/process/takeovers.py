@@ -73,6 +73,7 @@ class Takeovers:
         if question.dry:
             loaded = await self._newest(tier, loaded)
         root = loaded.root if loaded is not None else first_root(question.ids)
+        reached_at = _reached_at(root)
         if root.state is not State.DELETED and not question.dry:
             claiming = tier.claim(max(root.leader_epoch, question.least_epoch, 0))
             root = await self._commits.in_time(claiming, f"claiming {question.ids}")
@@ -81,7 +82,7 @@ class Takeovers:
             root.leader_epoch,
             root.log_start,
             root.end,
-            root.committed_at,
+            reached_at,
             await self._highest_producer(root) if question.with_producers else NO_PRODUCER_ID,
         )
 
@@ -147,3 +148,11 @@ class Takeovers:
             return NO_PRODUCER_ID
         producers = ProducerStateManager.restore(part.producer_snapshot, now_ms=0).producers
         return max(producers, default=NO_PRODUCER_ID)
+
+
+def _reached_at(root: Root) -> int:
+    """When `end` was committed (ms), 0 where it is 0. The root's own time is of its last commit: a claim's, or retention's."""
+    if root.end == 0:
+        return 0
+    ranges = [*root.entries, *(item.entry for item in root.removed if item.entry is not None)]
+    return max((entry.added.time_ms for entry in ranges if entry.end == root.end), default=root.committed_at)
