@@ -363,7 +363,7 @@ class GatewayServer:
         session.working_bytes = 0
         self._waited(session, api_key, since)
         if task.cancelled():
-            self._close(session, "its request was given up")
+            self._close(session, "" if session.client.has_left else "its request was given up")
         elif isinstance(failure := task.exception(), InvalidFrame | Malformed | Hangup):
             server_events.refused(session, failure)
             self._close(session, str(failure))

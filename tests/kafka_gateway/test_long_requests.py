@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +49,10 @@ async def test_others_are_answered_while_a_long_request_is_worked_on(schema: str
         assert await much == 7
 
 
-async def test_work_ends_with_who_asked_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_ends_with_who_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kafka_gateway.server")
     created: list[str] = []
     create = MemoryCore.create
 
@@ -65,6 +69,7 @@ async def test_work_ends_with_who_asked_for_it(tmp_path: Path, monkeypatch: pyte
             client.send(request_frame("create_topics", 7, topics=rows))
             await until(lambda: len(created) > 1)
         await until(lambda: server.connections == 0)
+        assert "connection.closed" not in caplog.text, "a client that leaves is no event"
         async with connected(server) as other:
             # Work that goes on gets every second turn.
             seen = -1
