@@ -149,15 +149,15 @@ class Node:
         if not takes_over:
             check_metadata(self.data, self.metadata.image)
         self._build_configs(kafka_port)
-        new = self.data.identity() is None
-        if takes_over or self.metadata.image.take_over is not None:
-            new = False
+        taken_over = takes_over or self.metadata.image.take_over is not None
+        new = self.data.identity() is None and not taken_over
+        if taken_over:
             directory_id = await self._take_over()
         else:
             directory_id = self.data.establish(self._cluster_id(), settings.node_id).directory_id
             self._build_tier(directory_id)
         self.cluster_id = self._cluster_id()
-        self._build_home(new=new)
+        self._build_home(new=new, taken_over=taken_over)
         host, port = advertised(settings, kafka_port)
         rack = self.configs.broker_text(self.metadata.image, "broker.rack")
         for records in (
@@ -255,7 +255,7 @@ class Node:
         }
         self.configs = Resolver(static, node_id=settings.node_id, has_store=settings.store != NO_STORE)
 
-    def _build_home(self, *, new: bool) -> None:
+    def _build_home(self, *, new: bool, taken_over: bool) -> None:
         image = self.metadata.image
         self.home = HomeGuard(
             self.data.path,
@@ -266,7 +266,7 @@ class Node:
             unclaimed=self.configs.broker_text(image, "tidelog.store.unclaimed") or REFUSE,
         )
         try:
-            self.home.look(new=new, has_store=self.client is not None)
+            self.home.look(new=new, taken_over=taken_over, has_store=self.client is not None)
         except OSError as error:
             raise StorageError(f"cannot write in {self.data.path} ({error}); free space or mend the disk") from error
         self.readiness.holding = lambda: self.home.holding

@@ -114,10 +114,15 @@ class HomeGuard:
         self._expired = False
         self.away: str | None = None
 
-    def look(self, *, new: bool, has_store: bool) -> None:
-        """At start. A `new` directory, and any without a store, is recorded as it is. OSError if the disk refuses."""
+    def look(self, *, new: bool, taken_over: bool, has_store: bool) -> None:
+        """At start. A `new` directory, and any without a store, is recorded as it is. Into one that has just `taken_over` a
+        cluster partitions may have been put that must be compared: it counts as moved, which nobody needs to be told.
+        OSError if the disk refuses."""
         recorded = read_home(self._directory)
         difference = moved(recorded, self._directory, self._log_path())
+        if taken_over and has_store:
+            self.away = "it has just taken the cluster over"
+            return
         if difference is not None and has_store and not new:
             self.away = difference
             events.warning(log, "directory.moved", path=self._directory, difference=difference)

@@ -112,14 +112,15 @@ async def adopt(partition: Partition) -> None:
 
 def _discard(partition: Partition, root: Root, state: Sidecar) -> None:
     hot = partition.log.hot
-    events.warning(
-        log,
-        "log.discarded",
-        partition=partition.partition,
-        local_start=hot.local_start_offset,
-        local_end=hot.end_offset,
-        tiered_end=root.end,
-    )
+    if hot.end_offset > hot.local_start_offset:  # of an empty one, as after a take-over, nothing is given up
+        events.warning(
+            log,
+            "log.discarded",
+            partition=partition.partition,
+            local_start=hot.local_start_offset,
+            local_end=hot.end_offset,
+            tiered_end=root.end,
+        )
     hot.truncate_fully_and_start_at(
         root.end, epochs=state.epochs, producer_state=state.producer_snapshot, log_start_offset=root.log_start
     )
