@@ -104,8 +104,7 @@ async def may_begin(
                 place = {"endpoint": settings.s3_endpoint, "region": settings.s3_region}
                 await unless_stopped(stop, verify(settings.store, settings.take_over, **place))
             return True
-        holds = f"it holds {'; '.join(map(_described, found[:NAMED_CLUSTERS]))}" if found else "it holds none"
-        raise StoreRefused(f"{settings.store} holds no cluster {settings.take_over}: {holds}. Name one of those")
+        raise StoreRefused(no_such_cluster(settings.store, settings.take_over, found))
     ours = _identified(data_dir)
     if found and not (settings.new_cluster and not any(cluster.cluster_id in ours for cluster in found)):
         raise StoreRefused(refusal(data_dir, settings.store, found))
@@ -144,6 +143,14 @@ async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T
         for task in (working, stopping):
             task.cancel()
         await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+def no_such_cluster(store: str, cluster_id: str, found: Sequence[ClusterFound]) -> str:
+    """What is there in its place."""
+    if not found:
+        return f"{store} holds no cluster {cluster_id}, nor any other: correct --store"
+    named = "; ".join(map(_described, found[:NAMED_CLUSTERS]))
+    return f"{store} holds no cluster {cluster_id}: it holds {named}. Name one of those"
 
 
 def refusal(data_dir: str, store: str, found: Sequence[ClusterFound]) -> str:

@@ -48,7 +48,7 @@ def ls(
             _print_ranges(found)
         totals = _totals(found)
         typer.echo(
-            f"{counted(totals['partitions'], 'partition')}, {counted(totals['ranges'], 'range')}, "
+            f"{_of_cluster(found)}{counted(totals['partitions'], 'partition')}, {counted(totals['ranges'], 'range')}, "
             f"{counted(totals['records'], 'record')}, {size(totals['bytes'])}"
         )
     damaged = [part for part in found if part.fault]
@@ -115,6 +115,12 @@ def _totals(found: Sequence[ColdPartition]) -> Mapping[str, int]:
         "records": sum(part.records for part in found),
         "bytes": sum(part.bytes for part in found),
     }
+
+
+def _of_cluster(found: Sequence[ColdPartition]) -> str:
+    """Which one, where there is one: several have a column."""
+    clusters = {part.cluster_id for part in found}
+    return f"cluster {clusters.pop()}: " if len(clusters) == 1 else ""
 
 
 # --- text --------------------------------------------------------------------------------------------------------------

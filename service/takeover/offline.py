@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from service.beginning import belongs
+from service.beginning import belongs, no_such_cluster
 from service.http import Readiness
 from service.metadata.log import MetadataLog
 from service.node_place import cache_directory_of, tier_client
@@ -13,7 +13,7 @@ from service.settings import NodeSettings
 from service.takeover.run import RecoveryPoint, TakeOver
 from service.takeover.verify import verify
 from storage_tiers.clock import SystemClock, SystemRng
-from storage_tiers.errors import InvalidConfig
+from storage_tiers.errors import InvalidConfig, StoreRefused
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.data_dir import DataDirectory
 
@@ -27,6 +27,9 @@ async def restore(settings: NodeSettings, cluster_id: str, *, dry_run: bool) -> 
         raise InvalidConfig("a restore is from the store: give its --store")
     parts = {"node_id": settings.node_id, "readiness": Readiness(), "clock": clock, "rng": rng}
     try:
+        found = await client.find_clusters()
+        if cluster_id not in [cluster.cluster_id for cluster in found]:
+            raise StoreRefused(no_such_cluster(settings.store, cluster_id, found))
         if settings.verify:
             await verify(settings.store, cluster_id, endpoint=settings.s3_endpoint, region=settings.s3_region)
         if dry_run:

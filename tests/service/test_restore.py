@@ -52,6 +52,8 @@ def test_a_directory_is_restored_without_serving(node: Node) -> None:
     assert "is not sound" in told
     assert "delete nothing" in told
     assert "without --verify" not in told
+    typo = restored(node, cluster[:-1], "--dry-run")[1]
+    assert f"holds no cluster {cluster[:-1]}: it holds {cluster} with 1 topic (orders)" in typo
     node.flags = ["--take-over", cluster, "--verify"]
     node.spawn()
     assert node.wait() == 1

@@ -87,7 +87,7 @@ def test_text_shows_a_line_for_each_partition_and_the_totals(url: str) -> None:
         ("flights", "live"),
         ("trains", "live"),
     ]
-    assert totals.startswith("4 partitions, 5 ranges, 21 records, ")
+    assert totals.startswith(f"cluster {IDS.cluster_id}: 4 partitions, 5 ranges, 21 records, ")
 
 
 def test_ranges_are_shown_on_request(url: str) -> None:
