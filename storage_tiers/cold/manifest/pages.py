@@ -88,7 +88,8 @@ def settle(change: Change, by: Author) -> Change:
                 break  # a page was opened to take something out of it
             raise StorageError(
                 f"the manifest of {change.root.ids} is full: {sum(page.count for page in draft.pages)} ranges in "
-                f"{len(draft.pages)} pages. Shorten its retention, or raise segment.bytes so that ranges grow larger"
+                f"{len(draft.pages)} pages. Nothing more of it is uploaded until old ones go: shorten its retention if those "
+                "records may be deleted. For the next topic choose a larger segment.bytes"
             )
         draft.spill()
     return draft.change()

@@ -59,7 +59,7 @@ def _file_pieces(body: FileBody, size: int) -> Iterator[bytes]:
             if done == body.length and checksum != body.crc32c:
                 raise TierCorrupt(
                     f"{body.path} [{body.position}, {body.position + body.length}) has CRC-32C {checksum:08x}, not "
-                    f"{body.crc32c:08x} as when it was written; it is not uploaded. Restore the file from a replica"
+                    f"{body.crc32c:08x} as when it was written; it is not uploaded; put the file back from a copy"
                 )
             yield data
             if done == body.length:
