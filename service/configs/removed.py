@@ -17,7 +17,7 @@ REMOVED_FROM_BROKERS: Mapping[str, str] = {
     "control.plane.listener.name": "controllers have listeners of their own",
     "controlled.shutdown.max.retries": "a shutdown is tried until it is done",
     "controlled.shutdown.retry.backoff.ms": "a shutdown is tried until it is done",
-    "delegation.token.master.key": "write delegation.token.secret.key",
+    "delegation.token.master.key": "there are no delegation tokens, so none is signed",
     "host.name": _LISTENERS,
     "inter.broker.protocol.version": "write metadata.version through UpdateFeatures",
     "leader.imbalance.per.broker.percentage": "leadership returns to the preferred replica at any imbalance",

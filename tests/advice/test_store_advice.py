@@ -156,9 +156,9 @@ async def test_a_prefix_full_of_other_things_is_left_or_shared(tmp_path: Path, c
         with pytest.raises(StoreRefused, match="choose a prefix of its own for tidelog, or start with --new-cluster"):
             async with running(tmp_path / "data", store):
                 pass
-        more = {"new_cluster": True} if chosen == "--new-cluster" else {}
+        more = chosen == "--new-cluster"
         own = store if more else FaultyStore(MemoryStore(SystemClock()))
-        async with running(tmp_path / "data", own, **more) as node:
+        async with running(tmp_path / "data", own, new_cluster=more) as node:
             await filled(node, 5)
             await node.seal("t")
             assert [record.offset for record in await node.read_all("t")] == list(range(5))

@@ -1,0 +1,207 @@
+"""What a command line, a setting or a config is told, done: with what the message says to write it is taken.
+
+One table for plain validation: words that are refused, what is said, words that say what was advised and end with code 0.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from service.configs.removed import REMOVED_FROM_BROKERS, REMOVED_FROM_TOPICS
+from service.configs.resolve import check_static
+from service.settings import NodeSettings, load_settings
+from storage_tiers.errors import InvalidConfig
+from tests.service.cli.support import closed_port, tidelog
+from tests.support.node import Node
+
+pytestmark = pytest.mark.xdist_group("advice-command-line")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """With a topic `t` of ten records in its store, and a directory `empty` beside."""
+    directory = tmp_path_factory.mktemp("node")
+    (directory / "empty").mkdir()
+    with Node(directory, settings={"log.local.retention.ms": 1}) as running:
+        at = ("--bootstrap-server", running.kafka)
+        assert tidelog("topic", "create", "t", *at).code == 0
+        assert tidelog("produce", "t", *at, stdin="record\n" * 10).code == 0
+        assert tidelog("topic", "seal", "t", "--wait", *at).code == 0
+        yield running
+
+
+#: Words with {kafka}, {http}, {store}, {data}, {empty} and {nobody} in them; what is said; words that are taken.
+ALTER_NOTHING, ASK_WHAT = (
+    "give --set, --delete, --append or --subtract",
+    "give --config, --delete-config or --partitions",
+)
+ADVISED: list[tuple[str, str, Sequence[str]]] = [
+    (
+        "cold repair -b {kafka}",
+        "name one topic, or give --cluster for all",
+        ["cold repair t -b {kafka}", "cold repair --cluster -b {kafka}"],
+    ),
+    (
+        "configs describe --broker 1 --topic t -b {kafka}",
+        "give one of --broker, --topic and --all-brokers",
+        [f"configs describe {one} -b {{kafka}}" for one in ("--broker 1", "--topic t", "--all-brokers")],
+    ),
+    (
+        "configs alter -b {kafka}",
+        ALTER_NOTHING,
+        [
+            f"configs alter {one} -b {{kafka}}"
+            for one in ("--set log.retention.ms=86400000", "--delete log.retention.ms")
+        ],
+    ),
+    (
+        "configs alter -b {kafka} --set max.connections.per.ip.overrides=many",
+        "write address:count, several separated by commas",
+        ["configs alter -b {kafka} --set max.connections.per.ip.overrides=127.0.0.2:5,127.0.0.3:6"],
+    ),
+    (
+        "configs describe --broker 1 log.retenton.ms -b {kafka}",
+        "`tidelog configs describe --all` lists all",
+        ["configs describe --all -b {kafka}"],
+    ),
+    (
+        "consume t --from yesterday -b {kafka}",
+        "write beginning, end, an offset, a time as 2013-01-01T05:15:00Z, or @ and ms since 1970",
+        [
+            f"consume t --from {start} --exit-at-end -b {{kafka}}"
+            for start in ("beginning", "end", "3", "2013-01-01T05:15:00Z", "@1357017300000")
+        ],
+    ),
+    (
+        "fsck --store {store} --data-dir {data} --quick",
+        "leave --quick out",
+        ["fsck --store {store} --data-dir {data}"],
+    ),
+    ("fsck --store {empty}", "correct its bucket or prefix", ["fsck --store {store}"]),
+    ("topic list -b nowhere", "write HOST:PORT, several separated by commas", ["topic list -b {kafka},{kafka}"]),
+    (
+        "topic list -b {nobody}",
+        "start one with `tidelog serve`, or name another with --bootstrap-server",
+        ["topic list --bootstrap-server {kafka}"],
+    ),
+    (
+        "topic create u --config novalue -b {kafka}",
+        "write KEY=VALUE",
+        ["topic create u --config retention.ms=1 -b {kafka}"],
+    ),
+    (
+        "topic alter t -b {kafka}",
+        ASK_WHAT,
+        [
+            f"topic alter t {one} -b {{kafka}}"
+            for one in ("--config retention.ms=-1", "--delete-config retention.ms", "--partitions 2")
+        ],
+    ),
+    ("log dump {empty}", "name a partition's directory", ["log dump {data}/t-0"]),
+    (
+        "cold ls --store file://{empty}/missing",
+        "create it, or correct the store's URL",
+        ["cold ls --store {store}", "cold ls --store file://{empty}"],
+    ),
+]
+
+
+def words(text: str, node: Node) -> Sequence[str]:
+    places = {
+        "kafka": node.kafka,
+        "http": node.http,
+        "store": node.store,
+        "data": node.data_dir,
+        "empty": node.directory / "empty",
+        "nobody": f"127.0.0.1:{closed_port()}",
+    }
+    return text.format(**places).split()
+
+
+@pytest.mark.parametrize(("refused", "said", "taken"), ADVISED, ids=[row[0] for row in ADVISED])
+def test_what_a_command_is_told_to_say_is_taken(node: Node, refused: str, said: str, taken: Sequence[str]) -> None:
+    ran = tidelog(*words(refused, node))
+    assert ran.code in (1, 2)
+    assert said in unboxed(ran.err)
+    for advised in taken:
+        done = tidelog(*words(advised, node))
+        assert done.code == 0, (advised, done.err)
+    assert len(tidelog("consume", "t", "--exit-at-end", "-b", node.kafka).out.splitlines()) == 10
+
+
+def unboxed(text: str) -> str:
+    """Without the lines that are drawn around it on a terminal."""
+    return " ".join(re.sub(r"[│╭╰─╮╯]", " ", text).split())
+
+
+def test_top_reads_the_address_that_it_is_told_to_be_named(node: Node) -> None:
+    assert tidelog("top", "--once", "--interval", "0.2", "--http", node.http).code == 0
+
+
+# --- starting ---------------------------------------------------------------------------------------------------------
+STARTS: list[tuple[str, str]] = [
+    ("--port 0 --new-cluster --take-over c --store memory://s", "give one of them"),
+    ("--port 0 --take-over c --store none", "give its --store"),
+    ("--port 0 --listen 0.0.0.0", "add --advertise HOST:PORT"),
+    ("--listen 127.0.0.1:many", "write HOST or HOST:PORT"),
+    ("--advertise nowhere", "write HOST:PORT"),
+    ("--set novalue", "write KEY=VALUE, for example --set log.retention.ms=86400000"),
+    ("--port {taken}", "choose another --port, or stop who has it"),
+    ("--http-port {taken} --port 0", "choose another --listen or --http-port"),
+]
+
+
+@pytest.fixture(scope="module")
+def advised_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node that was started with all that the messages of STARTS say to write."""
+    address = f"127.0.0.1:{closed_port()}"
+    flags = ["--listen", "0.0.0.0", "--advertise", address, "--set", "log.retention.ms=86400000", "--new-cluster"]
+    node = Node(tmp_path_factory.mktemp("start"), flags=flags)
+    node.kafka = address
+    with node:
+        yield node
+
+
+@pytest.mark.parametrize(("flags", "said"), STARTS, ids=[row[0] for row in STARTS])
+def test_what_a_start_is_told_to_say_starts_a_node(advised_start: Node, tmp_path: Path, flags: str, said: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = listener.getsockname()[1]
+        ran = tidelog("serve", "--data-dir", tmp_path / "data", *flags.format(taken=taken).split())
+    assert ran.code in (1, 2), ran
+    assert said in unboxed(ran.err)
+    assert not (tmp_path / "data").exists()
+    described = tidelog("configs", "describe", "log.retention.ms", "--json", "-b", advised_start.kafka)
+    assert [row["value"] for row in described.json] == ["86400000"]
+
+
+# --- configs of earlier Kafkas ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [(name, said) for name, said in REMOVED_FROM_BROKERS.items() if said.startswith("write ") and "Update" not in said],
+)
+def test_what_stands_for_a_removed_broker_config_is_taken(name: str, said: str) -> None:
+    with pytest.raises(InvalidConfig, match=re.escape(said)):
+        check_static({name: "1"})
+    own = said.partition("here the node's own setting")[2].removeprefix("s ")
+    for setting in re.findall(r"[a-z_]+", own.replace(" and ", " ")):
+        assert setting in NodeSettings.model_fields, setting
+    if own:
+        load_settings({"listen": "127.0.0.1", "port": 0, "advertise": "h:1", "node_id": 3}, environ={})
+        return
+    for wanted in re.findall(r"[a-z]+(?:\.[a-z]+)+", said):
+        assert check_static({wanted: "1000"}) == {wanted: "1000"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [(name, said) for name, said in REMOVED_FROM_TOPICS.items() if said.startswith("write ")]
+)
+def test_what_stands_for_a_removed_topic_config_is_taken(node: Node, name: str, said: str) -> None:
+    refused = tidelog("topic", "alter", "t", "--config", f"{name}=1", "-b", node.kafka)
+    assert refused.code == 1 and said in refused.err
+    for wanted in re.findall(r"[a-z]+(?:\.[a-z]+)+", said):
+        assert tidelog("topic", "alter", "t", "--config", f"{wanted}=1000", "-b", node.kafka).code == 0
