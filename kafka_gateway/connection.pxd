@@ -71,6 +71,8 @@ cdef class Connection:
     cpdef bint blocked_for(self, int api_key) except -1
     @cython.locals(left=Py_ssize_t, whole=Py_ssize_t)
     cpdef settle(self)
+    @cython.locals(end=Py_ssize_t)
+    cdef bint _grow(self, Py_ssize_t size) except -1
     cdef _use(self, bytearray data, object view, Py_ssize_t end, bint own)
     @cython.locals(slot=Slot)
     cpdef answer(self, pieces)

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
-from typing import TypeVar
 
 from grpc_api.contract.log import Fetched, FetchPartition
 from kafka_gateway.errors import ErrorCode
 from kafka_gateway.hot_parse import FORGOTTEN_A_REQUEST, FetchRequest
 from storage_tiers.errors import UnknownTopicId, UnknownTopicOrPartition
+from storage_tiers.steps import at_once
 from storage_tiers.types import TopicId, TopicPartition
 
 #: `max.incremental.fetch.session.cache.slots` where nothing is configured.
@@ -41,8 +41,6 @@ FINAL_EPOCH = -1
 _MAX_INT32 = 0x7FFFFFFF
 #: What Kafka answers for a partition that it does not know: an empty list of aborted transactions, not none.
 _UNKNOWN = (UnknownTopicOrPartition, UnknownTopicId)
-
-Result = TypeVar("Result")
 
 #: A topic as it stands in requests (name or id) and a partition.
 Key = tuple[bytes, int]
@@ -333,13 +331,3 @@ def collecting(request: FetchRequest, places: dict[Key, Place]) -> Generator[Non
                 yield
         at += count
     return places
-
-
-def at_once(steps: Generator[None, None, Result]) -> Result:
-    """What the steps end with."""
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        result: Result = end.value
-        return result

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpc_api.contract.log import Append, Appended, FetchPartition
-from storage_tiers.errors import InvalidRecord, LogError, UnknownTopicId, UnsupportedCompression
+from kafka_gateway.unfit import NO_BATCH, no_zstd, second_batch, unknown_id
+from storage_tiers.errors import LogError
 from storage_tiers.types import TopicId, TopicPartition
 
 #: Partition names remembered before the memory is dropped and begun anew: clients may name what does not exist.
@@ -261,7 +262,7 @@ class HotParser:
         if name is None:
             request.refused[place] = unknown_id(key)
         elif size <= 0:
-            request.refused[place] = no_batch()
+            request.refused[place] = NO_BATCH
         elif version < 7 and size > 22 and cursor.data[at + 22] & 7 == 4:
             request.refused[place] = no_zstd(version)
         else:
@@ -503,23 +504,11 @@ def write_appended(writer: Writer, index: int, appended: Appended, version: int)
         writer.int16(-1)
 
 
-def second_batch(partition: TopicPartition) -> LogError:
-    return InvalidRecord(f"{partition} stands in the request more than once; send exactly one batch")
-
-
-def no_zstd(version: int) -> LogError:
-    return UnsupportedCompression(f"zstd needs Produce 7, this is version {version}")
-
-
 def body_start(data: bytearray, start: int, end: int, flexible: bool) -> int:
     """Where a request's body begins, `start` being after its correlation id. Raises Malformed."""
     cursor = Cursor(data, start, end, flexible)
     cursor.header()
     return cursor.at
-
-
-def unknown_id(topic_id: bytes) -> LogError:
-    return UnknownTopicId(f"no topic has the id {TopicId(topic_id)}; refresh the metadata")
 
 
 def too_many(bound: int) -> Malformed:
@@ -528,7 +517,3 @@ def too_many(bound: int) -> Malformed:
 
 def too_many_tags(count: int) -> Malformed:
     return Malformed(f"{count} tagged fields in one structure, which may have {TAGS}")
-
-
-def no_batch() -> LogError:
-    return InvalidRecord("the request holds no record batch for this partition; send exactly one")

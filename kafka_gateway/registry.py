@@ -75,7 +75,7 @@ def _message(key: int, name: str, lowest: int, highest: int, flexible_from: int,
 
 
 def _produce(core: NodeCore, options: Options) -> Handler:
-    return ProduceHandler(core)
+    return ProduceHandler(core, options.lane)
 
 
 def _api_versions(core: NodeCore, options: Options) -> Handler:

@@ -26,7 +26,7 @@ from grpc_api.contract.node import NodeCore
 from kafka_gateway import server_events
 from kafka_gateway.acceptor import Acceptor
 from kafka_gateway.admission import ConnectionLimits
-from kafka_gateway.connection import FETCH, PRODUCE, Apis, Connection, InvalidFrame, Meter, Piece, Slot, release
+from kafka_gateway.connection import ALONE, FETCH, PRODUCE, Apis, Connection, InvalidFrame, Meter, Piece, Slot, release
 from kafka_gateway.fetch_sessions import FetchSessionCache
 from kafka_gateway.gateway_settings import GatewaySettings, listen
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
@@ -300,7 +300,7 @@ class GatewayServer:
             since = self._began, SECONDS()
             reply.future.add_done_callback(functools.partial(self._answered, session, slot, reply, api_key, since))
         elif asyncio.iscoroutine(reply):
-            slot = connection.hold(api_key)
+            slot = connection.hold(ALONE)
             session.working_bytes = connection.request_size
             task: asyncio.Task[Sequence[Piece]] = self._loop.create_task(reply)
             if api_key == FETCH:

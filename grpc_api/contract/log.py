@@ -32,7 +32,8 @@ class Acks(IntEnum):
 
 
 class Append(NamedTuple):
-    """One record batch for one partition. `batch` stays valid and unchanged until `Log.append` returns."""
+    """One record batch for one partition. `batch` stays valid and unchanged until `Log.append` returns; of more than
+    4 MiB until it has answered."""
 
     partition: TopicPartition
     batch: memoryview

@@ -12,11 +12,12 @@ import functools
 import logging
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from grpc_api.contract.core import Core
-from grpc_api.contract.log import Acks, Appended
+from grpc_api.contract.log import Acks, Append, Appended
+from grpc_api.contract.ready import settled
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.hot_parse import HotParser, ProduceRequest, produce_answer
@@ -31,6 +32,8 @@ from storage_tiers.errors import (
     RecordFault,
     RequestTimedOut,
 )
+from storage_tiers.steps import at_once
+from storage_tiers.turns import Lane
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,13 @@ Results: TypeAlias = Sequence[Appended | LogError]
 _NAMING = (InvalidRecord, InvalidTimestamp)
 _ACKS = frozenset(int(acks) for acks in Acks)
 _NONE, _ALL = int(Acks.NONE), int(Acks.ALL)
+#: A larger request is appended in slices, which is more than any connection keeps a buffer for (`connection.KEPT_BUFFER`);
+#: so is one of more partitions, which takes MANY_BYTES at least.
+LARGE_BYTES = 4 << 20
+MANY, MANY_BYTES = 500, 3 << 10
+#: Of one slice.
+SLICE_BYTES = 256 << 10
+SLICE_ROWS = 32
 _INDEX = struct.Struct(">i")
 _HEAD = struct.Struct(">ii")
 _PARTITION_V3 = struct.Struct(">ihqq")
@@ -48,8 +58,9 @@ _APPENDED_V9 = struct.Struct(">ihqqqbbb")
 
 
 class ProduceHandler:
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, lane: Lane) -> None:
         self._append = core.log.append
+        self._lane = lane
         self._parser = HotParser(core.log.topic_name)
         self.errors: Counter[int] = Counter()
 
@@ -59,6 +70,12 @@ class ProduceHandler:
         if acks not in _ACKS:
             error = InvalidRequiredAcks(f"acks={acks}; it is 0, 1 or -1 (all)")
             return self._refuse(request, version, correlation, error)
+        if end - start > MANY_BYTES and (end - start > LARGE_BYTES or len(request.indexes) > MANY):
+            if end - start <= LARGE_BYTES:
+                # The buffer is used again while this one is worked on.
+                kept = bytearray(view[start:end])
+                request = self._parser.produce(kept, memoryview(kept), 0, len(kept), version)
+            return self._append_on(request, version, correlation)
         try:
             results = self._append(request.appends, transactional_id=request.transactional_id)
         except Exception as error:  # noqa: BLE001 - every request gets an answer
@@ -77,6 +94,34 @@ class ProduceHandler:
                 if isinstance(result, Appended) and result.committed is not None:
                     return self._committed(results, request, version, correlation)
         return self._answer(request, version, correlation, results)
+
+    async def _append_on(self, request: ProduceRequest, version: int, correlation: int) -> Sequence[Piece]:
+        """In slices, while its bytes stay as they are: a large request has a buffer of its own."""
+        turn = self._lane.turn()  # what a client sent before it left is appended all the same
+        try:
+            found: list[Results | asyncio.Future[Results]] = []
+            for some in _in_slices(request.appends):
+                found.append(self._append(some, transactional_id=request.transactional_id))
+                await turn.rest_if_over()
+            request.appends.clear()
+            turn.leave()
+            results = [result for some in found for result in await settled(some)]
+            found.clear()
+            if request.acks == _NONE:
+                return self._unanswered(request, results)
+            if request.acks == _ALL and any(isinstance(each, Appended) and each.committed for each in results):
+                results = list(await CommitWait(results, request.timeout_ms).done)
+            answer = produce_answer(request, results, version, correlation, False)
+            if answer is None:
+                self._count(request, results)
+                answer = await turn.through(encoding(request, results, version, correlation, request.refused))
+            return (answer,)
+        except Hangup:
+            raise
+        except Exception as error:  # noqa: BLE001 - every request gets an answer
+            return self._refuse(request, version, correlation, error)
+        finally:
+            turn.leave()
 
     def _answer(self, request: ProduceRequest, version: int, correlation: int, results: Results) -> Sequence[Piece]:
         self._count(request, results)
@@ -122,6 +167,18 @@ class ProduceHandler:
             raise Hangup(str(error))
         refused = dict.fromkeys(range(len(request.indexes)), error)
         return (encode_with(request, [], version, correlation, refused),)
+
+
+def _in_slices(appends: Sequence[Append]) -> Iterator[Sequence[Append]]:
+    """Of SLICE_BYTES and SLICE_ROWS each at most, or of one that is larger."""
+    first = size = 0
+    for place, append in enumerate(appends):
+        if size and (size + len(append.batch) > SLICE_BYTES or place - first == SLICE_ROWS):
+            yield appends[first:place]
+            first, size = place, 0
+        size += len(append.batch)
+    if size:
+        yield appends[first:]
 
 
 def _chain(request: ProduceRequest, done: asyncio.Future[Results], results: asyncio.Future[Results]) -> None:
@@ -201,6 +258,17 @@ def encode_with(
     correlation: int,
     refused: Mapping[int, BaseException],
 ) -> bytes:
+    return at_once(encoding(request, results, version, correlation, refused))
+
+
+def encoding(
+    request: ProduceRequest,
+    results: Results,
+    version: int,
+    correlation: int,
+    refused: Mapping[int, BaseException],
+) -> Generator[None, None, bytes]:
+    """The same in steps."""
     flexible = version >= 9
     out = [array_size(len(request.topics), flexible)]
     add = out.append
@@ -214,6 +282,8 @@ def encode_with(
             result = next(left) if error is None else error
             add(_partition(index, result, version))
             place += 1
+            if not place % SLICE_ROWS:
+                yield
         if flexible:
             add(b"\0")
     add(b"\0\0\0\0\0" if flexible else b"\0\0\0\0")

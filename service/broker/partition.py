@@ -28,7 +28,7 @@ from storage_tiers.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
-from storage_tiers.hot.settings import UNBOUNDED
+from storage_tiers.hot.settings import LARGE_BATCH_BYTES, UNBOUNDED
 from storage_tiers.records.batch import (
     BatchHeader,
     check_timestamps,
@@ -121,7 +121,7 @@ class Partition:
         now_ms = self._clock.unix_ms()
         stamped = -1
         header = None
-        if settings.keeps_batches and len(batch) <= settings.max_message_bytes:
+        if len(batch) <= settings.kept_bytes:
             header = plain_header(
                 batch,
                 settings.cleanup_compact,
@@ -140,15 +140,21 @@ class Partition:
                 None
             )  # else one error, raised for ever, would hold every frame it met
 
-    def take(self, batch: memoryview, header: BatchHeader, stamped: int) -> Appended:
-        """Appends what was examined."""
+    def stage(self, batch: memoryview, header: BatchHeader) -> bool:
+        """Writes a piece of what was examined before it is appended; whether it is all there."""
+        self.check_writable()
+        return self.log.hot.stage(batch, header, now_ms=self._clock.steady_ms())
+
+    def take(self, batch: memoryview, header: BatchHeader, stamped: int, *, staged: bool = False) -> Appended:
+        """Appends what was examined, and `staged` too."""
         now_ms = self._clock.steady_ms()  # ages are counted from it, and outlive a wall clock that is set
         hot = self.log.hot
         if header.producer_id != NO_PRODUCER_ID:
             duplicate = self._check_producer(header, now_ms)
             if duplicate is not None:
                 return duplicate
-        base = hot.append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
+        append = hot.append_staged if staged else hot.append
+        base = append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
         return Appended(
             base, self.state.leader_epoch, stamped, hot.log_start_offset, self._committed(base, hot.end_offset)
         )
@@ -159,6 +165,8 @@ class Partition:
         Changes nothing, so that it may run in a thread: packing a batch anew may take long, and so may inflating one, or
         naming the records that are at fault, which raise TakesLong if it is to be done `at_once`."""
         settings = self.log.hot.settings
+        if at_once and LARGE_BATCH_BYTES < len(batch) <= settings.max_message_bytes:
+            raise TakesLong
         now_ms = self._clock.unix_ms()
         stamped = -1
         try:

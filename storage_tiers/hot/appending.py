@@ -13,16 +13,20 @@ from typing import NoReturn
 
 from storage_tiers.errors import CorruptRecord, RecordBatchTooLarge, StorageError
 from storage_tiers.hot.indexes import MAX_RELATIVE_OFFSET
-from storage_tiers.hot.log_state import LogState
+from storage_tiers.hot.log_state import LogState, Staged
 from storage_tiers.hot.scan import Chunk, ScannedBatch, end_transaction, replay
 from storage_tiers.hot.segment import Segment
 from storage_tiers.hot.settings import UNBOUNDED, LogSettings
 from storage_tiers.records import walker
-from storage_tiers.records.batch import CONTROL_MASK, LENGTH_OVERHEAD, MAGIC, BatchHeader
+from storage_tiers.records.batch import CONTROL_MASK, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, BatchHeader
 from storage_tiers.types import NO_PRODUCER_ID, AbortedTransaction
 
 # What a leader assigns: base offset, batch length (as it was), leader epoch.
 _assigned = struct.Struct(">qii").pack
+
+
+#: Of a batch that is staged, in one call.
+STAGED_BYTES = 1 << 20
 
 
 class AppendingLog(LogState):
@@ -68,6 +72,49 @@ class AppendingLog(LogState):
         if header.producer_id != NO_PRODUCER_ID:
             self._note_producer(segment, batch, header, base, now_ms)
         return base
+
+    def stage(self, batch: memoryview, header: BatchHeader, *, now_ms: int) -> bool:
+        """Writes a piece of a large batch where `append_staged` will want it, behind the log end, where nobody looks. Its
+        first 61 bytes stay zeros, so that recovery finds no batch there. Whether nothing is left to write.
+
+        `append_staged` or `unstage` comes next; until then nothing else may be appended. Errors as for `append`.
+        """
+        segment = self._writable or self._make_writable(now_ms)
+        # One that is empty is not rolled: that would begin the same place anew for ever.
+        if header.size > self.settings.segment_bytes or (segment.size and self._rolls_before(segment, header, now_ms)):
+            segment = self._roll_for(header.size, now_ms)
+        staged = self._tally.staged
+        at = HEADER_BYTES
+        if staged is not None and staged[:2] == (segment, segment.size):  # else the log was rolled since
+            at = staged.upto
+        upto = min(at + STAGED_BYTES, header.size)
+        self._tally.staged = Staged(segment, segment.size, upto)
+        try:
+            self._files.pwrite(self._fd, (batch[at:upto],), segment.size + at)
+        except OSError as error:
+            self._refused(segment, error)
+        return upto == header.size
+
+    def append_staged(self, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int) -> int:
+        """As `append`, of a batch that was staged; one that does not stand where it is wanted is written whole."""
+        segment, staged = self._writable, self._tally.staged
+        if (
+            segment is not None
+            and staged == (segment, segment.size, header.size)
+            and not self._rolls_before(segment, header, now_ms)
+        ):
+            batch = batch[:HEADER_BYTES]
+        base = self.append(batch, header, leader_epoch=leader_epoch, now_ms=now_ms)
+        self._tally.staged = None
+        return base
+
+    def _rolls_before(self, segment: Segment, header: BatchHeader, now_ms: int) -> bool:
+        return (
+            segment.size + header.size > self._roll_bytes
+            or header.max_timestamp > self._roll_timestamp
+            or now_ms > self._roll_clock
+            or self.end_offset + header.last_offset_delta - segment.base > MAX_RELATIVE_OFFSET
+        )
 
     def append_as_follower(self, batches: memoryview) -> int:
         """Appends whole batches that carry offsets and epochs already; returns the new log end.

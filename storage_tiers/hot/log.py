@@ -137,6 +137,7 @@ class HotLog(AppendingLog):
         need not read the log: StorageError if that fails, and then the stop was not clean."""
         try:
             if clean:
+                self.unstage()
                 self._settle_flush()
                 self._sync(self._gather(closing=True))
                 if self._pending:

@@ -39,6 +39,14 @@ class Beyond(NamedTuple):
     since_ms: int
 
 
+class Staged(NamedTuple):
+    """A batch that is being written behind the log end: its segment, its position there, and how far it is written."""
+
+    segment: Segment
+    position: int
+    upto: int
+
+
 NOTHING_BEYOND = Beyond(0, 0, 0, 0, -1)
 
 
@@ -46,10 +54,11 @@ class Tally:
     """What a log counts of itself, apart from it: with more than 30 attributes CPython would give each log a dictionary of
     its own, and every append would find its attributes more slowly."""
 
-    __slots__ = ("evicted_bytes", "opened_bytes", "opened_end")
+    __slots__ = ("evicted_bytes", "opened_bytes", "opened_end", "staged")
 
     def __init__(self) -> None:
         self.evicted_bytes = self.opened_bytes = self.opened_end = 0
+        self.staged: Staged | None = None
 
 
 class LogState:
@@ -209,6 +218,7 @@ class LogState:
 
     def roll(self) -> int:
         """Closes the newest segment, unless it is empty, and returns the base offset of the newest one then."""
+        self.unstage()
         newest = self._segments[-1]
         if not newest.size:
             return newest.base
@@ -228,6 +238,19 @@ class LogState:
         self._writable = None
         self._names_dirty = self.rolled = True
         return segment.base
+
+    def unstage(self) -> None:
+        """Cuts off what was staged and is not appended. StorageError if the disk refuses."""
+        staged, self._tally.staged = self._tally.staged, None
+        if staged is None or staged.segment.size != staged.position:
+            return
+        self._writable = None  # should the cut fail, the next append makes it
+        try:
+            self._files.truncate(staged.segment.file().fd, staged.position)
+        except OSError as error:
+            raise StorageError(
+                f"{self.partition}: cannot cut {staged.segment.path} ({error}); mend the disk"
+            ) from error
 
     def _forget_index(self, segment: Segment) -> None:
         """A clean stop gave the newest segment a `.index`. Once the segment grows or shrinks, that name would make a

@@ -17,6 +17,8 @@ DAY_MS = 24 * 60 * 60 * 1000
 HOUR_MS = 60 * 60 * 1000
 #: Kafka's "no bound" of message and millisecond counts.
 UNBOUNDED = (1 << 63) - 1
+#: A larger batch is not examined on the event loop, and written in pieces.
+LARGE_BATCH_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +57,13 @@ class LogSettings:
     producer_id_expiration_ms: int = DAY_MS
     most_producers: int = MOST_PRODUCERS
 
-    #: Whether a batch of which every record is sound is stored as it came: neither under another codec nor with a time of
-    #: ours, and not one looked at less closely.
-    keeps_batches: bool = field(init=False)
+    #: Up to which size a batch of which every record is sound is stored as it came, and at once: neither under another codec
+    #: nor with a time of ours, and not one looked at less closely.
+    kept_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         kept = self.timestamp_type == "CreateTime" and self.stored_as is None and self.validate_records
-        object.__setattr__(self, "keeps_batches", kept)
+        object.__setattr__(self, "kept_bytes", min(self.max_message_bytes, LARGE_BATCH_BYTES) if kept else 0)
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]:

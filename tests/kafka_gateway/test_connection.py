@@ -35,6 +35,7 @@ def feed(connection: Connection, data: bytes) -> list[tuple[int, int, bytes]]:
         count = min(len(target), len(data))
         assert count, "no space to receive into"
         target[:count] = data[:count]
+        del target  # else the buffer could not grow
         data = data[count:]
         connection.received(count)
         taken += take(connection)
@@ -82,6 +83,19 @@ def test_a_buffer_grows_with_what_arrives_and_not_with_what_is_promised() -> Non
     connection = make(scratch=1 << 16)
     feed(connection, frame(PRODUCE, 1, bytes(90 << 20))[: 1 << 16])
     assert connection.held_bytes <= 1 << 20
+
+
+@pytest.mark.parametrize("is_looked_at", [False, True])
+def test_a_buffer_grows_where_it_is_unless_somebody_looks_at_it(is_looked_at: bool) -> None:
+    connection, body = make(scratch=1 << 20), random.Random(5).randbytes(9 << 20)
+    whole = frame(PRODUCE, 1, body)
+    assert feed(connection, whole[: 1 << 20]) == []
+    buffer, looked_at = connection.data, connection.view[:5] if is_looked_at else b""
+    assert feed(connection, whole[1 << 20 : 5 << 20]) == []
+    assert (connection.data is buffer) is not is_looked_at
+    assert feed(connection, whole[5 << 20 :]) == [(PRODUCE, 1, body)]
+    assert bytes(looked_at) == (whole[:5] if is_looked_at else b"")
+    assert connection.held_bytes == 0
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import struct
 from collections.abc import Sequence
@@ -14,8 +15,11 @@ from grpc_api.contract.topics import CreatedTopic, NewTopic
 from kafka_gateway.errors import ErrorCode
 from kafka_gateway.hot_parse import FORGOTTEN_A_REQUEST
 from kafka_gateway.message_reader import ROWS_A_REQUEST
+from kafka_gateway.options import Options
 from storage_tiers.errors import LogError
-from tests.kafka_gateway.kio_wire import milliseconds, request_frame, response
+from storage_tiers.turns import Lane
+from storage_tiers.types import TopicPartition
+from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
 from tests.kafka_gateway.test_server import connected, metadata, produce, serving, until
 
@@ -47,6 +51,49 @@ async def test_others_are_answered_while_a_long_request_is_worked_on(schema: str
             assert await asks_little.correlation() == correlation
             assert not much.done()
         assert await much == 7
+
+
+def produce_to_each(core: MemoryCore, batch: bytes, correlation: int, acks: int) -> bytes:
+    rows = [
+        {"index": partition.partition, "records": batch} for partition in core.partitions if partition.topic == "wide"
+    ]
+    topics = [{"name": "wide", "partition_data": rows}]
+    return request_frame("produce", 9, correlation=correlation, acks=acks, topic_data=topics)
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+async def test_a_large_produce_is_appended_in_slices_and_overtaken_by_none_behind_it(acks: int, tmp_path: Path) -> None:
+    hurried = itertools.count()
+    options = Options(lane=Lane(lambda: float(next(hurried))))  # each slice is over as soon as it has begun
+    async with serving(tmp_path, options=options) as (core, server), connected(server) as asks_much:
+        await core.create([NewTopic("wide", partitions=40)])
+        first, last = core.partitions[TopicPartition("wide", 0)], core.partitions[TopicPartition("wide", 39)]
+        async with connected(server) as asks_little:
+            large, small = record_batch(bytes(200_000)), record_batch(b"v")
+            asks_much.send(produce_to_each(core, large, 1, acks), produce_to_each(core, small, 2, acks), metadata(3))
+            await until(lambda: first.next_offset == 1)
+            asks_little.send(metadata(5))
+            assert await asks_little.correlation() == 5
+            assert last.next_offset == 0
+        for correlation in (1, 2) if acks else ():
+            body = await asks_much.receive()
+            assert body is not None
+            (topic,) = response("produce", 9, body).responses
+            rows = [(row.index, int(row.error_code), row.base_offset) for row in topic.partition_responses]
+            assert rows == [(index, 0, correlation - 1) for index in range(40)]
+        assert await asks_much.correlation() == 3
+        assert {core.partitions[TopicPartition("wide", each)].size for each in range(40)} == {len(large) + len(small)}
+
+
+async def test_a_large_produce_of_which_some_is_refused_says_so_of_each(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, server), connected(server) as client:
+        batch, broken = record_batch(bytes(3 << 20)), record_batch(bytes(3 << 20))[:-1] + b"x"
+        rows = [{"index": index, "records": each} for index, each in enumerate((broken, batch, batch))]
+        client.send(request_frame("produce", 9, acks=-1, topic_data=[{"name": "topic", "partition_data": rows}]))
+        body = await client.receive()
+        assert body is not None
+        codes = [int(row.error_code) for row in response("produce", 9, body).responses[0].partition_responses]
+        assert codes == [ErrorCode.CORRUPT_MESSAGE, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
 async def test_work_ends_with_who_asked_for_it(

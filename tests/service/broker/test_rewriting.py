@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
-from service.broker.partition import INFLATED_AT_ONCE
+from service.broker.partition import INFLATED_AT_ONCE, Partition
 from storage_tiers.errors import InvalidRecord, InvalidTimestamp, LogError, RequestTimedOut, UnknownTopicOrPartition
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.records.codecs import Codec
@@ -176,3 +177,42 @@ async def test_records_at_fault_are_looked_for_beside_the_loop_and_few_are_named
     assert isinstance(refused, InvalidTimestamp)
     assert [fault.place for fault in refused.faults] == list(range(MAX_NAMED))
     assert (await node.append("plain", b"next")).base_offset == 0
+
+
+async def test_a_large_batch_is_written_in_pieces_and_overtaken_by_none_of_its_partition(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        await node.create("large", configs={"max.message.bytes": str(64 << 20)})
+        await node.create("plain")
+        large = os.urandom(40 << 20)
+        first, second = send(node, large, topic="large"), send(node, b"2", topic="large")
+        partition = partition_of(node)
+        await until(lambda: partition.log.hot.segments()[-1].size_bytes < os.path.getsize(active(partition)))
+        await node.append("plain", b"meanwhile")
+        assert not first.done() and not second.done()
+        assert [each.base_offset for (each,) in (await first, await second) if isinstance(each, Appended)] == [0, 1]
+        assert [record.value for record in await node.read_all("large")] == [large, b"2"]
+        await node.append("large", b"3")
+        assert partition.log.hot.end_offset == 3
+
+
+async def test_a_large_batch_that_is_sent_twice_or_damaged_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        await node.create("large", configs={"max.message.bytes": str(64 << 20)})
+        partition = partition_of(node)
+        good = build_batch([NewRecord(None, os.urandom(6 << 20))], producer_id=5, producer_epoch=0, base_sequence=0)
+        bad = bytearray(good)
+        bad[-1] ^= 1
+        kinds = []
+        for each in (good, good, bad):
+            (answer,) = await node.log.append([Append(TopicPartition("large", 0), memoryview(each))])  # type: ignore[misc]
+            kinds.append(answer.base_offset if isinstance(answer, Appended) else type(answer).__name__)
+        assert kinds == [0, 0, "CorruptRecord"]
+        assert os.path.getsize(active(partition)) == partition.log.hot.segments()[-1].size_bytes == len(good)
+
+
+def partition_of(node: Running) -> Partition:
+    return node.node.partitions.get(TopicPartition("large", 0))
+
+
+def active(partition: Partition) -> str:
+    return partition.log.hot.segments()[-1].path

@@ -1,0 +1,21 @@
+"""Work in steps: a generator that yields wherever it may be interrupted, and ends with its result.
+
+`turns.Turn.through` goes through one on the event loop, in slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+def at_once(steps: Generator[None, None, Result]) -> Result:
+    """What the steps end with."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
