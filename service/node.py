@@ -77,6 +77,7 @@ HOME_TICK_S = 0.5
 METADATA_TICK_S = 1.0
 #: A sweep lists every partition's prefix, so it comes seldom, but often enough for a short grace.
 LONGEST_SWEEP_PAUSE_S = 3600.0
+CACHE_BYTES = "tidelog.tier.chunk.cache.bytes"
 #: One round saves all checkpoints, as often as the more frequent asks.
 CHECKPOINT_KEYS = ("log.flush.offset.checkpoint.interval.ms", "log.flush.start.offset.checkpoint.interval.ms")
 
@@ -285,10 +286,9 @@ class Node:
             os.makedirs(cache_directory, exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot make {cache_directory} ({error}); free space or mend the disk") from error
-        size = min(
-            self.configs.broker_int(self.metadata.image, "tidelog.tier.chunk.cache.bytes"),
-            default_cache_bytes(cache_directory),
-        )
+        size = self.configs.broker_int(self.metadata.image, CACHE_BYTES)
+        if CACHE_BYTES not in self.settings.broker:  # who says a size gets it, whatever share of the disk that is
+            size = min(size, default_cache_bytes(cache_directory))
         self.cache = ChunkCache(cache_directory, size)
         self.client.on_end = self.cache.remove_strays
         self.readiness.trouble = lambda: self.client.trouble if self.client is not None else None

@@ -269,7 +269,7 @@ class Hydrator:
             if patience <= 0:
                 raise TierUnavailable(
                     f"the cache of cold chunks ({self.cache.limit_bytes} bytes) has been full of what is being sent for "
-                    f"{ROOM_S:g} s; ask again, or raise tidelog.tier.chunk.cache.bytes"
+                    f"{ROOM_S:g} s; ask again, or raise tidelog.tier.chunk.cache.bytes and restart the node"
                 )
             self._room.clear()
             try:

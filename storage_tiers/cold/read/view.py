@@ -68,7 +68,8 @@ async def complete(hydrator: Hydrator, attempt: Callable[[], T]) -> T:
             for file in holding:
                 file.release()
     raise TierUnavailable(
-        "the cache of cold chunks is too small for what is being read; ask again, or raise tidelog.tier.chunk.cache.bytes"
+        "the cache of cold chunks is too small for what is being read; ask again, or raise tidelog.tier.chunk.cache.bytes and "
+        "restart the node"
     )
 
 
