@@ -15,6 +15,7 @@ from benchmarks.table import JUDGED, Table
 from storage_tiers.cold.manifest import lookup, pages
 from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.manifest.model import Author, Entry, Ids, Page, PageKind, PageRef, Root, Writer, first_root
+from storage_tiers.cold.manifest.summary import RootSummary, summary_of
 from storage_tiers.policy.retention import RetentionLimits, goes
 from storage_tiers.types import TopicId
 
@@ -27,18 +28,18 @@ _SPAN = 10
 def measure(table: Table, *, rounds: int) -> None:
     for count in RANGES:
         root, known = synthetic(count)
-        live = lookup.live_summary(root)
+        live = summary_of(root)
         limits = RetentionLimits(7 * 86_400_000, 1 << 60)
         for _ in range(rounds):
             check_s = timeit.timeit(partial(_check, live, limits), number=1000) / 1000
-            summary_s = timeit.timeit(partial(lookup.live_summary, root), number=100) / 100
+            summary_s = timeit.timeit(partial(summary_of, root), number=100) / 100
             table.add(JUDGED, f"{CHECK}, {count:,} ranges", "µs", check_s * 1e6)
             table.add(JUDGED, f"{SUMMARY}, {count:,} ranges", "µs", summary_s * 1e6)
         table.add(JUDGED, f"root, {count:,} ranges", "KiB", len(encode(root)) / 1024)
         table.add(JUDGED, f"pages for one offset, {count:,} ranges", "pages", _pages_asked(root, known))
 
 
-def _check(live: lookup.LiveSummary, limits: RetentionLimits) -> bool:
+def _check(live: RootSummary, limits: RetentionLimits) -> bool:
     """As a broker's look at a partition of which nothing expires."""
     assert live.oldest is not None
     return goes(1000, live.oldest.bytes, live.bytes - limits.retention_bytes, limits)

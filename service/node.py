@@ -427,16 +427,19 @@ class Node:
         if self.hydrator is None:
             return None
         ids = Ids(self.cluster_id, partition.topic, topic_id, partition.partition)
+        return ColdReader(ids, self.hydrator, load=self._current_root, reload=self._newest_root)
 
-        async def reload() -> Root:
-            if self.client is None or self.access is None or self.access.writer is None:
-                raise TierUnavailable(f"{partition}: the object store has not answered yet; ask again")
-            led = self.partitions.get(partition)
-            if led.topic_id != topic_id:
-                raise TierUnavailable(f"{partition}: the topic was made anew; ask again")
-            return await self.tiering.reload(led)
+    async def _current_root(self, ids: Ids) -> Root:
+        return await self.tiering.current_root(self._led(ids))
 
-        return ColdReader(ids, self.hydrator, reload)
+    async def _newest_root(self, ids: Ids) -> Root:
+        return await self.tiering.reload(self._led(ids))
+
+    def _led(self, ids: Ids) -> Partition:
+        led = self.partitions.get(ids.topic_partition)
+        if led.topic_id != ids.topic_id:
+            raise TierUnavailable(f"{ids}: the topic was made anew; ask again")
+        return led
 
     def _opened(self, partition: Partition) -> None:
         opened(partition, self.partitions, self.ids_of(partition), self.home if self.client is not None else None)

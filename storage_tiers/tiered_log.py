@@ -11,8 +11,8 @@ again; what was hydrated meanwhile stays for the next who asks.
 
 from __future__ import annotations
 
-from storage_tiers.cold.manifest.lookup import NOTHING_LIVE, live_summary
 from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.manifest.summary import RootSummary, summary_of
 from storage_tiers.cold.read.reader import ColdMiss, ColdReader
 from storage_tiers.errors import OffsetOutOfRange, StorageError
 from storage_tiers.hot.log import HotLog
@@ -20,25 +20,23 @@ from storage_tiers.types import FileSlice, TimestampOffset
 
 
 class TieredLog:
-    """`root` is the newest durable manifest this node has seen (None: nothing is tiered); `read_bytes` is what readers were
-    given since it was opened, counted by who answers them. `live` sums up the root's live ranges."""
+    """`tier` sums up the newest durable manifest that this node has seen (None: nothing is tiered); `cold`, which is there on
+    a node with a store, loads the manifest itself. `read_bytes` is what readers were given since it was opened, counted by who
+    answers them."""
 
-    __slots__ = ("_root", "cold", "hot", "live", "read_bytes")
+    __slots__ = ("cold", "hot", "read_bytes", "tier")
 
-    def __init__(self, hot: HotLog, cold: ColdReader | None, root: Root | None = None) -> None:
+    def __init__(self, hot: HotLog, cold: ColdReader | None) -> None:
         self.hot = hot
         self.cold = cold
-        self.root = root
+        self.tier: RootSummary | None = None
         self.read_bytes = 0
 
-    @property
-    def root(self) -> Root | None:
-        return self._root
-
-    @root.setter
-    def root(self, root: Root | None) -> None:
-        self._root = root
-        self.live = NOTHING_LIVE if root is None else live_summary(root)
+    def follow(self, root: Root | None) -> None:
+        """This root is current from now on. Only what sums it up is kept, but where readers have use for the rest."""
+        self.tier = None if root is None else summary_of(root)
+        if self.cold is not None:
+            self.cold.replaced(root)
 
     @property
     def log_start_offset(self) -> int:
@@ -51,7 +49,7 @@ class TieredLog:
     @property
     def tiered_end(self) -> int:
         """End of what the bucket durably holds; the log start where it holds nothing."""
-        return self.root.end if self.root is not None else self.hot.log_start_offset
+        return self.tier.end if self.tier is not None else self.hot.log_start_offset
 
     def read(self, offset: int, *, max_bytes: int, upto_offset: int, min_one: bool) -> list[FileSlice] | ColdMiss:
         """Slices from the batch that holds `offset`, below `upto_offset`; the caller releases them."""
@@ -65,12 +63,13 @@ class TieredLog:
             except StorageError:
                 if not in_bucket:
                     raise
-        if offset < hot.log_start_offset or self.root is None or self.cold is None:
+        if offset < hot.log_start_offset or self.tier is None or self.cold is None:
             raise OffsetOutOfRange(
                 f"{hot.partition}: offset {offset} is outside [{hot.log_start_offset}, {hot.end_offset}]; "
                 "ask ListOffsets where the log begins"
             )
-        found = self.cold.read(self.root, offset, max_bytes=max_bytes, log_start=hot.log_start_offset)
+        root = self.cold.root_at_hand
+        found = self.cold.read(root, offset, max_bytes=max_bytes, log_start=hot.log_start_offset)
         if isinstance(found, ColdMiss):
             return found
         if not found.slices and found.next_offset >= hot.local_start_offset:
@@ -86,12 +85,13 @@ class TieredLog:
         """The first record by offset in [log start, `upto_offset`) whose timestamp is at least `timestamp`."""
         hot = self.hot
         while (
-            self.cold is not None and (root := self.root) is not None and hot.log_start_offset < hot.local_start_offset
+            self.cold is not None and (tier := self.tier) is not None and hot.log_start_offset < hot.local_start_offset
         ):
+            root = await self.cold.root()
             found = await self.cold.offset_for_timestamp(root, timestamp, log_start=hot.log_start_offset)
             if found is not None and found.offset < hot.local_start_offset:
                 return found
-            if hot.local_start_offset <= root.end or self.root is root:
+            if hot.local_start_offset <= root.end or self.tier is tier:
                 break
             # What this root does not name was local when it was asked, and has been evicted meanwhile.
         hit = hot.offset_for_timestamp(timestamp)
@@ -101,8 +101,8 @@ class TieredLog:
         """The record of the largest timestamp, the first of them by offset; None, as in Kafka, if that record is not below
         `upto_offset`."""
         best = self.hot.max_timestamp()
-        if self.cold is not None and self.root is not None and self.hot.log_start_offset < self.hot.local_start_offset:
-            cold = await self.cold.max_timestamp(self.root, log_start=self.hot.log_start_offset)
+        if self.cold is not None and self.tier is not None and self.hot.log_start_offset < self.hot.local_start_offset:
+            cold = await self.cold.max_timestamp(await self.cold.root(), log_start=self.hot.log_start_offset)
             if cold is not None and (best is None or best.timestamp <= cold.timestamp):
                 best = cold
         return best if best is not None and best.offset < upto_offset else None

@@ -1,4 +1,4 @@
-"""The contract's `Cold`: answered from the roots that this node has seen, pages brought by the tier process."""
+"""The contract's `Cold`: answered from the roots that this node has seen; what stands in pages the tier process brings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from grpc_api.contract.cold import MAX_RANGES, ColdManifest, ColdRange, ColdRepa
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.repairing import Repairing
-from storage_tiers.cold.manifest.lookup import live_bytes
-from storage_tiers.cold.manifest.model import Entry, Ids, Root, first_root
+from storage_tiers.cold.manifest.model import Entry, Ids, first_root
+from storage_tiers.cold.manifest.summary import summary_of
 from storage_tiers.cold.process.operations import PageEntries
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.errors import InvalidRequest, LogError, as_value
@@ -39,29 +39,31 @@ class ColdService:
 
     def _manifest(self, partition: Partition) -> ColdManifest | LogError:
         try:
-            root = self._root(partition)
+            partition.check_readable()
         except LogError as error:
             return as_value(error)
+        ids = self._ids_of(partition)
+        tier = partition.log.tier or summary_of(first_root(ids))
         return ColdManifest(
-            partition=root.ids.partition,
-            key=root.ids.manifest_key,
-            commit=root.commit,
-            committed_at_ms=root.committed_at,
-            leader_epoch=root.leader_epoch,
-            log_start=root.log_start,
-            end=root.end,
-            ranges=len(root.entries) + sum(page.count for page in root.live_pages),
-            records=sum(entry.records for entry in root.entries) + sum(page.records for page in root.live_pages),
-            bytes=live_bytes(root),
+            partition=ids.partition,
+            key=ids.manifest_key,
+            commit=tier.commit,
+            committed_at_ms=tier.committed_at,
+            leader_epoch=tier.leader_epoch,
+            log_start=tier.log_start,
+            end=tier.end,
+            ranges=tier.ranges,
+            records=tier.records,
+            bytes=tier.bytes,
         )
-
-    def _root(self, partition: Partition) -> Root:
-        partition.check_readable()
-        return partition.log.root or first_root(self._ids_of(partition))
 
     async def ranges(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdRange]:
         hydrator = self._check()
-        root = self._root(self._partitions.get(partition))
+        led = self._partitions.get(partition)
+        led.check_readable()
+        if led.log.tier is None or led.log.cold is None:
+            return ()
+        root = await led.log.cold.root()
         start = max(start_offset, root.log_start)
         for page in root.live_pages:
             if page.end > start:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from service.broker.partition import Partition
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.manifest.summary import RootSummary
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import LeaderNotAvailable, StorageError, TierCorrupt
 from storage_tiers.types import NO_EPOCH, EpochEntry
@@ -22,7 +23,7 @@ from storage_tiers.types import NO_EPOCH, EpochEntry
 log = logging.getLogger(__name__)
 
 
-def agrees(partition: Partition, root: Root) -> bool:
+def agrees(partition: Partition, root: Root | RootSummary) -> bool:
     """Whether the local log is known to hold, or continue, what the manifest names, and knows its epochs."""
     hot = partition.log.hot
     if root.end == 0 or hot.log_start_offset >= root.end:
@@ -51,8 +52,8 @@ def disagrees(partition: Partition, root: Root) -> bool:
 
 def has_hole(partition: Partition) -> bool:
     """Whether neither the local log nor the last root seen holds all from log start on: the store's own root may."""
-    hot, root = partition.log.hot, partition.log.root
-    return hot.local_start_offset > max(hot.log_start_offset, root.end if root is not None else 0)
+    hot, tier = partition.log.hot, partition.log.tier
+    return hot.local_start_offset > max(hot.log_start_offset, tier.end if tier is not None else 0)
 
 
 def waits(partition: Partition) -> bool:
@@ -70,11 +71,11 @@ def holds_back(partition: Partition, why: LeaderNotAvailable) -> None:
 
 def wait_for_store(partition: Partition) -> None:
     """Blocks the partition until the store has been asked: what it lacks locally may be there."""
-    root = partition.log.root
+    tier = partition.log.tier
     partition.wait(
         LeaderNotAvailable(
             f"{partition.partition}: its local log is not known to be what the bucket holds up to offset "
-            f"{root.end if root else 0}; it leads once the store has answered"
+            f"{tier.end if tier else 0}; it leads once the store has answered"
         )
     )
 
@@ -86,13 +87,14 @@ def _epoch_before(epochs: Sequence[EpochEntry], end: int) -> int:
 async def adopt(partition: Partition) -> None:
     """Takes the manifest over where the local log disagrees with it, then lets the partition lead."""
     tiered = partition.log
-    completed: Root | None = None
-    while (root := tiered.root) is not None and root is not completed and not agrees(partition, root):
+    completed: RootSummary | None = None
+    while (tier := tiered.tier) is not None and tier is not completed and not agrees(partition, tier):
         # Nobody may append to, or read, what is about to go; if the store fails us now, it stays so.
         wait_for_store(partition)
         assert tiered.cold is not None
+        root = await tiered.cold.root()
         state = await tiered.cold.newest_state(root)
-        if tiered.root is not root or agrees(partition, root):
+        if tiered.tier is not tier or root.commit != tier.commit or agrees(partition, tier):
             continue  # what was found wrong is so no more
         if _epoch_before(state.epochs, root.end) != root.last_record_epoch:
             raise TierCorrupt(
@@ -103,9 +105,9 @@ async def adopt(partition: Partition) -> None:
             _discard(partition, root, state)
         else:
             await _complete(partition, root, state)
-            completed = root
-    if root is not None and tiered.hot.log_start_offset < root.log_start <= tiered.hot.end_offset:
-        tiered.hot.raise_log_start(root.log_start)
+            completed = tier
+    if tier is not None and tiered.hot.log_start_offset < tier.log_start <= tiered.hot.end_offset:
+        tiered.hot.raise_log_start(tier.log_start)
     if waits(partition):
         partition.lead()
 

@@ -19,7 +19,7 @@ from service.broker.partition import Partition
 from service.broker.roots import FILE_NAME
 from storage_tiers import events
 from storage_tiers.cold.manifest import lineage
-from storage_tiers.cold.manifest.lineage import Seen, seen_of
+from storage_tiers.cold.manifest.lineage import Seen
 from storage_tiers.cold.manifest.model import Root
 from storage_tiers.errors import DeletedInStore, LeaderNotAvailable, ManifestDamaged, StoreBehind
 
@@ -56,8 +56,8 @@ class StoreLineage:
 
     def seen(self, partition: Partition) -> Seen | None:
         """What goes with a question about the partition's manifest."""
-        root = partition.log.root
-        return None if root is None else seen_of(root, os.path.join(partition.log.hot.directory, FILE_NAME))
+        tier = partition.log.tier
+        return None if tier is None else tier.seen(os.path.join(partition.log.hot.directory, FILE_NAME))
 
     @contextmanager
     def asking(self, partition: Partition) -> Iterator[Seen | None]:

@@ -233,9 +233,9 @@ def _offset(partition: Partition, spec: int, isolation: Isolation) -> TimestampO
         case OffsetSpec.EARLIEST_LOCAL:
             return _position(partition, max(hot.log_start_offset, hot.local_start_offset))
         case OffsetSpec.LATEST_TIERED:
-            if log.root is None or log.root.end <= hot.log_start_offset:
+            if log.tier is None or log.tier.end <= hot.log_start_offset:
                 return TimestampOffset(NO_TIMESTAMP, -1, NO_EPOCH)
-            return _position(partition, log.root.end - 1)
+            return _position(partition, log.tier.end - 1)
         case OffsetSpec.EARLIEST_PENDING_UPLOAD:
             if log.cold is None:
                 return TimestampOffset(NO_TIMESTAMP, -1, NO_EPOCH)

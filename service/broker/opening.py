@@ -27,16 +27,18 @@ def opened(partition: Partition, partitions: Partitions, ids: Ids, home: HomeGua
         return
     try:
         # Also of a topic that is tiered no more: what went to the bucket is read from there.
-        root = partition.log.root = read_root(hot.directory, ids)
+        root = read_root(hot.directory, ids)
     except TierCorrupt as error:
         events.warning(log, "root.unusable", partition=hot.partition, path=hot.directory, error=error)
         wait_for_store(partition)
         return
-    if (tiered and lost) or (root is not None and not agrees(partition, root)):
+    partition.log.follow(root)
+    tier = partition.log.tier
+    if (tiered and lost) or (tier is not None and not agrees(partition, tier)):
         wait_for_store(partition)
         return
-    if root is not None and root.log_start <= hot.end_offset:
-        hot.raise_log_start(root.log_start)
+    if tier is not None and tier.log_start <= hot.end_offset:
+        hot.raise_log_start(tier.log_start)
     if has_hole(partition) and tiered:
         wait_for_store(partition)
         return

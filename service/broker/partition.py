@@ -308,6 +308,11 @@ class Partition:
         """The topic is gone. Nothing of this log may be touched any more: its directory's name may be another topic's."""
         return isinstance(self.reads_blocked, UnknownTopicOrPartition)
 
+    def check_exists(self) -> None:
+        """UnknownTopicOrPartition if the topic is gone."""
+        if self.deleted:
+            self.check_readable()
+
     def delete(self) -> None:
         """Serves nothing and takes nothing for ever; whoever waits is told."""
         gone = UnknownTopicOrPartition(f"{self.partition} was deleted")

@@ -46,13 +46,12 @@ class Repairing:
             raise InvalidRequest("this node has no store, so there is nothing to repair; start it with --store")
         if self._access.writer is None:
             raise TierUnavailable(f"{partition.partition}: the object store has not answered yet; ask again")
-        saved = partition.log.root
-        ranges = 0 if saved is None else len(saved.entries) + sum(ref.count for ref in saved.live_pages)
+        tier = partition.log.tier
         question = Repair(
             self._ids_of(partition),
             self._access.writer,
             _evidence(partition),
-            ranges,
+            0 if tier is None else tier.ranges,
             apply,
             self._tiering.lineage.seen(partition),
         )

@@ -21,6 +21,7 @@ from service.broker.store_access import StoreAccess
 from service.broker.tiering import Tiering
 from service.broker.turns import Turns
 from storage_tiers import events
+from storage_tiers.cold.manifest.lookup import live_bytes
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.operations import PlanPages
@@ -99,31 +100,32 @@ class Retention:
 
     def keeps_all(self, partition: Partition) -> bool:
         """Whether nothing has expired, by the oldest range alone."""
-        hot, live = partition.log.hot, partition.log.live
+        hot, tier = partition.log.hot, partition.log.tier
         settings = hot.settings
         limits = RetentionLimits(settings.retention_ms, settings.retention_bytes)
         if not settings.cleanup_delete or limits == RetentionLimits():
             return True
-        if live.oldest is None:
+        if tier is None or tier.oldest is None:
             local = hot.oldest_segment()
             if local.size_bytes == 0:
                 return hot.size_bytes == 0
             return not goes(
                 age_ms(local, self._now()), local.size_bytes, hot.size_bytes - limits.retention_bytes, limits
             )
-        age = self._now().expiry_ms - live.oldest.newest_ms
+        age = self._now().expiry_ms - tier.oldest.newest_ms
         # Segments that the bucket holds as well count twice here: what stays so stays for certain.
-        if not goes(age, live.oldest.bytes, live.bytes + hot.size_bytes - limits.retention_bytes, limits):
+        if not goes(age, tier.oldest.bytes, tier.bytes + hot.size_bytes - limits.retention_bytes, limits):
             return True
-        excess = live.bytes + _only_local_bytes(partition) - limits.retention_bytes
-        return not goes(age, live.oldest.bytes, excess, limits)
+        excess = tier.bytes + _only_local_bytes(partition) - limits.retention_bytes
+        return not goes(age, tier.oldest.bytes, excess, limits)
 
     async def _plan(self, partition: Partition) -> RetentionPlan:
-        hot, root, settings = partition.log.hot, partition.log.root, partition.log.hot.settings
+        hot, cold, settings = partition.log.hot, partition.log.cold, partition.log.hot.settings
         limits = RetentionLimits(settings.retention_ms, settings.retention_bytes)
+        root = await cold.root() if cold is not None and partition.log.tier is not None else None
         moment = Moment(limits, self._now(), partition.state.high_watermark)
-        excess = partition.log.live.bytes + _only_local_bytes(partition) - limits.retention_bytes
-        found = Expired(hot.log_start_offset, excess)
+        tiered_bytes = live_bytes(root) if root is not None else 0
+        found = Expired(hot.log_start_offset, tiered_bytes + _only_local_bytes(partition) - limits.retention_bytes)
         if root is not None:
             if root.live_pages:
                 assert self._client is not None
@@ -161,20 +163,22 @@ class Retention:
     # --- the manifest -----------------------------------------------------------------------------------------------
     def _has_to_retire(self, partition: Partition) -> bool:
         """Whether the manifest shows what log start hides here, or has ranges that lie below it as a whole."""
-        root, oldest, log_start = partition.log.root, partition.log.live.oldest, partition.log.log_start_offset
-        if root is None or partition.reads_blocked is not None or not self._tiering.has_compared(partition):
+        tier, log_start = partition.log.tier, partition.log.log_start_offset
+        if tier is None or partition.reads_blocked is not None or not self._tiering.has_compared(partition):
             return False
-        return root.log_start < min(log_start, root.end) or (oldest is not None and oldest.end <= log_start)
+        if tier.log_start < min(log_start, tier.end):
+            return True
+        return tier.oldest is not None and tier.oldest.end <= log_start
 
     async def _retire(self, partition: Partition) -> None:
         if self._client is None or self._access is None or self._access.writer is None:
             return
         if self._has_to_retire(partition):
-            root, log_start = partition.log.root, partition.log.log_start_offset
+            before, log_start = partition.log.tier, partition.log.log_start_offset
             with self._tiering.lineage.asking(partition) as seen:
                 ids, writer = self._ids_of(partition), self._access.writer
                 retired = await self._client.retire(ids, writer, log_start, seen)
-                say_committed(partition, retired, root)
+                say_committed(partition, retired, before)
                 await self._tiering.accept(partition, retired)
 
     # --- trouble ----------------------------------------------------------------------------------------------------
@@ -191,9 +195,9 @@ class Retention:
 
 
 def _has_pages(partition: Partition) -> bool:
-    return partition.log.root is not None and bool(partition.log.root.live_pages)
+    return partition.log.tier is not None and partition.log.tier.paged
 
 
 def _only_local_bytes(partition: Partition) -> int:
     hot = partition.log.hot
-    return hot.beyond(max(partition.log.live.end, hot.log_start_offset)).size
+    return hot.beyond(max(partition.log.tiered_end, hot.log_start_offset)).size

@@ -13,6 +13,7 @@ from service.broker.partition import Partition
 from storage_tiers import events
 from storage_tiers.cold.manifest.json import decode, encode
 from storage_tiers.cold.manifest.model import Ids, Root
+from storage_tiers.cold.manifest.summary import RootSummary
 from storage_tiers.errors import StorageError, TierCorrupt
 from storage_tiers.files import Files, replace_file
 
@@ -43,7 +44,7 @@ def write_root(files: Files, directory: str, root: Root) -> None:
         raise StorageError(f"cannot write {path} ({error}); free space or mend the disk") from error
 
 
-def say_committed(partition: Partition, root: Root, before: Root | None) -> None:
+def say_committed(partition: Partition, root: Root, before: RootSummary | None) -> None:
     """If the manifest is a newer one than was known before."""
     if before is None or root.commit > before.commit:
         events.info(

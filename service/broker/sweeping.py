@@ -29,11 +29,10 @@ from service.broker.turns import Turns
 from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.manifest.model import Ids, Root
+from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.segments.sweeper import Listed
 from storage_tiers.errors import Advice, LogError, StoreBehind, TierObjectMissing
-from storage_tiers.policy.orphans import due_removed
 from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -95,19 +94,14 @@ class Sweeping:
         for place, partition in enumerate(self._partitions, 1):
             if place % LOOKS_A_TURN == 0:
                 await asyncio.sleep(0)
-            if partition.log.root is not None and self._is_due(partition.log.root) and self._may_sweep(partition):
+            tier, now_ms = partition.log.tier, self._clock.unix_ms()
+            if tier is not None and tier.sweep_is_due(now_ms, self._grace_ms()) and self._may_sweep(partition):
                 due.append(partition)
         failures = 0
         for partition in self._turns.of(due):
             failures = 0 if await self._sweep(partition, ()) else failures + 1
             if failures == FAILURES_A_ROUND:
                 return
-
-    def _is_due(self, root: Root) -> bool:
-        now_ms, grace_ms = self._clock.unix_ms(), self._grace_ms()
-        if root.condemned or due_removed(root.removed, root.pins, now_ms, grace_ms):
-            return True
-        return any(page.first_removed_ms + grace_ms <= now_ms for page in root.removed_pages)
 
     def _may_sweep(self, partition: Partition) -> bool:
         """Not where offsets are missing between the bucket and the local log: what holds them may look like an orphan."""
@@ -182,7 +176,7 @@ class Sweeping:
 
     async def _look_for_lost_manifests(self) -> None:
         for partition in self._partitions:
-            if partition.log.root is not None and partition not in self._shown and self._may_sweep(partition):
+            if partition.log.tier is not None and partition not in self._shown and self._may_sweep(partition):
                 await self._sweep(partition, (), must_exist=True)
 
     # --- one partition ----------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from grpc_api.contract.log import SealedPartition
+from service.broker.accepted_roots import AcceptedRoots
 from service.broker.evicting import evict
 from service.broker.extensions import Extensions
 from service.broker.flusher import Flusher
@@ -23,15 +24,14 @@ from service.broker.leading import adopt, waits
 from service.broker.lineage import StoreLineage
 from service.broker.partition import Partition
 from service.broker.partition_work import PartitionWork
-from service.broker.roots import say_committed, write_root
+from service.broker.roots import say_committed
 from service.broker.store_access import StoreAccess
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.manifest.model import Ids, Root, Writer, check_writer
+from storage_tiers.cold.manifest.model import Ids, Root, Writer
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.errors import (
-    FencedWriter,
     InvalidRequest,
     LogError,
     RequestTimedOut,
@@ -91,18 +91,15 @@ class Tiering:
         self._ids_of = ids_of
         self._policy = policy
         self._flusher = flusher
-        self._files = files
         self._clock = clock
-        self._on_fatal = on_fatal
         self._slots = asyncio.Semaphore(CONCURRENT_PARTITIONS)
         self._tidying_slots = asyncio.Semaphore(CONCURRENT_TIDYING)
         self._offloading = PartitionWork("offloading", self._offload, clock=clock, rng=rng, on_fatal=on_fatal)
         self._tidying = PartitionWork("tidying", self._tidy, clock=clock, rng=rng, on_fatal=on_fatal)
         self._compared: set[Partition] = set()
         self.lineage = StoreLineage(self._falls_behind)
-        self._accepting: dict[Partition, asyncio.Lock] = {}
+        self._roots = AcceptedRoots(self.lineage, files, ids_of=ids_of, on_fatal=on_fatal)
         self._extensions = Extensions()
-        self._saving: set[asyncio.Future[None]] = set()
         self._moved = asyncio.Event()
         self._troubles = events.Troubles()
 
@@ -171,9 +168,7 @@ class Tiering:
         """Gives up what is under way; every step may be cut anywhere."""
         await self._offloading.close()
         await self._tidying.close()
-        if self._saving:
-            # In threads that no cancellation reaches: a root saved late would replace what the next start has saved.
-            await asyncio.wait(self._saving)
+        await self._roots.close()
 
     # --- what ---------------------------------------------------------------------------------------------------------
     @property
@@ -197,7 +192,7 @@ class Tiering:
             return TieringPlan(False, ())
         return plan_tiering(
             hot.segments(),
-            tier_end=tiered.root.end if tiered.root is not None else 0,
+            tier_end=tiered.tier.end if tiered.tier is not None else 0,
             bound=partition.state.high_watermark,
             log_start=hot.log_start_offset,
             now_ms=now.steady_ms,
@@ -211,14 +206,14 @@ class Tiering:
         log start. None while the store shows less than was seen: what is here may be all there is."""
         if partition in self.lineage:
             return []
-        hot, root = partition.log.hot, partition.log.root
+        hot, tier = partition.log.hot, partition.log.tier
         settings = hot.settings
         limits = LocalLimits(settings.local_retention_ms, settings.local_retention_bytes)
         segments = hot.segments()
-        known = root is not None and self._tiered(partition) and partition in self._compared
+        known = tier is not None and self._tiered(partition) and partition in self._compared
         doomed = plan_eviction(
             segments,
-            durable_end=root.end if known and root is not None else None,
+            durable_end=tier.end if known and tier is not None else None,
             log_start=hot.log_start_offset,
             limits=limits,
             now=now,
@@ -235,7 +230,7 @@ class Tiering:
             await self._evict(partition)
 
     async def _offload(self, partition: Partition) -> None:
-        if not self._is_open or not (self._tiered(partition) or partition.log.root is not None or waits(partition)):
+        if not self._is_open or not (self._tiered(partition) or partition.log.tier is not None or waits(partition)):
             return
         async with self._slots:
             if partition not in self._compared or waits(partition):
@@ -322,7 +317,7 @@ class Tiering:
     async def _extend(self, partition: Partition, job: ExtendJob) -> Root:
         """Uploads and commits, and takes the root over."""
         assert self._client is not None
-        began, before = self._clock.monotonic(), partition.log.root
+        began, before = self._clock.monotonic(), partition.log.tier
         partition.counts.copies += 1
         try:
             with self.lineage.asking(partition) as seen:
@@ -358,52 +353,27 @@ class Tiering:
         """Raises the manifest's log start where it shows what is deleted here, perhaps since a range was uploaded."""
         if self._client is not None and _shows_deleted(partition):
             log_start = partition.log.log_start_offset
-            before = partition.log.root
+            before = partition.log.tier
             with self.lineage.asking(partition) as seen:
                 root = await self._client.raise_log_start(self._ids_of(partition), self._writer(), log_start, seen)
             say_committed(partition, root, before)
             await self.accept(partition, root)
 
     async def accept(self, partition: Partition, root: Root) -> None:
-        """Takes a newer root over that contains the one before: saved and synced first, then current, so that eviction may
-        follow it.
+        """Takes a newer root over that contains the one before (`AcceptedRoots`)."""
+        if await self._roots.accept(partition, root, self._writer()):
+            self._tidying.request(partition)
+            self._notify()
 
-        FencedWriter, which ends the node, if a newer incarnation has committed it. UnknownTopicOrPartition if the topic was
-        deleted meanwhile."""
-        _check_not_deleted(partition)
-        if root.incarnation > (self._writer().incarnation or 0):
-            fenced = FencedWriter(
-                f"the manifest of {partition.partition} was committed by incarnation {root.incarnation}, this node is "
-                f"{self._writer().incarnation}: a copy of its directory has run, or the cluster was taken over. Stop this "
-                "node; the one that began last goes on"
-            )
-            self._on_fatal(fenced)
-            raise fenced
-        check_writer(root, self._writer())
-        async with self._accepting.setdefault(partition, asyncio.Lock()):
-            known = partition.log.root
-            if known is not None and root.commit < known.commit:
-                return  # answers may overtake each other
-            self.lineage.check_follows(partition, root)
-            if known is not None and root.commit == known.commit:
-                return
-            saving = asyncio.get_running_loop().run_in_executor(None, self._save, partition, root)
-            self._saving.add(saving)
-            saving.add_done_callback(self._saved)
-            await asyncio.shield(saving)
-            partition.log.root = root
-        self._tidying.request(partition)
-        self._notify()
-
-    def _saved(self, saving: asyncio.Future[None]) -> None:
-        self._saving.discard(saving)
-        if not saving.cancelled():
-            saving.exception()  # of a topic that was deleted meanwhile nobody asks any more
-
-    def _save(self, partition: Partition, root: Root) -> None:
-        # Looked at again in the thread: the directory's name may have become another topic's in the queue.
-        _check_not_deleted(partition)
-        write_root(self._files, partition.log.hot.directory, root)
+    async def current_root(self, partition: Partition) -> Root:
+        """The root that is current: from the copy beside the segments or, where the disk lost or changed that, from the store,
+        which makes it again. TierUnavailable while neither has it."""
+        root = await self._roots.current(partition)
+        if root is None:
+            root = await self.reload(partition)
+            if not await self._roots.save_again(partition, root):
+                raise TierUnavailable(f"{partition.partition}: its manifest is changing; ask again")
+        return root
 
     async def _evict(self, partition: Partition) -> None:
         """Below log start at once; what the bucket stands in for, once it has shown so again: it may have gone backwards."""
@@ -414,8 +384,8 @@ class Tiering:
             await evict(partition, self._evictions(partition, self._policy.now()))
 
     def _writer(self) -> Writer:
-        assert self._access is not None
-        assert self._access.writer is not None
+        if self._access is None or self._access.writer is None:
+            raise TierUnavailable("the object store has not answered yet; ask again")
         return self._access.writer
 
     # --- asked for ----------------------------------------------------------------------------------------------------
@@ -455,7 +425,7 @@ class Tiering:
         is open: what it holds is not known."""
         self.kick(partition)
         await self._extensions.hiding(partition, partition.log.log_start_offset)
-        _check_not_deleted(partition)
+        partition.check_exists()
         if self._client is not None and _shows_deleted(partition):
             if not self._is_open or partition not in self._compared:
                 raise TierUnavailable(
@@ -473,27 +443,22 @@ class Tiering:
         """The partition is about to be deleted."""
         self._compared.discard(partition)
         self.lineage.forget(partition)
-        self._accepting.pop(partition, None)
+        self._roots.forget(partition)
         self._extensions.forget(partition)
         self._offloading.forget(partition)
         self._tidying.forget(partition)
         asyncio.get_running_loop().call_soon(self._notify)
 
 
-def _check_not_deleted(partition: Partition) -> None:
-    if partition.deleted:
-        partition.check_readable()
-
-
 def _shows_deleted(partition: Partition) -> bool:
     """Whether the manifest still shows records that are below log start here."""
-    root = partition.log.root
-    return root is not None and root.log_start < min(partition.log.log_start_offset, root.end)
+    tier = partition.log.tier
+    return tier is not None and tier.log_start < min(partition.log.log_start_offset, tier.end)
 
 
 def _is_tiered(partition: Partition, end: int) -> bool:
     """UnknownTopicOrPartition if the topic is gone."""
-    _check_not_deleted(partition)
+    partition.check_exists()
     return partition.log.tiered_end >= end or partition.log.log_start_offset >= end
 
 

@@ -18,7 +18,6 @@ from storage_tiers.errors import StorageError
 if TYPE_CHECKING:
     from service.broker.partition import Partition
     from service.node import Node
-    from storage_tiers.cold.manifest.model import Root
 
 #: Partitions looked at in one turn of the event loop: well below a millisecond.
 PARTITIONS_A_TURN = 32
@@ -108,7 +107,7 @@ async def collect_log(node: Node, into: Exposition) -> Seen:
 
 
 def _look(node: Node, partition: Partition, sums: Sums, seen: Seen, into: Exposition | None, now_ms: int) -> None:
-    hot, root = partition.log.hot, partition.log.root
+    hot, tier = partition.log.hot, partition.log.tier
     sums.records_in += hot.appended_records
     sums.bytes_in += hot.appended_bytes
     sums.bytes_out += partition.log.read_bytes
@@ -128,10 +127,9 @@ def _look(node: Node, partition: Partition, sums: Sums, seen: Seen, into: Exposi
         into.put("kafka_log_log_logstartoffset", hot.log_start_offset, labels)
         into.put("kafka_log_log_logendoffset", hot.end_offset, labels)
         into.put("kafka_log_log_numlogsegments", hot.segment_count, labels)
-    if root is not None:
-        size, ranges = _remote(root)
-        sums.remote_bytes += size
-        sums.remote_ranges += ranges
+    if tier is not None:
+        sums.remote_bytes += tier.bytes
+        sums.remote_ranges += tier.ranges
     if node.client is None or not hot.settings.remote_storage_enable:
         return
     beyond = hot.beyond(max(partition.log.tiered_end, hot.log_start_offset))
@@ -143,17 +141,6 @@ def _look(node: Node, partition: Partition, sums: Sums, seen: Seen, into: Exposi
         into.put("tidelog_tier_upload_lag_bytes", beyond.size, labels)
         into.put("tidelog_tier_upload_lag_segments", beyond.segments, labels)
         into.put("tidelog_tier_upload_lag_seconds", age_s, labels)
-
-
-def _remote(root: Root) -> tuple[int, int]:
-    """Bytes of record batches in the bucket, and how many ranges."""
-    size, count = 0, len(root.entries)
-    for entry in root.entries:
-        size += entry.bytes
-    for page in root.live_pages:
-        size += page.bytes
-        count += page.count
-    return size, count
 
 
 async def _put_topics(topics: dict[str, Sums], everything: Sums, most: int, into: Exposition) -> None:

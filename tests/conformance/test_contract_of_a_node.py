@@ -152,9 +152,9 @@ async def test_delete_records_hides_them_in_both_tiers(node: Running) -> None:
     await node.seal("t")
     await node.evicted("t")
     assert await node.log.delete_records(T0, 17) == 17
-    root = node.node.partitions.get(T0).log.root
-    assert root is not None
-    assert root.log_start == 17
+    tier = node.node.partitions.get(T0).log.tier
+    assert tier is not None
+    assert tier.log_start == 17
     with pytest.raises(OffsetOutOfRange):
         await node.read("t", 16)
     assert (await node.read("t", 17))[0].offset == 17

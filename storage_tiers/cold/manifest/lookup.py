@@ -16,12 +16,10 @@ from typing import Literal, NamedTuple
 
 from storage_tiers.cold.manifest.model import (
     Entry,
-    Oldest,
     Page,
     PageRef,
     Removed,
     Root,
-    oldest_of,
 )
 from storage_tiers.errors import InvalidRequest, OffsetOutOfRange
 
@@ -154,25 +152,6 @@ def added_after(root: Root, load_page: LoadPage, cursor: int) -> list[Entry]:
 def live_bytes(root: Root) -> int:
     """Bytes of all live entries, without loading a page."""
     return sum(ref.bytes for ref in root.live_pages) + sum(entry.bytes for entry in root.entries)
-
-
-class LiveSummary(NamedTuple):
-    """Where the live ranges of a root end, how many bytes they have, and what retention asks of the first (None: there is
-    none)."""
-
-    end: int
-    bytes: int
-    oldest: Oldest | None
-
-
-NOTHING_LIVE = LiveSummary(0, 0, None)
-
-
-def live_summary(root: Root) -> LiveSummary:
-    """Without loading a page."""
-    pages = root.live_pages
-    oldest = pages[0].oldest if pages else oldest_of(root.entries[0]) if root.entries else None
-    return LiveSummary(root.end, live_bytes(root), oldest)
 
 
 def _first_after(entries: tuple[Entry, ...], start: int) -> int:

@@ -20,6 +20,7 @@ from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.operations import FetchChunk, FetchObject, Hurry, PageEntries, ReadyFile
 from storage_tiers.cold.process.settings import CHUNK_BYTES, MAX_METADATA_OBJECT_BYTES, MIB
 from storage_tiers.cold.read.cache import ChunkCache, ChunkKey
+from storage_tiers.cold.read.known_ranges import KnownRanges
 from storage_tiers.cold.read.pace import Pace
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.sidecar import Sidecar
@@ -56,6 +57,7 @@ class Hydrator:
         self._client = client
         self._clock = clock
         self.cache = cache
+        self.known = KnownRanges()
         self.pace = pace
         self._fronts: OrderedDict[str, Sidecar] = OrderedDict()
         self._fronts_bytes = 0

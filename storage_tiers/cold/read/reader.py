@@ -34,8 +34,9 @@ from storage_tiers.types import NO_EPOCH, AbortedTransaction, FileSlice, SharedF
 
 T = TypeVar("T")
 
-#: Fetches the newest root from the store, makes it current, and returns it.
-Reload = Callable[[], Awaitable[Root]]
+#: Returns the root that is current; or, `Reload`, fetches the newest from the store and makes that current first.
+Load = Callable[[Ids], Awaitable[Root]]
+Reload = Callable[[Ids], Awaitable[Root]]
 
 #: Bytes of batch headers that one step looks through.
 WALK_BYTES = 128 << 10
@@ -91,18 +92,58 @@ class _Located(NamedTuple):
 class ColdReader:
     """One partition's cold reads. Runs on the broker's event loop; any number of readers share a Hydrator."""
 
-    def __init__(self, ids: Ids, hydrator: Hydrator, reload: Reload) -> None:
+    __slots__ = ("_held", "_hydrating", "_hydrator", "_load", "_loading", "_read_ahead", "_reload", "_view", "ids")
+
+    def __init__(self, ids: Ids, hydrator: Hydrator, *, load: Load, reload: Reload) -> None:
         self.ids = ids
         self._hydrator = hydrator
+        self._load = load
         self._reload = reload
+        self._loading: asyncio.Task[Root] | None = None
         self._view = ColdView(ids, hydrator)
         self._read_ahead: ReadAhead[_Place] = ReadAhead()
         self._hydrating: dict[int, asyncio.Future[None]] = {}
         self._held: dict[int, list[SharedFile]] = {}
 
-    def read(self, root: Root, offset: int, max_bytes: int, *, log_start: int) -> ColdSlices | ColdMiss:
-        """At most `max_bytes`, but at least one whole batch. OffsetOutOfRange below log start."""
+    # --- the root -----------------------------------------------------------------------------------------------------
+    @property
+    def root_at_hand(self) -> Root | None:
+        """The current root, if it is in memory."""
+        return self._hydrator.known.root(self.ids)
+
+    async def root(self) -> Root:
+        """The current root. TierUnavailable or TierCorrupt if neither the disk nor the store has it."""
+        root = self.root_at_hand
+        if root is not None:
+            return root
+        if self._loading is None:
+            # Shielded and shared: many readers may come at once, and whoever stops waiting ends it for nobody.
+            self._loading = self._hydrator.spawn(self._bring_root())
+        return await asyncio.shield(self._loading)
+
+    async def _bring_root(self) -> Root:
         try:
+            root = await self._load(self.ids)
+            self._hydrator.known.loads += 1
+            self._hydrator.known.keep_root(self.ids, root)
+            return root
+        finally:
+            self._loading = None
+
+    def replaced(self, root: Root | None) -> None:
+        """Another root is current, or none."""
+        if root is None:
+            self._hydrator.known.forget(self.ids)
+        else:
+            self._hydrator.known.renew(self.ids, root)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+    def read(self, root: Root | None, offset: int, max_bytes: int, *, log_start: int) -> ColdSlices | ColdMiss:
+        """At most `max_bytes`, but at least one whole batch; `root` None: it is not at hand. OffsetOutOfRange below log
+        start."""
+        try:
+            if root is None:
+                raise Missing(_nothing)
             located = self._locate(root, offset, log_start)
             if located is None:
                 return ColdSlices((), root.end)
@@ -162,14 +203,14 @@ class ColdReader:
             try:
                 return await look_up(root)
             except TierObjectMissing:
-                newest = await self._reload()
+                newest = await self._reload(self.ids)
                 if newest.commit <= root.commit:
                     raise
                 root = newest
         return await look_up(root)
 
     # --- hydration ----------------------------------------------------------------------------------------------------
-    def _hydration(self, root: Root, offset: int, log_start: int) -> asyncio.Future[None]:
+    def _hydration(self, root: Root | None, offset: int, log_start: int) -> asyncio.Future[None]:
         known = self._hydrating.get(offset)
         if known is not None and not known.done():
             return known
@@ -181,10 +222,11 @@ class ColdReader:
         self._hydrator.spawn(self._hydrate(waiter, root, offset, log_start))
         return waiter
 
-    async def _hydrate(self, waiter: asyncio.Future[None], root: Root, offset: int, log_start: int) -> None:
+    async def _hydrate(self, waiter: asyncio.Future[None], root: Root | None, offset: int, log_start: int) -> None:
         failure: LogError | None = TierUnavailable(f"{self.ids}: the cold read was given up; ask again")
         try:
-            await self._current(root, lambda newest: self._bring(newest, offset, log_start))
+            current = root if root is not None else await self.root()
+            await self._current(current, lambda newest: self._bring(newest, offset, log_start))
             failure = None
         except LogError as error:
             failure = error
@@ -288,6 +330,10 @@ class ColdReader:
 
 async def _bring(missing: Missing) -> None:
     await missing.bring()
+
+
+async def _nothing() -> None:
+    """A hydration begins with the root anyway."""
 
 
 def _seen(waiter: asyncio.Future[None]) -> None:

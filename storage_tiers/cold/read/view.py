@@ -12,22 +12,20 @@ import asyncio
 import bisect
 import errno
 import os
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from storage_tiers.cold.manifest.model import Entry, Ids, PageRef, Root
 from storage_tiers.cold.process.operations import PageEntries
 from storage_tiers.cold.process.settings import CHUNK_BYTES
 from storage_tiers.cold.read.fetcher import Hydrator
+from storage_tiers.cold.read.known_ranges import holding
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import StorageError, TierCorrupt, TierUnavailable
 from storage_tiers.types import SharedFile
 
 T = TypeVar("T")
 
-#: Runs of neighbours from pages that a partition remembers.
-MAX_RUNS = 16
 #: Things that one attempt may find missing one after another: a page, a sidecar, chunks of a batch.
 MAX_STEPS = 64
 #: After so many, chunks seem to be evicted as others come: from there on what was brought is held.
@@ -73,19 +71,12 @@ async def complete(hydrator: Hydrator, attempt: Callable[[], T]) -> T:
     )
 
 
-class _Run(NamedTuple):
-    """Neighbours in a page: all of its entries that hold offsets [start, end)."""
-
-    start: int
-    end: int
-    entries: tuple[Entry, ...]
-
-
 class ColdView:
+    __slots__ = ("_hydrator", "ids")
+
     def __init__(self, ids: Ids, hydrator: Hydrator) -> None:
         self.ids = ids
         self._hydrator = hydrator
-        self._runs: OrderedDict[tuple[str, int], _Run] = OrderedDict()
 
     # --- entries ------------------------------------------------------------------------------------------------------
     def entry_at(self, root: Root, offset: int) -> Entry | None:
@@ -98,19 +89,16 @@ class ColdView:
         return root.entries[at] if at < len(root.entries) else None
 
     def _entry_in_page(self, page: PageRef, offset: int) -> Entry:
-        for name, run in self._runs.items():
-            if name[0] == page.key and run.start <= offset < run.end:
-                self._runs.move_to_end(name)
-                return run.entries[bisect.bisect_right(run.entries, offset, key=lambda entry: entry.end)]
+        found = self._hydrator.known.run(self.ids, page.key, offset)
+        if found:
+            return holding(found, offset)
         raise Missing(lambda: self._bring_run(page, offset))
 
     async def _bring_run(self, page: PageRef, offset: int) -> None:
         entries = await self._hydrator.page_entries(PageEntries(self.ids, page, offset))
         if not entries or entries[-1].end > page.end:
             raise TierCorrupt(f"page {page.key} does not hold offset {offset} as its manifest says; run `tidelog fsck`")
-        self._runs[page.key, offset] = _Run(offset, entries[-1].end, entries)
-        if len(self._runs) > MAX_RUNS:
-            self._runs.popitem(last=False)
+        self._hydrator.known.keep_run(self.ids, page.key, offset, entries)
 
     def front(self, entry: Entry) -> Sidecar:
         """Index, checksums and aborted transactions of an entry."""

@@ -20,11 +20,13 @@ from grpc_api.contract.log import (
 )
 from grpc_api.contract.ready import settled
 from grpc_api.contract.topics import NewTopic
+from service.broker.partition import Partition
 from service.http import Readiness
 from service.node import Node
 from service.settings import NodeSettings
 from service.supervisor import supervised
 from storage_tiers.clock import Clock, SystemClock, SystemRng
+from storage_tiers.cold.manifest.model import Root
 from storage_tiers.cold.process.local import LocalLauncher
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -112,6 +114,12 @@ class Running(Driven):
         """Returns once nothing of the partition's past is on the local disk."""
         hot = self.node.partitions.get(TopicPartition(topic, partition)).log.hot
         await until(lambda: hot.local_start_offset == hot.end_offset)
+
+
+async def root_of(led: Partition) -> Root:
+    """The newest manifest that the node has seen of a partition."""
+    assert led.log.tier is not None and led.log.cold is not None
+    return await led.log.cold.root()
 
 
 async def filled(node: Running, count: int = 40, configs: dict[str, str] | None = None) -> None:

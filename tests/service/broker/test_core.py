@@ -91,6 +91,6 @@ async def test_retention_drops_from_both_tiers(tmp_path: Path) -> None:
         await node.seal("t")
         led = node.node.partitions.get(T0)
         await until(lambda: led.log.log_start_offset > 0)
-        await until(lambda: led.log.root is not None and led.log.root.log_start == led.log.log_start_offset)
+        await until(lambda: led.log.tier is not None and led.log.tier.log_start == led.log.log_start_offset)
         first = led.log.log_start_offset
         assert [record.offset for record in await node.read_all("t", start=first)] == list(range(first, 40))

@@ -13,7 +13,7 @@ from service.broker.partition import Partition
 from service.broker.roots import FILE_NAME
 from storage_tiers.errors import LogError, UnknownTopicOrPartition
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import TIERED, Running, running, until
+from tests.service.broker.support import TIERED, Running, root_of, running, until
 from tests.support.faulty_store import Gate
 
 T0 = TopicPartition("t", 0)
@@ -96,10 +96,11 @@ async def test_retention_goes_on_where_a_topic_goes_meanwhile(node: Running) -> 
 
 async def test_work_is_not_begun_on_a_deleted_partition(node: Running) -> None:
     old = await tiered(node)
+    gone = await root_of(old)
     await node.core.topics.delete(["t"])
     works = node.node.tiering._offloading, node.node.tiering._tidying
     await until(lambda: all(old not in work for work in works))
     node.node.tiering.kick(old)
     assert all(old not in work for work in works)
     with pytest.raises(UnknownTopicOrPartition):
-        await node.node.tiering.accept(old, old.log.root)  # type: ignore[arg-type]
+        await node.node.tiering.accept(old, gone)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
+from service.broker.roots import read_root
 from storage_tiers.cold.manifest.model import Root
 from storage_tiers.errors import StorageError, UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
@@ -138,8 +139,9 @@ async def test_the_manifest_drops_ranges_that_lie_in_a_page(node: Running) -> No
     led = node.node.partitions.get(T0)
 
     def root() -> Root:
-        assert led.log.root is not None
-        return led.log.root
+        found = read_root(led.log.hot.directory, node.node.ids_of(led))
+        assert found is not None
+        return found
 
     (page, *_) = root().live_pages
     await node.node.partitions.raise_log_starts({led: page.base + 10})
@@ -160,9 +162,9 @@ async def test_retention_asks_for_pages_only_when_the_oldest_range_has_expired(n
     await node.seal("t")
     led, client = node.node.partitions.get(T0), node.node.client
     assert client is not None
-    assert led.log.root is not None
-    assert led.log.root.live_pages
-    total = led.log.live.bytes
+    assert led.log.tier is not None
+    assert led.log.tier.paged
+    total = led.log.tier.bytes
 
     async def read(retention_bytes: int) -> dict[str, int]:
         """The questions about pages."""
@@ -176,5 +178,5 @@ async def test_retention_asks_for_pages_only_when_the_oldest_range_has_expired(n
     assert led.log.log_start_offset == 0
     assert await read(total - 3 * (total // 140)) == {"PlanPages": 1}
     assert led.log.log_start_offset == 3
-    assert led.log.live.oldest is not None
-    assert led.log.live.oldest.end == 4
+    assert led.log.tier.oldest is not None
+    assert led.log.tier.oldest.end == 4

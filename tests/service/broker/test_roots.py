@@ -19,7 +19,7 @@ from storage_tiers.cold.manifest.model import RECENT_COMMITS, CommitId, Root
 from storage_tiers.errors import UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import TIERED, Running, running, until
+from tests.service.broker.support import TIERED, Running, root_of, running, until
 
 T0 = TopicPartition("t", 0)
 #: Seconds in which what must not happen has the chance to.
@@ -63,8 +63,7 @@ async def offloaded(node: Running) -> tuple[Partition, Root]:
     await node.seal("t")
     await node.evicted("t")
     led = node.node.partitions.get(T0)
-    assert led.log.root is not None
-    return led, led.log.root
+    return led, await root_of(led)
 
 
 def later(root: Root, commits: int) -> Root:
@@ -92,8 +91,8 @@ async def test_of_two_roots_at_once_the_newer_one_stays(
     await asyncio.wait({accepting[1]}, timeout=CHANCE_S)
     files.may_go.set()
     await asyncio.gather(*accepting)
-    assert led.log.root is not None
-    assert led.log.root.commit == saved(node, led) == root.commit + 2
+    assert led.log.tier is not None
+    assert led.log.tier.commit == saved(node, led) == root.commit + 2
 
 
 async def test_a_root_counts_only_once_it_is_saved(node: Running, files: HeldFiles) -> None:
@@ -101,10 +100,10 @@ async def test_a_root_counts_only_once_it_is_saved(node: Running, files: HeldFil
     files.armed = True
     accepting = asyncio.ensure_future(node.node.tiering.accept(led, later(root, 1)))
     await asyncio.to_thread(files.reached.wait, 20)
-    assert led.log.root is root
+    assert led.log.tier is not None and led.log.tier.commit == root.commit
     files.may_go.set()
     await accepting
-    assert led.log.root is not root
+    assert led.log.tier.commit == root.commit + 1
 
 
 async def test_a_root_whose_saving_nobody_waits_for_is_saved_before_the_node_ends(
@@ -141,7 +140,7 @@ async def test_a_root_that_is_saved_late_touches_no_other_topic_of_the_name(node
     led, root = await offloaded(node)
     with busy_threads():
         accepting = asyncio.ensure_future(node.node.tiering.accept(led, later(root, 1)))
-        await until(lambda: bool(node.node.tiering._saving))
+        await until(lambda: bool(node.node.tiering._roots._saving))
         await node.core.topics.delete(["t"])
         await node.create("t", configs={"remote.storage.enable": "false"})
     with pytest.raises(UnknownTopicOrPartition):

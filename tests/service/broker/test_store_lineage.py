@@ -120,7 +120,7 @@ async def goes_on(node: Running, end: int) -> None:
 
 
 def root_of(node: Running) -> Root:
-    root = led(node).log.root
+    root = read_root(led(node).log.hot.directory, node.node.ids_of(led(node)))
     assert root is not None
     return root
 

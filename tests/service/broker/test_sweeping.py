@@ -13,7 +13,7 @@ from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import TierUnavailable
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import TIERED, Running, running, until
+from tests.service.broker.support import TIERED, Running, root_of, running, until
 from tests.support.faulty_store import FaultyStore
 
 GRACE = {"tidelog.tier.delete.grace.ms": "1"}
@@ -160,8 +160,7 @@ async def test_removed_ranges_go_without_a_listing(tmp_path: Path) -> None:
         (led,) = await tiered(node, "a")
         await round_of(node)
         await node.log.delete_records(led.partition, 15)
-        root = led.log.root
-        assert root is not None
+        root = await root_of(led)
         gone = [key for item in root.removed for key in item.keys]
         assert gone
         node.node.sweeping._grace_ms = lambda: 1

@@ -31,7 +31,7 @@ from storage_tiers.errors import (
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import TIERED, Running, batch, running, until
+from tests.service.broker.support import TIERED, Running, batch, root_of, running, until
 from tests.support.faulty_store import FaultyStore
 
 T0 = TopicPartition("t", 0)
@@ -57,7 +57,7 @@ async def alter(node: Running, key: str, value: str) -> None:
 
 
 def log_start_in_the_bucket(led: Partition) -> int:
-    return -1 if led.log.root is None else led.log.root.log_start
+    return -1 if led.log.tier is None else led.log.tier.log_start
 
 
 # --- the store away ---------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ async def test_nothing_goes_on_the_word_of_a_root_that_was_not_compared(tmp_path
         await alter(node, "local.retention.ms", "1")
         node.node.tiering.kick(led)
         await until(lambda: led not in node.node.tiering._tidying)
-        assert led.log.root is not None
+        assert led.log.tier is not None
         assert led.log.hot.local_start_offset == 0
         store.down = False
         await node.evicted("t")
@@ -133,8 +133,8 @@ async def test_what_is_deleted_while_it_is_uploaded_is_hidden_in_the_bucket_too(
     assert not deleting.done()
     gate.open()
     assert await deleting == 17
-    assert led.log.root is not None
-    assert led.log.root.log_start == min(17, led.log.root.end)
+    assert led.log.tier is not None
+    assert led.log.tier.log_start == min(17, led.log.tier.end)
     await node.seal("t")
     await until(lambda: log_start_in_the_bucket(led) == 17)
 
@@ -188,7 +188,7 @@ async def test_a_range_without_batches_is_an_error_and_stops_nobody(node: Runnin
         await node.append("t", b"%03d" % i * 50)
     with pytest.raises(RequestTimedOut):
         await node.log.seal("t", wait=True, timeout_ms=300)
-    assert led.log.root is None
+    assert led.log.tier is None
 
 
 async def test_an_unexpected_failure_is_logged_and_the_work_goes_on(
@@ -216,12 +216,11 @@ async def test_an_unexpected_failure_is_logged_and_the_work_goes_on(
 async def test_a_manifest_that_says_deleted_is_no_reason_to_evict(node: Running) -> None:
     led = await filled(node, KEPT)
     await node.seal("t")
-    root = led.log.root
-    assert root is not None
+    root, known = await root_of(led), led.log.tier
     gone = replace(root, commit=root.commit + 1, state=State.DELETED, entries=(), sidecar=None)
     with pytest.raises(FencedWriter):
         await node.node.tiering.accept(led, gone)
-    assert led.log.root is root
+    assert led.log.tier is known
 
 
 # --- topics of other kinds --------------------------------------------------------------------------------------------
@@ -432,8 +431,7 @@ async def test_any_number_of_producers_passes_to_the_tier_process(
     await producers(node, 500)
     monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 16_000)
     await node.seal("t")
-    root = node.node.partitions.get(T0).log.root
-    assert root is not None
+    root = await root_of(node.node.partitions.get(T0))
     assert node.node.hydrator is not None
     assert root.sidecar is not None
     state = await node.node.hydrator.newest_state(root.sidecar, root.end)

@@ -16,10 +16,11 @@ from service.broker.flusher import FLUSH_THREADS
 from service.broker.leading import adopt
 from service.broker.partition import Partition
 from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.read.reader import ColdReader
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import LeaderNotAvailable, LogError, TierCorrupt, UnknownTopicOrPartition
 from storage_tiers.types import EpochEntry, TopicPartition
-from tests.service.broker.support import TIERED, Running, batch, running, until
+from tests.service.broker.support import TIERED, Running, batch, root_of, running, until
 
 T0 = TopicPartition("t", 0)
 
@@ -41,15 +42,16 @@ async def unacknowledged(node: Running) -> asyncio.Future[None]:
 
 async def another_history(led: Partition, epochs: Sequence[EpochEntry]) -> None:
     """The bucket's last record is of leader epoch 7; its newest sidecar tells of `epochs`."""
-    root, cold = led.log.root, led.log.cold
-    assert root is not None and cold is not None
+    root, cold = await root_of(led), led.log.cold
+    assert cold is not None
     state = replace(await cold.newest_state(root), epochs=tuple(epochs))
 
-    async def newest_state(_: Root) -> Sidecar:
-        return state
+    class Another(ColdReader):
+        async def newest_state(self, root: Root) -> Sidecar:
+            return state
 
-    cold.newest_state = newest_state  # type: ignore[method-assign, assignment]
-    led.log.root = replace(root, leader_epoch=7, last_record_epoch=7)
+    led.log.cold = Another(cold.ids, cold._hydrator, load=cold._load, reload=cold._reload)
+    led.log.follow(replace(root, leader_epoch=7, last_record_epoch=7))
 
 
 async def test_an_append_that_is_discarded_for_the_buckets_history_is_refused(node: Running) -> None:
@@ -145,5 +147,5 @@ async def test_a_cold_read_of_a_topic_that_goes_meanwhile_says_so(node: Running,
     assert node.node.fatal is None
     if created_again:
         led = node.node.partitions.get(T0)
-        assert led.log.root is None
+        assert led.log.tier is None
         assert [record.value for record in await node.read_all("t")] == [b"new"]

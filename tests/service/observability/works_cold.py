@@ -10,7 +10,7 @@ from storage_tiers.cold.read.cache import ChunkKey
 from storage_tiers.cold.read.pace import PERIOD_S
 from storage_tiers.errors import StoreRefused
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import TIERED, until
+from tests.service.broker.support import TIERED, root_of, until
 from tests.service.observability.works import PURGATORY, REQUESTS, TOPICS, cold, partition
 from tests.service.observability.world import ROSE, Is, Within, World, fetch_frame, work
 
@@ -84,9 +84,8 @@ async def records_are_fetched_from_the_bucket(world: World) -> AsyncIterator[Non
 async def a_chunk_is_read_ahead(world: World) -> AsyncIterator[None]:
     await cold(world)
     yield
-    hydrator, root = world.inner.hydrator, partition(world).log.root
+    hydrator, root = world.inner.hydrator, await root_of(partition(world))
     assert hydrator is not None
-    assert root is not None
     assert hydrator.want(root.entries[-1], 0)
     await until(lambda: hydrator.read_ahead == 1)
     yield
@@ -96,9 +95,8 @@ async def a_chunk_is_read_ahead(world: World) -> AsyncIterator[None]:
 async def a_fetch_yields_to_producers(world: World) -> AsyncIterator[None]:
     await cold(world)
     yield
-    hydrator, root = world.inner.hydrator, partition(world).log.root
+    hydrator, root = world.inner.hydrator, await root_of(partition(world))
     assert hydrator is not None
-    assert root is not None
     await world.node.append("t", b"produced")
     # Fetched for somebody who waited for it: what is read ahead makes up for that. The pace looks anew at such a time.
     hydrator.pace.delay(8 * MIB, world.inner.clock.monotonic() + 2 * PERIOD_S, urgent=True)
@@ -159,8 +157,7 @@ async def a_read_is_asked_again(world: World) -> AsyncIterator[None]:
 )
 async def an_object_is_damaged(world: World) -> AsyncIterator[None]:
     await cold(world)
-    root = partition(world).log.root
-    assert root is not None
+    root = await root_of(partition(world))
     oldest = root.entries[0]
     body = await world.node.store.get(oldest.key)
     await world.node.store.delete([oldest.key])

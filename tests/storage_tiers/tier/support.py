@@ -66,13 +66,17 @@ class Broker:
     written: int = 0
 
     def reader(self, ids: Ids = IDS) -> ColdReader:
-        async def reload() -> Root:
+        async def load(_: Ids) -> Root:
+            assert self.root is not None
+            return self.root
+
+        async def reload(_: Ids) -> Root:
             self.reloads += 1
             self.root = await self.client.load_root(ids, WRITER)
             assert self.root is not None
             return self.root
 
-        return ColdReader(ids, self.hydrator, reload)
+        return ColdReader(ids, self.hydrator, load=load, reload=reload)
 
     async def upload(
         self,

@@ -1,0 +1,121 @@
+"""What is in memory of the ranges of partitions: their roots, and neighbours out of their pages. One for all of a broker.
+
+A partition that nobody reads cold has nothing here. Roots come from the copies beside the segments (`Load` of `reader`), what
+stands in pages from the tier process.
+
+Invariants: what is held stays within `MAX_KNOWN_BYTES` by estimate, but for one partition; the one that was asked for longest
+ago goes first. A root that was replaced is not found any more.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import OrderedDict
+from typing import NamedTuple
+
+from storage_tiers.cold.manifest.model import Entry, Ids, Root
+
+#: Bytes of roots and of neighbours from pages in memory: 200 full roots, or 1,300 of 24 ranges.
+MAX_KNOWN_BYTES = 32 << 20
+#: Runs of neighbours from pages that a partition has at most: readers in so many places.
+MAX_RUNS = 16
+#: Bytes in memory of a root without ranges, of an entry and of a reference to a page, keys and sections included.
+ROOT_BYTES, ENTRY_BYTES, PAGE_REF_BYTES = 8 << 10, 2 << 10, 1 << 10
+
+
+class _Run(NamedTuple):
+    """Neighbours in a page: all of its entries that hold offsets [start, end)."""
+
+    start: int
+    end: int
+    entries: tuple[Entry, ...]
+
+
+class _Known:
+    __slots__ = ("bytes", "root", "runs")
+
+    def __init__(self) -> None:
+        self.root: Root | None = None
+        self.runs: OrderedDict[tuple[str, int], _Run] = OrderedDict()
+        self.bytes = 0
+
+
+class KnownRanges:
+    """`loads` counts roots that were asked for and were not here."""
+
+    def __init__(self, limit_bytes: int = MAX_KNOWN_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._known: OrderedDict[Ids, _Known] = OrderedDict()
+        self.bytes = 0
+        self.loads = 0
+
+    def __len__(self) -> int:
+        """Partitions of which something is held."""
+        return len(self._known)
+
+    def root(self, ids: Ids) -> Root | None:
+        known = self._known.get(ids)
+        if known is None:
+            return None
+        self._known.move_to_end(ids)
+        return known.root
+
+    def keep_root(self, ids: Ids, root: Root) -> None:
+        known = self._of(ids)
+        known.root = root
+        self._settle(known)
+
+    def renew(self, ids: Ids, root: Root | None) -> None:
+        """The root has been replaced: the new one is kept only where the old one was."""
+        known = self._known.get(ids)
+        if known is not None and known.root is not None:
+            known.root = root
+            self._settle(known)
+
+    def run(self, ids: Ids, page_key: str, offset: int) -> tuple[Entry, ...]:
+        """Neighbours in a page, one of which holds `offset`; empty if they are not here."""
+        known = self._known.get(ids)
+        if known is not None:
+            self._known.move_to_end(ids)
+            for name, run in known.runs.items():
+                if name[0] == page_key and run.start <= offset < run.end:
+                    known.runs.move_to_end(name)
+                    return run.entries
+        return ()
+
+    def keep_run(self, ids: Ids, page_key: str, offset: int, entries: tuple[Entry, ...]) -> None:
+        """`entries` are all that hold offsets from `offset` up to the end of the last one."""
+        known = self._of(ids)
+        known.runs[page_key, offset] = _Run(offset, entries[-1].end, entries)
+        if len(known.runs) > MAX_RUNS:
+            known.runs.popitem(last=False)
+        self._settle(known)
+
+    def forget(self, ids: Ids) -> None:
+        known = self._known.pop(ids, None)
+        if known is not None:
+            self.bytes -= known.bytes
+
+    def _of(self, ids: Ids) -> _Known:
+        known = self._known.setdefault(ids, _Known())
+        self._known.move_to_end(ids)
+        return known
+
+    def _settle(self, known: _Known) -> None:
+        self.bytes -= known.bytes
+        known.bytes = sum(len(run.entries) for run in known.runs.values()) * ENTRY_BYTES
+        if known.root is not None:
+            known.bytes += cost(known.root)
+        self.bytes += known.bytes
+        while self.bytes > self._limit_bytes and len(self._known) > 1:
+            self.bytes -= self._known.popitem(last=False)[1].bytes
+
+
+def cost(root: Root) -> int:
+    """Bytes of a decoded root in memory, by estimate."""
+    return ROOT_BYTES + (len(root.entries) + len(root.removed)) * ENTRY_BYTES + len(root.pages) * PAGE_REF_BYTES
+
+
+def holding(entries: tuple[Entry, ...], offset: int) -> Entry:
+    """Of neighbours one of which holds `offset`, that one."""
+    return entries[bisect.bisect_right(entries, offset, key=lambda entry: entry.end)]
