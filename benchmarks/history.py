@@ -14,15 +14,35 @@ from pathlib import Path
 from benchmarks.table import JUDGED, Table
 from storage_tiers.cold.manifest import lookup, pages
 from storage_tiers.cold.manifest.json import encode
-from storage_tiers.cold.manifest.model import Author, Entry, Ids, Page, PageKind, PageRef, Root, Writer, first_root
+from storage_tiers.cold.manifest.model import (
+    RECENT_COMMITS,
+    Author,
+    CommitId,
+    Entry,
+    Ids,
+    NewestSidecar,
+    Page,
+    PageKind,
+    PageRef,
+    Root,
+    Section,
+    Stamp,
+    Writer,
+    first_root,
+)
 from storage_tiers.cold.manifest.summary import RootSummary, summary_of
+from storage_tiers.cold.segments.sidecar import ABORTED, CHECKS, EPOCHS, INDEX, PRODUCER
 from storage_tiers.policy.retention import RetentionLimits, goes
 from storage_tiers.types import TopicId
 
 IDS = Ids("history", "t", TopicId(bytes(16)), 0)
 RANGES = (24, 8_192, 100_000, 1_000_000, 10_000_000)
+SECTIONS = INDEX, CHECKS, ABORTED, EPOCHS, PRODUCER
 CHECK, SUMMARY = "retention's decision", "summary of a new root"
-_SPAN = 10
+_SPAN = 1_000_000
+_INSIDE = 24
+_TIME_MS = 1_700_000_000_000
+WRITER = Writer(1, 1)
 
 
 def measure(table: Table, *, rounds: int) -> None:
@@ -78,26 +98,59 @@ def plot(table: Table) -> None:
     figure.savefig(Path(__file__).parent.parent / "docs" / "img" / "history.png", dpi=120)
 
 
-def synthetic(count: int) -> tuple[Root, dict[str, Page]]:
+def synthetic(
+    count: int, ids: Ids = IDS, *, writer: Writer = WRITER, commit: int = 1000
+) -> tuple[Root, dict[str, Page]]:
     """A root of so many ranges, as commits would have left it, and the pages that it names (full ones as one entry each)."""
     numbers = itertools.count(1)
     known: dict[str, Page] = {}
-    by = Author(Writer(1, 1), "0" * 32, 1_700_000_000_000, lambda: f"{next(numbers):032x}", known)
-    root = first_root(IDS)
-    for _ in range(count // pages.MAX_PAGE_ENTRIES):
-        entry = _entry(root.end, root.end + _SPAN * pages.MAX_PAGE_ENTRIES, next(numbers))
-        write = pages.page_write(IDS, Page(PageKind.LIVE, (entry,)), by)
+    by = Author(writer, "0" * 32, _TIME_MS, lambda: f"{next(numbers):032x}", known)
+    root = first_root(ids)
+    inside = min(count, _INSIDE)
+    paged = [pages.MAX_PAGE_ENTRIES] * ((count - inside) // pages.MAX_PAGE_ENTRIES)
+    rest = count - inside - sum(paged)
+    for held in (*paged, rest) if rest else paged:
+        entry = _entry(ids, root.end, root.end + _SPAN * held, next(numbers))
+        write = pages.page_write(ids, Page(PageKind.LIVE, (entry,)), by)
         known[write.ref.key] = write.page
-        grown = replace(root, pages=(*root.pages, replace(write.ref, count=pages.MAX_PAGE_ENTRIES)), end=entry.end)
-        change = pages.settle(pages.Change(grown), by)
+        longer = replace(root, pages=(*root.pages, replace(write.ref, count=held)), end=entry.end)
+        change = pages.settle(pages.Change(longer), by)
         known.update({write.ref.key: write.page for write in change.writes})
         root = replace(change.root, removed=())
-    inside = min(count, 24)
-    entries = tuple(_entry(root.end + n * _SPAN, root.end + (n + 1) * _SPAN, next(numbers)) for n in range(inside))
-    return replace(root, entries=entries, end=root.end + inside * _SPAN), known
+    entries = tuple(_entry(ids, root.end + n * _SPAN, root.end + (n + 1) * _SPAN, next(numbers)) for n in range(inside))
+    recent = tuple(CommitId(number, f"{number:032x}") for number in range(commit - RECENT_COMMITS + 1, commit + 1))
+    return replace(
+        root,
+        line=f"{1:032x}",
+        commit=commit,
+        recent=recent,
+        writer=writer,
+        incarnation=writer.incarnation or 0,
+        leader_epoch=0,
+        last_record_epoch=0,
+        committed_at=_TIME_MS,
+        entries=entries,
+        end=root.end + inside * _SPAN,
+        sidecar=NewestSidecar(entries[-1].sidecar_key, entries[-1].sections) if entries else None,
+    ), known
 
 
-def _entry(base: int, end: int, number: int) -> Entry:
-    name, time = f"{number:032x}", 1_700_000_000_000
-    keys = IDS.segment_key(base, 1, name), IDS.sidecar_key(base, 1, name)
-    return Entry(base, end, keys[0], 0, 1000, keys[1], (), time, time, base, end - base, 1000, 0)
+def _entry(ids: Ids, base: int, end: int, number: int) -> Entry:
+    name = f"{number:032x}"
+    sections = tuple(Section(each, 100_000 + number, 10_000 + number, 3_000_000_000 + number) for each in SECTIONS)
+    return Entry(
+        base,
+        end,
+        ids.segment_key(base, 1, name),
+        0,
+        100_000_000 + number,
+        ids.sidecar_key(base, 1, name),
+        sections,
+        _TIME_MS + base,
+        _TIME_MS + end,
+        base,
+        end - base,
+        100_000_000 + number,
+        3_000_000_000 + number,
+        Stamp(number, _TIME_MS + number),
+    )

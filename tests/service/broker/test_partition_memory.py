@@ -1,0 +1,125 @@
+"""What a partition holds of its history in memory: a sum of it always, its ranges while it is read cold."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.history import synthetic
+from service.broker.roots import FILE_NAME
+from storage_tiers.cold.manifest.model import Ids
+from storage_tiers.cold.read.fetcher import Hydrator
+from storage_tiers.cold.read.known_ranges import cost
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import Running, filled, root_of, running, until
+
+T0 = TopicPartition("t", 0)
+PARTITIONS = 64
+WANTED_BYTES = 2048
+
+
+@pytest.fixture
+def traced() -> Iterator[Callable[[], int]]:
+    """Bytes that Python holds at the moment, garbage excluded."""
+
+    def held() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        yield held
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("ranges", [24, 720, 20_000])
+async def test_a_tiered_partition_holds_at_most_2_kib_more_than_an_untiered_one(
+    tmp_path: Path, traced: Callable[[], int], ranges: int
+) -> None:
+    async with running(tmp_path / "data") as node:
+        await node.create("t", PARTITIONS, {"remote.storage.enable": "false"})
+        held = []
+        for commit in (1000, 1001):
+            before = traced()
+            for partition in node.node.partitions:
+                ids, writer = node.node.ids_of(partition), node.node.tiering._writer()
+                await node.node.tiering.accept(partition, synthetic(ranges, ids, writer=writer, commit=commit)[0])
+            held.append((traced() - before) / PARTITIONS)
+        summaries = [partition.log.tier for partition in node.node.partitions]
+        assert all(tier is not None and (tier.ranges, tier.commit) == (ranges, 1001) for tier in summaries)
+        assert 500 < held[0] <= WANTED_BYTES
+        assert held[1] < 256, "a newer root takes the place of the older"
+
+
+async def test_who_reads_cold_loads_the_ranges_and_a_bounded_number_stays(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        await filled(node)
+        await node.seal("t")
+        await node.evicted("t")
+        known, led = hydrator(node).known, node.node.partitions.get(T0)
+        known.forget(node.node.ids_of(led))
+        assert len(await node.read_all("t")) == 40
+        assert (known.loads, len(known)) == (1, 1)
+        assert len(await node.read_all("t")) == 40
+        assert known.loads == 1
+        others = [Ids("c", "others", led.topic_id, number) for number in range(3)]
+        root = await root_of(led)
+        known._limit_bytes = 2 * cost(root)
+        for ids in others:
+            known.keep_root(ids, root)
+        assert known.bytes <= known._limit_bytes
+        assert known.root(node.node.ids_of(led)) is None
+        assert len(await node.read_all("t")) == 40
+        assert known.loads == 2
+
+
+@pytest.mark.parametrize("damage", ["lost", "flipped", "older"])
+async def test_where_the_saved_copy_is_not_the_current_root_the_store_is_asked_and_it_is_made_again(
+    tmp_path: Path, damage: str
+) -> None:
+    async with running(tmp_path / "data") as node:
+        await filled(node, 20)
+        await node.seal("t")
+        led = node.node.partitions.get(T0)
+        path = Path(led.log.hot.directory) / FILE_NAME
+        older = path.read_bytes()
+        for i in range(20, 40):
+            await node.append("t", b"%03d" % i * 50)
+        await node.seal("t")
+        await node.evicted("t")
+        current = path.read_bytes()
+        assert current != older
+        hydrator(node).known.forget(node.node.ids_of(led))
+        match damage:
+            case "lost":
+                path.unlink()
+            case "flipped":
+                path.write_bytes(current.replace(b"{", b"[", 1))
+            case "older":
+                path.write_bytes(older)
+        assert len(await node.read_all("t")) == 40
+        await until(lambda: path.exists() and path.read_bytes() == current)
+
+
+async def test_readers_at_once_load_a_root_once(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        await filled(node)
+        await node.seal("t")
+        await node.evicted("t")
+        led, known = node.node.partitions.get(T0), hydrator(node).known
+        known.forget(node.node.ids_of(led))
+        began = known.loads
+        roots = await asyncio.gather(*(root_of(led) for _ in range(20)))
+        assert known.loads == began + 1
+        assert all(root is roots[0] for root in roots)
+
+
+def hydrator(node: Running) -> Hydrator:
+    assert node.node.hydrator is not None
+    return node.node.hydrator
