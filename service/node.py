@@ -378,7 +378,9 @@ class Node:
         self.retention = Retention(
             self.partitions, self.tiering, self.client, self.access, ids_of=self.ids_of, now=self.expiry.now
         )
-        self.topic_files = TopicFiles(self.metadata, self.client, self.access, grace_ms=self._grace_ms)
+        self.topic_files = TopicFiles(
+            self.metadata, self.client, self.access, grace_ms=self._grace_ms, clock=self.clock
+        )
 
     def _log_service(self) -> LogService:
         async def reserve() -> tuple[int, int]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from grpc_api.contract.topics import ResourceKind
@@ -24,9 +24,12 @@ from service.metadata import planner
 from service.metadata.image import Changes, DeletingTopic, MetadataImage, TopicImage
 from service.metadata.log import MetadataLog
 from storage_tiers import events
-from storage_tiers.cold.manifest.model import Ids, State
+from storage_tiers.clock import Clock
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.model import Ids, State, Writer
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.segments.sweeper import Listed
 from storage_tiers.errors import Advice, LogError, TierUnavailable
 from storage_tiers.types import TopicId
 
@@ -43,15 +46,18 @@ class TopicFiles:
         access: StoreAccess | None,
         *,
         grace_ms: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self._metadata = metadata
         self._client = client
         self._access = access
         self._grace_ms = grace_ms
+        self._clock = clock
         self._published: dict[TopicId, tuple[int, tuple[tuple[str, str], ...]]] = {}
         #: Of each live topic's file, as the store has shown it in this start.
         self._revisions: dict[TopicId, int] = {}
-        self._terminated: set[TopicId] = set()
+        #: Of deleted topics whose manifests say so: since when (ms), the last of them.
+        self._terminated: dict[TopicId, int] = {}
         self._writing: dict[str, asyncio.Lock] = {}
         self._troubles = events.Troubles()
         #: Topics of which the bucket may not say what the metadata does, in the order in which they are looked at.
@@ -93,8 +99,12 @@ class TopicFiles:
         if self._client is None or self._access is None or self._access.writer is None:
             return
         for doomed in self._metadata.image.deleting.values():
-            if doomed.topic_id in self._terminated:
+            if self._is_past_grace(doomed.topic_id):
                 await self._guarded(doomed.name, self._sweep(doomed))
+
+    def _is_past_grace(self, topic_id: TopicId) -> bool:
+        since_ms = self._terminated.get(topic_id)
+        return since_ms is not None and since_ms + self._grace_ms() <= self._clock.unix_ms()
 
     async def publish_now(self, name: str) -> None:
         """Returns once `topic.json` names the topic, if it is live."""
@@ -124,31 +134,53 @@ class TopicFiles:
     async def _terminate(self, doomed: DeletingTopic) -> None:
         if doomed.topic_id in self._terminated:
             return
-        assert self._client is not None
-        assert self._access is not None
-        assert self._access.writer is not None
         async with self._one_at_a_time(doomed.name):
-            await self._client.mark_topic_deleted(self._state(doomed.name, doomed.topic_id, doomed.partition_count, {}))
-        for ids in self._partitions_of(doomed):
-            await self._client.delete_partition(ids, self._access.writer)
+            await self._store()[0].mark_topic_deleted(
+                self._state(doomed.name, doomed.topic_id, doomed.partition_count, {})
+            )
+        await self._delete_partitions(doomed)
         self._published.pop(doomed.topic_id, None)
         self._revisions.pop(doomed.topic_id, None)
-        self._terminated.add(doomed.topic_id)
         topic_id, count = str(doomed.topic_id), doomed.partition_count
         events.info(log, "topic.deleted_in_store", topic=doomed.name, topic_id=topic_id, partitions=count)
 
+    async def _delete_partitions(self, doomed: DeletingTopic) -> None:
+        """Every manifest is deleted then. Nothing is written where it was, unless the store went backwards."""
+        client, writer = self._store()
+        roots = [await client.delete_partition(ids, writer) for ids in self._partitions_of(doomed)]
+        self._terminated[doomed.topic_id] = max((root.committed_at for root in roots), default=0)
+
     async def _sweep(self, doomed: DeletingTopic) -> None:
+        """One listing of all that the topic's id has, a thousand keys a request."""
+        await self._delete_partitions(doomed)
+        if not self._is_past_grace(doomed.topic_id):
+            return
+        client, _ = self._store()
+        of_number = {ids.partition: ids for ids in self._partitions_of(doomed)}
+        prefix = keys.topic_id_prefix(self._metadata.image.cluster_id, doomed.name, doomed.topic_id)
+        done, after = True, ""
+        while True:
+            stretch = await client.list_keys(prefix, after)
+            for number, listed in _by_partition(stretch.keys).items():
+                if number in of_number:
+                    done = await self._sweep_some(of_number[number], tuple(listed)) and done
+            if stretch.last:
+                break
+            after = stretch.keys[-1].key
+        await client.abort_uploads(prefix, 0)
+        if done:
+            await self._forget(doomed.topic_id)
+            self._terminated.pop(doomed.topic_id, None)
+
+    async def _sweep_some(self, ids: Ids, listed: tuple[Listed, ...]) -> bool:
+        client, writer = self._store()
+        return (await client.sweep_deleted(ids, writer, self._grace_ms(), listed)).done
+
+    def _store(self) -> tuple[TierClient, Writer]:
         assert self._client is not None
         assert self._access is not None
         assert self._access.writer is not None
-        done = True
-        for ids in self._partitions_of(doomed):
-            await self._client.delete_partition(ids, self._access.writer)  # nothing, unless the store went backwards
-            report = await self._client.sweep_deleted(ids, self._access.writer, self._grace_ms())
-            done = done and report.done
-        if done:
-            await self._forget(doomed.topic_id)
-            self._terminated.discard(doomed.topic_id)
+        return self._client, self._access.writer
 
     async def _forget(self, topic_id: TopicId) -> None:
         await self._metadata.change(lambda image: (planner.forget_topic(image, topic_id), None))
@@ -160,9 +192,7 @@ class TopicFiles:
         return [Ids(cluster_id, doomed.name, doomed.topic_id, number) for number in range(doomed.partition_count)]
 
     def _state(self, name: str, topic_id: TopicId, partitions: int, configs: dict[str, str]) -> TopicState:
-        assert self._access is not None
-        assert self._access.writer is not None
-        incarnation = self._access.writer.incarnation or 0
+        incarnation = self._store()[1].incarnation or 0
         return TopicState(self._metadata.image.cluster_id, name, topic_id, State.LIVE, partitions, incarnation, configs)
 
     async def _guarded(self, name: str, work: Awaitable[None]) -> LogError | None:
@@ -178,3 +208,16 @@ class TopicFiles:
             return error
         self._troubles.ends(name)
         return None
+
+
+def _by_partition(listed: Iterable[Listed]) -> dict[int, list[Listed]]:
+    """Pages, segments and sidecars; what a deletion leaves are manifests, and what is not ours."""
+    found: dict[int, list[Listed]] = {}
+    for each in listed:
+        try:
+            parsed = keys.parse(each.key)
+        except ValueError:
+            continue
+        if isinstance(parsed, keys.PageKey | keys.SegmentKey | keys.SidecarKey):
+            found.setdefault(parsed.partition, []).append(each)
+    return found

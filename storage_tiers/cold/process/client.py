@@ -225,8 +225,8 @@ class TierClient:
     async def abort_uploads(self, prefix: str, grace_ms: int) -> int:
         return (await self.ask(questions.AbortUploads(prefix, grace_ms))).count
 
-    async def sweep_deleted(self, ids: Ids, writer: Writer, grace_ms: int) -> SweepReport:
-        return await self.ask(questions.SweepDeleted(ids, writer, grace_ms))
+    async def sweep_deleted(self, ids: Ids, writer: Writer, grace_ms: int, listed: tuple[Listed, ...]) -> SweepReport:
+        return await self.ask(questions.SweepDeleted(ids, writer, grace_ms, listed))
 
     async def _commit(self, ids: Ids, question: Question[questions.RootDocument], upload_bytes: int = 0) -> Root:
         return _present(_root((await self.ask(question, upload_bytes=upload_bytes)).text, ids))

@@ -168,7 +168,7 @@ class TierCommits:
 
     async def sweep_deleted(self, question: ask.SweepDeleted) -> SweepReport:
         tier = await self.partition(question.ids, question.writer)
-        return await self.in_time(tier.sweep_deleted(question.grace_ms), f"sweeping {question.ids}")
+        return await self.in_time(tier.sweep_deleted(question.grace_ms, question.listed), f"sweeping {question.ids}")
 
     async def page_entries(self, question: ask.PageEntries) -> ask.FoundEntries:
         return ask.FoundEntries(await self._neighbours(question.ids, question.page, question.start, question.timestamp))

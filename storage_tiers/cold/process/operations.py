@@ -386,11 +386,13 @@ class Sweep(Question[SweepReport]):
 
 @dataclass(frozen=True, slots=True)
 class SweepDeleted(Question[SweepReport]):
-    """Deletes every object of a deleted partition. InvalidRequest if the store does not show it deleted."""
+    """Deletes those objects of a deleted partition that a listing has just shown. InvalidRequest if the store does not show it
+    deleted."""
 
     ids: Ids
     writer: Writer
     grace_ms: int
+    listed: tuple[Listed, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,9 +179,10 @@ class PartitionTier:
         judged; without, all of the partition's."""
         return await self._sweeper.sweep(grace_ms, listed)
 
-    async def sweep_deleted(self, grace_ms: int) -> SweepReport:
-        """Deletes every object of a deleted partition but its manifest, once the deletion is older than the grace (ms)."""
-        return await self._sweeper.sweep_deleted(grace_ms)
+    async def sweep_deleted(self, grace_ms: int, listed: Sequence[Listed] | None = None) -> SweepReport:
+        """Deletes every object of a deleted partition but its manifest, or the `listed` ones, once the deletion is older than
+        the grace (ms)."""
+        return await self._sweeper.sweep_deleted(grace_ms, listed)
 
     async def repair(self, local: LocalEvidence, *, apply: bool) -> tuple[RepairReport, Root | None]:
         """What would make the manifest show again what was seen of it, proven object by object; with `apply` it is committed,

@@ -109,14 +109,20 @@ class Sweeper:
             cut_short=allowance.exceeded,
         )
 
-    async def sweep_deleted(self, grace_ms: int) -> SweepReport:
-        """InvalidRequest if the partition is not deleted."""
+    async def sweep_deleted(self, grace_ms: int, listed: Sequence[Listed] | None = None) -> SweepReport:
+        """InvalidRequest if the partition is not deleted. `listed` are the keys that a listing of the topic has just shown;
+        without, the partition is listed here, and its unfinished uploads are ended too."""
         loaded = await self._loop.load()
         if loaded is None or loaded.root.state is not State.DELETED:
             raise InvalidRequest(f"{self._loop.ids} is not deleted in the bucket; delete it first")
         if loaded.root.committed_at + grace_ms > self._clock.unix_ms():
             return SweepReport()
         removed = aborted = 0
+        if listed is not None:
+            mine = [each.key for each in listed if each.key.startswith(self._prefixes)]
+            for start in range(0, len(mine), _DELETED_KEYS):
+                await self._store.delete(mine[start : start + _DELETED_KEYS])
+            return SweepReport(removed=len(mine), done=True)
         for prefix in self._prefixes:
             async for batch in _batches(self._store.list(prefix), _DELETED_KEYS):
                 await self._store.delete([info.key for info in batch])

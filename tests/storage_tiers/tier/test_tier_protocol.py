@@ -91,7 +91,7 @@ QUESTIONS: list[questions.Question[Any]] = [
     questions.DeletePartition(IDS, WRITER),
     questions.Sweep(IDS, WRITER, 3),
     questions.Sweep(IDS, WRITER, 3, (Listed("k", 5),), Seen("l", 3, "c", 1, 2, 5, 9, 0, "/a/b")),
-    questions.SweepDeleted(IDS, WRITER, 3),
+    questions.SweepDeleted(IDS, WRITER, 3, (Listed("k", 5),)),
     questions.Repair(
         IDS,
         WRITER,
