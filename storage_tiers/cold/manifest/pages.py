@@ -11,9 +11,9 @@ A page is immutable: one that changes is written anew under a new uuid in the sa
 Invariants: after `settle` a root has at most 64 entries (live and removed), 64 pages and 32 KiB; a page has at most 8,192
 entries, one of level 1 at most 1,024 pages. A new page is merged with the ones before it while they are no larger than it has
 become, as a binary counter carries: an entry is rewritten about log2(8192/32) times in its life, and few pages are smaller
-than half of 8,192. Pages that can be merged no further are folded, 32 at a time: so a commit writes at most three pages
-beside the root, and nearly all write none. Pages are read only through `Author.pages`: a transition that lacks one raises
-`PageNeeded`.
+than half of 8,192. Pages that can be merged no further are folded, 32 at a time, in commits that have little else to write:
+so a commit writes at most three pages beside the root, and nearly all write none. Pages are read only through `Author.pages`:
+a transition that lacks one raises `PageNeeded`.
 
 Not promised: room for ever. A root that is full of pages of level 1 refuses to grow, which takes 500 million ranges.
 """
@@ -53,6 +53,9 @@ MAX_PAGE_ENTRIES = 8192
 MAX_PAGE_REFS = 1024
 #: Pages that are folded, and unfolded, at a time, and the newest of a kind, which may still be merged.
 FOLDED, UNFOLDED, UNFOLDABLE = 32, 8, 8
+#: Pages of a root from which on commits that write few make room, so that those that write many find it; and the most pages
+#: that a commit writes.
+TIDY_PAGES, MAX_PAGE_WRITES = 48, 3
 #: So few entries retired from a page go through the root instead of a page of their own.
 _RETIRED_INLINE = 32
 
@@ -78,9 +81,13 @@ def settle(change: Change, by: Author) -> Change:
     """The same commit with its root within bounds. PageNeeded; StorageError if there is no room left."""
     draft = _Draft(change, by)
     draft.spill()
-    if draft.changed():
+    if draft.write_count:
         draft.merge_tail(PageKind.LIVE)
         draft.merge_tail(PageKind.REMOVED)
+        draft.spill()
+    while len(draft.pages) > TIDY_PAGES and draft.write_count < MAX_PAGE_WRITES - 1:
+        if not draft.merge() and not draft.fold():
+            break
         draft.spill()
     while len(draft.pages) > MAX_PAGES or draft.too_large():
         if not draft.merge() and not draft.fold():
@@ -285,8 +292,9 @@ class _Draft:
     def change(self) -> Change:
         return Change(self._current(), tuple(self._writes.values()))
 
-    def changed(self) -> bool:
-        return bool(self._writes)
+    @property
+    def write_count(self) -> int:
+        return len(self._writes)
 
     def too_large(self) -> bool:
         root = self._current()

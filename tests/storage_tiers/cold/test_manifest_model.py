@@ -37,6 +37,7 @@ SMALL: dict[str, Any] = {"MAX_ENTRIES": 6, "MAX_PAGES": 40, "MAX_PAGE_ENTRIES": 
 #: So few pages in a root that nearly all of them are folded.
 DEEP = SMALL | {
     "MAX_PAGES": 12,
+    "TIDY_PAGES": 9,
     "MAX_PAGE_ENTRIES": 4,
     "MAX_PAGE_REFS": 64,
     "FOLDED": 3,

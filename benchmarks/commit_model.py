@@ -1,0 +1,118 @@
+"""How many objects a commit writes: the manifest and its pages, over as many modelled commits as one likes.
+
+A partition that takes a range a commit, retires what is past its retention and sweeps what is past the grace, by the very
+transitions that a node makes. Pure and deterministic; documents are not spelled out, since only their number counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from benchmarks.history import synthetic
+from storage_tiers.cold.manifest import model as manifest
+from storage_tiers.cold.manifest import pages
+from storage_tiers.cold.manifest.model import Author, Page, Root, Writer, first_root
+from storage_tiers.cold.manifest.pages import Change
+
+#: As real pages, in a root of which 32 KiB hold some 44 entries.
+REAL: Mapping[str, int] = {"MAX_ENTRIES": 44}
+#: Pages so small that nearly all of them stand in pages of level 1.
+DEEP: Mapping[str, int] = {"MAX_ENTRIES": 12, "MAX_PAGE_ENTRIES": 32, "_RETIRED_INLINE": 4}
+#: Commits between two looks of retention, and of the sweeper, at the partition.
+LOOKS = 40
+
+
+@dataclass
+class Puts:
+    """`levels` is whether pages of level 1 were there; `largest` the most pages that the root named."""
+
+    commits: int = 0
+    puts: int = 0
+    most: int = 0
+    largest: int = 0
+    levels: bool = False
+
+    @property
+    def amortised(self) -> float:
+        return self.puts / self.commits
+
+
+def run(commits: int, *, bounds: Mapping[str, int], live: int, grace: int) -> Puts:
+    """`live` ranges are kept; what is removed is swept `grace` commits later."""
+    unspelled: dict[str, Any] = {"encode": lambda root: b"", "encode_page": lambda ids, page: b""}
+    with mock.patch.multiple("storage_tiers.cold.manifest.pages", **bounds, **unspelled):
+        partition = _Partition()
+        while partition.puts.commits < commits:
+            partition.extend()
+            if partition.puts.commits % LOOKS == 0:
+                partition.retire(live)
+                partition.sweep(grace)
+        return partition.puts
+
+
+class _Partition:
+    def __init__(self) -> None:
+        full, _ = synthetic(1)
+        (self._entry,) = full.entries
+        self._span = self._entry.end - self._entry.base
+        self._root = first_root(full.ids)
+        self._pages: dict[str, Page] = {}
+        self._names = (f"{number:032x}" for number in itertools.count(1))
+        self.puts = Puts()
+
+    def extend(self) -> None:
+        base, name = self._root.end, next(self._names)
+        ids = self._root.ids
+        entry = replace(
+            self._entry,
+            base=base,
+            end=base + self._span,
+            key=ids.segment_key(base, 1, name),
+            sidecar_key=ids.sidecar_key(base, 1, name),
+        )
+        self._commit(
+            lambda root, by: manifest.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)
+        )
+
+    def retire(self, live: int) -> None:
+        log_start = max(0, self._root.end - live * self._span)
+        while self._commit(lambda root, by: pages.retire(root, log_start, by)):
+            pass
+
+    def sweep(self, grace: int) -> None:
+        """As `sweeper` does: what the root itself names, one page of level 1 opened, page by page what is due."""
+        due = self._root.commit - grace
+        gone = {key for item in self._root.removed if item.at.commit <= due for key in item.keys}
+        self._drop(gone, ())
+        folded = [ref for ref in self._root.removed_pages if ref.level and ref.first_removed_ms <= due]
+        if folded:
+            self._commit(lambda root, by: pages.unfold(root, folded[0].key, by))
+        for ref in self._root.removed_pages:
+            if not ref.level and ref.first_removed_ms <= due and ref.key in self._pages:
+                items = self._pages[ref.key].removed
+                self._drop({key for item in items if item.at.commit <= due for key in item.keys}, (ref.key,))
+
+    def _drop(self, gone: set[str], keys: tuple[str, ...]) -> None:
+        if gone and self._commit(lambda root, by: pages.drop_gone(root, gone, keys, by)):
+            for key in gone:
+                self._pages.pop(key, None)
+
+    def _commit(self, step: Callable[[Root, Author], Change | Root | None]) -> bool:
+        by = Author(Writer(1, 1), next(self._names), self._root.commit + 1, lambda: next(self._names), self._pages)
+        changed = step(self._root, by)
+        if changed is None:
+            return False
+        change = pages.settle(Change(changed) if isinstance(changed, Root) else changed, by)
+        self._pages.update({write.ref.key: write.page for write in change.writes})
+        self._root = change.root
+        puts = self.puts
+        puts.commits += 1
+        puts.puts += 1 + len(change.writes)
+        puts.most = max(puts.most, 1 + len(change.writes))
+        puts.largest = max(puts.largest, len(change.root.pages))
+        puts.levels = puts.levels or any(ref.level for ref in change.root.pages)
+        return True
