@@ -43,8 +43,8 @@ class Puts:
 
 def run(commits: int, *, bounds: Mapping[str, int], live: int, grace: int) -> Puts:
     """`live` ranges are kept; what is removed is swept `grace` commits later."""
-    unspelled: dict[str, Any] = {"encode": lambda root: b"", "encode_page": lambda ids, page: b""}
-    with mock.patch.multiple("storage_tiers.cold.manifest.pages", **bounds, **unspelled):
+    patched: dict[str, Any] = {**bounds, "encode": lambda root: b"", "encode_page": lambda ids, page: b""}
+    with mock.patch.multiple("storage_tiers.cold.manifest.pages", **patched):
         partition = _Partition()
         while partition.puts.commits < commits:
             partition.extend()

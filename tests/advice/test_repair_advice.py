@@ -12,7 +12,7 @@ from storage_tiers.cold.manifest.json import decode
 from storage_tiers.cold.manifest.model import Entry
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from tests.advice.support import configure, leads
-from tests.service.broker.support import Running, until
+from tests.service.broker.support import Running, root_of, until
 from tests.service.broker.test_store_lineage import T0, grown, led, put_back
 from tests.storage_tiers.cold.support import IDS, Local, stored_live, stored_root, tier_of
 from tests.storage_tiers.cold.test_repair import HELD, NOTHING_HELD, World, _reads, restore, world
@@ -153,8 +153,8 @@ async def test_a_deletion_that_was_meant_is_followed_by_the_topics(tmp_path: Pat
 async def test_records_that_a_repair_elsewhere_lacks_are_consumed_and_kept(tmp_path: Path) -> None:
     """Nothing is given up before somebody has seen to it."""
     async with grown(tmp_path / "data") as (node, versions):
-        ids, root, access = node.node.ids_of(led(node)), led(node).log.root, node.node.access
-        assert root is not None and access is not None and access.writer is not None
+        ids, root, access = node.node.ids_of(led(node)), await root_of(led(node)), node.node.access
+        assert access is not None and access.writer is not None
         await configure(node, "t", {"remote.log.copy.disable": "true"})
         for number in range(3):
             await node.append("t", b"only here %d" % number)
