@@ -132,7 +132,8 @@ def settle(found: ClusterState | None, image: MetadataImage, directory_id: str) 
     raise FencedWriter(
         f"the bucket is at incarnation {number} of cluster {image.cluster_id}, held by another start than this "
         f"directory's (which is at {image.incarnation}): a copy of it has run, the cluster was taken over, or the "
-        "store is another one. Stop this node; the one that began last goes on"
+        "store is another one. Stop this node; the one that began last goes on. If its disk is lost and this directory is an "
+        f"older copy of it, keep this one and start on another, empty --data-dir with --take-over {image.cluster_id}"
     )
 
 

@@ -89,3 +89,29 @@ def test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced(node:
     events = [line for line in node.output().splitlines() if "takeover.partition" in line]
     assert len(events) == 2
     assert json.loads(node.get("/readyz")[1])["store"] == "ok"
+
+
+def test_an_older_copy_of_a_lost_directory_says_how_the_cluster_goes_on(node: Node, tmp_path: Path) -> None:
+    create(node, "orders", 1, TIERED)
+    produce(node, "orders", 100)
+    cluster = cluster_of(node)
+    node.stop()
+    shutil.copytree(node.data_dir, tmp_path / "backup")
+    node.start()
+    produce(node, "orders", 100, first=100)
+    seal(node, "orders")
+    node.kill()
+    shutil.rmtree(node.data_dir)
+    shutil.copytree(tmp_path / "backup", node.data_dir)
+
+    node.spawn()
+    assert node.wait() == 1
+    advice = "keep this one and start on another, empty --data-dir with "
+    assert advice in node.output()
+    node.flags += node.output().split(advice)[1].split('"')[0].split()
+    node.data_dir = tmp_path / "another"
+    node.start()
+    assert cluster_of(node) == cluster
+    assert len(consume(node, "orders", 1, 200)) == 200
+    produce(node, "orders", 100, first=200)
+    assert len(consume(node, "orders", 1, 300)) == 300
