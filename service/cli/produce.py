@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from service.cli.errors import CommandError
+from service.cli.errors import CommandError, report
 from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,
     HIGHEST_PARTITION,
@@ -27,6 +27,7 @@ from service.cli.kafka import (
     require_reachable,
 )
 from service.cli.output import AsJson, counted, print_json
+from storage_tiers.clock import SystemClock
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -35,8 +36,13 @@ if TYPE_CHECKING:
 DELIVERY_TIMEOUT_MS = 120_000
 #: How long a topic that was just created on demand may stay unknown.
 TOPIC_TIMEOUT_MS = 10_000
+#: After so long without an acknowledgement it is said that they are waited for.
+SILENCE_S = 10.0
 #: Lines between two looks at what was delivered.
 POLL_EVERY = 256
+
+
+_CLOCK = SystemClock()
 
 
 class Compression(StrEnum):
@@ -58,15 +64,26 @@ class Deliveries:
     """What became of the records so far. `first` and `last` are offsets by partition, as far as acks tell them."""
 
     records: int = 0
+    heard_at: float = field(default_factory=_CLOCK.monotonic)
     failure: KafkaError | None = None
     first: dict[int, int] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
+
+    def say_silence(self) -> None:
+        """Once for each silence: the client tries again by itself, and says nothing meanwhile."""
+        if _CLOCK.monotonic() - self.heard_at >= SILENCE_S:
+            self.heard_at = float("inf")
+            report(
+                f"the node has acknowledged nothing for {SILENCE_S:g} s; it is asked for up to {DELIVERY_TIMEOUT_MS // 1000} "
+                "s. Its log and /readyz say what it waits for; it may be out of disk space, or recovering"
+            )
 
     def note(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self.failure = self.failure or error
             return
         self.records += 1
+        self.heard_at = _CLOCK.monotonic()
         partition, offset = message.partition(), message.offset()
         if partition is not None and offset is not None and offset >= 0:
             self.first[partition] = min(offset, self.first.get(partition, offset))
@@ -149,6 +166,7 @@ def _send(
             return
         except BufferError:
             producer.poll(0.1)
+            deliveries.say_silence()
         except KafkaException as error:
             deliveries.failure = error.args[0]
 
@@ -157,8 +175,9 @@ def _finish(producer: Producer, deliveries: Deliveries) -> None:
     """Waits for what is under way; after a failure what waits in the queue is given up."""
     if deliveries.failure is not None:
         producer.purge(in_queue=True, in_flight=False)
+    deliveries.heard_at = max(deliveries.heard_at, _CLOCK.monotonic())  # what came before was the wait for lines
     while producer.flush(0.5):
-        pass
+        deliveries.say_silence()
 
 
 def _split(line: bytes, separator: str | None, number: int) -> tuple[bytes | None, bytes]:
