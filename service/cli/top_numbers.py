@@ -126,9 +126,14 @@ class NodeNumbers:
     throttled_per_s: float
     refused_per_s: float
     store_reachable: bool | None
+    store_behind: bool
     tier: TierNumbers
     apis: tuple[ApiNumbers, ...]
     topics: tuple[TopicNumbers, ...]
+
+
+#: The store shows less than the node has seen: of the cluster, of partitions.
+_BEHIND = ("tidelog_store_cluster_behind", "tidelog_partitions_store_behind")
 
 
 class _Change:
@@ -213,6 +218,7 @@ def node_numbers(before: Reading, after: Reading, *, unix_s: float) -> NodeNumbe
         throttled_per_s=change.rate("tidelog_produce_throttled_total"),
         refused_per_s=change.rate("tidelog_produce_refused_total"),
         store_reachable=None if reachable is None else bool(reachable),
+        store_behind=any(after.gauge(name) for name in _BEHIND),
         tier=_tier(change),
         apis=tuple(_apis(change)),
         topics=tuple(_topics(change)),

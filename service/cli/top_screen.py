@@ -220,6 +220,12 @@ def _and_more(table: Table, more: int) -> None:
         table.add_row(f"[dim]and {more} more[/]", *[""] * (len(table.columns) - 1))
 
 
+def _store_state(now: NodeNumbers) -> str:
+    if now.store_behind:  # also where it answers: nothing is uploaded or evicted there before somebody has looked
+        return "[red]behind[/]"
+    return {True: "[green]ok[/]", False: "[red]away[/]", None: "none"}[now.store_reachable]
+
+
 #: Columns of nodes.
 _DOES: Mapping[str, Callable[[NodeNumbers], str]] = {
     "state": _state,
@@ -228,7 +234,7 @@ _DOES: Mapping[str, Callable[[NodeNumbers], str]] = {
     "out/s": lambda now: size(now.bytes_out_per_s),
     "req/s": lambda now: count(now.requests_per_s),
     "conns": lambda now: count(now.connections),
-    "store": lambda now: {True: "[green]ok[/]", False: "[red]away[/]", None: "none"}[now.store_reachable],
+    "store": _store_state,
 }
 _NEEDS: Mapping[str, Callable[[NodeNumbers], str]] = {
     "partitions": _partitions,

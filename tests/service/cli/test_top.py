@@ -137,6 +137,7 @@ NUMBERS = NodeNumbers(
     throttled_per_s=0,
     refused_per_s=0,
     store_reachable=True,
+    store_behind=False,
     tier=TIER,
     apis=(ApiNumbers("Produce", 23_000, 0.21, 1.234, 0), ApiNumbers("Metadata", 0.5, None, None, 0.5)),
     topics=(
@@ -174,6 +175,7 @@ def test_states_of_a_node_stand_on_its_line() -> None:
         ({"throttled_per_s": 1.0}, "slows"),
         ({"ready": False}, "not ready"),
         ({"store_reachable": False}, "away"),
+        ({"store_behind": True}, "behind"),
     ):
         assert word in rendered([Seen("h:1", replace(NUMBERS, **change))])
 
