@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated
 
 import typer
@@ -24,6 +25,9 @@ from service.cli.output import AsJson, print_json, print_table
 from service.cli.wire import brokers
 
 configs = typer.Typer(no_args_is_help=True, help="Inspect configs, and change brokers' while they run.")
+
+#: Of the node's answer, whose words are Kafka's.
+_ONLY_AT_THE_START = "Cannot update these configs dynamically"
 
 Broker = Annotated[int | None, typer.Option("--broker", metavar="ID", min=0, help="One broker, by its id.")]
 
@@ -51,7 +55,8 @@ def describe(
     found = describe_configs(address, kind, name, keys or ())
     absent = sorted(set(keys or ()) - {entry.name for entry in found})
     if absent:
-        raise CommandError(f"there is no config {', '.join(absent)} here; `tidelog configs describe --all` lists all")
+        known = [entry.name for entry in describe_configs(address, kind, name, ())]
+        raise CommandError(_no_such(absent, known, of_topic=topic is not None))
     if not (everything or keys):
         found = [entry for entry in found if entry.source != "default"]
     if as_json:
@@ -88,12 +93,29 @@ def alter(
     if not changes:
         raise typer.BadParameter("give --set, --delete, --append or --subtract", param_hint="alter")
     name = "" if broker is None else str(broker)
-    alter_configs(require_reachable(bootstrap), BROKER, name, changes, validate_only=validate_only)
+    try:
+        alter_configs(require_reachable(bootstrap), BROKER, name, changes, validate_only=validate_only)
+    except CommandError as error:
+        if _ONLY_AT_THE_START not in str(error):
+            raise
+        raise CommandError(f"{error}. Say it when the node starts: tidelog serve --set KEY=VALUE") from None
     if as_json:
         print_json({"broker": broker, "changed": [change.name for change in changes], "validated": validate_only})
     else:
         whom = f"broker {broker}" if name else "all brokers"
         typer.echo(f"{'could change' if validate_only else 'changed'} {whom}")
+
+
+def _no_such(absent: list[str], known: list[str], *, of_topic: bool) -> str:
+    near = [
+        f"log.{key}" for key in absent if f"log.{key}" in known
+    ]  # a topic's key, under the name that a broker has for it
+    near = near or sorted({each for key in absent for each in difflib.get_close_matches(key, known, 2)})
+    hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+    whose, others = (
+        ("a topic", "a broker's are shown without --topic") if of_topic else ("a broker", "--topic T shows a topic's")
+    )
+    return f"{whose} has no config {', '.join(absent)}{hint}; {others}, --all all of them"
 
 
 def _value(entry: Described) -> str | None:

@@ -84,11 +84,14 @@ def test_all_of_them_with_what_they_do_here(node: Node) -> None:
     ("words", "said"),
     [
         (("alter", "--set", "num.partitions=3"), "Cannot update these configs dynamically: Set(num.partitions)"),
+        (("alter", "--set", "num.partitions=3"), "Say it when the node starts: tidelog serve --set KEY=VALUE"),
+        (("describe", "retention.ms"), "did you mean log.retention.ms"),
+        (("describe", "retention.ms"), "--topic T shows a topic's"),
         (("alter", "--set", "log.retention.ms=soon"), "Not a number of type LONG"),
         (("alter", "--set", "log.retension.ms=1"), "did you mean log.retention.ms"),
         (("alter", "--broker", "9", "--set", "log.retention.ms=1"), "Unexpected broker id"),
         (("describe", "--topic", "nowhere"), "The topic 'nowhere' does not exist."),
-        (("describe", "no.such.key"), "there is no config no.such.key here"),
+        (("describe", "no.such.key"), "a broker has no config no.such.key"),
     ],
 )
 def test_what_cannot_be_done_is_said(node: Node, words: tuple[str, ...], said: str) -> None:
