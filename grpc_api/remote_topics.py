@@ -69,7 +69,10 @@ class RemoteTopics:
                     await self._updated.wait()
         except TimeoutError:
             await self.close()
-            raise LeaderNotAvailable(f"{self._address} did not answer within {timeout_s} s; is a node there?") from None
+            raise LeaderNotAvailable(
+                f"{self._address} did not answer within {timeout_s:g} s; is a node there, and is that its gRPC port "
+                "(not Kafka's or HTTP's)?"
+            ) from None
 
     async def close(self) -> None:
         if self._watcher is not None:

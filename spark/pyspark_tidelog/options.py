@@ -113,12 +113,23 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
+#: Options of Spark's Kafka source that a query brings along when it moves here, and what to say in their place.
+_OF_KAFKA_SOURCE = {
+    "subscribe": "name the topics with topics",
+    "subscribepattern": "name each topic with topics, commas between them",
+    "assign": "name the topics with topics, and filter by the column partition",
+    "kafka.bootstrap.servers": "no broker is asked; say where the records are stored with store",
+}
+
+
 def _known(options: Mapping[str, str]) -> dict[str, str]:
     names = {name.lower(): name for name in KNOWN}
     given: dict[str, str] = {}
     for name, value in options.items():
         if name.lower() == "path":
             raise OptionError(f'load() takes no path: give {value!r} as option("store", ...)')
+        if (ours := _OF_KAFKA_SOURCE.get(name.lower())) is not None:
+            raise OptionError(f"there is no option {name!r}, which is of Spark's Kafka source: {ours}")
         if name.lower() not in names:
             close = difflib.get_close_matches(name.lower(), names, 1)
             hint = f", did you mean {names[close[0]]!r}?" if close else "."

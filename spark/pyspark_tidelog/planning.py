@@ -81,8 +81,8 @@ def _check_partitions(name: str, given: Offsets | None, topic: Topic) -> None:
     if unknown:
         raise OptionError(f"{name} names partitions of {topic.name} that do not exist: {sorted(unknown)}")
     if missing:
-        advice = "" if name == "snapshotCommit" else "; -2 is earliest, -1 latest"
-        raise OptionError(f"{name} lacks partitions {sorted(missing)} of {topic.name}{advice}")
+        advice = "0 is before the first" if name == "snapshotCommit" else "-2 is earliest, -1 latest"
+        raise OptionError(f"{name} lacks partitions {sorted(missing)} of {topic.name}; {advice}")
 
 
 def _check_one_partition(options: ReadOptions, topics: Sequence[Topic]) -> None:

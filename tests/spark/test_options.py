@@ -73,7 +73,8 @@ def test_unknown_options_are_named_with_the_known_ones() -> None:
     assert "'startingOffset'" in message
     assert "did you mean 'startingOffsets'" in message
     assert all(name in message for name in KNOWN)
-    assert "subscribe" in refusal(subscribe="a")
+    assert "name the topics with topics" in refusal(subscribe="a")
+    assert "with store" in refusal(**{"kafka.bootstrap.servers": "127.0.0.1:9092"})
 
 
 def test_a_path_is_told_where_it_belongs() -> None:

@@ -136,7 +136,7 @@ def test_objects_swept_after_the_plan_are_an_error(bucket: Bucket, tmp_path: Pat
 def test_each_partition_has_its_own_commits(store: Path) -> None:
     with pytest.raises(OptionError, match="means one partition's manifest, but 2 partitions are read"):
         pyspark_tidelog.tables(**options(store, "a", snapshotCommit="1"))
-    with pytest.raises(OptionError, match="snapshotCommit lacks partitions \\[1\\] of a"):
+    with pytest.raises(OptionError, match="snapshotCommit lacks partitions \\[1\\] of a; 0 is before"):
         pyspark_tidelog.tables(**options(store, "a", snapshotCommit='{"a": {"0": 1}}'))
     found = pyspark_tidelog.tables(**options(store, "a", snapshotCommit='{"a": {"0": 1, "1": 0}}'))
     assert [(plan.commit, plan.end) for plan in found.plans] == [(1, 3000), (0, 0)]
