@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition, Isolation
 from grpc_api.contract.ready import Ready
+from service.broker.looks import Looks
 from service.broker.partition import Partition
 from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import InconsistentTopicId, LogError, OffsetOutOfRange, StorageError, as_value
@@ -198,11 +199,15 @@ def _read_one(
 class DelayedFetch:
     """A fetch that waits. Ends with an answer, or by cancellation of its future (the client went away)."""
 
-    def __init__(self, fetch: Fetch, locate: Locate, first: Attempt, read: BytesRead) -> None:
+    def __init__(self, fetch: Fetch, locate: Locate, first: Attempt, read: BytesRead, looks: Looks) -> None:
         loop = asyncio.get_running_loop()
         self._fetch = fetch
         self._locate = locate
         self._read = read
+        self._looks = looks
+        #: Whether a look is due, whether it is the last one, and by place what failed since the one before.
+        self._is_due = self._is_late = False
+        self._failed: dict[int, LogError] = {}
         self._watched: list[Partition] = []
         self._misses: dict[asyncio.Future[None], set[int]] = {}
         self.future: asyncio.Future[Sequence[Fetched]] = loop.create_future()
@@ -231,25 +236,29 @@ class DelayedFetch:
         failure = None if waiter.cancelled() else waiter.exception()
         if isinstance(failure, LogError):
             # The partitions that waited for it answer why, the others what they have.
-            self._attempt(dict.fromkeys(places, failure))
-        else:
-            self._attempt()
+            self._failed.update(dict.fromkeys(places, failure))
+        self._look_again()
 
     def _look_again(self) -> None:
-        self._attempt()
+        if not self._is_due:
+            self._is_due = True
+            self._looks.add(self._attempt, len(self._fetch.partitions))
 
     def _time_up(self) -> None:
-        self._attempt(final=True)
+        self._is_late = True
+        self._look_again()
 
-    def _attempt(self, failed: Mapping[int, LogError] = _NONE, *, final: bool = False) -> None:
+    def _attempt(self) -> None:
+        self._is_due = False
         if self.future.done():
             return
+        failed, self._failed = self._failed, {}
         try:
             taken = attempt(self._fetch, self._locate, failed)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client must not wait for ever
             self.future.set_exception(error)
             return
-        if final or taken.ready or taken.size >= self._fetch.min_bytes:
+        if self._is_late or taken.ready or taken.size >= self._fetch.min_bytes:
             taken.count(self._read)
             self.future.set_result(taken.answers)
             return
@@ -264,7 +273,7 @@ class DelayedFetch:
             waiter.remove_done_callback(self._hydrated)
 
 
-def fetch_records(fetch: Fetch, locate: Locate, read: BytesRead) -> Ready[Sequence[Fetched]]:
+def fetch_records(fetch: Fetch, locate: Locate, read: BytesRead, looks: Looks) -> Ready[Sequence[Fetched]]:
     """The contract's `Log.fetch`. What is answered is counted in `read`."""
     read.asked += len(fetch.partitions)
     taken = attempt(fetch, locate, is_first=True)
@@ -272,4 +281,4 @@ def fetch_records(fetch: Fetch, locate: Locate, read: BytesRead) -> Ready[Sequen
         taken.count(read)
         return taken.answers
     taken.release()
-    return DelayedFetch(fetch, locate, taken, read).future
+    return DelayedFetch(fetch, locate, taken, read, looks).future

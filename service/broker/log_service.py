@@ -20,6 +20,7 @@ from service.broker.counts import RefusedBatches
 from service.broker.disk import DiskGuard
 from service.broker.fetching import BytesRead, fetch_records
 from service.broker.leading import waits
+from service.broker.looks import Looks
 from service.broker.many_partitions import MANY, ManyFetch
 from service.broker.partition import Partition, TakesLong
 from service.broker.partitions import Partitions
@@ -69,6 +70,7 @@ class LogService:
         self._fetch_max_bytes = fetch_max_bytes
         self._rewriter = rewriter
         self._lane = Lane()
+        self._looks = Looks()
         self.bytes_read = BytesRead()
         #: Batches that were sent and refused since the start, also of partitions that are not here.
         self.appends = 0
@@ -142,7 +144,7 @@ class LogService:
         if len(fetch.partitions) > MANY:
             many = ManyFetch(fetch, self._partitions.get, self.bytes_read, self._lane)
             return asyncio.ensure_future(many.answers())
-        return fetch_records(fetch, self._partitions.get, self.bytes_read)
+        return fetch_records(fetch, self._partitions.get, self.bytes_read, self._looks)
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> Sequence[TimestampOffset | LogError | None]:
         answers: list[TimestampOffset | LogError | None] = []
