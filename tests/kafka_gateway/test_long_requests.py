@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import struct
@@ -11,17 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.contract.log import Append
 from grpc_api.contract.topics import CreatedTopic, NewTopic
 from kafka_gateway.errors import ErrorCode
 from kafka_gateway.hot_parse import FORGOTTEN_A_REQUEST
 from kafka_gateway.message_reader import ROWS_A_REQUEST
 from kafka_gateway.options import Options
+from kafka_gateway.server import GatewayServer
 from storage_tiers.errors import LogError
 from storage_tiers.turns import Lane
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
-from tests.kafka_gateway.test_server import connected, metadata, produce, serving, until
+from tests.kafka_gateway.test_server import BATCH, PARTITION, connected, metadata, produce, serving, until
 
 MANY = 20_000
 NAMES = [f"unknown-{n}" for n in range(MANY)]
@@ -231,3 +234,60 @@ async def test_a_session_has_a_bound(tmp_path: Path) -> None:
             body = await client.receive()
             assert body is not None
             assert bool(response("fetch", 12, body).session_id) == has_session
+
+
+async def test_a_turn_takes_no_more_sockets_than_it_has_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two thousand that send at the same moment are served in turns, with everybody else between them."""
+    monkeypatch.setattr("kafka_gateway.server.SLICE_S", 0.0)
+    monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
+    in_turns: list[int] = []
+    turn = GatewayServer._turn
+
+    def counted(server: GatewayServer) -> None:
+        before = server.counters.requests
+        turn(server)
+        in_turns.append(server.counters.requests - before)
+
+    monkeypatch.setattr(GatewayServer, "_turn", counted)
+    async with serving(tmp_path) as (_, server), contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(connected(server)) for _ in range(20)]
+        await until(lambda: server.connections == 20)
+        for correlation in range(3):
+            for client in clients:
+                client.send(metadata(correlation))
+            assert {await client.correlation() for client in clients} == {correlation}
+    assert sum(in_turns) == 60
+    assert max(in_turns) == 1
+
+
+async def test_what_a_waiting_fetch_takes_is_counted(tmp_path: Path) -> None:
+    """Of four hundred partitions it takes 160 KB, and one of fifty thousand twenty megabytes."""
+    rows = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1}] * 400
+    frame = request_frame(
+        "fetch",
+        4,
+        replica_id=-1,
+        max_wait=milliseconds(60_000),
+        min_bytes=1,
+        topics=[{"topic": "topic", "partitions": rows}],
+    )
+    bound = 2 * 25 * len(frame)
+    async with (
+        serving(tmp_path, receiving_bytes=bound) as (core, server),
+        connected(server) as first,
+        connected(server) as second,
+    ):
+        for client in (first, second):
+            client.send(frame)
+        await until(lambda: len(core.partitions[PARTITION].waiters) == 2)
+        assert 2 * 160_000 <= server.held_bytes <= bound
+        async with connected(server) as third:
+            third.send(frame)
+            await until(lambda: server.connections == 2)
+        first.writer.close()
+        await until(lambda: server.connections == 1)
+        core.append([Append(PARTITION, memoryview(BATCH))])
+        assert await second.correlation() == 7
+        await until(lambda: server.held_bytes == 0)
