@@ -44,7 +44,7 @@ from storage_tiers.turns import SLICE_S
 #: Shared by all connections; one receive takes at most this much.
 RECEIVE_BUFFER = 1 << 20
 #: Sockets that the kernel names at once. A turn looks at as many of them as its slice has time for, one at least.
-EVENTS_A_TURN = 512
+EVENTS_A_TURN = 4096
 #: Requests of one connection started in one turn; a client may send thousands in one segment.
 REQUESTS_A_TURN = 256
 #: Seconds between looks at who is idle; an empty buffer is taken back after as long.
@@ -59,7 +59,8 @@ SECONDS = time.perf_counter
 WATCHED_BY_LOOP = 8
 
 _IN, _OUT = int(select.EPOLLIN), int(select.EPOLLOUT)
-_GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+_BROKEN = select.EPOLLHUP | select.EPOLLERR
+_GONE = select.EPOLLRDHUP | _BROKEN
 
 
 async def serve(core: NodeCore, settings: GatewaySettings, listener: socket.socket | None = None) -> GatewayServer:
@@ -94,6 +95,7 @@ class GatewayServer:
         self._dirty: list[Session] = []
         #: What the kernel said of sockets that no turn had time for yet; None is who wants to connect.
         self._ready: deque[tuple[Session | None, int]] = deque()
+        self._leaving: deque[tuple[Session, int]] = deque()
         self._flush_scheduled = False
         self._held = HeldMemory(self._sessions, settings.receiving_bytes)
         self._stopping = False
@@ -168,11 +170,10 @@ class GatewayServer:
     def _turn(self) -> None:
         self._now = self._loop.time()
         began = self._began = SECONDS()
-        ready = self._ready
+        ready, leaving = self._ready, self._leaving
         if not ready:
             # Whoever is left of the last turn comes first: the kernel would name the same ones first again.
-            sessions = self._sessions
-            ready.extend([(sessions.get(fd), events) for fd, events in self._epoll.poll(0, EVENTS_A_TURN)])
+            self._sort_out(self._epoll.poll(0, EVENTS_A_TURN))
         until = began + SLICE_S
         while ready:
             session, events = ready.popleft()
@@ -186,7 +187,25 @@ class GatewayServer:
                     self._readable(session, events)
             if SECONDS() >= until:
                 break
+        while leaving:
+            session, events = leaving.popleft()
+            session.leaving = False
+            if not session.closed:
+                self._readable(session, events)
+            if SECONDS() >= until:
+                break
         self._flush_and_count(began)
+
+    def _sort_out(self, named: Sequence[tuple[int, int]]) -> None:
+        """What the kernel says of sockets. Those whose client has gone come behind all others: they may be thousands at once,
+        and each takes a while to close."""
+        for fd, events in named:
+            session = self._sessions.get(fd)
+            if session is None or not events & _BROKEN:
+                self._ready.append((session, events))
+            elif not session.leaving:
+                session.leaving = True
+                self._leaving.append((session, events))
 
     def _turn_of(self, session: Session) -> None:
         """A turn of a connection that the loop watches itself."""
@@ -232,7 +251,7 @@ class GatewayServer:
 
     def _gone(self, session: Session, events: int) -> None:
         """The client has gone while it was owed answers: its waits end; what it sent before is still taken."""
-        if not session.connection.waiting or events & (select.EPOLLHUP | select.EPOLLERR):
+        if not session.connection.waiting or events & _BROKEN:
             self._close(session, "")
             return
         self._watch(session, session.events & ~READ)

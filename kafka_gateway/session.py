@@ -30,6 +30,7 @@ class Session:
         "fd",
         "held_bytes",
         "last_active",
+        "leaving",
         "pending",
         "reading",
         "socket",
@@ -49,6 +50,8 @@ class Session:
         self.working_bytes = 0
         self.pending: dict[Slot, tuple[int, asyncio.Future[Any]]] = {}
         self.by_loop = False
+        #: Whether the server knows that the client has gone, and has yet to act.
+        self.leaving = False
         self.reading = False
         self.ending: str | None = None
         self.closed = False

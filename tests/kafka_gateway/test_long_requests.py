@@ -291,3 +291,20 @@ async def test_what_a_waiting_fetch_takes_is_counted(tmp_path: Path) -> None:
         core.append([Append(PARTITION, memoryview(BATCH))])
         assert await second.correlation() == 7
         await until(lambda: server.held_bytes == 0)
+
+
+async def test_thousands_that_leave_at_once_hold_up_nobody_who_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_gateway.server.WATCHED_BY_LOOP", 0)
+    async with serving(tmp_path) as (_, server), contextlib.AsyncExitStack() as stack:
+        leaving = [await stack.enter_async_context(connected(server)) for _ in range(40)]
+        async with connected(server) as stays:
+            await until(lambda: server.connections == 41)
+            monkeypatch.setattr("kafka_gateway.server.SLICE_S", 0.0)
+            for client in leaving:
+                client.writer.transport.abort()
+            stays.send(metadata(5))
+            assert await stays.correlation() == 5
+            assert server.connections > 20
+            await until(lambda: server.connections == 1)
