@@ -26,7 +26,7 @@ from grpc_api.remote_log import RemoteLog
 from grpc_api.remote_topics import RemoteTopics
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import LogError
-from storage_tiers.types import TopicPartition
+from storage_tiers.types import OffsetRange, TopicPartition
 
 #: A repair looks at every object of a partition.
 REPAIR_TIMEOUT_S = 3600.0
@@ -83,9 +83,22 @@ class RemoteCold:
             call.cancel()
         return [] if first is None else [range_of(each) for each in first.ranges]
 
-    async def repair(self, partition: TopicPartition, *, apply: bool) -> ColdRepair:
-        request = cold_pb2.RepairRequest(topic=partition.topic, partition=partition.partition, apply=apply)
+    async def repair(
+        self, partition: TopicPartition, *, apply: bool, accept_loss: Sequence[OffsetRange] = ()
+    ) -> ColdRepair:
+        accepted = [cold_pb2.LostRange(base=each.base, end=each.end) for each in accept_loss]
+        request = cold_pb2.RepairRequest(
+            topic=partition.topic, partition=partition.partition, apply=apply, accept_loss=accepted
+        )
         return repair_of(await answered(self._stub.Repair(request, timeout=REPAIR_TIMEOUT_S), self._address))
+
+    async def repair_topic(self, topic: str, *, apply: bool) -> ColdRepair:
+        request = cold_pb2.RepairTopicRequest(topic=topic, apply=apply)
+        return repair_of(await answered(self._stub.RepairTopic(request, timeout=REPAIR_TIMEOUT_S), self._address))
+
+    async def repair_cluster(self, *, apply: bool) -> ColdRepair:
+        request = cold_pb2.RepairClusterRequest(apply=apply)
+        return repair_of(await answered(self._stub.RepairCluster(request, timeout=REPAIR_TIMEOUT_S), self._address))
 
 
 class RemoteCore:

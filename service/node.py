@@ -57,7 +57,7 @@ from storage_tiers.cold.read.cache import ChunkCache, default_cache_bytes
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.read.pace import Pace
 from storage_tiers.cold.read.reader import ColdReader
-from storage_tiers.errors import InvalidConfig, LogError, StorageError, TierUnavailable
+from storage_tiers.errors import InvalidConfig, LogError, StorageError, StoreBehind, TierUnavailable
 from storage_tiers.files import Files
 from storage_tiers.hot.ballast import Ballast, FilesWithBallast
 from storage_tiers.hot.checkpoints import mark_clean, take_clean_mark
@@ -74,6 +74,7 @@ FLUSH_TICK_S = 0.5
 TOPIC_FILES_TICK_S = 1.0
 OPEN_TICK_S = 5.0
 HOME_TICK_S = 0.5
+CLUSTER_TICK_S = 5.0
 METADATA_TICK_S = 1.0
 #: A sweep lists every partition's prefix, so it comes seldom, but often enough for a short grace.
 LONGEST_SWEEP_PAUSE_S = 3600.0
@@ -190,7 +191,7 @@ class Node:
             ColdService(
                 self.partitions,
                 self.hydrator,
-                Repairing(self.client, self.access, self.tiering, self.ids_of),
+                Repairing(self.client, self.access, self.tiering, self.topic_files, self.partitions, self.ids_of),
                 self.ids_of,
             ),
             NodeService(
@@ -302,6 +303,7 @@ class Node:
             readiness=self.readiness,
             clock=self.clock,
             rng=self.rng,
+            grace_ms=lambda: self.configs.broker_int(self.metadata.image, "tidelog.tier.delete.grace.ms"),
         )
         self.snapshots = MetadataSnapshots(
             self.metadata,
@@ -379,7 +381,12 @@ class Node:
             self.partitions, self.tiering, self.client, self.access, ids_of=self.ids_of, now=self.expiry.now
         )
         self.topic_files = TopicFiles(
-            self.metadata, self.client, self.access, grace_ms=self._grace_ms, clock=self.clock
+            self.metadata,
+            self.client,
+            self.access,
+            grace_ms=self._grace_ms,
+            clock=self.clock,
+            on_behind=self._topic_behind,
         )
 
     def _log_service(self) -> LogService:
@@ -412,6 +419,12 @@ class Node:
         except Exception as error:  # noqa: BLE001 - said, and the node ends
             events.error(log, "metadata.not_followed", defect=error)
             self.end(LogError(f"the node cannot follow its metadata ({error!r}); start it again"))
+
+    def _topic_behind(self, topic: str, error: StoreBehind) -> None:
+        """Its partitions wait as for a manifest, as far as they have one."""
+        for partition in self.partitions.of_topic(topic):
+            if partition.log.hot.settings.remote_storage_enable or partition.log.tier is not None:
+                self.tiering.lineage.begin(partition, error)
 
     def ids_of(self, partition: Partition) -> Ids:
         key = partition.partition
@@ -481,6 +494,7 @@ class Node:
             ("descriptors", DESCRIPTORS_TICK_S, self.descriptors.tick),
             ("metadata snapshots", METADATA_TICK_S, self._snapshot_metadata),
             ("home", HOME_TICK_S, self._look_home),
+            ("cluster file", CLUSTER_TICK_S, self._look_at_cluster),
             ("memory", memory.TICK_S, memory.HeapTrimmer().tick),
         ]
         return [Worker(name, period, tick) for name, period, tick in rounds]  # type: ignore[arg-type]
@@ -492,6 +506,10 @@ class Node:
     async def _snapshot_metadata(self) -> None:
         if self.snapshots is not None:
             await self.snapshots.tick()
+
+    async def _look_at_cluster(self) -> None:
+        if self.access is not None:
+            await self.access.tick()
 
     async def _look_home(self) -> None:
         claimed = self.access is not None and self.access.writer is not None

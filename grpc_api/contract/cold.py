@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from storage_tiers.errors import LogError
-from storage_tiers.types import TopicPartition
+from storage_tiers.types import OffsetRange, TopicPartition
 
 #: Ranges in one answer.
 MAX_RANGES = 64
@@ -48,8 +48,9 @@ class ColdRange(NamedTuple):
 
 
 class ColdRepair(NamedTuple):
-    """What would make a partition's manifest show again what was seen of it (`summary`), or why nothing can (`refused`); both
-    empty: there is nothing to repair. `checked` counts the objects that were looked at, `commit` is the one that was made."""
+    """What would make a partition's manifest, a topic's file or the cluster's show again what was seen of it (`summary`), or
+    why nothing can (`refused`); both empty: there is nothing to repair. `checked` counts the objects that were looked at.
+    `commit` is the one that was made: of `topic.json` its revision, of `cluster.json` its incarnation."""
 
     summary: str
     refused: str
@@ -67,7 +68,15 @@ class Cold(Protocol):
         """Up to MAX_RANGES live ranges in offset order, the first one that ends after `start_offset`; none: there are no
         more. Ask on from the last one's end. Raises TierUnavailable where the store must be asked and does not answer."""
 
-    async def repair(self, partition: TopicPartition, *, apply: bool) -> ColdRepair:
+    async def repair(
+        self, partition: TopicPartition, *, apply: bool, accept_loss: Sequence[OffsetRange] = ()
+    ) -> ColdRepair:
         """Of a store that has gone backwards (StoreBehind): proves every object that the newest manifest seen names, and with
-        `apply` commits it again. Takes a request or two for each range. Raises TierUnavailable where the store does not
-        answer: ask again."""
+        `apply` commits it again. `accept_loss` are offsets to be given up for ever: exactly those that are lost, or it is
+        refused. Takes a request or two for each range. Raises TierUnavailable where the store does not answer: ask again."""
+
+    async def repair_topic(self, topic: str, *, apply: bool) -> ColdRepair:
+        """As `repair`, of `topic.json`: written again where the store shows an older one than was written, or none."""
+
+    async def repair_cluster(self, *, apply: bool) -> ColdRepair:
+        """As `repair`, of `cluster.json`."""

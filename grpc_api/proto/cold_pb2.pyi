@@ -217,24 +217,97 @@ class RepairRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     APPLY_FIELD_NUMBER: _builtins.int
+    ACCEPT_LOSS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     apply: _builtins.bool
     """Unset: only says what would be done."""
+    @_builtins.property
+    def accept_loss(self) -> _containers.RepeatedCompositeFieldContainer[Global___LostRange]:
+        """Offsets that are given up for ever. Exactly those that are lost, or nothing is changed."""
+
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
         apply: _builtins.bool = ...,
+        accept_loss: _abc.Iterable[Global___LostRange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply", b"apply", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_loss", b"accept_loss", "apply", b"apply", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RepairRequest: _TypeAlias = RepairRequest  # noqa: Y015
+
+@_typing.final
+class LostRange(_message.Message):
+    """Offsets [base, end)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BASE_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    base: _builtins.int
+    end: _builtins.int
+    def __init__(
+        self,
+        *,
+        base: _builtins.int = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "end", b"end"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LostRange: _TypeAlias = LostRange  # noqa: Y015
+
+@_typing.final
+class RepairTopicRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    APPLY_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    apply: _builtins.bool
+    """Unset: only says what would be done."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        apply: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply", b"apply", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RepairTopicRequest: _TypeAlias = RepairTopicRequest  # noqa: Y015
+
+@_typing.final
+class RepairClusterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPLY_FIELD_NUMBER: _builtins.int
+    apply: _builtins.bool
+    """Unset: only says what would be done."""
+    def __init__(
+        self,
+        *,
+        apply: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply", b"apply"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RepairClusterRequest: _TypeAlias = RepairClusterRequest  # noqa: Y015
 
 @_typing.final
 class RepairResponse(_message.Message):
@@ -250,7 +323,7 @@ class RepairResponse(_message.Message):
     checked: _builtins.int
     """Objects that were looked at."""
     commit: _builtins.int
-    """The commit that was made; 0: none."""
+    """The commit that was made; 0: none. Of a topic's file its revision, of the cluster's its incarnation."""
     def __init__(
         self,
         *,

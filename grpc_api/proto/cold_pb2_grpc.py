@@ -49,6 +49,16 @@ class ColdStub:
                 request_serializer=grpc__api_dot_proto_dot_cold__pb2.RepairRequest.SerializeToString,
                 response_deserializer=grpc__api_dot_proto_dot_cold__pb2.RepairResponse.FromString,
                 _registered_method=True)
+        self.RepairTopic = channel.unary_unary(
+                '/tidelog.v1.Cold/RepairTopic',
+                request_serializer=grpc__api_dot_proto_dot_cold__pb2.RepairTopicRequest.SerializeToString,
+                response_deserializer=grpc__api_dot_proto_dot_cold__pb2.RepairResponse.FromString,
+                _registered_method=True)
+        self.RepairCluster = channel.unary_unary(
+                '/tidelog.v1.Cold/RepairCluster',
+                request_serializer=grpc__api_dot_proto_dot_cold__pb2.RepairClusterRequest.SerializeToString,
+                response_deserializer=grpc__api_dot_proto_dot_cold__pb2.RepairResponse.FromString,
+                _registered_method=True)
 
 
 class ColdServicer:
@@ -75,6 +85,20 @@ class ColdServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RepairTopic(self, request, context):
+        """Writes the topic's file again, where the store shows an older one than this node has written, or none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RepairCluster(self, request, context):
+        """Writes the cluster's file again, where the store shows an older one than this node has written, or none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ColdServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -91,6 +115,16 @@ def add_ColdServicer_to_server(servicer, server):
             'Repair': grpc.unary_unary_rpc_method_handler(
                     servicer.Repair,
                     request_deserializer=grpc__api_dot_proto_dot_cold__pb2.RepairRequest.FromString,
+                    response_serializer=grpc__api_dot_proto_dot_cold__pb2.RepairResponse.SerializeToString,
+            ),
+            'RepairTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.RepairTopic,
+                    request_deserializer=grpc__api_dot_proto_dot_cold__pb2.RepairTopicRequest.FromString,
+                    response_serializer=grpc__api_dot_proto_dot_cold__pb2.RepairResponse.SerializeToString,
+            ),
+            'RepairCluster': grpc.unary_unary_rpc_method_handler(
+                    servicer.RepairCluster,
+                    request_deserializer=grpc__api_dot_proto_dot_cold__pb2.RepairClusterRequest.FromString,
                     response_serializer=grpc__api_dot_proto_dot_cold__pb2.RepairResponse.SerializeToString,
             ),
     }
@@ -174,6 +208,60 @@ class Cold:
             target,
             '/tidelog.v1.Cold/Repair',
             grpc__api_dot_proto_dot_cold__pb2.RepairRequest.SerializeToString,
+            grpc__api_dot_proto_dot_cold__pb2.RepairResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RepairTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Cold/RepairTopic',
+            grpc__api_dot_proto_dot_cold__pb2.RepairTopicRequest.SerializeToString,
+            grpc__api_dot_proto_dot_cold__pb2.RepairResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RepairCluster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Cold/RepairCluster',
+            grpc__api_dot_proto_dot_cold__pb2.RepairClusterRequest.SerializeToString,
             grpc__api_dot_proto_dot_cold__pb2.RepairResponse.FromString,
             options,
             channel_credentials,

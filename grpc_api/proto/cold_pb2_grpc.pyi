@@ -37,6 +37,10 @@ class ColdStub:
     """Live ranges of one partition in offset order, as far as the caller reads."""
     Repair: _grpc.UnaryUnaryMultiCallable[_cold_pb2.RepairRequest, _cold_pb2.RepairResponse]
     """Proves what the newest manifest seen names, and with `apply` commits it again, where the store shows less than that."""
+    RepairTopic: _grpc.UnaryUnaryMultiCallable[_cold_pb2.RepairTopicRequest, _cold_pb2.RepairResponse]
+    """Writes the topic's file again, where the store shows an older one than this node has written, or none."""
+    RepairCluster: _grpc.UnaryUnaryMultiCallable[_cold_pb2.RepairClusterRequest, _cold_pb2.RepairResponse]
+    """Writes the cluster's file again, where the store shows an older one than this node has written, or none."""
 
 @_typing.type_check_only
 class ColdAsyncStub(ColdStub):
@@ -47,6 +51,10 @@ class ColdAsyncStub(ColdStub):
     """Live ranges of one partition in offset order, as far as the caller reads."""
     Repair: _aio.UnaryUnaryMultiCallable[_cold_pb2.RepairRequest, _cold_pb2.RepairResponse]  # type: ignore[assignment]
     """Proves what the newest manifest seen names, and with `apply` commits it again, where the store shows less than that."""
+    RepairTopic: _aio.UnaryUnaryMultiCallable[_cold_pb2.RepairTopicRequest, _cold_pb2.RepairResponse]  # type: ignore[assignment]
+    """Writes the topic's file again, where the store shows an older one than this node has written, or none."""
+    RepairCluster: _aio.UnaryUnaryMultiCallable[_cold_pb2.RepairClusterRequest, _cold_pb2.RepairResponse]  # type: ignore[assignment]
+    """Writes the cluster's file again, where the store shows an older one than this node has written, or none."""
 
 class ColdServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -72,5 +80,21 @@ class ColdServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_cold_pb2.RepairResponse, _abc.Awaitable[_cold_pb2.RepairResponse]]:
         """Proves what the newest manifest seen names, and with `apply` commits it again, where the store shows less than that."""
+
+    @_abc_1.abstractmethod
+    def RepairTopic(
+        self,
+        request: _cold_pb2.RepairTopicRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cold_pb2.RepairResponse, _abc.Awaitable[_cold_pb2.RepairResponse]]:
+        """Writes the topic's file again, where the store shows an older one than this node has written, or none."""
+
+    @_abc_1.abstractmethod
+    def RepairCluster(
+        self,
+        request: _cold_pb2.RepairClusterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cold_pb2.RepairResponse, _abc.Awaitable[_cold_pb2.RepairResponse]]:
+        """Writes the cluster's file again, where the store shows an older one than this node has written, or none."""
 
 def add_ColdServicer_to_server(servicer: ColdServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -8,7 +8,7 @@ from grpc_api.contract.core import Core
 from grpc_api.messages.cold import manifest_message, range_message, repair_message
 from grpc_api.proto import cold_pb2 as pb
 from grpc_api.proto.cold_pb2_grpc import ColdServicer
-from storage_tiers.types import TopicPartition
+from storage_tiers.types import OffsetRange, TopicPartition
 
 
 class CoreCold(ColdServicer):
@@ -28,4 +28,11 @@ class CoreCold(ColdServicer):
 
     async def Repair(self, request: pb.RepairRequest, context: Any) -> pb.RepairResponse:  # noqa: N802
         partition = TopicPartition(request.topic, request.partition)
-        return repair_message(await self._core.cold.repair(partition, apply=request.apply))
+        accepted = [OffsetRange(each.base, each.end) for each in request.accept_loss]
+        return repair_message(await self._core.cold.repair(partition, apply=request.apply, accept_loss=accepted))
+
+    async def RepairTopic(self, request: pb.RepairTopicRequest, context: Any) -> pb.RepairResponse:  # noqa: N802
+        return repair_message(await self._core.cold.repair_topic(request.topic, apply=request.apply))
+
+    async def RepairCluster(self, request: pb.RepairClusterRequest, context: Any) -> pb.RepairResponse:  # noqa: N802
+        return repair_message(await self._core.cold.repair_cluster(apply=request.apply))

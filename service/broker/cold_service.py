@@ -13,8 +13,9 @@ from storage_tiers.cold.manifest.model import Entry, Ids, first_root
 from storage_tiers.cold.manifest.summary import summary_of
 from storage_tiers.cold.process.operations import PageEntries
 from storage_tiers.cold.read.fetcher import Hydrator
+from storage_tiers.cold.segments.repairer import RepairReport
 from storage_tiers.errors import InvalidRequest, LogError, as_value
-from storage_tiers.types import TopicPartition
+from storage_tiers.types import OffsetRange, TopicPartition
 
 
 class ColdService:
@@ -72,15 +73,26 @@ class ColdService:
         first = bisect.bisect_right(root.entries, start, key=lambda entry: entry.end)
         return [_range(entry) for entry in root.entries[first : first + MAX_RANGES]]
 
-    async def repair(self, partition: TopicPartition, *, apply: bool) -> ColdRepair:
+    async def repair(
+        self, partition: TopicPartition, *, apply: bool, accept_loss: Sequence[OffsetRange] = ()
+    ) -> ColdRepair:
         led = self._partitions.get(partition)
-        report, commit = await self._repairing.repair(led, apply=apply)
-        return ColdRepair(report.summary, report.refused, report.checked, commit)
+        return _told(*await self._repairing.repair(led, apply=apply, accepted=accept_loss))
+
+    async def repair_topic(self, topic: str, *, apply: bool) -> ColdRepair:
+        return _told(*await self._repairing.repair_topic(topic, apply=apply))
+
+    async def repair_cluster(self, *, apply: bool) -> ColdRepair:
+        return _told(*await self._repairing.repair_cluster(apply=apply))
 
     def _check(self) -> Hydrator:
         if self._hydrator is None:
             raise InvalidRequest("this node has no store, so no topic has cold ranges; start it with --store")
         return self._hydrator
+
+
+def _told(report: RepairReport, commit: int) -> ColdRepair:
+    return ColdRepair(report.summary, report.refused, report.checked, commit)
 
 
 def _range(entry: Entry) -> ColdRange:

@@ -70,11 +70,11 @@ class StoreLineage:
         except DeletedInStore as error:
             if partition.deleted:
                 raise
-            raise self._begin(partition, StoreBehind(str(error))) from error
+            raise self.begin(partition, StoreBehind(str(error))) from error
         except ManifestDamaged as error:
-            raise self._begin(partition, StoreBehind(str(error))) from error
+            raise self.begin(partition, StoreBehind(str(error))) from error
         except StoreBehind as error:
-            self._begin(partition, error)
+            self.begin(partition, error)
             raise
 
     def check_joins(self, partition: Partition, root: Root | None) -> None:
@@ -116,7 +116,8 @@ class StoreLineage:
         self._behind.pop(partition, None)
         self._repaired.pop(partition, None)
 
-    def _begin(self, partition: Partition, error: StoreBehind) -> StoreBehind:
+    def begin(self, partition: Partition, error: StoreBehind) -> StoreBehind:
+        """The store shows less of it than was seen. Said once."""
         if partition.deleted:
             return error
         if partition not in self._behind:

@@ -56,7 +56,7 @@ class MetadataSnapshots:
     async def tick(self) -> None:
         """Every second or so."""
         writer, image, now = self._access.writer, self._metadata.image, self._clock.monotonic()
-        if writer is None or image is self._written or now < self._next:
+        if writer is None or not self._access.is_open or image is self._written or now < self._next:
             return
         self._next = now + self._interval_ms() / 1000
         # The index may be of an entry that `image` lacks: it only orders, and the next change is written again.

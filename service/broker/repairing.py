@@ -8,12 +8,14 @@ repair takes over where nothing is missing of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from service.broker.leading import has_hole
 from service.broker.partition import Partition
+from service.broker.partitions import Partitions
 from service.broker.store_access import StoreAccess
 from service.broker.tiering import Tiering
+from service.broker.topic_files import TopicFiles
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.process.client import TierClient
@@ -33,36 +35,78 @@ class Repairing:
         client: TierClient | None,
         access: StoreAccess | None,
         tiering: Tiering,
+        topic_files: TopicFiles,
+        partitions: Partitions,
         ids_of: Callable[[Partition], Ids],
     ) -> None:
+        self._topic_files = topic_files
+        self._partitions = partitions
         self._client = client
         self._access = access
         self._tiering = tiering
         self._ids_of = ids_of
 
-    async def repair(self, partition: Partition, *, apply: bool) -> tuple[RepairReport, int]:
-        """What was found, and the commit that was made, or 0."""
+    async def repair_cluster(self, *, apply: bool) -> tuple[RepairReport, int]:
+        """Of `cluster.json`: what was found, and the incarnation that was written, or 0."""
+        _, access = self._store()
+        found = await access.repair(apply=apply)
+        if found[1]:
+            await self._tiering.kick_all(self._partitions)
+        return found
+
+    async def repair_topic(self, topic: str, *, apply: bool) -> tuple[RepairReport, int]:
+        """Of `topic.json`: what was found, and the revision that was written, or 0."""
+        _, access = self._store()
+        if apply and (closed := _why_closed(access)):
+            return RepairReport(refused=closed), 0
+        found = await self._topic_files.repair(topic, apply=apply)
+        if found[1]:
+            await self._tiering.kick_all(self._partitions.of_topic(topic))
+        return found
+
+    def _store(self) -> tuple[TierClient, StoreAccess]:
         if self._client is None or self._access is None:
             raise InvalidRequest("this node has no store, so there is nothing to repair; start it with --store")
-        if self._access.writer is None:
-            raise TierUnavailable(f"{partition.partition}: the object store has not answered yet; ask again")
+        return self._client, self._access
+
+    async def repair(
+        self, partition: Partition, *, apply: bool, accepted: Sequence[OffsetRange] = ()
+    ) -> tuple[RepairReport, int]:
+        """What was found, and the commit that was made, or 0. `accepted` are the offsets that are given up."""
+        client, access = self._store()
+        if apply and (closed := _why_closed(access)):
+            return RepairReport(refused=closed), 0
         tier = partition.log.tier
         question = Repair(
             self._ids_of(partition),
-            self._access.writer,
+            access.preview_writer,
             _evidence(partition),
             0 if tier is None else tier.ranges,
             apply,
             self._tiering.lineage.seen(partition),
+            tuple(accepted),
         )
-        report, root = await self._client.repair(question)
+        report, root = await client.repair(question)
         if root is None:
+            behind = self._tiering.lineage.reason(partition)
+            if behind is not None and report == RepairReport():
+                # Nothing that was saved says more than the store; what is known to be missing is not.
+                report = RepairReport(refused=str(behind))
             return report, 0
         self._tiering.lineage.repaired(partition, root.line)
         await self._tiering.accept(partition, root)
         events.info(log, "manifest.repaired", partition=partition.partition, commit=root.commit, end_offset=root.end)
         self._tiering.kick(partition)
         return report, root.commit
+
+
+def _why_closed(access: StoreAccess) -> str:
+    """Why nothing may be written; empty if it may. TierUnavailable while the store has not answered."""
+    if access.behind is not None:
+        return f"cluster.json comes first: `tidelog cold repair --cluster`. {access.behind}"
+    if access.writer is None:
+        raise TierUnavailable("the object store has not answered yet; ask again")
+    return ""
 
 
 def _evidence(partition: Partition) -> LocalEvidence:

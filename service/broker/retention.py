@@ -171,7 +171,7 @@ class Retention:
         return tier.oldest is not None and tier.oldest.end <= log_start
 
     async def _retire(self, partition: Partition) -> None:
-        if self._client is None or self._access is None or self._access.writer is None:
+        if self._client is None or self._access is None or self._access.writer is None or not self._access.is_open:
             return
         if self._has_to_retire(partition):
             before, log_start = partition.log.tier, partition.log.log_start_offset

@@ -3,14 +3,17 @@
 Until both are done nothing is uploaded, retired, evicted or deleted; local data is served all the while. A store that does
 not answer is asked again with back-off; one that is not ours any more (a copy of this directory has run) ends the node. One
 that shows a lower incarnation than this directory has held, or none, went backwards (I10): it stays untouched and is asked
-again until it shows what it had.
+again until it shows what it had, or is repaired. While the node runs it is looked at again once a day or grace: of one that has
+gone backwards meanwhile nothing more is deleted, evicted or uploaded; one that another start has taken ends the node.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import logging
+from collections.abc import Callable
 
 from service.http import Readiness
 from service.metadata import planner
@@ -19,15 +22,22 @@ from service.metadata.log import MetadataLog
 from storage_tiers import events
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, is_taken_over
+from storage_tiers.cold.manifest import keys
+from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP, ClusterState, Holder, is_taken_over
 from storage_tiers.cold.manifest.model import Writer
 from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.process.operations import RecreateCluster, ShownCluster
+from storage_tiers.cold.segments.repairer import RepairReport
 from storage_tiers.errors import Advice, FencedWriter, LogError, StoreBehind, TierUnavailable
 
 log = logging.getLogger(__name__)
 
 #: Seconds between probes of a store that does not answer.
 PROBE_BACKOFF = BackoffSettings(0.5, 30.0)
+#: Seconds between two looks at `cluster.json` of a running node; with a shorter grace they come once a grace.
+LONGEST_LOOK_PAUSE_S = 86_400.0
+#: Seconds that a repair waits for the claim that it makes possible.
+CLAIM_PATIENCE_S = 30.0
 
 
 class StoreAccess:
@@ -43,7 +53,11 @@ class StoreAccess:
         readiness: Readiness,
         clock: Clock,
         rng: Rng,
+        grace_ms: Callable[[], int] = lambda: 86_400_000,
     ) -> None:
+        self._grace_ms = grace_ms
+        self._looked_at = clock.monotonic()
+        self._wake = asyncio.Event()
         self._client = client
         self._metadata = metadata
         self._node_id = node_id
@@ -56,6 +70,16 @@ class StoreAccess:
         #: Set while the store shows an older `cluster.json` than this directory has written, or none.
         self.behind: StoreBehind | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the store is this start's, and shows that it is."""
+        return self.writer is not None and self.behind is None
+
+    @property
+    def preview_writer(self) -> Writer:
+        """Who would write: for what only looks, also while the store is not this start's."""
+        return self.writer or Writer(self._node_id, self._metadata.image.incarnation)
+
     async def run(self) -> None:
         """Returns once the store is ours. Raises FencedWriter and StoreRefused: the node must not go on with it."""
         backoff = Backoff(PROBE_BACKOFF, self._rng)
@@ -64,18 +88,31 @@ class StoreAccess:
                 await self._open()
                 break
             except StoreBehind as error:
-                if self.behind is None:
-                    events.error(log, "store.went_backwards", error=error)
-                self.behind = error
-                self._readiness.store = str(error)
+                self._begin(error)
             except LogError as error:
                 if error.advice is not Advice.RETRY:
                     self._readiness.store = str(error)
                     raise
                 self._readiness.store = f"does not answer: {error}"
             self._readiness.probed = True
-            await self._clock.sleep(backoff.next_delay())
+            await self._pause(backoff.next_delay())
         self._opened()
+
+    async def _pause(self, seconds: float) -> None:
+        """Less, if a repair ends it."""
+        sleeping, woken = asyncio.ensure_future(self._clock.sleep(seconds)), asyncio.ensure_future(self._wake.wait())
+        try:
+            await asyncio.wait((sleeping, woken), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._wake.clear()
+            for task in (sleeping, woken):
+                task.cancel()
+
+    def _begin(self, error: StoreBehind) -> None:
+        if self.behind is None:
+            events.error(log, "store.went_backwards", error=error)
+        self.behind = error
+        self._readiness.store = str(error)
 
     def take(self, writer: Writer) -> None:
         """The store has been claimed for this start already, by a take-over."""
@@ -90,15 +127,87 @@ class StoreAccess:
 
     def _opened(self) -> None:
         self.behind = None
+        self._looked_at = self._clock.monotonic()
         self._readiness.store = "ok"
         self._readiness.probed = True
         self.opened.set()
+
+    # --- while the node runs ------------------------------------------------------------------------------------------
+    async def tick(self) -> None:
+        """Looks at `cluster.json` where that is due: once a day or grace, and at each call while it is behind. FencedWriter if
+        the cluster is another start's by now."""
+        pause_s = min(LONGEST_LOOK_PAUSE_S, self._grace_ms() / 1000)
+        if self.writer is None or (self.behind is None and self._clock.monotonic() - self._looked_at < pause_s):
+            return
+        await self.look()
+
+    async def look(self) -> None:
+        """Compares what the store shows now with what this start has claimed."""
+        image = self._metadata.image
+        found = await self._client.ask(ShownCluster(image.cluster_id))
+        self._looked_at = self._clock.monotonic()
+        if found.state is not None and settles(found.state, image):
+            if self.behind is not None:
+                self.behind = None
+                self._readiness.store = "ok"
+                events.info(log, "store.cluster_back", incarnation=image.incarnation)
+            return
+        try:
+            settle(found.state, image, self._directory_id)
+        except StoreBehind as error:
+            self._begin(error)
+
+    async def repair(self, *, apply: bool) -> tuple[RepairReport, int]:
+        """Writes `cluster.json` again where the store shows an older one than this directory has held, or none: what would be
+        done, and the incarnation that was written, or 0. Never below one that anything in the bucket shows."""
+        image = self._metadata.image
+        found = (await self._client.ask(ShownCluster(image.cluster_id))).state
+        if self.writer is None and self.behind is None:
+            raise TierUnavailable("the object store has not answered yet, or the node is new there; ask again")
+        if found is not None and settles(found, image):
+            return RepairReport(), 0
+        try:
+            settle(found, image, self._directory_id)
+        except StoreBehind:
+            pass
+        except FencedWriter as error:
+            return RepairReport(refused=str(error)), 0
+        highest = await self._client.highest_incarnation(image.cluster_id)
+        if highest.number > image.incarnation:
+            return RepairReport(
+                refused=f"{highest.key} is of incarnation {highest.number}, and this directory has held {image.incarnation}: "
+                "another node has gone on with the cluster. Stop this one; the one that began last goes on"
+            ), 0
+        shows = "is gone" if found is None else f"shows incarnation {found.incarnation}"
+        # A start that claimed beside this one may hold the next numbers, and nothing is left that shows it.
+        number = image.incarnation + (0 if self.writer is not None else TAKE_OVER_GAP)
+        report = RepairReport(
+            f"{keys.cluster_key(image.cluster_id)} {shows}, and nothing in the bucket is of a higher incarnation than "
+            f"{highest.number}: it is written again with incarnation {number}, of this directory",
+            checked=1,
+        )
+        if not apply:
+            return report, 0
+        start_id = image.start_id
+        if self.writer is None:
+            start_id = self._rng.token(16)
+            await self._metadata.propose(planner.claim_incarnation(self._node_id, number, start_id))
+        holder = Holder(self._node_id, self._directory_id, text_of(start_id))
+        await self._client.ask(RecreateCluster(ClusterState(image.cluster_id, number, holder), found))
+        events.info(log, "cluster.repaired", incarnation=number)
+        if self.writer is not None:
+            await self.look()
+            return report, number
+        self._wake.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.opened.wait(), CLAIM_PATIENCE_S)
+        return report, number
 
     async def _open(self) -> None:
         began = self._clock.monotonic()
         cluster_id = self._metadata.image.cluster_id
         await self._client.probe(f"{cluster_id}/")
-        found = await self._client.read_cluster(cluster_id)
+        found = (await self._client.ask(ShownCluster(cluster_id))).state
         number = settle(found, self._metadata.image, self._directory_id)
         start_id = self._rng.token(16)
         await self._metadata.propose(planner.claim_incarnation(self._node_id, number + 1, start_id))
@@ -110,16 +219,20 @@ class StoreAccess:
         events.info(log, "store.opened", cluster_id=cluster_id, incarnation=incarnation, ms=took_ms)
 
 
+def settles(found: ClusterState, image: MetadataImage) -> bool:
+    """Whether the bucket shows a start of this directory: the last one, or a claim whose answer was not seen."""
+    claims = {(start.incarnation, text_of(start.start_id)) for start in image.unconfirmed_starts}
+    return (found.incarnation, found.holder.start_id) in claims | {(image.incarnation, text_of(image.start_id))}
+
+
 def settle(found: ClusterState | None, image: MetadataImage, directory_id: str) -> int:
     """The incarnation to swap from: the one that this directory knows as its own, or one that an earlier start of it
     claimed without seeing the answer. FencedWriter if the bucket holds a higher one, or an equal one of another start,
     or a lower one by which another directory took the cluster over; StoreBehind if it holds another lower one or none although
     this directory has had one."""
     number = found.incarnation if found is not None else 0
-    if found is not None:
-        claims = {(start.incarnation, text_of(start.start_id)) for start in image.unconfirmed_starts}
-        if (number, found.holder.start_id) in claims | {(image.incarnation, text_of(image.start_id))}:
-            return number
+    if found is not None and settles(found, image):
+        return number
     if found is None and image.incarnation == 0:
         return 0
     if number < image.incarnation and not (found is not None and is_taken_over(found, directory_id, image.incarnation)):
@@ -127,7 +240,8 @@ def settle(found: ClusterState | None, image: MetadataImage, directory_id: str) 
         raise StoreBehind(
             f"the bucket went backwards: cluster {image.cluster_id} {shows} there, and this directory has held incarnation "
             f"{image.incarnation}. Local data is served; nothing is uploaded, evicted or deleted before the bucket shows it "
-            "again. Put the bucket back as it was, or correct --store if this is another one; delete nothing"
+            "again. Put the bucket back as it was, or correct --store if this is another one; delete nothing. If that version "
+            "of cluster.json is gone for good, see what `tidelog cold repair --cluster` would write"
         )
     raise FencedWriter(
         f"the bucket is at incarnation {number} of cluster {image.cluster_id}, held by another start than this "

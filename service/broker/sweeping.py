@@ -81,7 +81,7 @@ class Sweeping:
         self._shown: set[Partition] = set()
 
     async def tick(self) -> None:
-        if self._client is None or self._access is None or self._access.writer is None:
+        if self._client is None or self._access is None or not self._access.is_open:
             return
         await self._sweep_removed()
         due_s = min(LONGEST_LISTING_PAUSE_S, self._grace_ms() / 1000)
@@ -184,7 +184,7 @@ class Sweeping:
         """False if it failed, or something of it is too young to judge: it is asked about again then."""
         assert self._client is not None
         assert self._access is not None
-        if self._access.writer is None:
+        if self._access.writer is None or not self._access.is_open:
             return False
         try:
             young = False

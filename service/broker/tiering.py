@@ -174,7 +174,7 @@ class Tiering:
     @property
     def _is_open(self) -> bool:
         """Whether the store is this start's to write to."""
-        return self._access is not None and self._access.writer is not None
+        return self._access is not None and self._access.is_open
 
     def has_compared(self, partition: Partition) -> bool:
         """Whether the store's own root has been looked at in this start. Nobody commits before that."""
@@ -210,7 +210,7 @@ class Tiering:
         settings = hot.settings
         limits = LocalLimits(settings.local_retention_ms, settings.local_retention_bytes)
         segments = hot.segments()
-        known = tier is not None and self._tiered(partition) and partition in self._compared
+        known = tier is not None and self._is_open and self._tiered(partition) and partition in self._compared
         doomed = plan_eviction(
             segments,
             durable_end=tier.end if known and tier is not None else None,

@@ -27,10 +27,20 @@ from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.model import Ids, State, Writer
-from storage_tiers.cold.manifest.topic_file import TopicState
+from storage_tiers.cold.manifest.topic_file import TopicState, republished
 from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.process.operations import RepublishTopic, ShownTopic
+from storage_tiers.cold.segments.repairer import RepairReport
 from storage_tiers.cold.segments.sweeper import Listed
-from storage_tiers.errors import Advice, LogError, TierUnavailable
+from storage_tiers.errors import (
+    Advice,
+    FencedWriter,
+    LogError,
+    StoreBehind,
+    TierCorrupt,
+    TierUnavailable,
+    UnknownTopicOrPartition,
+)
 from storage_tiers.types import TopicId
 
 log = logging.getLogger(__name__)
@@ -47,15 +57,19 @@ class TopicFiles:
         *,
         grace_ms: Callable[[], int],
         clock: Clock,
+        on_behind: Callable[[str, StoreBehind], None] = lambda topic, error: None,
     ) -> None:
+        """`on_behind` is told of a topic whose file the store shows an older version of than was seen, or none."""
+        self._on_behind = on_behind
         self._metadata = metadata
         self._client = client
         self._access = access
         self._grace_ms = grace_ms
         self._clock = clock
         self._published: dict[TopicId, tuple[int, tuple[tuple[str, str], ...]]] = {}
-        #: Of each live topic's file, as the store has shown it in this start.
-        self._revisions: dict[TopicId, int] = {}
+        #: Of each live topic's file, as the store has shown it; what is not in the metadata yet stands there after a round.
+        self._revisions: dict[TopicId, int] = dict(metadata.image.topic_files)
+        self._unsaved: set[TopicId] = set()
         #: Of deleted topics whose manifests say so: since when (ms), the last of them.
         self._terminated: dict[TopicId, int] = {}
         self._writing: dict[str, asyncio.Lock] = {}
@@ -73,7 +87,7 @@ class TopicFiles:
 
     async def tick(self) -> None:
         """Publishes what changed and takes each deletion as far as it goes."""
-        if self._client is not None and (self._access is None or self._access.writer is None):
+        if self._client is not None and (self._access is None or not self._access.is_open):
             return
         for topic_id in tuple(self._due):
             # Taken off first: what changes while it is looked at comes again.
@@ -82,7 +96,16 @@ class TopicFiles:
             if failure is not None:
                 self._due[topic_id] = None
             if isinstance(failure, TierUnavailable):
-                return  # each further topic would wait as long
+                break  # each further topic would wait as long
+        await self._save_revisions()
+
+    async def _save_revisions(self) -> None:
+        """A start after this one compares with them."""
+        if not self._unsaved:
+            return
+        seen = {topic_id: self._revisions[topic_id] for topic_id in self._unsaved if topic_id in self._revisions}
+        self._unsaved.clear()
+        await self._metadata.change(lambda image: (planner.topic_files_seen(image, seen), None))
 
     async def _look(self, topic_id: TopicId) -> LogError | None:
         topic, doomed = self._metadata.image.topics.get(topic_id), self._metadata.image.deleting.get(topic_id)
@@ -96,7 +119,7 @@ class TopicFiles:
 
     async def sweep(self) -> None:
         """Deletes the objects of deleted topics past the grace, then forgets the topics."""
-        if self._client is None or self._access is None or self._access.writer is None:
+        if self._client is None or self._access is None or not self._access.is_open:
             return
         for doomed in self._metadata.image.deleting.values():
             if self._is_past_grace(doomed.topic_id):
@@ -122,11 +145,58 @@ class TopicFiles:
             wanted = (len(topic.partitions), tuple(sorted(configs.items())))
             if self._published.get(topic.topic_id) != wanted:
                 state = self._state(topic.name, topic.topic_id, len(topic.partitions), configs)
-                shown = await self._client.put_topic_file(
-                    replace(state, revision=self._revisions.get(topic.topic_id, 0))
-                )
-                self._revisions[topic.topic_id] = shown.revision
+                known = self._revisions.get(topic.topic_id, 0)
+                try:
+                    shown = await self._client.put_topic_file(replace(state, revision=known))
+                except (StoreBehind, TierCorrupt) as error:
+                    behind = StoreBehind(
+                        f"{error}. If that version is gone for good, see what `tidelog cold repair {topic.name}` would write"
+                    )
+                    self._on_behind(topic.name, behind)
+                    raise behind from error
+                self._shown(topic.topic_id, shown.revision)
                 self._published[topic.topic_id] = wanted
+
+    def _shown(self, topic_id: TopicId, revision: int) -> None:
+        if self._revisions.get(topic_id) != revision:
+            self._revisions[topic_id] = revision
+            self._unsaved.add(topic_id)
+
+    async def repair(self, name: str, *, apply: bool) -> tuple[RepairReport, int]:
+        """Writes `topic.json` again where the store shows an older one than was seen there, or none: what would be done, and
+        the revision that was written, or 0. UnknownTopicOrPartition."""
+        assert self._client is not None
+        async with self._one_at_a_time(name):
+            image = self._metadata.image
+            topic = image.topic(name)
+            if topic is None:
+                raise UnknownTopicOrPartition(f"there is no topic {name}")
+            found = (await self._client.ask(ShownTopic(image.cluster_id, name))).state
+            known = self._revisions.get(topic.topic_id, 0)
+            if found is not None and found.revision >= known:
+                return RepairReport(), 0
+            count, configs = len(topic.partitions), dict(image.topic_config(name))
+            state = replace(self._state(name, topic.topic_id, count, configs), revision=known)
+            try:
+                new = republished(found, state)
+            except FencedWriter as error:
+                return RepairReport(refused=str(error), checked=1), 0
+            shows = "is gone, or cannot be read" if found is None else f"is at revision {found.revision}"
+            report = RepairReport(
+                f"topic.json of {name} {shows}, and revision {known} was seen there: it is written again as revision "
+                f"{new.revision + 1}, with topic id {topic.topic_id} and {new.partitions} partitions",
+                checked=1,
+            )
+            if not apply:
+                return report, 0
+            shown = (await self._client.ask(RepublishTopic(state))).state
+            if shown is None:
+                raise TierUnavailable(f"{name}: the tier process gave an empty answer; ask again")
+            self._shown(topic.topic_id, shown.revision)
+            self._published[topic.topic_id] = (count, tuple(sorted(configs.items())))
+            await self._save_revisions()
+            events.info(log, "topic.repaired", topic=name, revision=shown.revision)
+            return report, shown.revision
 
     def _one_at_a_time(self, name: str) -> asyncio.Lock:
         return self._writing.setdefault(name, asyncio.Lock())
@@ -141,6 +211,7 @@ class TopicFiles:
         await self._delete_partitions(doomed)
         self._published.pop(doomed.topic_id, None)
         self._revisions.pop(doomed.topic_id, None)
+        self._unsaved.discard(doomed.topic_id)
         topic_id, count = str(doomed.topic_id), doomed.partition_count
         events.info(log, "topic.deleted_in_store", topic=doomed.name, topic_id=topic_id, partitions=count)
 
@@ -192,7 +263,8 @@ class TopicFiles:
         return [Ids(cluster_id, doomed.name, doomed.topic_id, number) for number in range(doomed.partition_count)]
 
     def _state(self, name: str, topic_id: TopicId, partitions: int, configs: dict[str, str]) -> TopicState:
-        incarnation = self._store()[1].incarnation or 0
+        assert self._access is not None
+        incarnation = self._access.preview_writer.incarnation or 0
         return TopicState(self._metadata.image.cluster_id, name, topic_id, State.LIVE, partitions, incarnation, configs)
 
     async def _guarded(self, name: str, work: Awaitable[None]) -> LogError | None:

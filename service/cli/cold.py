@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
     from service.cli.cold_listing import ColdPartition
+    from service.cli.cold_repair import Loss
     from storage_tiers.cold.manifest.model import Entry
 
 cold = typer.Typer(no_args_is_help=True, help="Look into the bucket, and mend its manifests.")
@@ -63,24 +65,57 @@ def repair(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", show_default=False)] = None,
     cluster: Annotated[bool, typer.Option("--cluster", help="Every topic, in place of one.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Commit it. Without: only say what would be done.")] = False,
+    accept_loss: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PARTITION:START-END", help="Offsets that are lost for good: exactly those that a run names."
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Of a node that is stopped: repair without it. Needs --store.", show_default=False),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", "-s", metavar="URL", help="With --data-dir: the node's.")
+    ] = None,
+    s3_endpoint: S3Endpoint = None,
+    s3_region: S3Region = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Commit the manifests again that a bucket lacks, or shows an older version of, through the node that has seen them.
+    """Write again what a bucket lacks, or shows an older version of, through the node that has seen it.
 
-    A bucket that was restored, copied in the wrong order, or lost a manifest shows less than the node has seen; the node then
-    deletes and evicts nothing of these partitions. This proves every object that the newest manifest seen names, lets the local
-    log stand in for what is missing at the end, and commits it under a new line. Exit code 1 if a partition cannot be repaired.
+    A bucket that was restored, copied in the wrong order, or lost a key shows less than the node has seen; the node then
+    deletes and evicts nothing there. This writes cluster.json (with --cluster) and topic.json again, proves every object that
+    the newest manifests seen name, lets the local log stand in for what is missing at the end, and commits them under a new
+    line. What is lost in the middle is named and nothing is changed, unless exactly that is given up. Exit code 1 if something
+    cannot be repaired.
     """
-    from service.cli.cold_repair import repairs
+    from service.cli.cold_repair import Loss, repairs, repairs_offline
     from service.cli.kafka import all_topics, connect_admin, grpc_address
+    from service.settings import NodeSettings
 
     if (topic is None) != cluster:
         raise typer.BadParameter("name one topic, or give --cluster for all")
-    admin = connect_admin(bootstrap)
-    names = [topic] if topic is not None else all_topics(bootstrap, admin)
+    if accept_loss and topic is None:
+        raise typer.BadParameter("what is lost is given up topic by topic: name the topic", param_hint="--accept-loss")
+    try:
+        losses = [Loss.parse(text) for text in accept_loss or ()]
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--accept-loss") from None
+    if (data_dir is None) != (store is None):
+        raise typer.BadParameter("--data-dir and --store are of a node that is stopped: give both, or neither")
+    if data_dir is not None and store is not None:
+        settings = NodeSettings(data_dir=data_dir, store=store, s3_endpoint=s3_endpoint, s3_region=s3_region)
+        answers = iter(repairs_offline(settings, topic, apply=apply, losses=losses))
+    else:
+        admin = connect_admin(bootstrap)
+        names = [topic] if topic is not None else all_topics(bootstrap, admin)
+        partitions = _partitions(bootstrap, admin, names)
+        _check_losses(losses, partitions)
+        answers = repairs(grpc_address(bootstrap, admin), partitions, cluster=cluster, apply=apply, losses=losses)
     found = []
-    for each in repairs(grpc_address(bootstrap, admin), _partitions(bootstrap, admin, names), apply=apply):
+    for each in answers:
         found.append(each)
         if not as_json:
             typer.echo(each.line)
@@ -89,7 +124,13 @@ def repair(
     elif not apply and any(each.summary for each in found):
         typer.echo("Nothing was changed. Run it again with --apply to commit this.")
     if refused := sum(bool(each.refused) for each in found):
-        raise CommandError(f"{counted(refused, 'partition')} cannot be repaired")
+        raise CommandError(f"{counted(refused, 'repair')} cannot be made")
+
+
+def _check_losses(losses: Sequence[Loss], partitions: Sequence[tuple[str, int]]) -> None:
+    for loss in losses:
+        if loss.partition not in {number for _, number in partitions}:
+            raise CommandError(f"there is no partition {loss.partition}, of which --accept-loss names offsets")
 
 
 def _partitions(bootstrap: str, admin: AdminClient, topics: Sequence[str]) -> list[tuple[str, int]]:

@@ -185,7 +185,7 @@ class PartitionCheck:
             if not self._is_there(entry, needed(entry)) or self.quick:
                 history = None
                 continue
-            if history is None or entry.base != following:
+            if history is None or entry.base != following or not entry.records:
                 if history is not None:
                     history.close()
                 history = self._history(root, entry)
@@ -202,7 +202,9 @@ class PartitionCheck:
         return newest
 
     def _history(self, root: Root, entry: Entry) -> History:
-        return History(entry.base, root.log_start, lambda key, fault: self._add(Kind.WRONG_SIDECAR, key, fault))
+        # What a range without records stood for is not known: compacted, or lost and given up.
+        base = entry.base if entry.records else entry.end
+        return History(base, root.log_start, lambda key, fault: self._add(Kind.WRONG_SIDECAR, key, fault))
 
     def _check_range(self, root: Root, entry: Entry, history: History, epochs: list[int], needed: bool) -> bool:
         """Whether all of its batches were seen, in `epochs` that of the last."""

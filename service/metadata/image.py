@@ -31,6 +31,8 @@ def _empty() -> Mapping[Any, Any]:
     return _EMPTY
 
 
+#: Topics that were deleted to their end whose ids are remembered; of older ones the bucket alone tells.
+MAX_GONE_TOPICS = 4096
 #: Starts whose claim in the bucket is still unanswered and that are remembered as one's own; older ones are forgotten.
 MAX_UNCONFIRMED_STARTS = 1024
 
@@ -130,6 +132,10 @@ class MetadataImage:
     incarnation: int = 0
     start_id: bytes = b""
     unconfirmed_starts: tuple[StartImage, ...] = ()
+    #: Of live topics, the revision of `topic.json` that the bucket was last seen to hold.
+    topic_files: Mapping[TopicId, int] = field(default_factory=_empty)
+    #: Of topics that were deleted to their end, the newest last.
+    gone: tuple[TopicId, ...] = ()
     #: Set until it is done; the rest of the image says nothing before that.
     take_over: TakeOverImage | None = None
     changes: Changes = field(default=Changes(), compare=False)
@@ -290,6 +296,8 @@ class _Delta:
         count = len(self._partitions.pop(topic_id, topic.partitions))
         del self._writable("topics")[topic_id]
         del self._writable("topic_ids")[topic.name]
+        if topic_id in self._current("topic_files"):
+            del self._writable("topic_files")[topic_id]
         configured = Resource(ResourceKind.TOPIC, topic.name)
         if configured in self._current("configs"):
             del self._writable("configs")[configured]
@@ -300,6 +308,17 @@ class _Delta:
         topic_id = self._id(record.topic_id)
         if self._writable("deleting").pop(topic_id, None) is None:
             raise MetadataCorrupt(f"the metadata forgets the topic id {topic_id}, which is not being deleted")
+        self._changed["gone"] = (*self._current("gone"), topic_id)[-MAX_GONE_TOPICS:]
+
+    def _gone_topics(self, record: pb.GoneTopicsRecord) -> None:
+        self._changed["gone"] = tuple(map(TopicId, record.topic_ids))[-MAX_GONE_TOPICS:]
+
+    def _topic_files(self, record: pb.TopicFilesRecord) -> None:
+        live, known = self._current("topics"), self._writable("topic_files")
+        for seen in record.files:
+            topic_id = TopicId(seen.topic_id)
+            if topic_id in live:
+                known[topic_id] = max(seen.revision, known.get(topic_id, 0))
 
     def _deleting_topic(self, record: pb.DeletingTopicRecord) -> None:
         topic_id = self._id(record.topic_id)
@@ -408,6 +427,10 @@ def to_records(image: MetadataImage) -> Iterator[pb.MetadataRecord]:
                 name=gone.name, topic_id=gone.topic_id, partition_count=gone.partition_count
             )
         )
+    if image.topic_files:
+        yield pb.MetadataRecord(topic_files=topic_files_record(image.topic_files))
+    if image.gone:
+        yield pb.MetadataRecord(gone_topics=pb.GoneTopicsRecord(topic_ids=image.gone))
     for resource, values in image.configs.items():
         for key, value in values.items():
             yield pb.MetadataRecord(config=config_record(resource, key, value))
@@ -428,6 +451,12 @@ def _start_records(image: MetadataImage) -> Iterator[pb.MetadataRecord]:
         yield pb.MetadataRecord(
             start=pb.StartRecord(node_id=start.node_id, incarnation=start.incarnation, start_id=start.start_id)
         )
+
+
+def topic_files_record(revisions: Mapping[TopicId, int]) -> pb.TopicFilesRecord:
+    """Of revisions by topic id."""
+    files = (pb.TopicFileSeen(topic_id=topic_id, revision=revision) for topic_id, revision in revisions.items())
+    return pb.TopicFilesRecord(files=files)
 
 
 def partition_record(topic_id: TopicId, partition: PartitionImage) -> pb.PartitionRecord:

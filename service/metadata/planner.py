@@ -16,7 +16,14 @@ from typing import NamedTuple, Protocol
 from grpc_api.contract.topics import NewTopic, Resource, ResourceKind
 from service.metadata import placement
 from service.metadata import records_pb2 as pb
-from service.metadata.image import MetadataImage, PartitionImage, TopicImage, config_record, partition_record
+from service.metadata.image import (
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+    config_record,
+    partition_record,
+    topic_files_record,
+)
 from storage_tiers.clock import Rng
 from storage_tiers.errors import (
     InvalidPartitions,
@@ -182,6 +189,16 @@ def producer_id_block(image: MetadataImage, broker_id: int) -> BlockPlan:
         count=PRODUCER_ID_BLOCK,
     )
     return BlockPlan((pb.MetadataRecord(producer_id_block=record),), first, PRODUCER_ID_BLOCK)
+
+
+def topic_files_seen(image: MetadataImage, revisions: Mapping[TopicId, int]) -> Records:
+    """What the bucket was seen to hold of `topic.json`, of the topics that are still live. No records if all is known."""
+    new = {
+        topic_id: revision
+        for topic_id, revision in revisions.items()
+        if topic_id in image.topics and revision > image.topic_files.get(topic_id, 0)
+    }
+    return (pb.MetadataRecord(topic_files=topic_files_record(new)),) if new else ()
 
 
 # --- starting ---------------------------------------------------------------------------------------------------------

@@ -458,6 +458,72 @@ class TakeOverRecord(_message.Message):
 Global___TakeOverRecord: _TypeAlias = TakeOverRecord  # noqa: Y015
 
 @_typing.final
+class TopicFilesRecord(_message.Message):
+    """The revisions of `topic.json` that the bucket was last seen to hold for live topics. A topic that is not live is left out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicFileSeen]: ...
+    def __init__(
+        self,
+        *,
+        files: _abc.Iterable[Global___TopicFileSeen] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicFilesRecord: _TypeAlias = TopicFilesRecord  # noqa: Y015
+
+@_typing.final
+class TopicFileSeen(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    revision: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicFileSeen: _TypeAlias = TopicFileSeen  # noqa: Y015
+
+@_typing.final
+class GoneTopicsRecord(_message.Message):
+    """Of a snapshot only: ids of topics that were deleted to their end, oldest first, as many as are remembered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topic_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        topic_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic_ids", b"topic_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GoneTopicsRecord: _TypeAlias = GoneTopicsRecord  # noqa: Y015
+
+@_typing.final
 class MetadataRecord(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -475,6 +541,8 @@ class MetadataRecord(_message.Message):
     START_CONFIRMED_FIELD_NUMBER: _builtins.int
     DELETING_TOPIC_FIELD_NUMBER: _builtins.int
     TAKE_OVER_FIELD_NUMBER: _builtins.int
+    TOPIC_FILES_FIELD_NUMBER: _builtins.int
+    GONE_TOPICS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topic(self) -> Global___TopicRecord: ...
     @_builtins.property
@@ -503,6 +571,10 @@ class MetadataRecord(_message.Message):
     def deleting_topic(self) -> Global___DeletingTopicRecord: ...
     @_builtins.property
     def take_over(self) -> Global___TakeOverRecord: ...
+    @_builtins.property
+    def topic_files(self) -> Global___TopicFilesRecord: ...
+    @_builtins.property
+    def gone_topics(self) -> Global___GoneTopicsRecord: ...
     def __init__(
         self,
         *,
@@ -520,12 +592,14 @@ class MetadataRecord(_message.Message):
         start_confirmed: Global___StartConfirmedRecord | None = ...,
         deleting_topic: Global___DeletingTopicRecord | None = ...,
         take_over: Global___TakeOverRecord | None = ...,
+        topic_files: Global___TopicFilesRecord | None = ...,
+        gone_topics: Global___GoneTopicsRecord | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "cluster", b"cluster", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "cluster", b"cluster", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "gone_topics", b"gone_topics", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_files", b"topic_files", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "cluster", b"cluster", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "cluster", b"cluster", "config", b"config", "deleting_topic", b"deleting_topic", "feature_level", b"feature_level", "gone_topics", b"gone_topics", "kind", b"kind", "partition", b"partition", "partition_change", b"partition_change", "producer_id_block", b"producer_id_block", "start", b"start", "start_confirmed", b"start_confirmed", "take_over", b"take_over", "topic", b"topic", "topic_deletion", b"topic_deletion", "topic_files", b"topic_files", "topic_forgotten", b"topic_forgotten"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["topic", "partition", "partition_change", "topic_deletion", "topic_forgotten", "config", "broker", "producer_id_block", "feature_level", "cluster", "start", "start_confirmed", "deleting_topic", "take_over"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["topic", "partition", "partition_change", "topic_deletion", "topic_forgotten", "config", "broker", "producer_id_block", "feature_level", "cluster", "start", "start_confirmed", "deleting_topic", "take_over", "topic_files", "gone_topics"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

@@ -101,8 +101,8 @@ def inventory(snapshot: MetadataImage | None, seen: Iterable[SeenTopic]) -> Inve
 
 
 def _called_deleted(snapshot: MetadataImage, topic: SeenTopic, topic_id: TopicId) -> bool:
-    """By what never takes it back: a deletion that began, or an id that the name had earlier."""
-    if topic_id in snapshot.deleting:
+    """By what never takes it back: a deletion that began, or ended, or an id that the name had earlier."""
+    if topic_id in snapshot.deleting or topic_id in snapshot.gone:
         return True
     state = topic.state
     if state is None:
@@ -113,13 +113,17 @@ def _called_deleted(snapshot: MetadataImage, topic: SeenTopic, topic_id: TopicId
 def _current(snapshot: MetadataImage, topic: SeenTopic) -> LiveTopic | None:
     """What the name means now."""
     state, known = topic.state, snapshot.topic(topic.name)
+
+    def ended(topic_id: TopicId) -> bool:
+        return topic_id in snapshot.deleting or topic_id in snapshot.gone
+
     if state is None:
         topic_id = None if known is None else known.topic_id
     elif known is None or known.topic_id == state.topic_id or known.topic_id in state.earlier:
-        topic_id = state.topic_id if state.state is State.LIVE and state.topic_id not in snapshot.deleting else None
+        topic_id = state.topic_id if state.state is State.LIVE and not ended(state.topic_id) else None
     else:
         # The file does not know the snapshot's topic: one of them is older than the other.
-        newer = state.state is State.DELETED or state.topic_id in snapshot.deleting
+        newer = state.state is State.DELETED or ended(state.topic_id)
         topic_id = known.topic_id if newer else state.topic_id
     if topic_id is None:
         return None
@@ -186,6 +190,8 @@ def records(
     for gone in found.doomed:
         doomed = pb.DeletingTopicRecord(name=gone.name, topic_id=gone.topic_id, partition_count=gone.partitions)
         yield pb.MetadataRecord(deleting_topic=doomed)
+    if before.gone:
+        yield pb.MetadataRecord(gone_topics=pb.GoneTopicsRecord(topic_ids=before.gone))
     for resource, values in before.configs.items():
         for key, value in values.items():
             if resource.kind is not ResourceKind.TOPIC:

@@ -95,6 +95,16 @@ def build_batch(
     )
 
 
+def build_empty_batch(base: int, end: int, *, leader_epoch: int) -> bytes:
+    """A batch over offsets [base, end), at most 2^31 of them, without a record: what compaction leaves of one, with no time and
+    no producer."""
+    times_and_producer = (NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER_ID, -1, layout.NO_SEQUENCE)
+    header = layout.BatchHeader(
+        base, 0, leader_epoch, layout.CURRENT_MAGIC, 0, 0, end - base - 1, *times_and_producer, 0
+    )
+    return _assemble(header, b"")
+
+
 def build_control_batch(
     kind: ControlKind,
     *,

@@ -89,7 +89,7 @@ async def test_objects_of_old_ranges_that_are_missing_are_put_back(world: World,
     world.store.blocking().delete([key])
     fresh = tier_of(world.store, world.clock, seed=5, read_saved=_reads(saved))
     fresh.expect(lineage.seen_of(saved, "here"))
-    said = await refused(fresh, "put them back")
+    said = await refused(fresh, "put it back" if what == "page" else "put the object back")
     assert key in said
     world.store.blocking().put(key, kept)
     assert (await fresh.repair(HELD, apply=True))[1] is not None

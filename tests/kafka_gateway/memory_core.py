@@ -59,7 +59,7 @@ from storage_tiers.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from storage_tiers.types import FileSlice, SharedFile, TimestampOffset, TopicId, TopicPartition
+from storage_tiers.types import FileSlice, OffsetRange, SharedFile, TimestampOffset, TopicId, TopicPartition
 from tests.kafka_gateway.memory_node import MemoryNode
 
 EPOCH = 0
@@ -162,7 +162,15 @@ class MemoryCore:
     async def ranges(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdRange]:
         raise InvalidRequest("nothing is tiered here")
 
-    async def repair(self, partition: TopicPartition, *, apply: bool) -> ColdRepair:
+    async def repair(
+        self, partition: TopicPartition, *, apply: bool, accept_loss: Sequence[OffsetRange] = ()
+    ) -> ColdRepair:
+        raise InvalidRequest("nothing is tiered here")
+
+    async def repair_topic(self, topic: str, *, apply: bool) -> ColdRepair:
+        raise InvalidRequest("nothing is tiered here")
+
+    async def repair_cluster(self, *, apply: bool) -> ColdRepair:
         raise InvalidRequest("nothing is tiered here")
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:

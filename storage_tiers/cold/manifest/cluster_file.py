@@ -25,6 +25,7 @@ from storage_tiers.errors import (
     LogError,
     PreconditionFailed,
     StoreBehind,
+    TierCorrupt,
     TierObjectMissing,
     TierUnavailable,
 )
@@ -121,6 +122,45 @@ async def open_cluster(
         except (PreconditionFailed, TierUnavailable) as error:
             failure = error
     raise TierUnavailable(f"the incarnation of cluster {cluster_id} could not be raised: {failure}") from failure
+
+
+async def recreate_cluster(store: ObjectStore, new: ClusterState, shown: ClusterState | None) -> None:
+    """Puts `new` in the place of `shown` (None: nothing that can be read), which a store that went backwards shows: only a
+    repair may. PreconditionFailed if the store shows something else by now; TierUnavailable if the outcome is open."""
+    key = keys.cluster_key(new.cluster_id)
+    failure: Exception | None = None
+    for _ in range(_ATTEMPTS):
+        found, etag = await _readable(store, new.cluster_id)
+        if found == new:
+            return
+        if found != shown:
+            raise PreconditionFailed(f"{key} has changed meanwhile; plan its repair again")
+        try:
+            if etag is None:
+                await store.put(key, encode_cluster(new), if_absent=True)
+            else:
+                await store.put(key, encode_cluster(new), if_match=etag)
+            return
+        except (PreconditionFailed, TierUnavailable) as error:
+            failure = error
+    raise TierUnavailable(f"{key} could not be written: {failure}") from failure
+
+
+async def read_shown(store: ObjectStore, cluster_id: str) -> ClusterState | None:
+    """As `read_cluster`; also None for what cannot be read."""
+    return (await _readable(store, cluster_id))[0]
+
+
+async def _readable(store: ObjectStore, cluster_id: str) -> tuple[ClusterState | None, str | None]:
+    """The file, if it can be read, and its ETag, if there is one."""
+    try:
+        body = await store.get(keys.cluster_key(cluster_id))
+    except TierObjectMissing:
+        return None, None
+    try:
+        return decode_cluster(body.data, cluster_id), body.etag
+    except TierCorrupt:
+        return None, body.etag
 
 
 async def check_incarnation(store: ObjectStore, cluster_id: str, incarnation: int, holder: Holder) -> None:

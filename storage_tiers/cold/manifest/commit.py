@@ -297,7 +297,7 @@ class CommitLoop:
         """Which range that was live in `saved` the root has lost (`lineage.lost`)."""
         return await self._look_closer(root, saved)
 
-    async def commit_repair(self, shown: Root | None, make: Callable[[Author], Root]) -> Root:
+    async def commit_repair(self, shown: Root | None, make: Callable[[Author], Change]) -> Root:
         """Puts the root that `make` gives in the place of `shown`, whatever was seen before: only a repair may.
         TierUnavailable, its outcome open, if it cannot; PreconditionFailed if the store shows another root by now."""
         async with self._lock:
@@ -319,12 +319,12 @@ class CommitLoop:
             self._know(Loaded(change.root, info.etag))
             return change.root
 
-    async def _repairing(self, make: Callable[[Author], Root], commit_id: str) -> Change:
+    async def _repairing(self, make: Callable[[Author], Change], commit_id: str) -> Change:
         held: dict[str, Page] = {}
         while True:
             by = Author(self.writer, commit_id, self._clock.unix_ms(), self._uuid, held)
             try:
-                change = settle(Change(make(by)), by)
+                change = settle(make(by), by)
             except PageNeeded as needed:
                 held[needed.ref.key] = await self.page(needed.ref)
                 continue

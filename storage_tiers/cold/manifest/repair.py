@@ -7,18 +7,21 @@ every object which it names is there with the very bytes that it names; and the 
     basis()  which root to begin with                 the newest seen, or the one shown if it lacks nothing of that
     plan()   all that it names is there               that root, under a new line
              missing from some offset on, held locally   that root up to there; the rest is uploaded again
+             missing, and the loss accepted by name   that root; a range without records stands where the lost one was
              anything else                            refused, with what is missing
 
 Invariants: nothing that was removed or condemned becomes live again; leader epoch, incarnation and `swept` are the largest
 seen, the commit number is above every one seen, log start is the largest seen as far as it lies below `end`; `added` and pins
-are kept, so that no reader's cursor skips or repeats a commit. `end` falls only to what the local log continues.
+are kept, so that no reader's cursor skips or repeats a commit. `end` falls only to what the local log continues. A range is
+given up only where exactly its offsets were named; its offsets are never given to other records.
 
 Not promised: a root for a partition of which nobody has seen one. `deleted` is the last state of a partition here, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from storage_tiers.cold.manifest import lineage
@@ -28,6 +31,10 @@ from storage_tiers.cold.manifest.model import (
     CommitId,
     Entry,
     NewestSidecar,
+    Page,
+    PageKind,
+    PageNeeded,
+    PageRef,
     Pin,
     Removed,
     Root,
@@ -35,6 +42,7 @@ from storage_tiers.cold.manifest.model import (
     State,
     check_writer,
 )
+from storage_tiers.cold.manifest.pages import Change, PageWrite, page_write
 from storage_tiers.types import NO_EPOCH, EpochEntry, OffsetRange
 
 
@@ -48,7 +56,8 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What is there of a basis. `missing` are keys that it, or its pages, name as live, and that the store lacks or holds other
-    bytes of. `unnamed` are the first offsets of segments that are there and that it does not name. `last_paged` is the last
+    bytes of; `lost` are the entries of those that are no pages, in offset order.
+    `unnamed` are the first offsets of segments that are there and that it does not name. `last_paged` is the last
     entry of its last live page (None: it has none). `local` is what the local log holds, `epochs` its leader epochs,
     `log_start` the partition's own."""
 
@@ -58,11 +67,13 @@ class Evidence:
     local: OffsetRange
     epochs: tuple[EpochEntry, ...]
     log_start: int
+    lost: tuple[Entry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """`basis` up to `end`, without the entries `dropped`; from there to `again` the local log is uploaded again."""
+    """`basis` up to `end`, without the entries `dropped`; from there to `again` the local log is uploaded again. In place of
+    the entries `given_up` stand ranges without records."""
 
     basis: Root
     end: int
@@ -71,13 +82,31 @@ class Repair:
     last_record_epoch: int
     sidecar: NewestSidecar | None
     dropped: tuple[Entry, ...] = ()
+    given_up: tuple[Entry, ...] = ()
 
     @property
     def summary(self) -> str:
         kept = f"commit {self.basis.commit} is committed again, up to offset {self.end}"
+        if self.given_up:
+            kept += f"; offsets {_spelled(joined(self.given_up))} are given up: no record is there any more"
         if self.end == self.again:
             return kept
         return f"{kept}; offsets [{self.end}, {self.again}) are uploaded again from the local log"
+
+
+def joined(entries: Iterable[Entry]) -> tuple[OffsetRange, ...]:
+    """The offsets of entries in offset order, neighbours as one."""
+    found: list[OffsetRange] = []
+    for entry in entries:
+        if found and found[-1].end == entry.base:
+            found[-1] = OffsetRange(found[-1].base, entry.end)
+        else:
+            found.append(OffsetRange(entry.base, entry.end))
+    return tuple(found)
+
+
+def _spelled(ranges: Iterable[OffsetRange]) -> str:
+    return " and ".join(f"[{each.base}, {each.end})" for each in ranges)
 
 
 def basis(shown: Root | None, saved: Root | None, lost: str | None, local: OffsetRange) -> Root | Refused | None:
@@ -124,7 +153,8 @@ def basis(shown: Root | None, saved: Root | None, lost: str | None, local: Offse
     return saved
 
 
-def plan(root: Root, shown: Root | None, evidence: Evidence) -> Repair | Refused:
+def plan(root: Root, shown: Root | None, evidence: Evidence, accepted: Sequence[OffsetRange] = ()) -> Repair | Refused:
+    """`accepted` are the offsets that may be given up: all of those that cannot be had, and no others."""
     log_start = max(root.log_start, evidence.log_start, 0 if shown is None else shown.log_start)
     beyond_end = [base for base in evidence.unnamed if base >= root.end]
     local = evidence.local
@@ -134,19 +164,22 @@ def plan(root: Root, shown: Root | None, evidence: Evidence) -> Repair | Refused
             f"{max(beyond_end)} lie in the bucket: there was a newer one. The local log holds [{local.base}, {local.end}) and "
             f"not those records. Put the newest version of {root.ids.manifest_key} back"
         )
-    missing = set(evidence.missing)
-    named = {key for entry in root.entries for key in (entry.key, entry.sidecar_key)}
-    beyond = sorted(missing - named)
-    if beyond:
+    pages = sorted(set(evidence.missing) - {key for entry in evidence.lost for key in (entry.key, entry.sidecar_key)})
+    if pages:
         return Refused(
-            f"{len(missing)} objects are missing, or are not what was uploaded, {beyond[0]} among them. What they hold is too "
-            "old for the local log to stand in: put them back"
+            f"{pages[0]} is missing, or is not what was written. It names ranges that nothing else names: put it back"
         )
-    gone = [place for place, entry in enumerate(root.entries) if not missing.isdisjoint((entry.key, entry.sidecar_key))]
-    lacking = next((place for place in gone if root.entries[place].end > log_start), None)
-    if lacking is None:
-        return Repair(root, root.end, root.end, min(log_start, root.end), root.last_record_epoch, root.sidecar)
-    return _cut(root, lacking, log_start, evidence)
+    lost = [entry for entry in evidence.lost if entry.end > log_start]
+    cut = next((entry for entry in lost if _stands_in(root, entry, log_start, evidence)), None)
+    if cut is not None:
+        lost = [entry for entry in lost if entry.end <= cut.base]
+    refused = _unaccepted(root, lost, evidence, accepted)
+    if refused is not None:
+        return refused
+    if cut is not None:
+        return replace(_cut(root, root.entries.index(cut), log_start, evidence), given_up=tuple(lost))
+    whole = Repair(root, root.end, root.end, min(log_start, root.end), root.last_record_epoch, root.sidecar)
+    return replace(whole, given_up=tuple(lost))
 
 
 def repaired(repair: Repair, shown: Root | None, by: Author) -> Root:
@@ -178,6 +211,93 @@ def repaired(repair: Repair, shown: Root | None, by: Author) -> Root:
     )
 
 
+def with_fillers(root: Root, fillers: Mapping[str, Entry], by: Author) -> Change:
+    """The root of a repair with other entries, by the key of the lost one in whose place each stands. PageNeeded."""
+    stamp = Stamp(root.commit, by.now_ms)
+    swap = _Swap(root, fillers, stamp, by)
+    pages = tuple(swap.page(ref) if ref.kind is PageKind.LIVE else ref for ref in root.pages)
+    entries, sidecar = swap.entries(root.entries), root.sidecar
+    if sidecar is not None and sidecar.key in swap.sidecars:
+        filler = swap.sidecars[sidecar.key]
+        sidecar = NewestSidecar(filler.sidecar_key, filler.sections)
+    new = replace(root, entries=entries, pages=pages, sidecar=sidecar, removed=(*root.removed, *swap.removed))
+    return Change(new, tuple(swap.writes))
+
+
+class _Swap:
+    """Entries for lost ones, also inside pages, which are written anew."""
+
+    def __init__(self, root: Root, fillers: Mapping[str, Entry], stamp: Stamp, by: Author) -> None:
+        self._ids = root.ids
+        self._fillers = fillers
+        self._bases = [entry.base for entry in fillers.values()]
+        self._stamp = stamp
+        self._by = by
+        self.removed: list[Removed] = []
+        self.writes: list[PageWrite] = []
+        self.sidecars: dict[str, Entry] = {}
+
+    def entries(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        return tuple(map(self._entry, entries))
+
+    def _entry(self, entry: Entry) -> Entry:
+        filler = self._fillers.get(entry.key)
+        if filler is None:
+            return entry
+        filler = replace(filler, added=self._stamp, gap_from=entry.gap_from)
+        self.removed.append(Removed(self._stamp, entry))
+        self.sidecars[entry.sidecar_key] = filler
+        return filler
+
+    def page(self, ref: PageRef) -> PageRef:
+        if not any(ref.base <= base < ref.end for base in self._bases):
+            return ref
+        known = self._by.pages.get(ref.key)
+        if known is None:
+            raise PageNeeded(ref)
+        self.removed.append(Removed(self._stamp, key=ref.key))
+        changed = Page(ref.kind, self.entries(known.entries), pages=tuple(map(self.page, known.pages)))
+        self.writes.append(page_write(self._ids, changed, self._by))
+        return self.writes[-1].ref
+
+
+def _stands_in(root: Root, entry: Entry, log_start: int, evidence: Evidence) -> bool:
+    """Whether the local log holds everything from a lost entry on, and no pin keeps it. Only the root's own may be cut off."""
+    local = evidence.local
+    if local.base > max(entry.base, log_start) or local.end < root.end or entry not in root.entries:
+        return False
+    return not any(pin.end > entry.base for pin in root.pins)
+
+
+def _unaccepted(
+    root: Root, lost: Sequence[Entry], evidence: Evidence, accepted: Sequence[OffsetRange]
+) -> Refused | None:
+    """Why what is lost may not be given up; None if all of it, and nothing else, was named."""
+    ranges = joined(lost)
+    if sorted(accepted) == list(ranges):
+        return None
+    if not lost:
+        return Refused(
+            f"offsets {_spelled(sorted(accepted))} are not lost: nothing is given up. Leave --accept-loss away"
+        )
+    flags = " ".join(f"--accept-loss {root.ids.partition}:{each.base}-{each.end}" for each in ranges)
+    keys = [key for entry in lost for key in (entry.key, entry.sidecar_key) if key in set(evidence.missing)]
+    pins = {pin.name for pin, entry in itertools.product(root.pins, lost) if pin.end > entry.base}
+    local = evidence.local
+    kept = f"the local log holds [{local.base}, {local.end}) and cannot stand in"
+    if pins:
+        kept = f"the pin {min(pins)} keeps what it holds"
+    return Refused(
+        f"{keys[0]} is missing, or is not what was uploaded{_and_more(len(keys) - 1)}: offsets {_spelled(ranges)}; {kept}; put "
+        "the object back. Only if no copy of it exists anywhere: to go on without the records of exactly these offsets, for "
+        f"ever, add {flags}"
+    )
+
+
+def _and_more(count: int) -> str:
+    return f", and {count} more" if count else ""
+
+
 def _stray(shown: Root, saved: Root) -> Entry | None:
     """A live range of the root shown that the saved one neither has nor removed: somebody went on from an older root."""
     if shown.recent and shown.recent[-1] in saved.recent:
@@ -188,18 +308,9 @@ def _stray(shown: Root, saved: Root) -> Entry | None:
     return next((entry for entry in shown.entries if entry.key not in known and entry.added.commit > paged), None)
 
 
-def _cut(root: Root, place: int, log_start: int, evidence: Evidence) -> Repair | Refused:
-    """`root` up to the entry at `place`, if the local log can stand in for what follows."""
-    entry, local = root.entries[place], evidence.local
-    what = f"{entry.key} is missing, or is not what was uploaded"
-    if local.base > max(entry.base, log_start) or local.end < root.end:
-        return Refused(
-            f"{what}: offsets [{entry.base}, {entry.end}). The local log holds [{local.base}, {local.end}) and cannot stand "
-            "in; put the object back"
-        )
-    pins = [pin.name for pin in root.pins if pin.end > entry.base]
-    if pins:
-        return Refused(f"{what}, and the pin {pins[0]} keeps what it holds; put the object back")
+def _cut(root: Root, place: int, log_start: int, evidence: Evidence) -> Repair:
+    """`root` up to the entry at `place`: the local log stands in for what follows."""
+    entry = root.entries[place]
     before = root.entries[place - 1] if place else evidence.last_paged
     end = entry.base if before is None else before.end
     sidecar = None if before is None else NewestSidecar(before.sidecar_key, before.sections)

@@ -23,7 +23,14 @@ from storage_tiers.cold.manifest.cluster_file import read_cluster
 from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER, Fields, check_version, document
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.stores.port import ObjectStore
-from storage_tiers.errors import FencedWriter, PreconditionFailed, StoreBehind, TierObjectMissing, TierUnavailable
+from storage_tiers.errors import (
+    FencedWriter,
+    PreconditionFailed,
+    StoreBehind,
+    TierCorrupt,
+    TierObjectMissing,
+    TierUnavailable,
+)
 from storage_tiers.types import TopicId
 
 MAX_EARLIER = 256
@@ -51,7 +58,7 @@ def published(found: TopicState | None, new: TopicState) -> TopicState:
         shown = "is gone" if found is None else f"is at revision {found.revision}"
         raise StoreBehind(
             f"the bucket went backwards: topic.json of {new.topic} {shown}, revision {new.revision} was seen there. Nothing of "
-            "the topic is published before that is back; put the bucket back as it was"
+            "the topic is published, uploaded or deleted before that is back; put the bucket back as it was"
         )
     if found is None:
         return new
@@ -65,6 +72,13 @@ def published(found: TopicState | None, new: TopicState) -> TopicState:
         partitions = max(found.partitions, new.partitions)
         return replace(new, partitions=partitions, earlier=found.earlier, revision=found.revision)
     return replace(new, earlier=(*found.earlier, found.topic_id)[-MAX_EARLIER:], revision=found.revision)
+
+
+def republished(found: TopicState | None, new: TopicState) -> TopicState:
+    """As `published`, where the store shows an older file than `new.revision`, which was seen there: above both. Only a repair
+    may."""
+    state = published(found, replace(new, revision=0))
+    return replace(state, revision=max(state.revision, new.revision))
 
 
 def marked_deleted(found: TopicState | None, deleted: TopicState) -> TopicState:
@@ -133,11 +147,22 @@ async def read_topic(store: ObjectStore, cluster_id: str, topic: str) -> TopicSt
     return found[0] if found is not None else None
 
 
+async def shown_topic(store: ObjectStore, cluster_id: str, topic: str) -> TopicState | None:
+    """As `read_topic`; also None for what cannot be read."""
+    found = await _read(store, cluster_id, topic, readable=False)
+    return found[0] if found is not None else None
+
+
 async def publish_topic(store: ObjectStore, new: TopicState) -> TopicState:
     """Makes `new` (state live) current, or updates its partition count (never lowered) and configs."""
     if await read_topic(store, new.cluster_id, new.topic) is None:
         await _check_cluster(store, new)
     return await _change(store, new, lambda found: published(found, new))
+
+
+async def republish_topic(store: ObjectStore, new: TopicState) -> TopicState:
+    """Makes `new` current over an older file, none, or one that cannot be read. FencedWriter as `published`."""
+    return await _change(store, new, lambda found: republished(found, new), readable=False)
 
 
 async def _check_cluster(store: ObjectStore, new: TopicState) -> None:
@@ -156,14 +181,19 @@ async def delete_topic(store: ObjectStore, deleted: TopicState) -> TopicState:
 
 
 async def _change(
-    store: ObjectStore, wanted: TopicState, change: Callable[[TopicState | None], TopicState]
+    store: ObjectStore,
+    wanted: TopicState,
+    change: Callable[[TopicState | None], TopicState],
+    *,
+    readable: bool = True,
 ) -> TopicState:
     key = keys.topic_file_key(wanted.cluster_id, wanted.topic)
     failure: Exception | None = None
     for _ in range(_ATTEMPTS):
-        found = await _read(store, wanted.cluster_id, wanted.topic)
-        new = change(found[0] if found is not None else None)
-        if found is not None and new == found[0]:
+        found = await _read(store, wanted.cluster_id, wanted.topic, readable=readable)
+        before = found[0] if found is not None else None
+        new = change(before)
+        if before is not None and new == before:
             return new
         new = replace(new, revision=new.revision + 1)
         try:
@@ -177,9 +207,17 @@ async def _change(
     raise TierUnavailable(f"{key} could not be written: {failure}") from failure
 
 
-async def _read(store: ObjectStore, cluster_id: str, topic: str) -> tuple[TopicState, str] | None:
+async def _read(
+    store: ObjectStore, cluster_id: str, topic: str, *, readable: bool = True
+) -> tuple[TopicState | None, str] | None:
+    """The file and its ETag. `readable`: TierCorrupt where it cannot be read; else its state is then None."""
     try:
         body = await store.get(keys.topic_file_key(cluster_id, topic))
     except TierObjectMissing:
         return None
-    return decode_topic(body.data, cluster_id, topic), body.etag
+    try:
+        return decode_topic(body.data, cluster_id, topic), body.etag
+    except TierCorrupt:
+        if readable:
+            raise
+        return None, body.etag

@@ -171,6 +171,11 @@ class TierClient:
         """The new incarnation (`cluster_file.open_cluster`). FencedWriter if the bucket has another than was expected."""
         return (await self.ask(questions.OpenCluster(cluster_id, holder, expected_incarnation, raised_by))).number
 
+    async def highest_incarnation(self, cluster_id: str) -> questions.FoundIncarnation:
+        """That anything in the cluster's bucket shows; looks through all manifests."""
+        question = questions.HighestIncarnation(cluster_id)
+        return await self.ask(question, more_s=questions.REPAIR_S_PER_CLUSTER)
+
     async def read_topic(self, cluster_id: str, topic: str) -> TopicState | None:
         return (await self.ask(questions.ReadTopic(cluster_id, topic))).state
 

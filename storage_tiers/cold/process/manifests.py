@@ -127,12 +127,6 @@ class TierCommits:
         tier = await self.partition(question.ids, question.writer)
         return await self._commit(tier.delete_partition(), f"deleting {question.ids}")
 
-    async def repair(self, question: ask.Repair) -> ask.Repaired:
-        tier = await self.partition(question.ids, question.writer, question.seen)
-        repairing = tier.repair(question.local, apply=question.apply)
-        report, root = await self.in_time(repairing, f"repairing {question.ids}", question.patience_s)
-        return ask.Repaired(report, None if root is None else manifest_json.encode(root).decode())
-
     async def sweep(self, question: ask.Sweep) -> SweepReport:
         tier = await self.partition(question.ids, question.writer, question.seen)
         return await self.in_time(tier.sweep(question.grace_ms, question.listed), f"sweeping {question.ids}")

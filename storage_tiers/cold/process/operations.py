@@ -19,6 +19,7 @@ from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
 from storage_tiers.cold.segments.sweeper import Listed, SweepReport
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.policy.retention import Expired, Moment
+from storage_tiers.types import OffsetRange
 
 #: Keys that one listing request of S3 gives.
 LISTED_KEYS = 1000
@@ -28,6 +29,8 @@ MAX_NAMES = 1000
 MAX_PAGE_ENTRIES = 64
 #: Seconds that a repair may take for each range: two requests, many at a time; some ranges are read as a whole.
 REPAIR_S_PER_RANGE = 0.5
+#: Seconds that it may take to look through all manifests of a cluster.
+REPAIR_S_PER_CLUSTER = 3600.0
 
 Answer = TypeVar("Answer", covariant=True)
 
@@ -167,6 +170,37 @@ class OpenCluster(Question[Incarnation]):
 
 
 @dataclass(frozen=True, slots=True)
+class ShownCluster(Question[FoundCluster]):
+    """As ReadCluster; also None for a file that cannot be read."""
+
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundIncarnation:
+    """`key` is empty if nothing shows one."""
+
+    number: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class HighestIncarnation(Question[FoundIncarnation]):
+    """The highest that a manifest, a topic's file or a snapshot of the metadata shows. Lists the cluster and reads each
+    manifest; may take REPAIR_S_PER_CLUSTER."""
+
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecreateCluster(Question[Done]):
+    """`cluster_file.recreate_cluster`: only a repair may."""
+
+    new: ClusterState
+    shown: ClusterState | None
+
+
+@dataclass(frozen=True, slots=True)
 class PutSnapshot(Question[Done]):
     """`snapshot_files.put_snapshot` of the whole file at `path`, which stays the broker's."""
 
@@ -273,6 +307,21 @@ class PublishTopic(Question[FoundTopic]):
 
 
 @dataclass(frozen=True, slots=True)
+class ShownTopic(Question[FoundTopic]):
+    """As ReadTopic; also None for a file that cannot be read."""
+
+    cluster_id: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepublishTopic(Question[FoundTopic]):
+    """`topic_file.republish_topic`: over an older file than was seen; only a repair may."""
+
+    topic: TopicState
+
+
+@dataclass(frozen=True, slots=True)
 class MarkTopicDeleted(Question[FoundTopic]):
     """`topic_file.delete_topic`: only while the file names this id. Answers what it says then."""
 
@@ -357,8 +406,8 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True)
 class Repair(Question[Repaired]):
-    """Proves what the root seen names, and with `apply` commits it again (`manifest.repair`). It may take
-    REPAIR_S_PER_RANGE for each of its `ranges`."""
+    """Proves what the root seen names, and with `apply` commits it again (`manifest.repair`), without the offsets `accepted`,
+    which must be exactly those that are lost. It may take REPAIR_S_PER_RANGE for each of its `ranges`."""
 
     ids: Ids
     writer: Writer
@@ -366,6 +415,7 @@ class Repair(Question[Repaired]):
     ranges: int
     apply: bool
     seen: Seen | None = None
+    accepted: tuple[OffsetRange, ...] = ()
 
     @property
     def patience_s(self) -> float:

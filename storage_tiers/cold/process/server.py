@@ -24,6 +24,7 @@ from storage_tiers.cold.process.manifests import TierCommits
 from storage_tiers.cold.process.operations import Counters, Question, Stats
 from storage_tiers.cold.process.patient_reads import PatientReads
 from storage_tiers.cold.process.protocol import Ask, Configure, Forget, Idle, Reply, encode, read_frame
+from storage_tiers.cold.process.repairs import Repairs
 from storage_tiers.cold.process.takeovers import Takeovers
 from storage_tiers.cold.process.wire import ProtocolError, to_json
 from storage_tiers.cold.stores.counting import CountingStore
@@ -79,7 +80,7 @@ Workers = dict[type[Question[Any]], Callable[[Any], Awaitable[Any]]]
 
 def workers(downloads: Downloads, commits: TierCommits) -> Workers:
     """Who works on which question."""
-    takeover = Takeovers(commits)
+    takeover, repairs = Takeovers(commits), Repairs(commits)
     return {
         ask.FetchChunk: downloads.fetch_chunk,
         ask.FetchObject: downloads.fetch_object,
@@ -106,7 +107,12 @@ def workers(downloads: Downloads, commits: TierCommits) -> Workers:
         ask.RaiseLogStart: commits.raise_log_start,
         ask.Retire: commits.retire,
         ask.DeletePartition: commits.delete_partition,
-        ask.Repair: commits.repair,
+        ask.Repair: repairs.repair,
+        ask.ShownCluster: repairs.shown_cluster,
+        ask.HighestIncarnation: repairs.highest_incarnation,
+        ask.RecreateCluster: repairs.recreate_cluster,
+        ask.ShownTopic: repairs.shown_topic,
+        ask.RepublishTopic: repairs.republish_topic,
         ask.Sweep: commits.sweep,
         ask.ListKeys: commits.list_keys,
         ask.AbortUploads: commits.abort_uploads,

@@ -36,6 +36,7 @@ from storage_tiers.cold.segments.sweeper import Listed, Sweeper, SweepReport
 from storage_tiers.cold.segments.uploader import ExtendJob, RunBlocking, Uploaded, Uploader, in_thread
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import FencedWriter, LogError
+from storage_tiers.types import OffsetRange
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ class PartitionTier:
         )
         self._uploader = Uploader(store, ids, rng, run_blocking)
         self._sweeper = Sweeper(store, self._loop, clock)
-        self._repairer = Repairer(store, self._loop)
+        self._repairer = Repairer(store, self._loop, self._uploader)
 
     @property
     def root(self) -> Root | None:
@@ -184,10 +185,12 @@ class PartitionTier:
         the grace (ms)."""
         return await self._sweeper.sweep_deleted(grace_ms, listed)
 
-    async def repair(self, local: LocalEvidence, *, apply: bool) -> tuple[RepairReport, Root | None]:
+    async def repair(
+        self, local: LocalEvidence, *, apply: bool, accepted: Sequence[OffsetRange] = ()
+    ) -> tuple[RepairReport, Root | None]:
         """What would make the manifest show again what was seen of it, proven object by object; with `apply` it is committed,
-        under a new line, and the root is returned."""
-        return await self._repairer.repair(local, apply=apply)
+        under a new line, and the root is returned. `accepted` are the offsets that are given up."""
+        return await self._repairer.repair(local, apply=apply, accepted=accepted)
 
     def _continues(self, root: Root, job: ExtendJob) -> bool:
         """Whether `job` begins at the root's end. FencedWriter if this writer may extend it no more."""

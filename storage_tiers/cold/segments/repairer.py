@@ -3,6 +3,9 @@
 Every live object of the root to be committed is proven: its length and CRC-32C as the store reports them, or as they are read
 back where it reports none; each sidecar is read and compared with its entry. Nothing is written before all of it is known.
 
+A range that is given up, by the word of an operator who named its offsets, is replaced by one of the same offsets without
+records: empty batches, as compaction leaves them, so that every reader passes over it and none reads past it unawares.
+
 Bounds: CHECKS_AT_ONCE objects at a time. Not promised: that what was proven is still there a moment later; a sweep or an
 operator may have removed it, and the next read says so.
 """
@@ -10,22 +13,31 @@ operator may have removed it, and the next read says so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+import itertools
+import tempfile
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.commit import CommitLoop
-from storage_tiers.cold.manifest.model import Entry, Root
-from storage_tiers.cold.manifest.repair import Evidence, Refused, Repair, basis, plan, repaired
+from storage_tiers.cold.manifest.model import Author, Entry, Root
+from storage_tiers.cold.manifest.pages import Change
+from storage_tiers.cold.manifest.repair import Evidence, Refused, Repair, basis, plan, repaired, with_fillers
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.range_check import sidecar_bytes
+from storage_tiers.cold.segments.uploader import ExtendJob, Uploader
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import TierCorrupt, TierObjectMissing
+from storage_tiers.hot.producer_state import ProducerStateManager
+from storage_tiers.records.builder import build_empty_batch
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import EpochEntry, OffsetRange
 
 CHECKS_AT_ONCE = 16
 _READ_BACK_BYTES = 8 << 20
+#: Offsets that one batch may span.
+_MOST_OF_A_BATCH = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +59,17 @@ class RepairReport:
 
 
 class Repairer:
-    def __init__(self, store: ObjectStore, loop: CommitLoop) -> None:
+    def __init__(self, store: ObjectStore, loop: CommitLoop, uploader: Uploader) -> None:
         self._store = store
         self._loop = loop
+        self._uploader = uploader
         self._slots = asyncio.Semaphore(CHECKS_AT_ONCE)
 
-    async def repair(self, local: LocalEvidence, *, apply: bool) -> tuple[RepairReport, Root | None]:
-        """What would be done, and with `apply` is done; then also the root committed. Errors: the store's, and FencedWriter."""
+    async def repair(
+        self, local: LocalEvidence, *, apply: bool, accepted: Sequence[OffsetRange] = ()
+    ) -> tuple[RepairReport, Root | None]:
+        """What would be done, and with `apply` is done; then also the root committed. `accepted` are the offsets that may be
+        given up. Errors: the store's, and FencedWriter."""
         shown, saved = await self._loop.shown(), await self._loop.seen()
         lost = None
         if shown is not None and saved is not None:
@@ -64,17 +80,51 @@ class Repairer:
         if isinstance(begin, Refused):
             return RepairReport(refused=begin.why), None
         evidence, checked = await self._evidence(begin, local)
-        found = plan(begin, shown, evidence)
+        found = plan(begin, shown, evidence, accepted)
         if isinstance(found, Refused):
             return RepairReport(refused=found.why, checked=checked), None
         report = RepairReport(found.summary, checked=checked)
-        return report, (await self._commit(found, shown) if apply else None)
+        return report, (await self._commit(found, shown, local) if apply else None)
 
-    async def _commit(self, repair: Repair, shown: Root | None) -> Root:
-        return await self._loop.commit_repair(shown, lambda by: repaired(repair, shown, by))
+    async def _commit(self, repair: Repair, shown: Root | None, local: LocalEvidence) -> Root:
+        fillers = {lost.key: await self._filler(repair.basis, lost, local.epochs) for lost in repair.given_up}
+
+        def make(by: Author) -> Change:
+            return with_fillers(repaired(repair, shown, by), fillers, by)
+
+        return await self._loop.commit_repair(shown, make)
+
+    async def _filler(self, root: Root, lost: Entry, epochs: tuple[EpochEntry, ...]) -> Entry:
+        """Uploads a range of a lost one's offsets, without records."""
+        last_epoch = root.last_record_epoch if lost.end == root.end else None
+        data, history = empty_range(lost.base, lost.end, epochs, last_epoch)
+        with tempfile.TemporaryDirectory() as directory:
+            paths = Path(directory, "range.log"), Path(directory, "range.snapshot")
+            for path, content in zip(paths, (data, await self._producers(lost)), strict=True):
+                await asyncio.to_thread(path.write_bytes, content)
+            job = ExtendJob(
+                path=str(paths[0]),
+                position=0,
+                length=len(data),
+                base=lost.base,
+                end=lost.end,
+                leader_epoch=root.leader_epoch,
+                last_record_epoch=history[-1].epoch,
+                epochs=history,
+                producer_snapshot=str(paths[1]),
+            )
+            built = await self._uploader.build(job)
+            return (await self._uploader.upload(job, built, root)).entry
+
+    async def _producers(self, lost: Entry) -> bytes:
+        """The producers at a lost range's end, where its sidecar is there to tell; else none."""
+        if await _there(self._holds_sidecar(lost)):
+            return sidecar.parse((await self._store.get(lost.sidecar_key)).data, lost.sidecar_key).producer_snapshot
+        return ProducerStateManager().snapshot()
 
     async def _evidence(self, root: Root, local: LocalEvidence) -> tuple[Evidence, int]:
         missing: set[str] = set()
+        lost: list[Entry] = []
         last_paged: Entry | None = None
         refs = list(reversed(root.live_pages))
         while refs:
@@ -88,12 +138,13 @@ class Repairer:
                 refs.extend(reversed(page.pages))
                 continue
             last_paged = page.entries[-1]
-            missing |= await self._missing(page.entries)
-        missing |= await self._missing(root.entries)
+            await self._look_for(page.entries, missing, lost)
+        await self._look_for(root.entries, missing, lost)
         unnamed = await self._unnamed(root)
         ranges = len(root.entries) + sum(ref.count for ref in root.live_pages)
         checked = 2 * ranges + len(root.live_pages)
-        return Evidence(missing, unnamed, last_paged, local.held, local.epochs, local.log_start), checked
+        found = Evidence(missing, unnamed, last_paged, local.held, local.epochs, local.log_start, tuple(lost))
+        return found, checked
 
     async def _unnamed(self, root: Root) -> set[int]:
         """First offsets of segments that may have been committed after `root`: it names none of them, nor are they known to
@@ -106,12 +157,14 @@ class Repairer:
                 found.add(parsed.base)
         return found
 
-    async def _missing(self, entries: tuple[Entry, ...]) -> set[str]:
-        found: set[str] = set()
+    async def _look_for(self, entries: tuple[Entry, ...], missing: set[str], lost: list[Entry]) -> None:
+        """Adds the keys of what is not there, and the entries that it is of."""
         for some in _in_bunches(entries):
             verdicts = await asyncio.gather(*(self._lacks(entry) for entry in some))
-            found.update(key for keys in verdicts for key in keys)
-        return found
+            for entry, gone in zip(some, verdicts, strict=True):
+                missing.update(gone)
+                if gone:
+                    lost.append(entry)
 
     async def _lacks(self, entry: Entry) -> list[str]:
         async with self._slots:
@@ -142,6 +195,24 @@ class Repairer:
         return (
             named == (entry.base, entry.end, entry.length, entry.crc32c) and sidecar.read_table(data) == entry.sections
         )
+
+
+def empty_range(
+    base: int, end: int, epochs: Sequence[EpochEntry], last_epoch: int | None = None
+) -> tuple[bytes, tuple[EpochEntry, ...]]:
+    """Batches without records over offsets [base, end), one for each leader epoch, and the history of epochs up to `end`, the
+    last of which is `last_epoch`, if given. What lies before the history is of its first epoch."""
+    history = [entry for entry in epochs if entry.start_offset < end] or [EpochEntry(max(last_epoch or 0, 0), base)]
+    if last_epoch is not None and history[-1].epoch != last_epoch:
+        history = [entry for entry in history if entry.epoch < last_epoch]
+        history.append(EpochEntry(last_epoch, max(base, history[-1].start_offset + 1) if history else base))
+    bounds = [base, *(entry.start_offset for entry in history[1:] if entry.start_offset > base), end]
+    pieces = []
+    for start, stop in itertools.pairwise(bounds):
+        epoch = max((entry for entry in history if entry.start_offset <= start), default=history[0]).epoch
+        for at in range(start, stop, _MOST_OF_A_BATCH):
+            pieces += [build_empty_batch(at, min(stop, at + _MOST_OF_A_BATCH), leader_epoch=epoch)]
+    return b"".join(pieces), tuple(history)
 
 
 async def _there(question: Awaitable[bool]) -> bool:

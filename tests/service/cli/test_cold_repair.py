@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +45,11 @@ def manifests(node: Node, topic: str) -> list[Path]:
     return [path for path in store.rglob("*.json*") if "manifests" in path.parts and topic in str(path)]
 
 
+def segments(node: Node, topic: str) -> list[Path]:
+    store = Path(node.store.removeprefix("file://"))
+    return [path for path in store.rglob("*.log*") if path.is_file() and topic in path.parts]
+
+
 def consumed(node: Node, topic: str) -> list[bytes]:
     ran = at(node, "consume", topic, "--exit-at-end")
     assert ran.code == 0, ran.err
@@ -68,13 +75,20 @@ def test_a_manifest_that_was_lost_is_committed_again(node: Node, tmp_path: Path,
 
     done = at(node, "cold", "repair", "t", "--apply", "--json")
     assert done.code == 0, done.err
-    assert done.json["partitions"][0]["commit"] > 0
+    file, partition = done.json["partitions"]
+    assert (file["partition"], file["summary"]) == (-1, "")
+    assert partition["commit"] > 0
     assert consumed(node, "t") == lines(0, 2 * RECORDS).splitlines(keepends=True)
     offload(node, "t", 2 * RECORDS)
     node.restart()
     assert consumed(node, "t") == lines(0, 3 * RECORDS).splitlines(keepends=True)
     again = at(node, "cold", "repair", "--cluster")
-    assert (again.code, again.out) == (0, "t-0: nothing to repair\n")
+    assert again.code == 0
+    assert again.out.splitlines() == [
+        "cluster.json: nothing to repair",
+        "topic.json of t: nothing to repair",
+        "t-0: nothing to repair",
+    ]
 
 
 def test_what_is_lost_for_good_is_named_and_nothing_changes(node: Node) -> None:
@@ -92,6 +106,86 @@ def test_what_is_lost_for_good_is_named_and_nothing_changes(node: Node) -> None:
     segment.write_bytes(kept)
     assert at(node, "cold", "repair", "t", "--apply").code == 0
     assert consumed(node, "t") == lines(0, RECORDS).splitlines(keepends=True)
+
+
+def test_what_is_lost_for_good_is_given_up_by_name(node: Node) -> None:
+    """As the message says: with the words that it names, and no others."""
+    assert at(node, "topic", "create", "t").code == 0
+    offload(node, "t", 0)
+    (first,) = segments(node, "t")
+    offload(node, "t", RECORDS)
+    (manifest,) = manifests(node, "t")
+    manifest.unlink()
+    first.unlink()
+    refused = at(node, "cold", "repair", "t", "--apply")
+    assert refused.code == 1 and f"offsets [0, {RECORDS})" in refused.out
+    (named,) = re.findall(r"--accept-loss (\S+)", refused.out)
+    assert at(node, "cold", "repair", "t", "--apply", "--accept-loss", f"0:0-{2 * RECORDS}").code == 1
+    assert not manifest.exists()
+    dry = at(node, "cold", "repair", "t", "--accept-loss", named)
+    assert (dry.code, manifest.exists()) == (0, False)
+    assert f"offsets [0, {RECORDS}) are given up" in dry.out
+    assert at(node, "cold", "repair", "t", "--apply", "--accept-loss", named).code == 0
+    assert consumed(node, "t") == lines(RECORDS, RECORDS).splitlines(keepends=True)
+    offload(node, "t", 2 * RECORDS)
+    node.restart()
+    assert consumed(node, "t") == lines(RECORDS, 2 * RECORDS).splitlines(keepends=True)
+    sound = tidelog("fsck", "--store", node.store)
+    assert sound.code == 0, sound.out
+
+
+@pytest.mark.parametrize("loss", ["0-10", "0:10", "0:20-10", "0:5-5", "x:1-2"])
+def test_a_loss_that_names_no_offsets_is_refused(loss: str) -> None:
+    assert tidelog("cold", "repair", "t", "--accept-loss", loss).code == 2
+
+
+def test_a_cluster_file_is_written_again(node: Node) -> None:
+    (file,) = Path(node.store.removeprefix("file://")).glob("*/cluster.json")
+    kept = file.read_bytes()
+    file.unlink()
+    node.restart()
+    until(lambda: "went backwards" in json.loads(node.get("/readyz")[1])["store"], "it is noticed")
+    dry = at(node, "cold", "repair", "--cluster")
+    assert dry.code == 0 and "cluster.json is gone" in dry.out and not file.exists()
+    done = at(node, "cold", "repair", "--cluster", "--apply")
+    assert done.code == 0 and "done: incarnation" in done.out
+    until(lambda: json.loads(node.get("/readyz")[1])["store"] == "ok", "the node goes on")
+    assert file.exists() and file.read_bytes() != kept
+    assert at(node, "topic", "create", "t").code == 0
+    offload(node, "t", 0)
+
+
+def test_a_stopped_node_is_repaired_by_its_directory(node: Node) -> None:
+    assert at(node, "topic", "create", "t").code == 0
+    offload(node, "t", 0)
+    (manifest,) = manifests(node, "t")
+    (file,) = Path(node.store.removeprefix("file://")).glob("*/cluster.json")
+    before = json.loads(file.read_bytes())["incarnation"]
+    stopped = ("--data-dir", str(node.data_dir), "--store", node.store)
+    busy = tidelog("cold", "repair", "t", *stopped)
+    assert busy.code == 1 and "another process uses" in busy.err
+    node.stop()
+    manifest.unlink()
+    dry = tidelog("cold", "repair", "t", *stopped)
+    assert dry.code == 0 and f"up to offset {RECORDS}" in dry.out, dry.err
+    assert not manifest.exists() and json.loads(file.read_bytes())["incarnation"] == before
+    done = tidelog("cold", "repair", "t", "--apply", *stopped)
+    assert done.code == 0 and "done: commit" in done.out, done.err
+    assert json.loads(file.read_bytes())["incarnation"] == before + 1
+    assert json.loads(manifest.read_bytes())["incarnation"] == before + 1
+    file.unlink()
+    assert tidelog("cold", "repair", "--cluster", "--apply", *stopped).code == 0
+    assert json.loads(file.read_bytes())["incarnation"] > before + 1
+    node.start()
+    assert consumed(node, "t") == lines(0, RECORDS).splitlines(keepends=True)
+    offload(node, "t", RECORDS)
+
+
+def test_a_directory_of_no_node_is_refused(tmp_path: Path) -> None:
+    refused = tidelog("cold", "repair", "t", "--data-dir", tmp_path / "none", "--store", tmp_path / "store")
+    assert refused.code == 1 and "no node's data directory" in refused.err
+    assert not (tmp_path / "none").exists()
+    assert tidelog("cold", "repair", "t", "--data-dir", tmp_path).code == 2
 
 
 def test_one_topic_or_all_of_them(node: Node) -> None:

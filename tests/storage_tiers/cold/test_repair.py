@@ -70,8 +70,13 @@ def evidence(
     log_start: int = 0,
     last_paged: manifest.Entry | None = None,
     unnamed: tuple[int, ...] = (),
+    of: Root | None = None,
+    lost: tuple[manifest.Entry, ...] = (),
 ) -> Evidence:
-    return Evidence(set(missing), unnamed, last_paged, local, EPOCHS, log_start)
+    """`of` is the root in whose own entries the missing objects are."""
+    entries = () if of is None else of.entries
+    lost = lost or tuple(each for each in entries if {each.key, each.sidecar_key} & set(missing))
+    return Evidence(set(missing), unnamed, last_paged, local, EPOCHS, log_start, lost)
 
 
 def planned(found: Repair | Refused) -> Repair:
@@ -129,7 +134,7 @@ async def test_log_start_is_the_largest_seen(world: World) -> None:
 async def test_what_is_missing_at_the_end_is_uploaded_again_from_the_local_log(world: World) -> None:
     saved = await world.extend(4)
     lost = saved.entries[2]
-    repair = planned(plan(saved, None, evidence(lost.sidecar_key, local=OffsetRange(20, 60))))
+    repair = planned(plan(saved, None, evidence(lost.sidecar_key, local=OffsetRange(20, 60), of=saved)))
     assert (repair.end, repair.again) == (20, 40)
     assert "offsets [20, 40) are uploaded again" in repair.summary
     root = repaired(repair, None, world.author())
@@ -153,7 +158,7 @@ async def test_what_is_missing_at_the_end_is_uploaded_again_from_the_local_log(w
 
 async def test_where_everything_is_missing_and_held_locally_the_root_begins_anew(world: World) -> None:
     saved = await world.extend(2)
-    root = repaired(planned(plan(saved, None, evidence(saved.entries[0].key))), None, world.author())
+    root = repaired(planned(plan(saved, None, evidence(saved.entries[0].key, of=saved))), None, world.author())
     assert (root.end, root.entries, root.sidecar, root.last_record_epoch) == (0, (), None, -1)
     assert broken(root) is None
 
@@ -161,7 +166,7 @@ async def test_where_everything_is_missing_and_held_locally_the_root_begins_anew
 @pytest.mark.parametrize("local", [OffsetRange(25, 60), OffsetRange(0, 39)])
 async def test_what_is_missing_and_not_held_locally_is_asked_for(world: World, local: OffsetRange) -> None:
     saved = await world.extend(4)
-    refused = plan(saved, None, evidence(saved.entries[2].key, local=local))
+    refused = plan(saved, None, evidence(saved.entries[2].key, local=local, of=saved))
     assert isinstance(refused, Refused)
     assert saved.entries[2].key in refused.why
     assert "put the object back" in refused.why
@@ -169,14 +174,16 @@ async def test_what_is_missing_and_not_held_locally_is_asked_for(world: World, l
 
 async def test_below_log_start_nothing_has_to_be_there(world: World) -> None:
     saved = await world.extend(4)
-    repair = planned(plan(saved, None, evidence(saved.entries[0].key, local=OffsetRange(40, 40), log_start=10)))
+    repair = planned(
+        plan(saved, None, evidence(saved.entries[0].key, local=OffsetRange(40, 40), log_start=10, of=saved))
+    )
     assert repair.end == 40
 
 
 async def test_a_pinned_range_is_not_given_up(world: World) -> None:
     await world.extend(3)
     saved = await world.tier.pin("audit")
-    refused = plan(saved, None, evidence(saved.entries[1].key))
+    refused = plan(saved, None, evidence(saved.entries[1].key, of=saved))
     assert isinstance(refused, Refused)
     assert "audit" in refused.why
 
@@ -185,8 +192,8 @@ async def test_what_a_page_names_cannot_be_cut(world: World) -> None:
     saved = await world.extend(80)
     page = saved.live_pages[0]
     first = next(iter(lookup.live_entries(saved, page_loader(world.store.blocking()))))
-    for key in (page.key, first.key):
-        refused = plan(saved, None, evidence(key))
+    for key, lost in ((page.key, ()), (first.key, (first,))):
+        refused = plan(saved, None, evidence(key, lost=lost))
         assert isinstance(refused, Refused)
         assert key in refused.why
 
@@ -195,7 +202,7 @@ async def test_after_pages_the_root_ends_where_the_last_one_does(world: World) -
     saved = await world.extend(80)
     entries = list(lookup.live_entries(saved, page_loader(world.store.blocking())))
     last_paged = entries[len(entries) - len(saved.entries) - 1]
-    repair = planned(plan(saved, None, evidence(saved.entries[0].key, last_paged=last_paged)))
+    repair = planned(plan(saved, None, evidence(saved.entries[0].key, last_paged=last_paged, of=saved)))
     assert repair.end == last_paged.end
     root = repaired(repair, None, world.author())
     assert broken(root) is None

@@ -1,0 +1,88 @@
+"""A repair without a node that serves: what `tidelog cold repair --data-dir` does.
+
+The directory is locked and recovered as by a start, so that no node runs on it meanwhile. With `apply` the incarnation in
+`cluster.json` is raised before anything else is written: a copy of this directory that runs elsewhere is fenced. Nothing is
+uploaded, evicted or swept; the next start does that.
+
+Not promised: a dry run that leaves the directory untouched. What a start recovers, it recovers, too; the bucket is not changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from grpc_api.contract.cold import ColdRepair
+from service.beginning import belongs
+from service.broker.store_access import StoreAccess
+from service.http import Readiness
+from service.node import Node
+from service.settings import NodeSettings
+from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.errors import InvalidConfig, UnknownTopicOrPartition
+from storage_tiers.files import OsFiles
+from storage_tiers.hot.data_dir import DataDirectory
+from storage_tiers.types import OffsetRange, TopicPartition
+
+
+async def repaired(
+    settings: NodeSettings,
+    topic: str | None,
+    *,
+    apply: bool,
+    accept_loss: Mapping[int, Sequence[OffsetRange]],
+) -> AsyncIterator[tuple[str, int, ColdRepair]]:
+    """(topic, partition, what was found), one after another: of one topic, or with None of `cluster.json` (topic empty,
+    partition -1) and all topics; of each first `topic.json` (partition -1). LogError if the directory is in use or nobody's."""
+    node = await _opened(settings)
+    claiming: asyncio.Task[None] | None = None
+    try:
+        # Nothing is done by itself.
+        await node.tiering.close()
+        if node.access is None:
+            raise InvalidConfig("a repair is of the store: give its --store")
+        if apply:
+            claiming = asyncio.create_task(node.access.run())
+            await _claimed(node.access, claiming)
+        cold = node.core.cold
+        if topic is None:
+            yield "", -1, await cold.repair_cluster(apply=apply)
+        image = node.metadata.image
+        if topic is not None and topic not in image.topic_ids:
+            raise UnknownTopicOrPartition(f"{settings.data_dir} has no topic {topic}")
+        for name in sorted(image.topic_ids) if topic is None else [topic]:
+            yield name, -1, await cold.repair_topic(name, apply=apply)
+            for number in range(len(image.topics[image.topic_ids[name]].partitions)):
+                lost = accept_loss.get(number, ())
+                found = await cold.repair(TopicPartition(name, number), apply=apply, accept_loss=lost)
+                yield name, number, found
+    finally:
+        if claiming is not None:
+            claiming.cancel()
+            await asyncio.gather(claiming, return_exceptions=True)
+        await node.close()
+
+
+async def _opened(settings: NodeSettings) -> Node:
+    if not belongs(str(settings.data_dir)):
+        raise InvalidConfig(
+            f"{settings.data_dir} is no node's data directory: give the one of the node that is stopped"
+        )
+    clock, rng, files = SystemClock(), SystemRng(), OsFiles()
+    data = DataDirectory.open(str(settings.data_dir), files=files, rng=rng)
+    try:
+        identity = data.identity()
+    finally:
+        data.close()
+    if identity is not None:
+        settings = settings.model_copy(update={"node_id": identity.node_id})
+    stop = asyncio.Event()
+    return await Node.open(settings, Readiness(), stop, kafka_port=9092, files=files, clock=clock, rng=rng)
+
+
+async def _claimed(access: StoreAccess, claiming: asyncio.Task[None]) -> None:
+    """Until the store is this start's, or shows an older `cluster.json`. What must not go on is raised."""
+    while not claiming.done() and access.behind is None:
+        await asyncio.wait((claiming,), timeout=0.05)
+    if claiming.done():
+        claiming.result()

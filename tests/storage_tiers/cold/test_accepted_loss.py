@@ -1,0 +1,126 @@
+"""A range that is lost for good, of a partition whose manifest is lost, too: given up by name, and by nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.fsck.bucket import Scope, check_bucket
+from storage_tiers.cold.manifest.model import Entry, broken
+from storage_tiers.cold.segments.repairer import LocalEvidence, empty_range
+from storage_tiers.records.batch import headers
+from storage_tiers.records.decoder import decode_batch
+from storage_tiers.types import EpochEntry, OffsetRange
+from tests.storage_tiers.cold.support import Local, no_producers, stored_live, stored_root
+from tests.storage_tiers.cold.test_repair import World, blocking_has_manifest, restore
+
+#: Only the last ranges are on the disk.
+NOTHING = LocalEvidence(OffsetRange(700, 700), (EpochEntry(1, 0),), 0)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.local = Local(tmp_path, snapshot=no_producers)
+    return made
+
+
+def records(world: World, entry: Entry) -> list[int]:
+    data = world.store.blocking().get(entry.key, entry.position, entry.length).data
+    return [r.offset for at, header in headers(data) for r in decode_batch(data[at : at + header.size])]
+
+
+async def lose(world: World, ranges: int, *lost: int, sidecars: bool = False) -> list[Entry]:
+    """So many ranges, the manifest and some objects gone; gives the live entries."""
+    saved = await world.extend(ranges)
+    entries = stored_live(world.store.blocking(), saved)
+    world.store.blocking().delete([entries[place].sidecar_key if sidecars else entries[place].key for place in lost])
+    restore(world, None)
+    return entries
+
+
+@pytest.mark.parametrize("place", [0, 3, 69], ids=["in a page", "further in the page", "the last"])
+@pytest.mark.parametrize("sidecars", [False, True], ids=["segment", "sidecar"])
+async def test_what_is_lost_is_given_up_where_its_offsets_are_named(world: World, place: int, sidecars: bool) -> None:
+    before = await lose(world, 70, place, sidecars=sidecars)
+    gone = before[place]
+    dry, _ = await world.tier.repair(NOTHING, apply=True)
+    assert f"offsets [{gone.base}, {gone.end})" in dry.refused
+    assert f"--accept-loss {world.tier.ids.partition}:{gone.base}-{gone.end}" in dry.refused
+    assert not blocking_has_manifest(world)
+    accepted = (OffsetRange(gone.base, gone.end),)
+    said, nothing = await world.tier.repair(NOTHING, apply=False, accepted=accepted)
+    assert nothing is None and f"offsets [{gone.base}, {gone.end}) are given up" in said.summary
+    assert not blocking_has_manifest(world)
+    _, root = await world.tier.repair(NOTHING, apply=True, accepted=accepted)
+    assert root is not None and broken(root) is None
+    assert root == stored_root(world.store.blocking())
+    after = stored_live(world.store.blocking(), root)
+    assert [each for each in after if each.base != gone.base] == [each for each in before if each.base != gone.base]
+    assert [(each.base, each.end) for each in after] == [(each.base, each.end) for each in before]
+    assert records(world, after[place]) == [] and after[place].records == 0
+    assert gone.key in {key for item in root.removed for key in item.keys}
+    assert (await world.extend()).end == 710
+    report = check_bucket(world.store.blocking(), Scope(), now_ms=world.clock.unix_ms())
+    # The test has no cluster and no topic around its partition.
+    assert {each.key.rpartition("/")[2] for each in report.findings} <= {"cluster.json", "topic.json"}
+
+
+@pytest.mark.parametrize(
+    "accepted", [[(0, 10)], [(10, 30)], [(10, 15)], [(10, 20), (30, 40)], [(5, 20)], [(10, 20), (10, 20)]]
+)
+async def test_nothing_else_than_what_is_lost_is_given_up(world: World, accepted: list[tuple[int, int]]) -> None:
+    await lose(world, 5, 1)
+    named = tuple(OffsetRange(*each) for each in accepted)
+    refused, root = await world.tier.repair(NOTHING, apply=True, accepted=named)
+    assert root is None and "offsets [10, 20)" in refused.refused
+    assert not blocking_has_manifest(world)
+
+
+async def test_where_nothing_is_lost_nothing_is_given_up(world: World) -> None:
+    await lose(world, 3)
+    refused, root = await world.tier.repair(NOTHING, apply=True, accepted=(OffsetRange(0, 10),))
+    assert root is None and "[0, 10) are not lost" in refused.refused
+
+
+async def test_what_the_local_log_holds_is_not_given_up(world: World) -> None:
+    """The older loss is named; the newer one is uploaded again."""
+    await lose(world, 6, 1, 4)
+    held = LocalEvidence(OffsetRange(40, 60), (EpochEntry(1, 0),), 0)
+    refused, _ = await world.tier.repair(held, apply=True, accepted=(OffsetRange(10, 20), OffsetRange(40, 50)))
+    assert "offsets [10, 20)" in refused.refused and "40-50" not in refused.refused
+    report, root = await world.tier.repair(held, apply=True, accepted=(OffsetRange(10, 20),))
+    assert root is not None and root.end == 40
+    assert "[10, 20) are given up" in report.summary and "[40, 60) are uploaded again" in report.summary
+    assert (await world.extend(2)).end == 60
+
+
+async def test_neighbours_are_one_loss(world: World) -> None:
+    await lose(world, 6, 1, 2, 4)
+    refused, _ = await world.tier.repair(NOTHING, apply=False)
+    assert "[10, 30) and [40, 50)" in refused.refused
+    _, root = await world.tier.repair(NOTHING, apply=True, accepted=(OffsetRange(40, 50), OffsetRange(10, 30)))
+    assert root is not None
+    assert [entry.records for entry in root.entries] == [10, 0, 0, 10, 0, 10]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "last", "expected"),
+    [
+        ([(1, 0)], None, [(10, 1)]),
+        ([(1, 0), (4, 13), (5, 17), (9, 20)], 5, [(10, 1), (13, 4), (17, 5)]),
+        ([(3, 15)], None, [(10, 3)]),
+        ([], 7, [(10, 7)]),
+        ([(1, 0)], 2, [(10, 2)]),
+        ([(1, 0), (4, 13)], 2, [(10, 2)]),
+    ],
+)
+def test_a_range_without_records_keeps_offsets_and_epochs(
+    epochs: list[tuple[int, int]], last: int | None, expected: list[tuple[int, int]]
+) -> None:
+    data, history = empty_range(10, 20, [EpochEntry(*each) for each in epochs], last)
+    found = [header for _, header in headers(data)]
+    assert [(header.base_offset, header.leader_epoch) for header in found] == expected
+    assert found[-1].base_offset + found[-1].last_offset_delta == 19
+    assert last is None or history[-1].epoch == last
