@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from storage_tiers import errors
-from storage_tiers.cold.manifest.cluster_file import Holder
+from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
 from storage_tiers.cold.manifest.lineage import Seen
 from storage_tiers.cold.manifest.model import Entry, Oldest, PageKind, PageRef, Section, Stamp, State, Writer
 from storage_tiers.cold.manifest.topic_file import TopicState
@@ -74,6 +74,12 @@ QUESTIONS: list[questions.Question[Any]] = [
     questions.FindClusters(),
     questions.ReadCluster("c"),
     questions.OpenCluster("c", Holder(1, "d", "s"), 4),
+    questions.ShownCluster("c"),
+    questions.HighestIncarnation("c"),
+    questions.RecreateCluster(ClusterState("c", 4, Holder(1, "d", "s")), None),
+    questions.RecreateCluster(ClusterState("c", 4, Holder(1, "d", "s")), ClusterState("c", 2, Holder(1, "d", "r"))),
+    questions.ShownTopic("c", "t"),
+    questions.RepublishTopic(TOPIC),
     questions.PutSnapshot("c", 3, 4, "/cache/metadata.snapshot", 5, 6),
     questions.FindSnapshot("c"),
     questions.ListTopics("c", ""),
@@ -99,6 +105,7 @@ QUESTIONS: list[questions.Question[Any]] = [
         7,
         True,
         Seen("l", 3, "c", 1, 2, 5, 9, 0, "/a/b"),
+        (OffsetRange(3, 5), OffsetRange(7, 8)),
     ),
     questions.ListKeys("c/", "c/k"),
     questions.AbortUploads("c/", 3),
