@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
@@ -19,3 +19,10 @@ def at_once(steps: Generator[None, None, Result]) -> Result:
     except StopIteration as end:
         result: Result = end.value
         return result
+
+
+def emptying(rows: list[Any], step: int = 256) -> Generator[None, None, None]:
+    """Frees what the rows hold: what 50,000 of them became takes ten milliseconds and more in one go."""
+    while rows:
+        del rows[-step:]
+        yield

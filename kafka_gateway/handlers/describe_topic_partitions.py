@@ -6,7 +6,9 @@ No names means all topics. The cursor says where the next answer begins: at a pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from grpc_api.contract.topics import PartitionDescription, TopicDescription
@@ -16,35 +18,47 @@ from kafka_gateway.message_handler import Call, Fields
 from kafka_gateway.messages import to_uuid
 from storage_tiers.errors import InvalidRequest, LogError
 
+SORTED_AT_ONCE = 1_000
+
 
 async def serve(request: Any, call: Call) -> Fields:
     cursor = request.cursor
-    names = await _names(request, call)
+    wanted = await _wanted(request, call)
     if cursor is not None:
-        if request.topics and cursor.topic_name not in names:
+        if request.topics and cursor.topic_name not in wanted:
             raise InvalidRequest(
                 f"DescribeTopicPartitionsRequest topic list should contain the cursor topic: {cursor.topic_name}"
             )
         if cursor.partition_index < 0:
             raise InvalidRequest(f"DescribeTopicPartitionsRequest cursor partition must be valid: {cursor}")
+    names = await _in_order(wanted, call)
+    answer: dict[str, Any] = {"next_cursor": None}
+    # The rows are made while they are written, and what they end with is written behind them.
+    answer["topics"] = _rows(request, call, names, answer)
+    return answer
+
+
+def _rows(request: Any, call: Call, names: Iterable[str], answer: dict[str, Any]) -> Iterator[Any]:
+    """As many as the answer may have; notes in it where the next one begins."""
+    cursor = request.cursor
     left = max(1, min(request.response_partition_limit, call.options.described_partitions))
-    rows: list[Any] = []
-    async for name in call.each(names):
+    for name in names:
         (found,) = call.core.topics.describe([name])
         if left == 0:
-            return {"topics": tuple(rows), "next_cursor": _cursor(call, name, 0)}
+            answer["next_cursor"] = _cursor(call, name, 0)
+            return
         if isinstance(found, LogError):
             # Of all topics, one that has gone meanwhile is left out.
             if request.topics:
-                rows.append(_refused(call, name, code_of(found), ALL_TOPIC_OPERATIONS))
+                yield _refused(call, name, code_of(found), ALL_TOPIC_OPERATIONS)
             continue
         first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         shown = [p for p in found.partitions if p.partition >= first]
-        rows.append(_topic(call, found, shown[:left]))
+        yield _topic(call, found, shown[:left])
         if len(shown) > left:
-            return {"topics": tuple(rows), "next_cursor": _cursor(call, name, shown[left].partition)}
+            answer["next_cursor"] = _cursor(call, name, shown[left].partition)
+            return
         left -= len(shown)
-    return {"topics": tuple(rows), "next_cursor": None}
 
 
 def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
@@ -54,13 +68,21 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     }
 
 
-async def _names(request: Any, call: Call) -> list[str]:
-    """Each once, in order, from the cursor's topic on."""
+async def _wanted(request: Any, call: Call) -> dict[str, None]:
+    """Each once, from the cursor's topic on."""
     names: Iterable[str] = (topic.name for topic in request.topics)
     if not request.topics:
         names = (topic.name for topic in call.core.topics.describe() if isinstance(topic, TopicDescription))
     begin = "" if request.cursor is None else request.cursor.topic_name
-    return sorted({name async for name in call.each(names) if name >= begin})
+    return {name: None async for name in call.each(names) if name >= begin}
+
+
+async def _in_order(names: Iterable[str], call: Call) -> Iterable[str]:
+    """Sorted, a part at a time."""
+    left, parts = iter(names), list[list[str]]()
+    async for part in call.each(iter(lambda: list(itertools.islice(left, SORTED_AT_ONCE)), [])):
+        parts.append(sorted(part))
+    return parts[0] if len(parts) == 1 else heapq.merge(*parts)
 
 
 def _cursor(call: Call, name: str, partition: int) -> Any:

@@ -38,6 +38,7 @@ from kafka_gateway.reply import Later, Reply
 from kafka_gateway.wire import array_size, bytes_size, nullable_text, text, varint
 from storage_tiers import events
 from storage_tiers.errors import FencedLeaderEpoch, InvalidRequest, LogError, NotLeader
+from storage_tiers.steps import emptying
 from storage_tiers.turns import Turn
 from storage_tiers.types import AbortedTransaction, TopicPartition
 
@@ -145,6 +146,8 @@ class FetchHandler:
             leaders = self._counted(told[at : at + STEP], version, leaders)
             yield
         answer = yield from encoding(told, version, correlation, error=code, session_id=session_id, leaders=leaders)
+        del told
+        yield from emptying(rows)
         return answer
 
     # --- of many partitions, in slices --------------------------------------------------------------------------------
@@ -158,11 +161,17 @@ class FetchHandler:
             if request.replica_id >= 0:
                 return self._not_a_follower(request, version, correlation)
             collected = await turn.through(collecting(request, {}))
-            context = self.sessions.begin(request, version, self._now_ms(), tuple(collected.values()))
+            places = list(collected.values())
+            del collected
+            await turn.rest_if_over()
+            context = self.sessions.begin(request, version, self._now_ms(), places)
             if not isinstance(context, FetchContext):
                 self.errors[context] += 1
                 return encode((), version, correlation, error=context)
-            return await self._go_on(context, request, version, correlation, turn)
+            pieces = await self._go_on(context, request, version, correlation, turn)
+            for rows in (request.indexes, request.topics, request.partitions, places):
+                await turn.through(emptying(rows))
+            return pieces
         finally:
             turn.leave()
 
@@ -190,6 +199,8 @@ class FetchHandler:
                 fetched = await settled(self._fetch(asked))
             answering = self._finishing(context, readable, nameless, fetched, version, correlation)
             pieces = await turn.through(answering)
+            if isinstance(fetched, list):
+                await turn.through(emptying(fetched))
             fetched = ()
             return pieces
         except Exception as error:  # noqa: BLE001 - every request gets an answer

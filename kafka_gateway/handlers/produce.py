@@ -71,11 +71,10 @@ class ProduceHandler:
             error = InvalidRequiredAcks(f"acks={acks}; it is 0, 1 or -1 (all)")
             return self._refuse(request, version, correlation, error)
         if end - start > MANY_BYTES and (end - start > LARGE_BYTES or len(request.indexes) > MANY):
-            if end - start <= LARGE_BYTES:
-                # The buffer is used again while this one is worked on.
-                kept = bytearray(view[start:end])
-                request = self._parser.produce(kept, memoryview(kept), 0, len(kept), version)
-            return self._append_on(request, version, correlation)
+            if end - start > LARGE_BYTES:
+                return self._append_on(request, version, correlation)
+            # The buffer is used again while this one is worked on.
+            return self._read_again(bytearray(view[start:end]), version, correlation)
         try:
             results = self._append(request.appends, transactional_id=request.transactional_id)
         except Exception as error:  # noqa: BLE001 - every request gets an answer
@@ -94,6 +93,10 @@ class ProduceHandler:
                 if isinstance(result, Appended) and result.committed is not None:
                     return self._committed(results, request, version, correlation)
         return self._answer(request, version, correlation, results)
+
+    async def _read_again(self, data: bytearray, version: int, correlation: int) -> Sequence[Piece]:
+        request = self._parser.produce(data, memoryview(data), 0, len(data), version)
+        return await self._append_on(request, version, correlation)
 
     async def _append_on(self, request: ProduceRequest, version: int, correlation: int) -> Sequence[Piece]:
         """In slices, while its bytes stay as they are: a large request has a buffer of its own."""

@@ -27,6 +27,8 @@ from tests.kafka_gateway.memory_core import MemoryCore
 from tests.kafka_gateway.test_server import BATCH, PARTITION, connected, metadata, produce, serving, until
 
 MANY = 20_000
+#: As many as a Produce is appended of in one go.
+MANY_PARTITIONS = 500
 NAMES = [f"unknown-{n}" for n in range(MANY)]
 LONG = {
     "metadata": request_frame(
@@ -86,6 +88,23 @@ async def test_a_large_produce_is_appended_in_slices_and_overtaken_by_none_behin
             assert rows == [(index, 0, correlation - 1) for index in range(40)]
         assert await asks_much.correlation() == 3
         assert {core.partitions[TopicPartition("wide", each)].size for each in range(40)} == {len(large) + len(small)}
+
+
+async def test_a_produce_to_many_partitions_keeps_its_bytes_while_others_are_received(tmp_path: Path) -> None:
+    hurried = itertools.count()
+    async with serving(tmp_path, options=Options(lane=Lane(lambda: float(next(hurried))))) as (core, server):
+        await core.create([NewTopic("wide", partitions=MANY_PARTITIONS + 1)])
+        batch = record_batch(bytes(range(50)))
+        async with connected(server) as asks_much, connected(server) as asks_little:
+            asks_much.send(produce_to_each(core, batch, 1, 1))
+            await until(lambda: core.partitions[TopicPartition("wide", 0)].next_offset == 1)
+            asks_little.send(request_frame("metadata", 9, correlation=5, topics=[{"name": "x" * 249}] * 300))
+            assert await asks_little.correlation() == 5
+            assert core.partitions[TopicPartition("wide", MANY_PARTITIONS)].next_offset == 0
+            body = await asks_much.receive()
+        assert body is not None
+        rows = response("produce", 9, body).responses[0].partition_responses
+        assert {(int(row.error_code), row.base_offset) for row in rows} == {(0, 0)}
 
 
 async def test_a_large_produce_of_which_some_is_refused_says_so_of_each(tmp_path: Path) -> None:
