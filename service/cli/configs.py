@@ -115,7 +115,7 @@ def _no_such(absent: list[str], known: list[str], *, of_topic: bool) -> str:
     whose, others = (
         ("a topic", "a broker's are shown without --topic") if of_topic else ("a broker", "--topic T shows a topic's")
     )
-    return f"{whose} has no config {', '.join(absent)}{hint}; {others}, --all all of them"
+    return f"{whose} has no config {', '.join(absent)}{hint}; {others}, and `tidelog configs describe --all` lists all"
 
 
 def _value(entry: Described) -> str | None:

@@ -27,7 +27,6 @@ from service.cli.kafka import (
     require_reachable,
 )
 from service.cli.output import AsJson, counted, print_json
-from storage_tiers.clock import SystemClock
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -40,9 +39,6 @@ TOPIC_TIMEOUT_MS = 10_000
 SILENCE_S = 10.0
 #: Lines between two looks at what was delivered.
 POLL_EVERY = 256
-
-
-_CLOCK = SystemClock()
 
 
 class Compression(StrEnum):
@@ -59,19 +55,25 @@ class RequiredAcks(StrEnum):
     none = "0"
 
 
+def _now() -> float:
+    from storage_tiers.clock import SystemClock  # which imports asyncio, and other commands need none
+
+    return SystemClock().monotonic()
+
+
 @dataclass
 class Deliveries:
     """What became of the records so far. `first` and `last` are offsets by partition, as far as acks tell them."""
 
     records: int = 0
-    heard_at: float = field(default_factory=_CLOCK.monotonic)
+    heard_at: float = field(default_factory=_now)
     failure: KafkaError | None = None
     first: dict[int, int] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
 
     def say_silence(self) -> None:
         """Once for each silence: the client tries again by itself, and says nothing meanwhile."""
-        if _CLOCK.monotonic() - self.heard_at >= SILENCE_S:
+        if _now() - self.heard_at >= SILENCE_S:
             self.heard_at = float("inf")
             report(
                 f"the node has acknowledged nothing for {SILENCE_S:g} s; it is asked for up to {DELIVERY_TIMEOUT_MS // 1000} "
@@ -83,7 +85,7 @@ class Deliveries:
             self.failure = self.failure or error
             return
         self.records += 1
-        self.heard_at = _CLOCK.monotonic()
+        self.heard_at = _now()
         partition, offset = message.partition(), message.offset()
         if partition is not None and offset is not None and offset >= 0:
             self.first[partition] = min(offset, self.first.get(partition, offset))
@@ -175,7 +177,7 @@ def _finish(producer: Producer, deliveries: Deliveries) -> None:
     """Waits for what is under way; after a failure what waits in the queue is given up."""
     if deliveries.failure is not None:
         producer.purge(in_queue=True, in_flight=False)
-    deliveries.heard_at = max(deliveries.heard_at, _CLOCK.monotonic())  # what came before was the wait for lines
+    deliveries.heard_at = max(deliveries.heard_at, _now())  # what came before was the wait for lines
     while producer.flush(0.5):
         deliveries.say_silence()
 
