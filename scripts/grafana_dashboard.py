@@ -210,7 +210,17 @@ TIERING = (
 )
 
 STORE = (
-    Panel("Store", "short", (Query(now("tidelog_store_reachable", function="min"), "reachable"),), stat=True, width=4),
+    Panel(
+        "Store",
+        "short",
+        (
+            Query(now("tidelog_store_reachable", function="min"), "reachable"),
+            Query(now("tidelog_partitions_store_behind"), "partitions behind"),
+        ),
+        "Behind: the bucket shows less of them than the node has seen.",
+        stat=True,
+        width=4,
+    ),
     Panel("Requests", "reqps", (Query(rate("tidelog_store_requests_total", "operation"), "{{operation}}"),), width=10),
     Panel(
         "A request takes",
