@@ -110,7 +110,7 @@ async def _serve(settings: NodeSettings) -> int:
                 descriptors=Descriptors(limit, reserve),
             )
         except StoppedBeforeStart:
-            return 0
+            return _stopped(0, 0)
         stack.push_async_callback(node.close)
         started.append(node)
         core: BrokerCore = node.core
@@ -138,7 +138,11 @@ async def _serve(settings: NodeSettings) -> int:
         readiness.stopping = True
         began = clock.monotonic()
         events.info(log, "node.stopping", connections=gateway.connections)
-    events.info(log, "node.stopped", code=code, ms=round((clock.monotonic() - began) * 1000))
+    return _stopped(code, round((clock.monotonic() - began) * 1000))
+
+
+def _stopped(code: int, took_ms: int) -> int:
+    events.info(log, "node.stopped", code=code, ms=took_ms)
     return code
 
 

@@ -85,6 +85,7 @@ def test_an_empty_directory_waits_for_a_store_that_is_away(tmp_path: Path, versi
             assert json.loads(node.get("/readyz")[1])["recovered"] is False
             assert not node.data_dir.exists()
             assert node.stop() == 0
+            assert "node.stopped code=0" in node.output_tail(1)
 
             node.spawn()
             proxy.clear()
