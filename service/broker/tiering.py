@@ -292,7 +292,7 @@ class Tiering:
         source = hot.upload_source(upload.start, upload.end)
         if source is None:
             raise StorageError(
-                f"{partition.partition}: [{upload.start}, {upload.end}) holds no batch; run `tidelog fsck`"
+                f"{partition.partition}: [{upload.start}, {upload.end}) holds no batch; see `tidelog log dump {hot.directory}`"
             )
         job = ExtendJob(
             path=source.path,

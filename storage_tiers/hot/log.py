@@ -181,7 +181,7 @@ class HotLog(AppendingLog):
             if span is not None:
                 break
             if not over_gaps and segment is not segments[-1]:
-                raise StorageError(f"{segment.path} ends before offset {offset}; run `tidelog fsck`")
+                raise StorageError(f"{segment.path} ends before offset {offset}; put the file back from a copy")
             index += 1
         else:
             return []

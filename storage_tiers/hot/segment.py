@@ -37,6 +37,9 @@ from storage_tiers.types import NO_TIMESTAMP, AbortedTransaction, SharedFile, Ti
 LOOKUP_BYTES = 4096 + HEADER_BYTES
 
 
+_DAMAGED = "look at it with `tidelog log dump {}`, and put it back from a copy"
+
+
 class BatchSpan(NamedTuple):
     """Where a batch lies in its segment."""
 
@@ -201,7 +204,7 @@ class Segment:
         for chunk in read_batches(self.file().fd, position, self.size):
             if chunk.stop != WHOLE:
                 raise StorageError(
-                    f"{self.path}: no record batch at byte {chunk.position} of {self.size}; run `tidelog fsck`"
+                    f"{self.path}: no record batch at byte {chunk.position} of {self.size}; {_DAMAGED.format(self.path)}"
                 )
             for at, size, _, following, _, timestamp in chunk.batches:
                 self.note(chunk.position + at, size, following, timestamp)
@@ -300,7 +303,7 @@ class Segment:
             # Go on at `second`; a batch whose header was seen, but not its end, is passed over.
             position += second + (third if third > HEADER_BYTES else 0)
         if position < self.size:
-            raise StorageError(f"{self.path}: no record batch at byte {position}; run `tidelog fsck`")
+            raise StorageError(f"{self.path}: no record batch at byte {position}; {_DAMAGED.format(self.path)}")
         return None
 
     def newest(self) -> TimeEntry:

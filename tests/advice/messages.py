@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("service", "storage_tiers", "kafka_gateway", "grpc_api", "spark", "lambdas")
 
 # What a placeholder of an f-string becomes.
-HOLE = "{}"
+HOLE = "…"
 
 IMPERATIVES = (
     "add|adjust|ask|bring|build|call|change|check|choose|close|compare|configure|connect|consume|convert|copy|correct|create|decrease"
@@ -37,16 +37,20 @@ _ADVICE = re.compile(rf"(?:^|[.;:,(—–-] |\(|\b(?:or|and|then|else|please) )(
 
 # Keyword arguments and calls whose texts describe and are no messages.
 _DESCRIBING_KEYWORDS = {"help", "epilog", "doc", "description", "metavar", "short_help", "rich_help_panel"}
-_DESCRIBING_FILES = re.compile(r"_pb2(_grpc)?\.py$|^service/observability/|^service/configs/(page|differences)\.py$")
+_DESCRIBING_FILES = re.compile(
+    r"_pb2(_grpc)?\.py$|^service/observability/|^service/configs/(page|differences|\w+_keys)\.py$"
+)
 
 
 @dataclass(frozen=True)
 class Message:
-    """A text of the source: `text` with `{}` for each placeholder, and where it stands."""
+    """A text of the source: `text` with `…` for each placeholder, where it stands, and the name of what it is an argument of
+    (empty: of nothing)."""
 
     path: str
     line: int
     text: str
+    call: str
 
 
 @cache
@@ -73,16 +77,19 @@ def _sources() -> Iterator[Path]:
 
 def _of_file(path: Path) -> Iterator[Message]:
     name = path.relative_to(ROOT).as_posix()
-    for line, text in _texts(ast.parse(path.read_text(encoding="utf-8"))):
+    for line, text, call in _texts(ast.parse(path.read_text(encoding="utf-8")), ""):
         if len(text.split()) > 1:
-            yield Message(name, line, text)
+            yield Message(name, line, text, call)
 
 
-def _texts(node: ast.AST) -> Iterator[tuple[int, str]]:
+def _texts(node: ast.AST, call: str) -> Iterator[tuple[int, str, str]]:
     if isinstance(node, ast.expr) and (text := _text(node)) is not None:
-        yield node.lineno, text
+        yield node.lineno, text, call
+    if isinstance(node, ast.Call):
+        called = node.func
+        call = called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
     for child in _children(node):
-        yield from _texts(child)
+        yield from _texts(child, call)
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:

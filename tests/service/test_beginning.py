@@ -83,6 +83,7 @@ def test_an_empty_directory_waits_for_a_store_that_is_away(tmp_path: Path, versi
             node.spawn()
             until(lambda: node.readyz() == 503 and "waits for an answer" in node.get("/readyz")[1], "it says so")
             assert json.loads(node.get("/readyz")[1])["recovered"] is False
+            assert node.get("/metrics") == (503, "the node does not serve yet; ask again\n")
             assert not node.data_dir.exists()
             assert node.stop() == 0
             assert "node.stopped code=0" in node.output_tail(1)
@@ -90,6 +91,7 @@ def test_an_empty_directory_waits_for_a_store_that_is_away(tmp_path: Path, versi
             node.spawn()
             proxy.clear()
             node.wait_ready()
+            assert node.get("/metrics")[0] == 200
             create(node, "orders", 1, TIERED)
         finally:
             node.kill()

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from pyspark_tidelog import DefaultSource, describe
+from pyspark_tidelog.options import OptionError
 from pyspark_tidelog.spark_columns import full_schema, spark_arrow_schema
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.errors import LogError, TierCorrupt, TierObjectMissing
@@ -389,7 +390,29 @@ def test_a_range_rewritten_and_swept_since_the_plan_is_an_error(bucket: Bucket, 
     bucket.tiers.clear()
     bucket.tier("other")  # so that the next tier draws other uuids
     bucket.extend("a", numbered(0, 50, codec=Codec.ZSTD))
-    assert "were rewritten since commit 1" in failure(reader, partitions, TierObjectMissing)
+    message = failure(reader, partitions, TierObjectMissing)
+    assert "were rewritten since commit 1" in message
+    assert "Run the query again" in message
+    bucket.publish("a", 1)
+    assert read_offsets(store) == list(range(50))
+
+
+def test_offsets_that_are_not_uploaded_yet_are_read_once_they_are(bucket: Bucket, store: Path) -> None:
+    bucket.extend("a", numbered(0, 50))
+    with pytest.raises(OptionError, match="wait until it is uploaded"):
+        read_offsets(store, endingOffsets='{"a": {"0": 80}}')
+    bucket.extend("a", numbered(50, 50))
+    assert read_offsets(store, endingOffsets='{"a": {"0": 80}}') == list(range(80))
+
+
+def test_who_starts_below_the_log_starts_there(bucket: Bucket, store: Path) -> None:
+    bucket.extend("a", numbered(0, 50))
+    bucket.extend("a", numbered(50, 50))
+    bucket.retire("a", 60)
+    with pytest.raises(OptionError, match="start there, or at -2"):
+        read_offsets(store, startingOffsets='{"a": {"0": 10}}')
+    for start in (60, -2):
+        assert read_offsets(store, startingOffsets=f'{{"a": {{"0": {start}}}}}') == list(range(60, 100))
 
 
 def test_tampered_and_truncated_objects_are_errors(bucket: Bucket, store: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_gap_is_passed_over_only_where_it_may_be(tmp_path: Path, damage: str) 
         os.truncate(paths[1], 0 if damage == "empty" else read_header(paths[1].read_bytes(), 0).size)
     log = open_log(tmp_path, settings=SMALL, clean=True)
 
-    with pytest.raises(StorageError, match=f"ends before offset {following - 1}; run `tidelog fsck`"):
+    with pytest.raises(StorageError, match=f"ends before offset {following - 1}; put the file back from a copy"):
         log.read(following - 1, max_bytes=1 << 20, upto_offset=log.end_offset, over_gaps=False)
     assert log.read(following - 1, max_bytes=1 << 20, upto_offset=log.end_offset)
     assert log.read(following, max_bytes=1 << 20, upto_offset=log.end_offset, over_gaps=False)

@@ -1,0 +1,482 @@
+"""Who follows which advice: the table of every sentence in the product that tells somebody to do something.
+
+A row is a pattern for texts of the source (`messages.py`; placeholders are `…`) and the tests that do what they say on real
+parts: what the advice promises comes true, and no acknowledged record is lost. One row may stand for several texts where the
+same tests follow them all. Plain validation is followed by tables of its own: words that are refused, what is said, words that
+are then taken.
+
+`RETRIED` are texts that only say to ask again: clients do, without a person. That each of them is an error that clients retry
+is asserted for all; that asking again succeeds, and leaves nothing twice, the tests of the row show.
+
+`NO_ADVICE` are texts that have the grammar of advice and are none, with the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DIRECTORY = "tests/advice/test_directory_advice.py::test_"
+STORE = "tests/advice/test_store_advice.py::test_"
+REPAIR = "tests/advice/test_repair_advice.py::test_"
+REQUESTS = "tests/advice/test_requests_advice.py::test_"
+WORDS = "tests/advice/test_command_line_advice.py::test_"
+DAMAGE = "tests/advice/test_damage_advice.py::test_"
+LIBRARIES = "tests/advice/test_library_advice.py::test_"
+HOT = "tests/storage_tiers/hot/"
+COLD = "tests/storage_tiers/cold/"
+TIER = "tests/storage_tiers/tier/"
+BROKER = "tests/service/broker/"
+FAULTS = "tests/faults/"
+
+
+@dataclass(frozen=True)
+class Row:
+    """`pattern` is searched for in the texts, `tests` are node ids without parameters."""
+
+    pattern: str
+    tests: tuple[str, ...]
+
+
+def row(pattern: str, *tests: str) -> Row:
+    return Row(pattern, tests)
+
+
+# --- the data directory and its disk ----------------------------------------------------------------------------------
+_DISK_FULL = (
+    FAULTS + "test_disk_full.py::test_appends_are_refused_and_reads_go_on_until_space_returns",
+    FAULTS + "test_disk_full.py::test_metadata_and_checkpoints_are_refused_whole",
+    FAULTS + "test_disk_full_hot.py::test_truncation_eviction_and_restart_need_no_space",
+)
+_DISK_MENDED = (
+    HOT + "test_short_of_resources.py::test_what_a_moment_refuses_is_done_later",
+    BROKER + "test_fetching.py::test_a_disk_that_cannot_be_read_costs_its_partition_alone",
+    BROKER + "test_flusher.py::test_what_passes_refuses_no_write_until_restart",
+)
+_STOP_THIS_NODE = (
+    FAULTS + "test_two_nodes.py::test_the_copy_that_runs_second_is_refused",
+    FAULTS + "test_two_nodes.py::test_once_the_copy_has_committed_the_original_cannot",
+    "tests/service/test_takeover.py::test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced",
+)
+_PUT_BACK = (
+    BROKER + "test_store_backwards.py::test_local_data_is_led_and_the_store_is_left_alone_until_it_is_put_back",
+    STORE + "another_store_is_corrected",
+)
+_FSYNC_FAILED = (
+    BROKER + "test_flusher.py::test_a_failed_fsync_is_final_until_the_next_start",
+    HOT + "test_failed_fsync.py::test_what_is_flushed_after_the_restart_is_on_the_disk",
+)
+
+DIRECTORY_ROWS = (
+    row(
+        "another process uses …; stop it",
+        FAULTS + "test_two_nodes.py::test_a_second_process_on_the_same_directory_is_refused",
+    ),
+    row(
+        "restore it from a copy: it names cluster, node and disk",
+        DIRECTORY + "a_damaged_identity_is_restored_from_a_copy",
+    ),
+    row("use the right --data-dir", DIRECTORY + "another_nodes_directory_is_left_alone_and_the_right_one_serves"),
+    row(
+        "^Restore the file from a copy of this data directory",
+        DIRECTORY + "a_damaged_metadata_log_is_restored_from_a_copy",
+        DIRECTORY + "damaged_metadata_are_moved_away_and_made_again_from_the_store",
+    ),
+    row(
+        "the metadata log is lost; put it back from a copy, or rebuild it from the store",
+        BROKER + "test_damaged_files.py::test_an_emptied_metadata_log_sets_no_partition_aside",
+        DIRECTORY + "a_lost_metadata_log_is_rebuilt_from_the_store_and_partitions_stay",
+        DIRECTORY + "a_lost_metadata_log_without_a_store_at_hand_says_what_keeps_partitions",
+    ),
+    row(
+        "start with --take-over CLUSTER_ID: topics and records come back",
+        "tests/service/test_beginning.py::test_an_empty_directory_is_refused_beside_a_cluster",
+        "tests/service/test_beginning.py::test_a_new_cluster_begins_where_one_is_asked_for_and_the_word_may_stay",
+        "tests/service/test_takeover.py::test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced",
+    ),
+    row("start it with the --store that it is from", DIRECTORY + "a_take_over_that_began_is_finished_with_its_store"),
+    row("belongs to cluster … already: give an empty --data-dir", LIBRARIES + "a_restore_goes_to_an_empty_directory"),
+    row(
+        "nothing else tells which topic's records these are; put it back|write the two lines `version: 0`",
+        BROKER + "test_damaged_files.py::test_a_damaged_topic_id_that_nothing_tells_holds_that_partition_back_alone",
+    ),
+    row("has …; move it away", DIRECTORY + "another_topics_directory_in_the_way_is_moved_and_whole"),
+    row("remove it by hand", DIRECTORY + "a_deleted_topics_directory_that_cannot_be_removed_is_removed_by_hand"),
+    row(
+        "leave it there: a node that starts makes it anew",
+        BROKER + "test_epoch_history.py::test_records_stay_where_the_epoch_history_is_lost",
+        BROKER + "test_epoch_history.py::test_a_damaged_history_of_a_log_without_a_bucket_is_read_from_its_batches",
+    ),
+    row("Keep this file and the segments beside it", DAMAGE + "a_file_that_fsck_says_to_keep_tells_what_is_missing"),
+    row(
+        "Keep it, and restart the node, which makes it anew from the batches",
+        HOT + "test_recovery.py::test_damage_to_what_says_which_transactions_were_aborted_is_made_good",
+    ),
+    row(
+        "^look at it with `tidelog log dump|ends before offset …; put the file back|see `tidelog log dump …`",
+        DAMAGE + "what_is_damaged_locally_is_shown_by_a_dump_and_put_back",
+    ),
+    row(
+        "put the file back from a copy…$",
+        DIRECTORY + "a_damaged_batch_is_put_back_from_a_copy",
+        BROKER + "test_tiering.py::test_what_the_disk_damaged_is_not_sealed_with_a_good_checksum",
+    ),
+    row(
+        "^, or delete the records below offset … to go on without them",
+        BROKER + "test_tiering.py::test_what_the_disk_damaged_is_not_sealed_with_a_good_checksum",
+        COLD + "test_sidecar.py::test_a_damaged_header_says_nobody_what_to_delete",
+    ),
+    row(
+        "it is not uploaded; put the file back from a copy",
+        STORE + "a_file_that_changed_before_it_was_uploaded_is_put_back",
+    ),
+    row("fsync failed .*mend the disk, then restart the node", *_FSYNC_FAILED),
+    row(
+        "an fsync of the log in … failed, .*it is tried again",
+        HOT + "test_failed_fsync.py::test_a_copy_that_cannot_be_made_is_made_at_the_next_start",
+    ),
+    row(
+        "it is tried again: raise the limit of open files, or mend the disk",
+        HOT + "test_short_of_resources.py::test_what_a_moment_refuses_is_done_later",
+        FAULTS + "test_descriptors.py::test_the_limit_is_raised_and_the_need_is_said",
+    ),
+    row(r"(; |, )free space or mend (the disk|it)$", *_DISK_FULL),
+    row(r"[^m] \(…\); mend the disk$|^…: …; mend the disk$", *_DISK_MENDED),
+    row(
+        r"cannot be read to compare them \(…\); mend the disk",
+        LIBRARIES + "a_saved_root_that_cannot_be_read_is_put_back",
+    ),
+    row(
+        "free space, lower retention, or bring the object store back",
+        *_DISK_FULL,
+        FAULTS + "test_disk_full.py::test_a_disk_without_a_free_byte_does_not_keep_what_would_free_it",
+        FAULTS + "test_store_trouble.py::test_produce_goes_on_to_the_disk_watermark",
+        BROKER + "test_tiering.py::test_below_log_start_the_disk_is_freed_while_the_store_is_away",
+    ),
+    row(
+        "free some space, or let the node write there",
+        COLD + "test_chunk_file.py::test_a_file_that_cannot_be_written_says_so",
+        TIER + "test_read_ahead.py::test_a_full_disk_shrinks_the_cache_and_asks_to_retry",
+    ),
+    row(
+        "cannot follow its metadata .*start it again",
+        LIBRARIES + "a_node_that_cannot_follow_its_metadata_is_started_again",
+    ),
+    row("start the version that wrote it, or newer", LIBRARIES + "a_record_of_a_newer_version_is_left_to_that"),
+)
+
+# --- the store --------------------------------------------------------------------------------------------------------
+STORE_ROWS = (
+    row(
+        "holds no cluster …(: it holds …. Name one of those|, nor any other: correct --store)",
+        STORE + "a_cluster_that_the_store_does_not_hold_is_named_among_those_it_does",
+    ),
+    row("the bucket went backwards: (cluster|its cluster.json)", *_PUT_BACK),
+    row("Stop this node; the one that began last goes on", *_STOP_THIS_NODE),
+    row("topic.json of … …, revision … was seen", STORE + "a_topic_file_that_went_backwards_is_put_back"),
+    row(
+        "choose a prefix of its own for tidelog, or start with --new-cluster",
+        STORE + "a_prefix_full_of_other_things_is_left_or_shared",
+    ),
+    row(
+        "or see what `tidelog cold repair …` can prove",
+        BROKER + "test_store_lineage.py::test_a_manifest_that_went_back_between_two_starts",
+        BROKER + "test_store_lineage.py::test_a_manifest_that_goes_back_while_the_node_runs",
+        BROKER + "test_store_lineage.py::test_a_manifest_that_is_not_this_partitions_is_none",
+        COLD + "test_repair.py::test_a_repair_shows_everything_again_and_the_partition_goes_on",
+        "tests/service/cli/test_cold_repair.py::test_a_manifest_that_was_lost_is_committed_again",
+    ),
+    row(
+        "what lies between left this disk once the store had shown it",
+        BROKER
+        + "test_store_lineage.py::test_offsets_that_are_missing_between_bucket_and_log_show_that_the_store_went_back",
+    ),
+    row(
+        "is deleted in the bucket, and nothing follows that there",
+        REPAIR + "a_deletion_by_mistake_is_undone_by_the_version_before",
+        REPAIR + "a_deletion_that_was_meant_is_followed_by_the_topics",
+    ),
+    row(
+        "is deleted in the bucket, which is the last thing|is deleted; delete the topic and create it anew",
+        REPAIR + "a_deletion_by_mistake_is_undone_by_the_version_before",
+        REPAIR + "a_deletion_that_was_meant_is_followed_by_the_topics",
+    ),
+    row("none was ever seen here", REPAIR + "where_no_root_was_ever_seen_the_newest_manifest_is_put_back"),
+    row("Consume them from here and keep them", REPAIR + "records_that_a_repair_elsewhere_lacks_are_consumed_and_kept"),
+    row("If this node's history is the one to keep", REPAIR + "of_two_histories_the_one_to_keep_is_put_back"),
+    row("there was a newer one", REPAIR + "where_a_newer_root_was_there_it_is_put_back"),
+    row(
+        "too old for the local log to stand in: put them back",
+        REPAIR + "objects_of_old_ranges_that_are_missing_are_put_back",
+    ),
+    row(
+        "cannot stand in; put the object back",
+        "tests/service/cli/test_cold_repair.py::test_what_is_lost_for_good_is_named_and_nothing_changes",
+    ),
+    row("keeps what it holds; put the object back", REPAIR + "an_object_that_a_pin_keeps_is_put_back"),
+    row(
+        "Run it again with --apply",
+        "tests/service/cli/test_cold_repair.py::test_a_manifest_that_was_lost_is_committed_again",
+    ),
+    row(
+        "nothing says that this id was deleted or replaced",
+        "tests/service/test_takeover_steps.py::test_a_live_topic_whose_file_is_gone_or_older_is_not_deleted",
+    ),
+    row(
+        "correct --store or the cluster id, or put the file back", STORE + "a_cluster_file_that_is_missing_is_put_back"
+    ),
+    row(
+        "stop that one and begin again on another, empty --data-dir",
+        STORE + "of_two_take_overs_the_one_that_is_meant_begins_again",
+    ),
+    row("the bucket is not of one moment", STORE + "a_bucket_that_is_not_of_one_moment_is_put_back"),
+    row("Move this object out of the prefix", STORE + "a_damaged_snapshot_is_moved_out_and_the_one_before_taken"),
+    row(
+        "were committed after that: the manifest is gone",
+        "tests/service/test_takeover_steps.py::test_a_manifest_that_is_gone_or_older_is_not_taken_over",
+    ),
+    row(
+        "was checked and is not sound",
+        "tests/service/test_restore.py::test_a_directory_is_restored_without_serving",
+    ),
+    row(
+        "shorten its retention if those records may be deleted",
+        STORE + "a_full_manifest_takes_ranges_again_once_retention_is_shortened",
+    ),
+    row(": upgrade( it)?$", STORE + "what_a_newer_version_wrote_waits_for_the_upgrade"),
+    row(
+        "has a pin named|pins, the most there may be; remove one",
+        STORE + "names_of_pins_are_free_again_once_they_are_removed",
+    ),
+    row("drop those that are gone", COLD + "test_partition_tier.py::test_more_orphans_than_one_commit_may_condemn"),
+    row("upload under a new uuid", LIBRARIES + "a_range_is_uploaded_again_under_a_new_name"),
+    row("is not deleted in the bucket; delete it first", STORE + "what_is_swept_is_deleted_first"),
+    row("start from the live state", LIBRARIES + "who_reads_events_too_late_starts_from_the_live_state"),
+    row(
+        "(r|R)un `tidelog fsck`",
+        DAMAGE + "what_is_damaged_is_found_where_the_error_says_to_look",
+        DAMAGE + "a_manifest_that_is_gone_is_found_where_the_error_says_to_look",
+    ),
+    row(
+        "correct the store's URL$|^correct the store's settings$",
+        WORDS + "what_a_command_is_told_to_say_is_taken",
+        LIBRARIES + "a_bucket_that_is_missing_is_created",
+    ),
+    row("give this user the right to", LIBRARIES + "who_gets_the_right_to_a_directory_reads_it"),
+    row(
+        "check AWS_|this machine's clock is wrong; set it|the bucket is in another region; set it|Check the store's URL",
+        COLD + "stores/test_s3.py::test_denied_access_is_refused_with_advice",
+        COLD + "stores/test_s3.py::test_wrong_keys_are_refused_by_a_real_server",
+        COLD + "stores/test_s3.py::test_missing_credentials_are_refused_with_advice",
+    ),
+    row(
+        "use a store that answers as S3 does",
+        "tests/service/test_store_without_etags.py::test_a_store_without_etags_is_refused_at_the_probe",
+    ),
+    row(
+        "Use a store with conditional writes",
+        COLD + "stores/test_probe.py::test_a_careless_store_is_refused_by_what_it_ignores",
+        COLD + "stores/test_probe.py::test_good_stores_pass_and_are_left_clean",
+    ),
+    row(
+        "aborted meanwhile; upload it again",
+        COLD + "stores/test_s3.py::test_an_upload_that_was_swept_is_uploaded_again_by_its_writer",
+    ),
+    row(
+        "raise tidelog.tier.chunk.cache.bytes and restart the node",
+        REQUESTS + "the_cache_of_chunks_is_as_large_as_it_is_told_to_be",
+        TIER + "test_under_fire.py::test_few_sidecars_in_memory_are_enough",
+    ),
+)
+
+# --- requests, programs, command lines --------------------------------------------------------------------------------
+SDK = "tests/grpc_api/sdk/"
+SERVICERS = "tests/grpc_api/servicers/"
+GATEWAY = "tests/kafka_gateway/"
+SPARK = "tests/spark/"
+
+REQUEST_ROWS = (
+    row(
+        "ask ListOffsets where the log (begins|ends)|is below log start …; read from there",
+        REQUESTS + "who_is_out_of_range_asks_where_the_log_begins_or_ends",
+    ),
+    row("or ask with -1", REQUESTS + "records_are_deleted_up_to_the_high_watermark"),
+    row(
+        "leave transactional.id unset|leave it null for an idempotent producer|idempotent producer without a transactional id",
+        REQUESTS + "without_a_transactional_id_a_producer_is_idempotent",
+    ),
+    row(
+        "a newer instance holds epoch …: stop this one", REQUESTS + "of_two_instances_of_a_producer_the_older_one_stops"
+    ),
+    row(
+        "name partitions with assign",
+        "tests/clients/test_situations.py::test_who_wants_a_group_is_told_that_there_are_none",
+    ),
+    row(
+        "send (smaller batches|larger blocks|one batch a partition|exactly one)|use a client of Kafka 0.11|"
+        "use none, gzip, snappy, lz4 or zstd|is not allowed here; use another",
+        REQUESTS + "a_batch_that_is_refused_is_sent_as_the_error_says",
+        GATEWAY + "test_hot_parse.py::test_what_may_not_be_appended_is_refused_in_its_place",
+    ),
+    row(
+        "refresh (the )?metadata$",
+        REQUESTS + "who_holds_an_old_leader_epoch_refreshes_metadata",
+        REQUESTS + "who_reads_a_topic_that_was_made_again_refreshes_metadata",
+        GATEWAY + "handlers/test_fetch.py::test_a_session_learns_the_name_of_an_id_when_the_topic_is_there",
+    ),
+    row(
+        "ask (for it )?in parts$|ask for less at once$",
+        REQUESTS + "a_change_that_is_too_large_is_asked_for_in_parts",
+        GATEWAY + "test_long_requests.py::test_more_rows_than_one_request_may_have_are_refused_by_name",
+        SERVICERS + "test_bounds.py::test_many_rows_are_worked_on_some_at_a_time",
+    ),
+    row("ask with version 12", GATEWAY + "handlers/test_metadata.py::test_topics_by_id"),
+    row(
+        "the only one of its cluster; stop it instead",
+        GATEWAY + "handlers/test_cluster.py::test_the_only_broker_cannot_go",
+    ),
+    row("start it with --store$", REQUESTS + "a_node_without_a_store_is_started_with_one"),
+    row(
+        "read it by Kafka's protocol, or read on behind it",
+        SERVICERS + "test_bounds.py::test_a_batch_that_no_message_holds_is_an_error_in_its_place",
+    ),
+    row(
+        "share one among your producers",
+        SERVICERS + "test_bounds.py::test_beyond_a_bound_calls_are_refused_at_once_and_retriably",
+    ),
+    row("set `idempotent` too", SERVICERS + "test_streams.py::test_a_stream_out_of_form_is_refused"),
+    row(
+        "open one without a token", SERVICERS + "test_streams.py::test_a_token_that_this_cluster_never_gave_is_refused"
+    ),
+    row(
+        "ask for all topics, or for some by name or id",
+        SERVICERS + "test_bad_input.py::test_a_wrong_call_ends_with_status_and_detail",
+    ),
+    row("encode it first", LIBRARIES + "what_the_sdk_is_told_to_give_is_taken"),
+    row(
+        "^give cluster_id$|^choose one by the option clusterId$|^name one$",
+        SPARK + "test_bucket.py::test_several_clusters_are_listed",
+        LIBRARIES + "of_several_clusters_the_one_that_is_named_is_read",
+    ),
+    row("start there, or seal first", LIBRARIES + "what_is_not_in_the_bucket_is_sealed_first"),
+    row("the producer is closed; make another", LIBRARIES + "what_the_sdk_is_told_to_give_is_taken"),
+    row("choose that, or idempotent=False|say which, as datetime", LIBRARIES + "what_the_sdk_is_told_to_give_is_taken"),
+)
+
+WORD_ROWS = (
+    row(
+        "^name one topic, or give --cluster for all|^give (one of )?--|write beginning, end, an offset|leave --quick out|"
+        "correct its bucket or prefix|is no address: write HOST:PORT|start one with `tidelog serve`|"
+        "^…: write KEY=VALUE|name a partition's directory|write address:count",
+        WORDS + "what_a_command_is_told_to_say_is_taken",
+    ),
+    row("name its address with --http", WORDS + "top_reads_the_address_that_it_is_told_to_be_named"),
+    row(
+        "choose another --(port|listen)|^--set …: write|^--listen …: write|^write HOST:PORT|"
+        "^--new-cluster begins .*give one of them|give its --store|add --advertise HOST:PORT",
+        WORDS + "what_a_start_is_told_to_say_starts_a_node",
+        LIBRARIES + "a_restore_goes_to_an_empty_directory",
+    ),
+    row(
+        r"^write (listeners|\{0\}before|node.id)",
+        WORDS + "what_stands_for_a_removed_broker_config_is_taken",
+        WORDS + "what_stands_for_a_removed_topic_config_is_taken",
+    ),
+    row(
+        "^write metadata.version through", GATEWAY + "handlers/test_cluster.py::test_a_feature_can_be_set_to_what_it_is"
+    ),
+    row(
+        r"pip install '",
+        "tests/service/cli/test_main.py::test_without_the_server_extra_the_command_says_what_it_needs",
+        SPARK + "test_package.py::test_missing_extras_are_named_with_the_command",
+        LIBRARIES + "extras_that_messages_name_exist",
+    ),
+)
+
+SPARK_ROWS = (
+    row("with pushdown, load\\(\\) anew for each query", SPARK + "test_spark.py::test_a_pruned_plan_is_for_one_query"),
+    row(
+        "read a bucket or a directory",
+        SPARK + "test_options.py::test_refusals",
+        SPARK + "test_options.py::test_defaults",
+    ),
+    row(
+        "give … as option\\(|are given: give one of them",
+        SPARK + "test_options.py::test_a_path_is_told_where_it_belongs",
+        SPARK + "test_options.py::test_refusals",
+    ),
+    row("start there, or at -2", SPARK + "test_reading.py::test_who_starts_below_the_log_starts_there"),
+    row(
+        "wait until it is uploaded",
+        SPARK + "test_reading.py::test_offsets_that_are_not_uploaded_yet_are_read_once_they_are",
+    ),
+    row("give each its commit", SPARK + "test_tables.py::test_each_partition_has_its_own_commits"),
+    row(
+        "Run the query again",
+        SPARK + "test_reading.py::test_a_range_swept_since_the_plan_is_an_error",
+        SPARK + "test_reading.py::test_a_range_rewritten_and_swept_since_the_plan_is_an_error",
+    ),
+    row("choose offsets, times and columns", SPARK + "test_tables.py::test_columns_and_ranges"),
+    row(
+        "set it to the brokers' store",
+        "tests/lambdas/test_verify_commit.py::test_settings_name_what_is_missing",
+        "tests/lambdas/test_verify_commit.py::test_each_commit_wakes_a_check_of_what_it_added",
+    ),
+    row(
+        "connect the function to the queue",
+        "tests/lambdas/test_verify_commit.py::test_an_event_that_is_no_batch_names_the_mistake",
+        "tests/lambdas/test_package.py::test_a_commit_wakes_the_handler",
+    ),
+)
+
+ROWS = (*DIRECTORY_ROWS, *STORE_ROWS, *REQUEST_ROWS, *WORD_ROWS, *SPARK_ROWS)
+
+# --- what asks for nothing but patience -------------------------------------------------------------------------------
+_ASK_AGAIN = (
+    TIER + "test_under_fire.py::test_no_gap_and_no_repeat_whatever_is_swept_evicted_or_lost",
+    TIER + "test_under_fire.py::test_a_full_disk_makes_reads_retry_and_the_cache_small",
+    TIER + "test_tier_process.py::test_kill_in_the_middle_of_work",
+    TIER + "test_tier_process.py::test_kill_in_the_middle_of_a_commit_and_go_on",
+    TIER + "test_tier_process.py::test_a_process_that_hangs_is_killed_and_replaced_within_seconds",
+    TIER + "test_tier_client.py::test_a_lost_process_fails_what_is_open_and_comes_back_with_back_off",
+    FAULTS + "test_hung_tier_process.py::test_a_look_up_by_time_fails_in_time_and_succeeds_when_asked_again",
+    FAULTS + "test_disk_full_metadata.py::test_a_full_disk_refuses_changes_and_reads_go_on_until_space_returns",
+    BROKER + "test_tiering.py::test_deleting_records_before_the_store_was_asked_may_be_repeated",
+    BROKER + "test_tiering.py::test_what_may_have_been_uploaded_is_not_called_deleted",
+    BROKER + "test_waiting.py::test_an_append_that_is_discarded_for_the_buckets_history_is_refused",
+    BROKER + "test_rewriting.py::test_what_waits_is_bounded",
+    REQUESTS + "what_waits_for_a_store_is_asked_again",
+    GATEWAY + "test_server.py::test_a_request_that_the_core_gives_up_is_answered",
+    SERVICERS + "test_bounds.py::test_beyond_a_bound_calls_are_refused_at_once_and_retriably",
+    SDK + "test_failures.py::test_errors_that_pass_are_retried_in_order",
+    "tests/service/test_beginning.py::test_an_empty_directory_waits_for_a_store_that_is_away",
+)
+RETRIED = row(
+    "^(?!refresh metadata).*((ask|send|try) (it )?again( later)?|ask (later|another)|send again later)\n?$",
+    *_ASK_AGAIN,
+)
+
+#: Pattern and reason.
+NO_ADVICE: tuple[tuple[str, str], ...] = (
+    (
+        r"^(list uploads of|upload part|read|write|list|delete|upload|open|add|raise) "
+        r"(…|objects|the store|… of …|… objects|log starts|partitions|transaction|lag)$",
+        "the name of a piece of work, as in 'cannot …', or of a column",
+    ),
+    (
+        "^SET BY$|^%.asctime|; read …$| or empty string$",
+        "a heading, a form, the end of a line of numbers, a kind of value",
+    ),
+    (
+        "^upload (… was begun|under way)|copied or put back|REGEX without repeats",
+        "nouns and participles that look like imperatives",
+    ),
+    (
+        "^Cannot update these configs|^Topic deletion is disabled|^Add voter request",
+        "a sentence of Kafka's, which its clients know",
+    ),
+    (
+        "^refresh metadata, ask again|^a newer owner exists|^stored bytes are damaged",
+        "what a kind of error means (`Advice`), shown to nobody",
+    ),
+    ("failed in the tier process: …; see its log", "says where more is written"),
+)

@@ -1,0 +1,247 @@
+"""What programs, and those who keep a node, are told in single places, done."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import boto3
+import pytest
+
+from grpc_api.sdk.client import Client
+from grpc_api.sdk.cold import ColdBucket
+from grpc_api.sdk.values import Acks, ProducerOptions, start_ms
+from service.metadata import image as metadata_image
+from service.metadata import records_pb2 as pb
+from service.settings import NodeSettings
+from service.takeover.offline import restore
+from storage_tiers.clock import SystemClock
+from storage_tiers.cold.manifest import lineage, lookup
+from storage_tiers.cold.manifest import model as manifest
+from storage_tiers.cold.manifest.json import encode
+from storage_tiers.cold.stores.location import StoreLocation
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.cold.stores.open import open_blocking_store, open_store
+from storage_tiers.errors import (
+    InvalidConfig,
+    InvalidRecord,
+    InvalidRequest,
+    MetadataCorrupt,
+    OffsetOutOfRange,
+    StoreBehind,
+    StoreRefused,
+)
+from storage_tiers.files import OsFiles
+from tests.advice.messages import ROOT, advice
+from tests.advice.support import leads
+from tests.grpc_api.support import Served, served
+from tests.service.broker.support import TIERED, filled, running, until
+from tests.storage_tiers.cold.support import IDS, entry_of, page_loader, stored_live, stored_root, tier_of
+from tests.storage_tiers.cold.test_repair import World, world
+from tests.support.faulty_store import FaultyStore
+from tests.support.s3_servers import REGION, S3Server
+
+__all__ = ["world"]  # a fixture
+
+
+# --- manifests and metadata -------------------------------------------------------------------------------------------
+async def test_a_saved_root_that_cannot_be_read_is_put_back(world: World, tmp_path: Path) -> None:
+    await world.extend(40)
+    saved, path = world.roots[1], tmp_path / "tiered-root.json"
+    fresh = tier_of(world.store, world.clock, seed=5)
+    fresh.expect(lineage.seen_of(saved, str(path)))
+    with pytest.raises(StoreBehind, match="mend the disk"):
+        await fresh.load()
+    path.write_bytes(encode(saved))
+    loaded = await fresh.load()
+    assert loaded is not None and loaded.root == stored_root(world.store.blocking())
+
+
+async def test_a_range_is_uploaded_again_under_a_new_name(world: World) -> None:
+    root = await world.extend(2)
+    again = replace(root.entries[-1], base=20, end=30)
+    by = world.author()
+    with pytest.raises(InvalidRequest, match="upload under a new uuid"):
+        manifest.extend(root, again, by, leader_epoch=1, last_record_epoch=1, log_start=0)
+    extended = manifest.extend(root, entry_of(IDS, 20, 30, 77), by, leader_epoch=1, last_record_epoch=1, log_start=0)
+    assert extended.entries[:2] == root.entries and extended.end == 30
+
+
+async def test_who_reads_events_too_late_starts_from_the_live_state(world: World) -> None:
+    await world.extend(4)
+    root = await world.tier.retire(20)
+    world.clock.advance(3 * 24 * 3600)
+    for _ in range(3):
+        await world.tier.sweep(1000)
+    root = stored_root(world.store.blocking())
+    load = page_loader(world.store.blocking())
+    with pytest.raises(InvalidRequest, match="start from the live state"):
+        lookup.events_after(root, load, 1)
+    assert [entry.base for entry in stored_live(world.store.blocking(), root)] == [20, 30]
+    cursor = root.commit
+    await world.extend()
+    later = stored_root(world.store.blocking())
+    assert [event.entry.base for event in lookup.events_after(later, load, cursor)] == [40]
+
+
+async def test_a_node_that_cannot_follow_its_metadata_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as node:
+        await filled(node, 10)
+
+        def fails(*_: object) -> None:
+            raise RuntimeError("a defect")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(node.node.assignment, "follow", fails)
+            await node.create("u")
+        assert node.node.fatal is not None and "start it again" in str(node.node.fatal)
+    async with running(tmp_path, node.store) as node:
+        await until(lambda: len(list(node.node.partitions)) == 2)
+        assert [record.offset for record in await node.read_all("t")] == list(range(10))
+        await leads(node, "t", "u")
+        await node.append("u", b"made")
+
+
+def test_a_record_of_a_newer_version_is_left_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused whole. (The newer version is this one, told of the kind.)"""
+    record = pb.MetadataRecord()
+    image = metadata_image.MetadataImage(cluster_id="c")
+    with pytest.raises(MetadataCorrupt, match="start the version that wrote it, or newer"):
+        image.apply_batch([record])
+    assert image == metadata_image.MetadataImage(cluster_id="c")
+    monkeypatch.setattr(metadata_image._Delta, "apply", lambda *_: None)
+    assert image.apply_batch([record]).cluster_id == "c"
+
+
+# --- stores -----------------------------------------------------------------------------------------------------------
+async def test_a_bucket_that_is_missing_is_created(versitygw: S3Server) -> None:
+    location = StoreLocation.parse("s3://not-there-yet/live", endpoint=versitygw.endpoint, region=REGION)
+    store = await open_store(location, OsFiles(), SystemClock())
+    with pytest.raises(StoreRefused, match="create it, or correct the store's URL"):
+        await store.put("key", b"x")
+    boto3.client("s3", endpoint_url=versitygw.endpoint, region_name=REGION).create_bucket(Bucket="not-there-yet")
+    await store.put("key", b"x")
+    assert (await store.get("key")).data == b"x"
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Without root's right to everything."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_who_gets_the_right_to_a_directory_reads_it(tmp_path: Path) -> None:
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o055)
+    (tmp_path / "store").mkdir()
+    store = open_blocking_store(StoreLocation.parse(f"file://{tmp_path}/store"))
+    store.put("folder/key", b"x")
+    (tmp_path / "store" / "folder").chmod(0o000)
+    try:
+        with as_nobody(), pytest.raises(StoreRefused, match="give this user the right to"):
+            store.get("folder/key")
+    finally:
+        (tmp_path / "store" / "folder").chmod(0o755)
+    with as_nobody():
+        assert store.get("folder/key").data == b"x"
+
+
+async def test_a_restore_goes_to_an_empty_directory(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    url = f"file://{tmp_path}/store"
+    store = FaultyStore(await open_store(StoreLocation.parse(url), OsFiles(), SystemClock()))
+    async with running(tmp_path / "data", store, {"tidelog.metadata.snapshot.interval.ms": "100"}) as node:
+        await filled(node, 10)
+        await node.seal("t")
+        cluster = node.node.cluster_id
+    with pytest.raises(InvalidConfig, match="give its --store"):
+        await restore(NodeSettings(data_dir=tmp_path / "new", store="none"), cluster, dry_run=False)
+    with pytest.raises(InvalidConfig, match="give an empty --data-dir"):
+        await restore(NodeSettings(data_dir=tmp_path / "data", store=url), cluster, dry_run=False)
+    points = await restore(NodeSettings(data_dir=tmp_path / "new", store=url), cluster, dry_run=False)
+    assert [(point.topic, point.claimed.end) for point in points] == [("t", 10)]
+
+
+# --- the SDK ----------------------------------------------------------------------------------------------------------
+@asynccontextmanager
+async def connected(directory: Path, store: FaultyStore | None = None) -> AsyncIterator[tuple[Served, Client]]:
+    async with served(directory, store) as node, Client.connect(node.address) as client:
+        yield node, client
+
+
+async def test_what_the_sdk_is_told_to_give_is_taken(tmp_path: Path) -> None:
+    async with connected(tmp_path / "data") as (node, client):
+        await client.create_topic("t")
+        with pytest.raises(InvalidConfig, match=r"choose that, or idempotent=False"):
+            ProducerOptions(acks=Acks.LEADER)
+        with pytest.raises(InvalidConfig, match=r"say which, as datetime"):
+            start_ms(datetime(2024, 1, 1))
+        assert start_ms(datetime(2024, 1, 1, tzinfo=UTC)) > 0
+        for number, options in enumerate((ProducerOptions(), ProducerOptions(acks=Acks.LEADER, idempotent=False))):
+            async with client.producer(options) as producer:
+                with pytest.raises(InvalidRecord, match="encode it first"):
+                    await (await producer.send("t", "text"))  # type: ignore[arg-type]
+                await (await producer.send("t", b"text"))
+            with pytest.raises(InvalidRequest, match="the producer is closed; make another"):
+                await producer.send("t", b"late")
+            assert await node.node.end("t") == number + 1
+        assert [record.value for record in await node.node.read_all("t")] == [b"text", b"text"]
+
+
+async def test_what_is_not_in_the_bucket_is_sealed_first(tmp_path: Path) -> None:
+    memory = MemoryStore(SystemClock())
+    async with connected(tmp_path / "data", FaultyStore(memory)) as (node, client):
+        await client.create_topic("t", configs=TIERED)
+        for number in range(10):
+            await node.node.append("t", b"%d" % number)
+        await client.seal("t")
+        await until(lambda: node.published("t"))
+        for number in range(10, 20):
+            await node.node.append("t", b"%d" % number)
+        cluster = node.node.node.cluster_id
+        bucket = ColdBucket(memory.blocking(), cluster)
+        with pytest.raises(OffsetOutOfRange, match="start there, or seal first"):
+            next(bucket.read("t", start={0: 15}))
+        assert [message.offset for message in bucket.read("t", start={0: 9})] == [9]
+        await client.seal("t")
+        bucket = ColdBucket(memory.blocking(), cluster)
+        assert [message.offset for message in bucket.read("t", start={0: 15})] == list(range(15, 20))
+
+
+async def test_of_several_clusters_the_one_that_is_named_is_read(tmp_path: Path) -> None:
+    memory, clusters = MemoryStore(SystemClock()), []
+    for number in range(2):
+        async with running(tmp_path / str(number), FaultyStore(memory), new_cluster=True) as node:
+            await filled(node, 5 + number)
+            await node.seal("t")
+            await node.node.topic_files.tick()
+            clusters.append(node.node.cluster_id)
+    with pytest.raises(InvalidRequest, match="give cluster_id"):
+        next(ColdBucket(memory.blocking()).read("t"))
+    for number, cluster in enumerate(clusters):
+        assert len(list(ColdBucket(memory.blocking(), cluster).read("t"))) == 5 + number
+
+
+def test_extras_that_messages_name_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {extra for message in advice() for extra in extras(message.text)}
+    assert named == {"server", "spark"} and named <= set(project["optional-dependencies"])
+
+
+def extras(text: str) -> list[str]:
+    return [part.partition("]")[0] for part in text.split("[")[1:]] if "pip install" in text else []

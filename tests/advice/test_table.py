@@ -1,0 +1,76 @@
+"""Every advice has one row, every row an advice, and every test that a row names is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+
+import pytest
+
+from storage_tiers import errors
+from storage_tiers.errors import Advice
+from tests.advice.messages import ROOT, Message, advice, gives_advice
+from tests.advice.table import NO_ADVICE, RETRIED, ROWS
+
+#: Kafka's clients retry it, though here it means a disk: KAFKA_STORAGE_ERROR.
+RETRIED_BY_CLIENTS = {"StorageError"}
+#: An answer over HTTP with status 503; texts that are kept, and of which the tier's client makes a TierUnavailable.
+OTHERS = {"Response", "_lost", ""}
+PATTERNS = (*(row.pattern for row in ROWS), RETRIED.pattern, *(pattern for pattern, _ in NO_ADVICE))
+
+
+def rows_of(message: Message) -> list[str]:
+    return [pattern for pattern in PATTERNS if re.search(pattern, message.text)]
+
+
+def test_every_advice_has_one_row() -> None:
+    """Add a row to `table.py`, with a test that does what the sentence says on real parts."""
+    found = {f"{message.path}:{message.line}: {message.text}": rows_of(message) for message in advice()}
+    assert {place: rows for place, rows in found.items() if len(rows) != 1} == {}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_row_has_an_advice(pattern: str) -> None:
+    assert any(re.search(pattern, message.text) for message in advice())
+
+
+@cache
+def functions(path: str) -> set[str]:
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.mark.parametrize("test", sorted({test for row in (*ROWS, RETRIED) for test in row.tests}))
+def test_every_test_of_a_row_is_there(test: str) -> None:
+    path, _, name = test.partition("::")
+    assert name.startswith("test_") and name in functions(path)
+
+
+def test_who_is_told_to_ask_again_gets_an_error_that_clients_retry() -> None:
+    wrong = []
+    for message in advice():
+        if not re.search(RETRIED.pattern, message.text) or message.call in RETRIED_BY_CLIENTS | OTHERS:
+            continue
+        kind = getattr(errors, message.call, None)
+        if kind is None or kind.advice not in (Advice.RETRY, Advice.REDIRECT):
+            wrong.append((message.path, message.line, message.call))
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("text", "advises"),
+    [
+        ("delete it and start again", True),
+        ("the disk is full; free space", True),
+        ("… is damaged. Keep the file", True),
+        ("stop here and mend that", True),
+        ("… (or ask with -1)", True),
+        ("start one with `tidelog serve`, or name another", True),
+        ("the disk is full", False),
+        ("nothing was deleted", False),
+        ("its copy is there", False),
+    ],
+)
+def test_what_counts_as_advice(text: str, advises: bool) -> None:
+    assert gives_advice(text) == advises
