@@ -5,6 +5,10 @@ each connection a share of it. sendfile would stop the whole loop while a disk i
 probed without blocking first, and where they are not in memory a thread reads the share in (the kernel's cache then holds
 it) while the loop goes on.
 
+While others are given small answers a thread sends what is large. A loop that spends milliseconds on somebody's backfill has
+used its turn on the processor up when a small request comes, and both wait until the scheduler looks again; the thread is
+the one that waits then. It sends on a descriptor of its own, so that a connection may be closed meanwhile.
+
 Does not promise: that memory keeps what a thread has just read. Then the loop waits for the disk, which is slow and right.
 """
 
@@ -21,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from kafka_gateway.connection import Connection
-from storage_tiers.types import FileSlice
+from storage_tiers.types import FileSlice, SharedFile
 
 #: Bytes of files sent in one turn to all connections, and the least and most to one of them. A whole answer of 1 MiB in
 #: one go costs half of what it costs in four; many readers get smaller shares, so that none waits long.
@@ -31,8 +35,14 @@ LARGEST_SHARE = 1 << 20
 #: Buffers gathered into one write, and up to which size they are joined instead.
 GATHERED = 64
 JOINED_BYTES = 64 << 10
-#: Threads that wait for disks.
-READER_THREADS = 4
+#: Threads that wait for disks, and send files while others are given small answers.
+FILE_THREADS = 4
+#: Bytes that a thread sends at once: the kernel lets nobody else have the processor before that is done.
+THREAD_STEP = 256 << 10
+#: From so many bytes of a file on a thread is worth its while.
+LEAST_IN_THREAD = 256 << 10
+#: Seconds since the last small answer after which nobody waits for one.
+QUIET_S = 1.0
 
 #: The file system cannot tell without blocking.
 _CANNOT_PROBE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
@@ -48,7 +58,11 @@ class Progress(enum.Enum):
     DONE = "everything is sent"
     BLOCKED = "the socket takes no more for now"
     SHARED = "its share of this turn is used up"
-    READING = "a thread reads what comes next; `resume` will be called"
+    THREAD = "a thread reads or sends what comes next; `resume` will be called"
+
+
+#: What is called on the loop when a thread is done: whose it was, what failed, and whether the socket takes no more now.
+Resume = Callable[[Owner, OSError | None, bool], None]
 
 
 class Sender:
@@ -60,9 +74,12 @@ class Sender:
         self._share = LARGEST_SHARE
         self._connections = 1
         self._probe = bytearray(1)
-        self._readers: ThreadPoolExecutor | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._sending = 0
+        #: When a small answer left last, by the loop's clock.
+        self.small_at = -QUIET_S
         self.sent_bytes = 0
-        self.reads_in_threads = 0
+        self.reads_in_threads = self.sends_in_threads = 0
 
     def new_turn(self, connections: int) -> None:
         """A turn that sends to so many connections begins."""
@@ -72,14 +89,12 @@ class Sender:
             self._share = min(LARGEST_SHARE, max(LEAST_SHARE, ALL_FILE_BYTES_A_TURN // max(1, connections)))
 
     def close(self) -> None:
-        if self._readers is not None:
-            self._readers.shutdown(wait=False, cancel_futures=True)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def send(
-        self, sock: socket.socket, connection: Connection, owner: Owner, resume: Callable[[Owner, OSError | None], None]
-    ) -> Progress:
-        """Sends as much as may be sent now. After READING, `resume(owner, failure)` is called on the loop once the next
-        bytes are in memory. Raises OSError where the connection, or a file, is broken."""
+    def send(self, sock: socket.socket, connection: Connection, owner: Owner, resume: Resume[Owner]) -> Progress:
+        """Sends as much as may be sent now. After THREAD, `resume` is called on the loop once the next bytes are in memory or
+        sent; nothing is sent on the connection before. Raises OSError where the connection, or a file, is broken."""
         share = self._share
         try:
             while connection.out:
@@ -88,11 +103,13 @@ class Sender:
                     self._send_bytes(sock, connection)
                 elif piece.length == 0:
                     connection.sent_of_file(0)
+                elif self._sends_in_thread(sock, connection, piece, functools.partial(resume, owner)):
+                    return Progress.THREAD
                 elif share <= 0 or self._budget <= 0:
                     return Progress.SHARED
                 elif not self._is_in_memory(connection, piece, min(piece.length, share)):
                     self._read_in_thread(connection, piece, min(piece.length, share), functools.partial(resume, owner))
-                    return Progress.READING
+                    return Progress.THREAD
                 else:
                     share -= self._send_file(sock, connection, piece, share)
         except BlockingIOError:
@@ -134,7 +151,53 @@ class Sender:
         self.sent_bytes += count
         return count
 
-    # --- reads that would block ---------------------------------------------------------------------------------------
+    # --- threads ------------------------------------------------------------------------------------------------------
+    def _sends_in_thread(
+        self,
+        sock: socket.socket,
+        connection: Connection,
+        piece: FileSlice,
+        resume: Callable[[OSError | None, bool], None],
+    ) -> bool:
+        """Begins to, if it is worth while."""
+        if (
+            piece.length < LEAST_IN_THREAD
+            or self._sending == FILE_THREADS
+            or self._loop.time() - self.small_at > QUIET_S
+        ):
+            return False
+        try:
+            out = os.dup(sock.fileno())
+        except OSError:
+            return False  # no descriptor to spare: the loop can send without one
+        self._sending += 1
+        self.sends_in_threads += 1
+        # The connection may be closed meanwhile, and its pieces released.
+        file = piece.file.acquire()
+        work = functools.partial(_sent, out, file, piece.position, piece.length)
+        sending = self._loop.run_in_executor(self._pool(), work)
+
+        def done(sent: asyncio.Future[int]) -> None:
+            self._sending -= 1
+            file.release()
+            os.close(out)
+            if sent.cancelled():
+                return
+            failure = sent.exception()
+            count = sent.result() if failure is None else 0
+            self.sent_bytes += count
+            if count and connection.out and connection.out[0] is piece:
+                connection.sent_of_file(count)
+            resume(failure if isinstance(failure, OSError) else None, count < piece.length)
+
+        sending.add_done_callback(done)
+        return True
+
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(FILE_THREADS, "gateway-file")
+        return self._threads
+
     def _is_in_memory(self, connection: Connection, piece: FileSlice, length: int) -> bool:
         if connection.is_read_in:
             connection.is_read_in = False
@@ -152,14 +215,12 @@ class Sender:
         return True
 
     def _read_in_thread(
-        self, connection: Connection, piece: FileSlice, length: int, resume: Callable[[OSError | None], None]
+        self, connection: Connection, piece: FileSlice, length: int, resume: Callable[[OSError | None, bool], None]
     ) -> None:
-        if self._readers is None:
-            self._readers = ThreadPoolExecutor(READER_THREADS, "gateway-read")
         self.reads_in_threads += 1
         # The connection may be closed meanwhile, and its pieces released.
         file = piece.file.acquire()
-        reading = self._loop.run_in_executor(self._readers, os.pread, file.fd, length, piece.position)
+        reading = self._loop.run_in_executor(self._pool(), os.pread, file.fd, length, piece.position)
 
         def done(read: asyncio.Future[bytes]) -> None:
             file.release()
@@ -167,6 +228,20 @@ class Sender:
                 return
             failure = read.exception()
             connection.is_read_in = failure is None
-            resume(failure if isinstance(failure, OSError) else None)
+            resume(failure if isinstance(failure, OSError) else None, False)
 
         reading.add_done_callback(done)
+
+
+def _sent(out: int, file: SharedFile, position: int, length: int) -> int:
+    """In a thread: how many bytes of the file the socket took. OSError where it, or the file, is broken."""
+    done = 0
+    try:
+        while done < length:
+            count = os.sendfile(out, file.fd, position + done, min(length - done, THREAD_STEP))
+            if count == 0:
+                raise OSError(f"{file.path} ends before {position + length}")
+            done += count
+    except BlockingIOError:
+        pass
+    return done

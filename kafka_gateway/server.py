@@ -464,10 +464,12 @@ class GatewayServer:
         sender = self._sender
         sender.new_turn(len(dirty))
         for session in dirty:
-            if not session.closed and not session.reading and not session.events & _OUT:
+            if not session.closed and not session.in_thread and not session.events & _OUT:
                 try:
                     if session.ending is not None or not sender.send_small(session.socket, session.connection):
                         self._send(session)
+                    else:
+                        sender.small_at = self._now
                 except OSError as error:
                     self._close(session, str(error))
                 now = session.connection.wrote(now, SECONDS())
@@ -478,14 +480,14 @@ class GatewayServer:
     def _send(self, session: Session) -> None:
         connection = session.connection
         congested = connection.congested
-        progress = self._sender.send(session.socket, connection, session, self._read_in)
+        progress = self._sender.send(session.socket, connection, session, self._thread_done)
         session.last_active = self._now
         if progress is Progress.BLOCKED:
             self._watch(session, session.events | select.EPOLLOUT)
         elif progress is Progress.SHARED:
             self._dirty.append(session)
-        elif progress is Progress.READING:
-            session.reading = True
+        elif progress is Progress.THREAD:
+            session.in_thread = True
         elif session.ending is not None and not session.is_busy:
             self._close(session, session.ending)
             return
@@ -493,14 +495,21 @@ class GatewayServer:
         if congested and not connection.congested:
             self._resume(session)
 
-    def _read_in(self, session: Session, failure: OSError | None) -> None:
-        """A thread has read what `session` sends next."""
-        session.reading = False
+    def _thread_done(self, session: Session, failure: OSError | None, is_full: bool) -> None:
+        """A thread has read what `session` sends next, or has sent of it what the socket took."""
+        session.in_thread = False
         if failure is not None:
             self._close(session, str(failure))
+        if session.closed:
             return
-        self._dirty.append(session)
-        self._flush_soon()
+        if not session.connection.congested:
+            self._began = SECONDS()
+            self._resume(session)
+        if is_full:
+            self._watch(session, session.events | select.EPOLLOUT)
+        else:
+            self._dirty.append(session)
+            self._flush_soon()
 
     # --- closing ------------------------------------------------------------------------------------------------------
     def _watch(self, session: Session, events: int) -> None:

@@ -29,10 +29,10 @@ class Session:
         "events",
         "fd",
         "held_bytes",
+        "in_thread",
         "last_active",
         "leaving",
         "pending",
-        "reading",
         "socket",
         "working_bytes",
     )
@@ -52,7 +52,8 @@ class Session:
         self.by_loop = False
         #: Whether the server knows that the client has gone, and has yet to act.
         self.leaving = False
-        self.reading = False
+        #: What it sends next is read or sent by a thread; nobody else sends on it meanwhile.
+        self.in_thread = False
         self.ending: str | None = None
         self.closed = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import tempfile
@@ -11,7 +12,16 @@ from collections.abc import Iterator
 import pytest
 
 from kafka_gateway.connection import Connection, Limits
-from kafka_gateway.sender import ALL_FILE_BYTES_A_TURN, LARGEST_SHARE, LEAST_SHARE, Progress, Sender
+from kafka_gateway.sender import (
+    ALL_FILE_BYTES_A_TURN,
+    FILE_THREADS,
+    LARGEST_SHARE,
+    LEAST_IN_THREAD,
+    LEAST_SHARE,
+    Progress,
+    Resume,
+    Sender,
+)
 from storage_tiers.types import FileSlice, SharedFile
 
 
@@ -48,8 +58,8 @@ def answering(*pieces: bytes | FileSlice) -> Connection:
     return connection
 
 
-def nobody(_: object, __: OSError | None) -> None:
-    raise AssertionError("nothing was read in a thread")
+def nobody(_: object, __: OSError | None, ___: bool) -> None:
+    raise AssertionError("a thread read or sent something")
 
 
 async def finish(sender: Sender, near: socket.socket, far: socket.socket, connection: Connection) -> bytes:
@@ -150,14 +160,15 @@ async def test_what_is_not_in_memory_is_read_in_a_thread_first(
     sender.new_turn(1000)
     resumed: asyncio.Queue[OSError | None] = asyncio.Queue()
 
-    def resume(_: object, failure: OSError | None) -> None:
+    def resume(_: object, failure: OSError | None, is_full: bool) -> None:
+        assert not is_full
         resumed.put_nowait(failure)
 
     def cold(*_: object) -> int:
         raise BlockingIOError
 
     monkeypatch.setattr(os, "preadv", cold)
-    assert sender.send(sockets[0], connection, None, resume) is Progress.READING
+    assert sender.send(sockets[0], connection, None, resume) is Progress.THREAD
     assert drained(sockets[1]) == b"head"
     assert file.users == 2
     assert await resumed.get() is None
@@ -165,7 +176,7 @@ async def test_what_is_not_in_memory_is_read_in_a_thread_first(
     # That share is sent without being probed again; the next one is not in memory either.
     assert sender.send(sockets[0], connection, None, resume) is Progress.SHARED
     sender.new_turn(1000)
-    assert sender.send(sockets[0], connection, None, resume) is Progress.READING
+    assert sender.send(sockets[0], connection, None, resume) is Progress.THREAD
     assert await resumed.get() is None
     assert sender.send(sockets[0], connection, None, resume) is Progress.DONE
     assert drained(sockets[1]) == content
@@ -187,9 +198,113 @@ async def test_a_disk_that_fails_in_the_thread_is_told(
 
     monkeypatch.setattr(os, "preadv", cold)
     monkeypatch.setattr(os, "pread", broken)
-    assert sender.send(sockets[0], connection, "owner", lambda owner, failure: told.set_result((owner, failure)))
+    assert sender.send(sockets[0], connection, "owner", lambda owner, failure, _: told.set_result((owner, failure)))
     owner, failure = await told
     assert owner == "owner"
     assert failure.errno == 5
+    connection.abandon()
+    sender.close()
+
+
+# --- while others are given small answers -----------------------------------------------------------------------------
+def told() -> tuple[asyncio.Queue[tuple[OSError | None, bool]], Resume[object]]:
+    resumed: asyncio.Queue[tuple[OSError | None, bool]] = asyncio.Queue()
+    return resumed, lambda _, failure, is_full: resumed.put_nowait((failure, is_full))
+
+
+def busy_sender() -> Sender:
+    """Of a server that has just given a small answer."""
+    sender = Sender(asyncio.get_running_loop())
+    sender.small_at = asyncio.get_running_loop().time()
+    return sender
+
+
+async def test_a_thread_sends_what_is_large_while_others_are_given_small_answers(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    content = os.urandom(8 << 20)
+    sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    file, (resumed, resume) = shared_file(content), told()
+    sender, connection = busy_sender(), answering(b"head", FileSlice(file, 0, len(content)), b"tail")
+    got, fulls = bytearray(), 0
+    while connection.out:
+        if sender.send(sockets[0], connection, None, resume) is Progress.THREAD:
+            failure, is_full = await resumed.get()
+            assert failure is None
+            fulls += is_full
+        got += drained(sockets[1])
+    assert bytes(got) == b"head" + content + b"tail"
+    # A socket that takes less than it is given is not taken for one that took all.
+    assert sender.sends_in_threads > 1
+    assert fulls == sender.sends_in_threads - 1
+    assert (file.users, connection.unsent) == (0, 0)
+    sender.close()
+
+
+async def test_a_small_part_of_a_file_is_not_worth_a_thread(sockets: tuple[socket.socket, socket.socket]) -> None:
+    sender, file = busy_sender(), shared_file(bytes(LEAST_IN_THREAD - 1))
+    connection = answering(FileSlice(file, 0, LEAST_IN_THREAD - 1))
+    assert sender.send(sockets[0], connection, None, nobody) is Progress.DONE
+
+
+async def test_a_connection_that_closes_while_a_thread_sends_leaves_nothing_behind(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    file, (resumed, resume) = shared_file(bytes(8 << 20)), told()
+    sender, connection = busy_sender(), answering(FileSlice(file, 0, 8 << 20))
+    assert sender.send(sockets[0], connection, None, resume) is Progress.THREAD
+    # What takes the number next gets none of the bytes.
+    number = sockets[0].fileno()
+    sockets[0].close()
+    connection.abandon()
+    other, taken = socket.socketpair()
+    assert number in (other.fileno(), taken.fileno())
+    await resumed.get()
+    for end in (other, taken):
+        end.setblocking(False)
+        assert drained(end) == b""
+    other.close()
+    taken.close()
+    assert (file.users, connection.unsent) == (0, 0)
+    # What the thread sent on is gone.
+    assert len(os.listdir("/proc/self/fd")) <= before
+    sender.close()
+
+
+async def test_no_more_threads_send_than_there_are(sockets: tuple[socket.socket, socket.socket]) -> None:
+    sender, (resumed, resume) = busy_sender(), told()
+    file = shared_file(bytes(LARGEST_SHARE))
+    connections = [answering(FileSlice(file.acquire(), 0, LARGEST_SHARE)) for _ in range(FILE_THREADS + 1)]
+    progress = [sender.send(sockets[0], connection, None, resume) for connection in connections]
+    assert progress[:-1] == [Progress.THREAD] * FILE_THREADS
+    assert progress[-1] is not Progress.THREAD
+    for _ in range(FILE_THREADS):
+        await resumed.get()
+    for connection in connections:
+        connection.abandon()
+    file.release()
+    assert file.users == 0
+    sender.close()
+
+
+async def test_without_a_descriptor_to_spare_the_loop_sends(
+    sockets: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "dup", short)
+    content = os.urandom(LEAST_IN_THREAD)
+    sender, connection = busy_sender(), answering(FileSlice(shared_file(content), 0, len(content)))
+    assert await finish(sender, *sockets, connection) == content
+
+
+async def test_a_file_that_ends_too_early_is_told_by_the_thread(sockets: tuple[socket.socket, socket.socket]) -> None:
+    sender, (resumed, resume) = busy_sender(), told()
+    connection = answering(FileSlice(shared_file(b"short"), 0, LEAST_IN_THREAD))
+    assert sender.send(sockets[0], connection, None, resume) is Progress.THREAD
+    failure, _ = await resumed.get()
+    assert "ends before" in str(failure)
     connection.abandon()
     sender.close()

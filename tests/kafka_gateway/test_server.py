@@ -411,7 +411,30 @@ async def test_files_are_released_when_the_client_goes_while_they_are_sent(tmp_p
             await until(lambda: file.users == 2)
             client.writer.transport.abort()
         await until(lambda: server.connections == 0)
-        assert file.users == 1
+        # A thread that sends lets go of it when it is done.
+        await until(lambda: file.users == 1)
+
+
+async def test_small_answers_overtake_a_large_one_that_a_thread_sends(tmp_path: Path) -> None:
+    batch = record_batch(bytes(16 << 20))
+    async with serving(tmp_path) as (core, server), connected(server) as client, connected(server) as other:
+        sender, file = server._sender, core.partitions[PARTITION].file
+        client.send(produce(1, batch=batch), metadata(2))
+        assert [await client.correlation(), await client.correlation()] == [1, 2]
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for round_number in range(3):
+            client.send(fetch(3), metadata(4))
+            # Its socket is full, and what it sends next waits for it.
+            await until(lambda: sender.sends_in_threads > 0 and file.users == 2)
+            other.send(metadata(5))
+            assert await other.correlation() == 5
+            client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            body = await client.receive()
+            assert body is not None
+            assert len(response("fetch", 11, body).responses[0].partitions[0].records) == len(batch)
+            assert await client.correlation() == 4
+            assert sender.sends_in_threads > round_number
+        await until(lambda: file.users == 1)
 
 
 # --- the end -----------------------------------------------------------------------------------------------------------
