@@ -283,6 +283,8 @@ def arranging(
 
 def rows_of(readable: Sequence[Place], fetched: Sequence[Fetched], nameless: Sequence[Place]) -> list[Row]:
     """The same at once."""
+    if len(fetched) == 1 and fetched[0].error is None and not nameless:
+        return [(readable[0], fetched[0])]
     rows, unknown = _sorted_out(readable, fetched)
     if not nameless and not unknown:
         return rows

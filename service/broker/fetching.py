@@ -196,6 +196,36 @@ def _read_one(
     return answer
 
 
+class Misses:
+    """The chunks that a waiting fetch waits for. `hydrated` is told of each that has arrived, with the errors of the places
+    that wait for it in vain."""
+
+    __slots__ = ("_hydrated", "_places")
+
+    def __init__(self, hydrated: Callable[[Mapping[int, LogError]], None]) -> None:
+        self._hydrated = hydrated
+        self._places: dict[asyncio.Future[None], set[int]] = {}
+
+    def watch(self, misses: Sequence[tuple[int, ColdMiss]]) -> None:
+        for place, miss in misses:
+            places = self._places.get(miss.waiter)
+            if places is None:
+                self._places[miss.waiter] = {place}
+                miss.waiter.add_done_callback(self._arrived)
+            else:
+                places.add(place)
+
+    def _arrived(self, waiter: asyncio.Future[None]) -> None:
+        places = self._places.pop(waiter, set())
+        failure = None if waiter.cancelled() else waiter.exception()
+        # The partitions that waited for it answer why, the others what they have.
+        self._hydrated(dict.fromkeys(places, failure) if isinstance(failure, LogError) else _NONE)
+
+    def forget(self) -> None:
+        for waiter in self._places:
+            waiter.remove_done_callback(self._arrived)
+
+
 class DelayedFetch:
     """A fetch that waits. Ends with an answer, or by cancellation of its future (the client went away)."""
 
@@ -209,7 +239,7 @@ class DelayedFetch:
         self._is_due = self._is_late = False
         self._failed: dict[int, LogError] = {}
         self._watched: list[Partition] = []
-        self._misses: dict[asyncio.Future[None], set[int]] = {}
+        self._misses = Misses(self._hydrated)
         self.future: asyncio.Future[Sequence[Fetched]] = loop.create_future()
         self.future.add_done_callback(self._forget)
         self._timer = loop.call_later(fetch.max_wait_ms / 1000, self._time_up)
@@ -220,23 +250,10 @@ class DelayedFetch:
                 continue
             partition.waiters.add(self._look_again)
             self._watched.append(partition)
-        self._watch(first.misses)
+        self._misses.watch(first.misses)
 
-    def _watch(self, misses: Sequence[tuple[int, ColdMiss]]) -> None:
-        for place, miss in misses:
-            places = self._misses.get(miss.waiter)
-            if places is None:
-                self._misses[miss.waiter] = {place}
-                miss.waiter.add_done_callback(self._hydrated)
-            else:
-                places.add(place)
-
-    def _hydrated(self, waiter: asyncio.Future[None]) -> None:
-        places = self._misses.pop(waiter, set())
-        failure = None if waiter.cancelled() else waiter.exception()
-        if isinstance(failure, LogError):
-            # The partitions that waited for it answer why, the others what they have.
-            self._failed.update(dict.fromkeys(places, failure))
+    def _hydrated(self, failed: Mapping[int, LogError]) -> None:
+        self._failed.update(failed)
         self._look_again()
 
     def _look_again(self) -> None:
@@ -262,15 +279,14 @@ class DelayedFetch:
             taken.count(self._read)
             self.future.set_result(taken.answers)
             return
-        self._watch(taken.misses)
+        self._misses.watch(taken.misses)
         taken.release()
 
     def _forget(self, _: asyncio.Future[Sequence[Fetched]]) -> None:
         self._timer.cancel()
         for partition in self._watched:
             partition.waiters.discard(self._look_again)
-        for waiter in self._misses:
-            waiter.remove_done_callback(self._hydrated)
+        self._misses.forget()
 
 
 def fetch_records(fetch: Fetch, locate: Locate, read: BytesRead, looks: Looks) -> Ready[Sequence[Fetched]]:

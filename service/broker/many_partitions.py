@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from grpc_api.contract.log import Fetch, Fetched
-from service.broker.fetching import Attempt, BytesRead, Locate, attempt_some
+from service.broker.fetching import Attempt, BytesRead, Locate, Misses, attempt_some
 from service.broker.partition import Partition
 from storage_tiers.errors import LogError
 from storage_tiers.turns import Lane, Turn
@@ -31,7 +31,7 @@ class ManyFetch:
         self._moved = asyncio.Event()
         self._is_late = fetch.max_wait_ms <= 0
         self._watched: list[Partition] = []
-        self._misses: dict[asyncio.Future[None], set[int]] = {}
+        self._misses = Misses(self._hydrated)
         self._failed: dict[int, LogError] = {}
 
     async def answers(self) -> Sequence[Fetched]:
@@ -50,15 +50,14 @@ class ManyFetch:
                 if is_last or taken.ready or taken.size >= self._fetch.min_bytes:
                     taken.count(self._read)
                     return taken.answers
-                self._watch(taken)
+                self._misses.watch(taken.misses)
                 taken.release()
                 await self._moved.wait()
         finally:
             timer.cancel()
             for partition in self._watched:
                 partition.waiters.discard(self._moved.set)
-            for waiter in self._misses:
-                waiter.remove_done_callback(self._hydrated)
+            self._misses.forget()
 
     async def _attempt(self, failed: Mapping[int, LogError], *, is_first: bool) -> Attempt:
         taken, partitions = Attempt(), self._fetch.partitions
@@ -97,20 +96,8 @@ class ManyFetch:
         finally:
             turn.leave()
 
-    def _watch(self, taken: Attempt) -> None:
-        for place, miss in taken.misses:
-            places = self._misses.get(miss.waiter)
-            if places is None:
-                self._misses[miss.waiter] = {place}
-                miss.waiter.add_done_callback(self._hydrated)
-            else:
-                places.add(place)
-
-    def _hydrated(self, waiter: asyncio.Future[None]) -> None:
-        places = self._misses.pop(waiter, set())
-        failure = None if waiter.cancelled() else waiter.exception()
-        if isinstance(failure, LogError):
-            self._failed.update(dict.fromkeys(places, failure))
+    def _hydrated(self, failed: Mapping[int, LogError]) -> None:
+        self._failed.update(failed)
         self._moved.set()
 
     def _time_up(self) -> None:

@@ -98,7 +98,7 @@ async def test_a_produce_to_many_partitions_keeps_its_bytes_while_others_are_rec
         async with connected(server) as asks_much, connected(server) as asks_little:
             asks_much.send(produce_to_each(core, batch, 1, 1))
             await until(lambda: core.partitions[TopicPartition("wide", 0)].next_offset == 1)
-            asks_little.send(request_frame("metadata", 9, correlation=5, topics=[{"name": "x" * 249}] * 300))
+            asks_little.send(produce(5, batch=record_batch(bytes(60_000))))
             assert await asks_little.correlation() == 5
             assert core.partitions[TopicPartition("wide", MANY_PARTITIONS)].next_offset == 0
             body = await asks_much.receive()
