@@ -201,7 +201,7 @@ class GatewayServer:
         and each takes a while to close."""
         for fd, events in named:
             session = self._sessions.get(fd)
-            if session is None or not events & _BROKEN:
+            if session is None or not events & _GONE:
                 self._ready.append((session, events))
             elif not session.leaving:
                 session.leaving = True
