@@ -173,6 +173,8 @@ def plan(root: Root, shown: Root | None, evidence: Evidence, accepted: Sequence[
     cut = next((entry for entry in lost if _stands_in(root, entry, log_start, evidence)), None)
     if cut is not None:
         lost = [entry for entry in lost if entry.end <= cut.base]
+    if root == shown and not lost:
+        accepted = ()  # a repair that was cut has given it up already
     refused = _unaccepted(root, lost, evidence, accepted)
     if refused is not None:
         return refused

@@ -168,8 +168,8 @@ class Repairer:
 
     async def _lacks(self, entry: Entry) -> list[str]:
         async with self._slots:
-            kept = [(entry.key, self._holds_segment(entry)), (entry.sidecar_key, self._holds_sidecar(entry))]
-            return [key for key, question in kept if not await _there(question)]
+            gone = [] if await _there(self._holds_segment(entry)) else [entry.key]
+            return gone if await _there(self._holds_sidecar(entry)) else [*gone, entry.sidecar_key]
 
     async def _holds_segment(self, entry: Entry) -> bool:
         info = await self._store.head(entry.key)

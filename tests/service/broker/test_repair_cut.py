@@ -1,0 +1,50 @@
+"""A node that dies in the middle of a repair: its next start and the next repair find everything, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.errors import LogError
+from tests.service.broker.support import Running, running, until
+from tests.service.broker.test_store_lineage import AT_ONCE, T0, grown, led, put_back
+
+#: What a repair asks the store before and after its commit, of this partition.
+CUTS = range(1, 15)
+
+
+async def cut_repair(node: Running, cut: int, *, lost_answer: bool) -> bool:
+    """Whether the cut struck. From it on the store gives no answer to this node."""
+    (node.store.lose_answer if lost_answer else node.store.fail)(cut)
+    try:
+        await node.core.cold.repair(T0, apply=True)
+    except LogError:
+        node.store.down = True
+        return True
+    return False
+
+
+@pytest.mark.parametrize("lost_answer", [False, True], ids=["not made", "answer lost"])
+async def test_a_node_that_dies_in_a_repair(tmp_path: Path, lost_answer: bool) -> None:
+    struck = 0
+    for cut in CUTS:
+        directory = tmp_path / str(cut)
+        async with grown(directory) as (node, _):
+            end = led(node).log.hot.end_offset
+            await put_back(node, node.node.ids_of(led(node)).manifest_key, None)
+            cut_short = await cut_repair(node, cut, lost_answer=lost_answer)
+        struck += cut_short
+        node.store.down = False
+        async with running(directory, node.store, AT_ONCE) as node:
+            lineage = node.node.tiering.lineage
+            await until(lambda: node.node.tiering.has_compared(led(node)) or led(node) in lineage)
+            assert [record.offset for record in await node.read_all("t")] == list(range(end))
+            done = await node.core.cold.repair(T0, apply=True)
+            assert done.refused == ""
+            await until(lambda: led(node) not in lineage)
+            await node.append("t", b"z" * 1500)
+            await node.seal("t")
+            await until(lambda: led(node).log.tiered_end == end + 1)
+            assert [record.offset for record in await node.read_all("t")] == list(range(end + 1))
+    assert struck > len(CUTS) / 2, "others ask the store meanwhile, and may meet the cut"

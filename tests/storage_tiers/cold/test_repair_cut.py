@@ -1,0 +1,125 @@
+"""A repair that is cut at any of its requests: nothing is lost, no second history begins, and the next one makes it whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from service.fsck.bucket import Scope, check_bucket
+from service.fsck.findings import HARMLESS
+from storage_tiers.cold.manifest import lineage
+from storage_tiers.cold.manifest.json import decode
+from storage_tiers.cold.manifest.model import Root, broken
+from storage_tiers.cold.segments.partition_tier import PartitionTier
+from storage_tiers.cold.segments.repairer import LocalEvidence
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.errors import LogError, StoreBehind, TierObjectMissing
+from storage_tiers.types import EpochEntry, OffsetRange
+from tests.storage_tiers.cold.support import IDS, Local, no_producers, stored_live, stored_root, tier_of
+from tests.storage_tiers.cold.test_repair import World, _reads, restore
+from tests.support.faulty_store import FaultyStore
+
+EPOCHS = (EpochEntry(1, 0),)
+NOTHING = LocalEvidence(OffsetRange(80, 80), EPOCHS, 0)
+
+
+class Damaged:
+    """A partition of eight ranges, some in pages, that has lost its manifest and perhaps more."""
+
+    def __init__(self, world: World, saved: Root, kind: str) -> None:
+        self.world, self.saved, self.kind = world, saved, kind
+        self.entries = stored_live(world.store.blocking(), saved)
+        self.local, self.accepted = NOTHING, ()
+        lost: list[str] = []
+        if kind == "the end is held locally":
+            lost = [saved.entries[-1].key]
+            self.local = LocalEvidence(OffsetRange(saved.entries[-1].base, 80), EPOCHS, 0)
+        elif kind == "a range is given up":
+            lost = [self.entries[1].key]
+            self.accepted = (OffsetRange(10, 20),)
+        world.store.blocking().delete(lost)
+        restore(world, None)
+        self.objects = {info.key: world.store.blocking().get(info.key).data for info in world.store.blocking().list("")}
+
+    def again(self) -> MemoryStore:
+        """As it was when it was damaged."""
+        store = MemoryStore(self.world.clock)
+        for key, data in self.objects.items():
+            store.blocking().put(key, data)
+        return store
+
+    def tier(self, store: MemoryStore | FaultyStore, seed: int) -> PartitionTier:
+        """Of a process that knows what the node has saved, and nothing else."""
+        made = tier_of(store, self.world.clock, seed=seed, read_saved=_reads(self.saved), attempts=2)
+        made.expect(lineage.seen_of(self.saved, "here"))
+        return made
+
+    async def repaired(self, tier: PartitionTier) -> Root | None:
+        report, root = await tier.repair(self.local, apply=True, accepted=self.accepted)
+        assert report.refused == ""
+        return root
+
+    async def is_whole(self, store: MemoryStore, tier: PartitionTier) -> None:
+        root = stored_root(store.blocking())
+        assert broken(root) is None and root.commit > self.saved.commit and root.line != self.saved.line
+        live = stored_live(store.blocking(), root)
+        kept = {entry.base: entry for entry in live if entry.records}
+        given_up = {each.base for each in self.accepted}
+        again_from = self.local.held.base if self.kind == "the end is held locally" else 80
+        assert root.end == again_from
+        assert kept == {e.base: e for e in self.entries if e.base not in given_up and e.end <= again_from}
+        assert root.log_start == self.saved.log_start
+        while root.end < 90:
+            root = await tier.extend(self.world.local.job(root.end, 10))
+        findings = check_bucket(store.blocking(), Scope(), now_ms=self.world.clock.unix_ms()).findings
+        # The test has no cluster and no topic around its partition.
+        wrong = [each for each in findings if each.key.rpartition("/")[2] not in ("cluster.json", "topic.json")]
+        # What an upload that was cut has left is nobody's, and swept in time.
+        assert [each for each in wrong if each.kind not in HARMLESS] == []
+
+
+@pytest.fixture(autouse=True)
+def small_roots() -> Iterator[None]:
+    with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_ENTRIES=4):
+        yield
+
+
+@pytest.mark.parametrize("kind", ["all is there", "the end is held locally", "a range is given up"])
+@pytest.mark.parametrize("lost_answer", [False, True], ids=["not made", "answer lost"])
+async def test_a_repair_that_is_cut_is_made_whole_by_the_next(tmp_path: Path, kind: str, lost_answer: bool) -> None:
+    world = World(tmp_path)
+    world.local = Local(tmp_path, snapshot=no_producers)
+    damaged = Damaged(world, await world.extend(8), kind)
+    assert damaged.saved.pages
+    whole = FaultyStore(damaged.again())
+    assert await damaged.repaired(damaged.tier(whole, 100)) is not None
+    calls = len(whole.calls)
+    struck = 0
+    for cut in range(1, calls + 1):
+        store = damaged.again()
+        faulty = FaultyStore(store)
+        (faulty.lose_answer if lost_answer else faulty.fail)(cut)
+        try:
+            await damaged.repaired(damaged.tier(faulty, 1000 + cut))
+        except LogError:
+            struck += 1
+        before = manifest(store)
+        after = damaged.tier(store, 2000 + cut)
+        # A node that starts in between neither commits nor deletes: it waits for the repair.
+        with pytest.raises(StoreBehind):
+            await after.sweep(0)
+        assert manifest(store) == before
+        root = await damaged.repaired(after)
+        assert root is not None and root == manifest(store)
+        await damaged.is_whole(store, after)
+    assert calls > 10 and struck > calls / 2
+
+
+def manifest(store: MemoryStore) -> Root | None:
+    try:
+        return decode(store.blocking().get(IDS.manifest_key).data, IDS)
+    except TierObjectMissing:
+        return None
