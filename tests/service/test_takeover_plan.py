@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -41,6 +42,10 @@ def known(live: TopicId | None = None, deleting: TopicId | None = None, partitio
     )
 
 
+def gone(deleted: TopicId, live: TopicId | None = None) -> MetadataImage:
+    return replace(known(live), gone=(deleted,))
+
+
 def seen(
     topic_id: TopicId | None,
     state: State = State.LIVE,
@@ -72,6 +77,12 @@ def told(found: Inventory) -> tuple[list[TopicId], list[TopicId]]:
         (known(deleting=A), seen(A), [], [A]),
         (known(B, deleting=A), seen(B, earlier=[A]), [B], [A]),
         (known(B), seen(C, earlier=[A, B], manifests={A: [0], B: [0, 1], C: [5]}), [C], [A, B]),
+        # Deleted to its end, and put back by hand, its file as well.
+        (gone(A), seen(A), [], [A]),
+        (gone(A), seen(A, manifests={A: [0]}), [], [A]),
+        (gone(A), seen(None, manifests={A: [0]}), [], [A]),
+        (gone(A, live=B), seen(A, manifests={A: [0], B: [0]}), [B], [A]),
+        (gone(A), seen(B, manifests={A: [0], B: [0]}), [B], [A]),
     ],
 )
 def test_what_a_name_means(
@@ -92,6 +103,8 @@ def test_what_a_name_means(
         (known(A), seen(B), []),
         (known(A), seen(B, earlier=[A], manifests={A: [0], B: [0]}), []),
         (known(B, deleting=A), seen(None, manifests={A: [0], B: [0]}), []),
+        (gone(A), seen(None, manifests={A: [0]}), []),
+        (gone(A, live=B), seen(A, manifests={A: [0], B: [0]}), []),
     ],
 )
 def test_no_id_is_deleted_that_nothing_calls_deleted(
@@ -100,6 +113,12 @@ def test_no_id_is_deleted_that_nothing_calls_deleted(
     found = inventory(snapshot, [topic])
     assert [gone.topic_id for gone in found.unexplained] == unexplained
     assert set(found.unexplained) <= set(found.doomed)
+
+
+def test_what_was_deleted_stays_so_in_the_next_take_over_too() -> None:
+    before = gone(A)
+    after = MetadataImage().apply_batch(records(before, inventory(before, [seen(A)]), {}, node_id=1))
+    assert (after.gone, list(after.deleting)) == ((A,), [A])
 
 
 def test_a_topic_has_as_many_partitions_as_anything_shows() -> None:

@@ -37,14 +37,18 @@ async def test_a_node_that_dies_in_a_repair(tmp_path: Path, lost_answer: bool) -
         struck += cut_short
         node.store.down = False
         async with running(directory, node.store, AT_ONCE) as node:
-            lineage = node.node.tiering.lineage
-            await until(lambda: node.node.tiering.has_compared(led(node)) or led(node) in lineage)
-            assert [record.offset for record in await node.read_all("t")] == list(range(end))
-            done = await node.core.cold.repair(T0, apply=True)
-            assert done.refused == ""
-            await until(lambda: led(node) not in lineage)
-            await node.append("t", b"z" * 1500)
-            await node.seal("t")
-            await until(lambda: led(node).log.tiered_end == end + 1)
-            assert [record.offset for record in await node.read_all("t")] == list(range(end + 1))
+            await is_made_whole(node, end)
     assert struck > len(CUTS) / 2, "others ask the store meanwhile, and may meet the cut"
+
+
+async def is_made_whole(node: Running, end: int) -> None:
+    lineage = node.node.tiering.lineage
+    await until(lambda: node.node.tiering.has_compared(led(node)) or led(node) in lineage)
+    assert [record.offset for record in await node.read_all("t")] == list(range(end))
+    done = await node.core.cold.repair(T0, apply=True)
+    assert done.refused == ""
+    await until(lambda: led(node) not in lineage)
+    await node.append("t", b"z" * 1500)
+    await node.seal("t")
+    await until(lambda: led(node).log.tiered_end == end + 1)
+    assert [record.offset for record in await node.read_all("t")] == list(range(end + 1))

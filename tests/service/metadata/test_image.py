@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from grpc_api.contract.topics import Resource, ResourceKind
 from service.metadata import records_pb2 as pb
 from service.metadata.image import (
+    MAX_GONE_TOPICS,
     MAX_UNCONFIRMED_STARTS,
     Changes,
     DeletingTopic,
@@ -16,6 +17,7 @@ from service.metadata.image import (
     PartitionImage,
     StartImage,
     to_records,
+    topic_files_record,
 )
 from storage_tiers.errors import MetadataCorrupt
 from tests.service.metadata.records import broker, configured, deleted, elected, forgotten, new_topic, topic_id
@@ -113,6 +115,25 @@ def test_configs_of_topics_brokers_and_all_brokers_are_apart() -> None:
 
 def test_an_empty_config_value_is_not_an_absent_one() -> None:
     assert image_of(configured("a", "cleanup.policy", "")).topic_config("a") == {"cleanup.policy": ""}
+
+
+def test_what_was_deleted_to_its_end_is_remembered_for_a_while() -> None:
+    image = image_of(*new_topic("a", 1), *new_topic("b", 2), deleted(1), forgotten(1), deleted(2), forgotten(2))
+    assert image.gone == (topic_id(1), topic_id(2))
+    many = [bytes(14) + number.to_bytes(2, "big") for number in range(MAX_GONE_TOPICS + 5)]
+    kept = image.apply(pb.MetadataRecord(gone_topics=pb.GoneTopicsRecord(topic_ids=many))).gone
+    assert kept == tuple(many[5:])
+
+
+def test_revisions_of_topic_files_rise_and_go_with_their_topics() -> None:
+    image = image_of(*new_topic("a", 1), *new_topic("b", 2))
+    seen = {topic_id(1): 4, topic_id(2): 2, topic_id(3): 9}
+    image = image.apply(pb.MetadataRecord(topic_files=topic_files_record(seen)))
+    assert image.topic_files == {topic_id(1): 4, topic_id(2): 2}
+    image = image.apply(pb.MetadataRecord(topic_files=topic_files_record({topic_id(1): 3, topic_id(2): 5})))
+    assert image.topic_files == {topic_id(1): 4, topic_id(2): 5}
+    assert MetadataImage().apply_batch(to_records(image)) == image
+    assert image.apply(deleted(1)).topic_files == {topic_id(2): 5}
 
 
 def test_feature_levels_and_cluster_id() -> None:
