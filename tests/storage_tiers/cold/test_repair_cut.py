@@ -32,7 +32,8 @@ class Damaged:
     def __init__(self, world: World, saved: Root, kind: str) -> None:
         self.world, self.saved, self.kind = world, saved, kind
         self.entries = stored_live(world.store.blocking(), saved)
-        self.local, self.accepted = NOTHING, ()
+        self.local = NOTHING
+        self.accepted: tuple[OffsetRange, ...] = ()
         lost: list[str] = []
         if kind == "the end is held locally":
             lost = [saved.entries[-1].key]
