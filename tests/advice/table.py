@@ -171,7 +171,7 @@ STORE_ROWS = (
         STORE + "a_cluster_that_the_store_does_not_hold_is_named_among_those_it_does",
     ),
     row("the bucket went backwards: (cluster|its cluster.json)", *_PUT_BACK),
-    row("Stop this node; the one that began last goes on", *_STOP_THIS_NODE),
+    row("Stop this (node|one); the one that began last goes on", *_STOP_THIS_NODE),
     row("topic.json of … …, revision … was seen", STORE + "a_topic_file_that_went_backwards_is_put_back"),
     row(
         "choose a prefix of its own for tidelog, or start with --new-cluster",
@@ -205,14 +205,29 @@ STORE_ROWS = (
     row("If this node's history is the one to keep", REPAIR + "of_two_histories_the_one_to_keep_is_put_back"),
     row("there was a newer one", REPAIR + "where_a_newer_root_was_there_it_is_put_back"),
     row(
-        "too old for the local log to stand in: put them back",
+        "It names ranges that nothing else names: put it back",
         REPAIR + "objects_of_old_ranges_that_are_missing_are_put_back",
     ),
     row(
-        "cannot stand in; put the object back",
+        "put the object back. Only if no copy of it exists anywhere",
         "tests/service/cli/test_cold_repair.py::test_what_is_lost_for_good_is_named_and_nothing_changes",
+        "tests/service/cli/test_cold_repair.py::test_what_is_lost_for_good_is_given_up_by_name",
+        COLD + "test_accepted_loss.py::test_nothing_else_than_what_is_lost_is_given_up",
+        REPAIR + "an_object_that_a_pin_keeps_is_put_back",
     ),
-    row("keeps what it holds; put the object back", REPAIR + "an_object_that_a_pin_keeps_is_put_back"),
+    row("Leave --accept-loss away", COLD + "test_accepted_loss.py::test_where_nothing_is_lost_nothing_is_given_up"),
+    row(
+        "is lost is given up topic by topic: name the topic|write PARTITION:START-END",
+        "tests/service/cli/test_cold_repair.py::test_what_is_lost_for_good_is_given_up_by_name",
+    ),
+    row(
+        "are of a node that is stopped: give both, or neither|give the one of the node that is stopped",
+        "tests/service/cli/test_cold_repair.py::test_a_stopped_node_is_repaired_by_its_directory",
+    ),
+    row(
+        "see what `tidelog cold repair …` would write",
+        BROKER + "test_files_written_again.py::test_a_topic_file_that_went_backwards_blocks_until_it_is_written_again",
+    ),
     row(
         "Run it again with --apply",
         "tests/service/cli/test_cold_repair.py::test_a_manifest_that_was_lost_is_committed_again",
@@ -371,7 +386,7 @@ WORD_ROWS = (
     ),
     row("name its address with --http", WORDS + "top_reads_the_address_that_it_is_told_to_be_named"),
     row(
-        "choose another --(port|listen)|^--set …: write|^--listen …: write|^write HOST:PORT|"
+        "choose another --(port|listen)|Say it when the node starts|^--set …: write|^--listen …: write|^write HOST:PORT|"
         "^--new-cluster begins .*give one of them|give its --store|add --advertise HOST:PORT",
         WORDS + "what_a_start_is_told_to_say_starts_a_node",
         LIBRARIES + "a_restore_goes_to_an_empty_directory",
@@ -394,6 +409,11 @@ WORD_ROWS = (
 
 SPARK_ROWS = (
     row("with pushdown, load\\(\\) anew for each query", SPARK + "test_spark.py::test_a_pruned_plan_is_for_one_query"),
+    row(
+        "^(name (the topics|each topic) with topics|no broker is asked; say)",
+        SPARK + "test_options.py::test_unknown_options_are_named_with_the_known_ones",
+        SPARK + "test_options.py::test_all_options_under_any_case",
+    ),
     row(
         "read a bucket or a directory",
         SPARK + "test_options.py::test_refusals",

@@ -82,6 +82,9 @@ async def test_where_nothing_is_lost_nothing_is_given_up(world: World) -> None:
     await lose(world, 3)
     refused, root = await world.tier.repair(NOTHING, apply=True, accepted=(OffsetRange(0, 10),))
     assert root is None and "[0, 10) are not lost" in refused.refused
+    assert "Leave --accept-loss away" in refused.refused
+    _, root = await world.tier.repair(NOTHING, apply=True)
+    assert root is not None and root.end == 30
 
 
 async def test_what_the_local_log_holds_is_not_given_up(world: World) -> None:
