@@ -24,7 +24,10 @@ KEEPALIVE_MS = 30_000
 #: Clients may ask as often as this, also between calls.
 MIN_CLIENT_PING_MS = 10_000
 
+#: `tidelog.grpc.max.connections` where nothing is configured: calls of a further connection are refused.
 MAX_CONNECTIONS = 1024
+#: Connections beyond it whose calls learn why; one more is closed at once.
+REFUSED_CONNECTIONS = 32
 #: Of one connection; its further calls wait in the client.
 MAX_STREAMS_PER_CONNECTION = 1024
 #: Calls under way, of all connections; one more is refused.
@@ -60,13 +63,19 @@ SERVER_OPTIONS: Options = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.http2.lookahead_bytes", SERVER_WINDOW_BYTES),
     ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
-    ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
     ("grpc.http2.max_ping_strikes", 2),
     ("grpc.http2.min_ping_interval_without_data_ms", MIN_CLIENT_PING_MS),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_CLIENT_PING_MS),
     # With SO_REUSEPORT a second node would share the port in silence, and half of its calls.
     ("grpc.so_reuseport", 0),
 )
+
+
+def server_options(connections: int) -> Options:
+    """Of a server that serves so many connections."""
+    return (*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", connections + REFUSED_CONNECTIONS))
+
+
 CLIENT_OPTIONS: Options = (
     *_BOTH_ENDS,
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from service.beginning import StoppedBeforeStart
 from service.broker.core import BrokerCore
 from service.descriptors import RESERVED, Descriptors, raise_limit, shares
-from service.doors import connection_limits, gateway_settings
+from service.doors import connection_limits, gateway_settings, grpc_connections
 from service.http import Readiness, serve_http
 from service.memory import keep_freed_blocks
 from service.node import Node
@@ -118,7 +118,7 @@ async def _serve(settings: NodeSettings) -> int:
         stack.push_async_callback(gateway.stop)
         scrapers.append(Scraper(node, gateway))
         node.metadata.subscribe(lambda image, _: gateway.limit_connections(connection_limits(node, image)))
-        grpc = await _serve_grpc(core, settings)
+        grpc = await _serve_grpc(core, settings, grpc_connections(node))
         stack.push_async_callback(grpc.stop)
         node.configs.announce("tidelog.grpc.listener", f"{settings.listen}:{grpc.port}")
         node.configs.announce("tidelog.http.listener", f"{settings.listen}:{http.port}")
@@ -181,10 +181,10 @@ def _taken(listen: Callable[[GatewaySettings], socket.socket], wanted: GatewaySe
         ) from None
 
 
-async def _serve_grpc(core: BrokerCore, settings: NodeSettings) -> GrpcServer:
+async def _serve_grpc(core: BrokerCore, settings: NodeSettings, connections: int) -> GrpcServer:
     from grpc_api.servicers.server import serve_grpc
 
-    return await serve_grpc(core, settings.listen, settings.grpc_port)
+    return await serve_grpc(core, settings.listen, settings.grpc_port, connections=connections)
 
 
 def _stop_on_signals(readiness: Readiness) -> asyncio.Event:

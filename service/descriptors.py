@@ -2,10 +2,7 @@
 
 The limit is raised to the hard one at the start. Of it the logs come first: a reserve is parked for them
 (`storage_tiers.files.DescriptorReserve`), and what partitions need is kept free of connections. What is left is for Kafka's
-connections and, a small share, for HTTP. Where that is little, the log says what would be needed.
-
-Not promised: a bound on the sockets of gRPC, whose library takes connections by itself. They meet the limit before a log
-does, as a log draws on the reserve.
+connections and, small shares, for gRPC's and HTTP's. Where that is little, the log says what would be needed.
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ import os
 import resource
 from dataclasses import dataclass
 
+from grpc_api.limits import MAX_CONNECTIONS, REFUSED_CONNECTIONS
 from storage_tiers import events
 from storage_tiers.files import DescriptorReserve
 
@@ -28,6 +26,8 @@ FIXED = 192
 PER_PARTITION = 2
 #: Connections of HTTP at a time, at most.
 HTTP_CONNECTIONS = 64
+#: Connections of gRPC that a node is expected to serve.
+USUAL_GRPC_CONNECTIONS = 64
 #: Connections that a node is expected to serve where `max.connections` does not say.
 USUAL_CONNECTIONS = 1000
 TICK_S = 1.0
@@ -35,11 +35,13 @@ TICK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of `limit` descriptors: so many `connections` of Kafka clients and of `http`. `wanted` would be enough for all."""
+    """Of `limit` descriptors: so many `connections` of Kafka clients, of `grpc` and of `http`. `wanted` would be enough for
+    all."""
 
     limit: int
     wanted: int
     connections: int
+    grpc: int
     http: int
 
     @property
@@ -47,13 +49,15 @@ class Shares:
         return self.limit < self.wanted
 
 
-def shares(limit: int, *, partitions: int, max_connections: int) -> Shares:
+def shares(limit: int, *, partitions: int, max_connections: int, max_grpc: int = MAX_CONNECTIONS) -> Shares:
     """Whatever partitions need, a quarter of the limit stays for connections: without one a node is of no use."""
     logs = FIXED + RESERVED + PER_PARTITION * partitions
     free = max(limit - logs, limit // 4)
     http = max(1, min(HTTP_CONNECTIONS, free // 8))
     usual = max_connections if max_connections < USUAL_CONNECTIONS * 100 else USUAL_CONNECTIONS
-    return Shares(limit, logs + HTTP_CONNECTIONS + usual, min(max_connections, free - http), http)
+    grpc = max(1, min(max_grpc, free // 8 - REFUSED_CONNECTIONS))
+    wanted = logs + HTTP_CONNECTIONS + min(max_grpc, USUAL_GRPC_CONNECTIONS) + REFUSED_CONNECTIONS + usual
+    return Shares(limit, wanted, min(max_connections, max(1, free - http - grpc - REFUSED_CONNECTIONS)), grpc, http)
 
 
 def open_limit() -> int:
@@ -89,9 +93,9 @@ class Descriptors:
         """How often a file of a log could not be opened at first."""
         return self._reserve.shortages
 
-    def shares(self, *, partitions: int, max_connections: int) -> Shares:
+    def shares(self, *, partitions: int, max_connections: int, max_grpc: int = MAX_CONNECTIONS) -> Shares:
         """Says once if the limit is too low for them."""
-        found = shares(self.limit, partitions=partitions, max_connections=max_connections)
+        found = shares(self.limit, partitions=partitions, max_connections=max_connections, max_grpc=max_grpc)
         if found.few and not self._warned:
             events.warning(
                 log,

@@ -10,6 +10,7 @@ from kafka_gateway.gateway_settings import GatewaySettings
 from kafka_gateway.options import Options
 from kafka_gateway.telemetry import Telemetry
 from service.configs.types import connection_counts
+from service.descriptors import Shares
 from service.observability.client_telemetry import ClientTelemetryLog
 
 if TYPE_CHECKING:
@@ -42,11 +43,24 @@ def connection_limits(node: Node, image: MetadataImage) -> ConnectionLimits:
     """By the configs, and by what the logs leave of the files that the process may open."""
     number = node.configs.broker_int
     wanted = number(image, "max.connections")
-    shares = node.descriptors.shares(partitions=len(node.partitions), max_connections=wanted)
+    shares = _shares(node, image)
     return ConnectionLimits(
         total=shares.connections,
         total_by="max.connections" if shares.connections == wanted else "the limit of open files",
         per_address=number(image, "max.connections.per.ip"),
         overrides=connection_counts(node.configs.broker_text(image, "max.connections.per.ip.overrides") or ""),
         a_second=number(image, "max.connection.creation.rate"),
+    )
+
+
+def grpc_connections(node: Node) -> int:
+    """As many as are served over gRPC, by the same."""
+    return _shares(node, node.metadata.image).grpc
+
+
+def _shares(node: Node, image: MetadataImage) -> Shares:
+    return node.descriptors.shares(
+        partitions=len(node.partitions),
+        max_connections=node.configs.broker_int(image, "max.connections"),
+        max_grpc=node.configs.broker_int(image, "tidelog.grpc.max.connections"),
     )

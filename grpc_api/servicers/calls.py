@@ -57,8 +57,8 @@ def writes_its_answer(method: Method) -> Method:
 class Bounds:
     """What all calls of a node hold and do at a time."""
 
-    def __init__(self) -> None:
-        self.connections = Connections()
+    def __init__(self, connections: int = limits.MAX_CONNECTIONS) -> None:
+        self.connections = Connections(connections)
         self.requests = CallerMemory(limits.REQUESTS_BYTES, self.connections.close)
         self.answers = CallerMemory(limits.ANSWERS_BYTES, self.connections.close)
         self.calls = self.produce_streams = self.followed = 0
@@ -164,6 +164,8 @@ def _served(name: str, handler: Any, bounds: Bounds) -> Callable[[Any, Any], Awa
     async def served(_: Any, raw: Any) -> None:
         context = CallContext(raw, handler.response_serializer, bounds)
         async with ending(name, context):
+            if context.peer_name not in bounds.connections.admitted:
+                await bounds.connections.admit(context.peer_name)
             with bounds.call(produces=handler.request_streaming):
                 if handler.request_streaming:
                     await _answer_stream(handler, context, _received(raw, handler.request_deserializer, bounds))

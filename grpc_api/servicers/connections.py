@@ -1,27 +1,71 @@
-"""Closes a caller's connection, which gRPC for Python cannot: it has no way to cancel a call from the server's side.
+"""How many connections are served, and how one of them is closed, both of which gRPC for Python cannot say or do.
+
+A connection is known from its first call on. Once as many are known as may be, the process's own descriptors tell which of
+them have gone, and if none has, the call is refused. gRPC itself closes connections that are more by REFUSED_CONNECTIONS, so
+that they have a bound also where no call comes on them.
 
 An aborted RPC keeps its message until its caller reads it; a connection that is shut down frees all that its calls hold, and
 gRPC takes it for one that its caller has closed. The socket is found among the process's descriptors by both of its ends.
 
-Not promised: anything where there is no /proc. Then a caller that stands still is ended by the keepalive alone.
+Not promised: anything where there is no /proc. Then a caller that stands still is ended by the keepalive alone, and gRPC's
+own bound is the only one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
+from collections.abc import Generator
 from urllib.parse import unquote
 
+from storage_tiers.errors import Busy
+
 _DESCRIPTORS = "/proc/self/fd"
+#: Seconds between two looks at who has gone, however many ask.
+LOOK_S = 0.25
+
+#: Host and port.
+Address = tuple[str, int]
 
 
 class Connections:
-    """Those to one port of this process."""
+    """Those to one port of this process; calls of at most `most` are taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self.port = 0
+        self.most = most
+        #: By name; some may have gone.
+        self.admitted: set[str] = set()
+        self._looking: asyncio.Future[set[Address] | None] | None = None
+        self._looked_at = -LOOK_S
         self._closing: set[str] = set()
+
+    async def admit(self, peer: str) -> None:
+        """Before a call of a connection that is not known yet. Busy if there is no room for it."""
+        if len(self.admitted) >= self.most and not await self._forget_gone():
+            return
+        if len(self.admitted) >= self.most:
+            raise Busy(
+                f"{self.most} connections are served already, as many as tidelog.grpc.max.connections or the limit of open "
+                "files allows: share a channel among your callers, or ask later"
+            )
+        self.admitted.add(peer)
+
+    async def _forget_gone(self) -> bool:
+        """False where that cannot be known. Looks seldom, whoever asks."""
+        loop = asyncio.get_running_loop()
+        if self._looking is None:
+            if loop.time() - self._looked_at < LOOK_S:
+                return True
+            self._looking = loop.run_in_executor(None, callers, self.port)
+        looking = self._looking
+        there = await asyncio.shield(looking)
+        if self._looking is looking:
+            self._looking, self._looked_at = None, loop.time()
+            self.admitted = {peer for peer in self.admitted if there is None or _address(peer) in there}
+        return there is not None
 
     def close(self, peer: str) -> None:
         """Begins to end the connection, in a thread: with many open files they take a while to look through."""
@@ -39,25 +83,44 @@ class Connections:
 def shut_down(peer: str, port: int) -> bool:
     """Ends the connection between `port` here and `peer`, as gRPC writes it (ipv4:127.0.0.1:4711, ipv6:%5B::1%5D:4711). False
     if there is none."""
+    wanted = _address(peer)
+    with contextlib.closing(_sockets(port)) as sockets:
+        for found, address in sockets:
+            if address == wanted:
+                with contextlib.suppress(OSError):  # gone meanwhile
+                    found.shutdown(socket.SHUT_RDWR)
+                    return True
+    return False
+
+
+def callers(port: int) -> set[Address] | None:
+    """The far ends of the connections to `port` of this process; None where that cannot be known."""
+    if not os.path.isdir(_DESCRIPTORS):
+        return None
+    return {address for _, address in _sockets(port)}
+
+
+def _address(peer: str) -> Address | None:
+    """Of a connection as gRPC writes it."""
     host, _, number = unquote(peer).partition(":")[2].rpartition(":")
-    wanted = (host.strip("[]"), int(number)) if number.isdigit() else None
+    return (host.strip("[]"), int(number)) if number.isdigit() else None
+
+
+def _sockets(port: int) -> Generator[tuple[socket.socket, Address], None, None]:
+    """The connections to `port` of this process, with their far ends."""
     try:
         names = os.listdir(_DESCRIPTORS)
     except OSError:
-        return False
-    return any(_shut_down(name, wanted, port) for name in names)
-
-
-def _shut_down(name: str, wanted: tuple[str, int] | None, port: int) -> bool:
-    try:
-        if not os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
-            return False
-        # A descriptor of our own: the one found may be closed, and its number given to another file, at any moment.
-        with socket.socket(fileno=os.dup(int(name))) as found:
-            host, number = found.getpeername()[:2]
-            if (host.removeprefix("::ffff:"), number) != wanted or found.getsockname()[1] != port:
-                return False
-            found.shutdown(socket.SHUT_RDWR)
-            return True
-    except (OSError, ValueError, AttributeError):  # gone meanwhile, or no connection of the internet's
-        return False
+        return
+    for name in names:
+        try:
+            if not os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
+                continue
+            # A descriptor of our own: the one found may be closed, and its number given to another file, at any moment.
+            with socket.socket(fileno=os.dup(int(name))) as found:
+                if found.family not in (socket.AF_INET, socket.AF_INET6) or found.getsockname()[1] != port:
+                    continue
+                host, number = found.getpeername()[:2]
+                yield found, (host.removeprefix("::ffff:"), number)
+        except (OSError, ValueError):  # gone meanwhile, or it only listens
+            continue

@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from grpc_api.contract.core import Core
-from grpc_api.limits import SERVER_OPTIONS
+from grpc_api.limits import MAX_CONNECTIONS, server_options
 from storage_tiers.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -31,8 +31,9 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-async def serve_grpc(core: Core, host: str, port: int) -> GrpcServer:
-    """Listens on `host`:`port` (0: a free one) and serves `core`. InvalidConfig if that address cannot be had."""
+async def serve_grpc(core: Core, host: str, port: int, *, connections: int = MAX_CONNECTIONS) -> GrpcServer:
+    """Listens on `host`:`port` (0: a free one) and serves `core` to so many connections. InvalidConfig if that address cannot
+    be had."""
     import grpc.aio
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
@@ -41,8 +42,8 @@ async def serve_grpc(core: Core, host: str, port: int) -> GrpcServer:
     from grpc_api.servicers.errors import GRPC_LOGGER, not_of_a_caller
 
     logging.getLogger(GRPC_LOGGER).addFilter(not_of_a_caller)
-    bounds = Bounds()
-    server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=(BoundedCalls(bounds),))
+    bounds = Bounds(connections)
+    server = grpc.aio.server(options=server_options(connections), interceptors=(BoundedCalls(bounds),))
     services = _add_servicers(core, server)
     status = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from grpc_api.contract.topics import ConfigKind
+from grpc_api.limits import MAX_CONNECTIONS
 from service.configs.keys import ConfigKey, Dynamic, Registry, Scope, Synonym
 from service.configs.topic_keys import DAY_MS, MINUTE_MS, TOPIC_KEYS
 from service.configs.types import (
@@ -140,6 +141,13 @@ _REQUESTS = (
         "Most connections open at a time.",
         at_least(0),
         dynamic=Dynamic.CLUSTER_WIDE,
+    ),
+    _key(
+        "tidelog.grpc.max.connections",
+        _INT,
+        MAX_CONNECTIONS,
+        "Most connections of gRPC that are served at a time; calls of a further one are answered with RESOURCE_EXHAUSTED.",
+        at_least(1),
     ),
     _key(
         "metric.reporters",

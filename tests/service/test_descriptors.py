@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.limits import REFUSED_CONNECTIONS
 from service.descriptors import FIXED, HTTP_CONNECTIONS, PER_PARTITION, RESERVED, Descriptors, shares
 from storage_tiers.files import DescriptorReserve, OsFiles
 
@@ -16,7 +17,8 @@ def test_logs_come_first_and_connections_take_the_rest() -> None:
     found = shares(4096, partitions=100, max_connections=(1 << 31) - 1)
     logs = FIXED + RESERVED + 100 * PER_PARTITION
     assert found.http == HTTP_CONNECTIONS
-    assert found.connections == 4096 - logs - HTTP_CONNECTIONS
+    assert found.grpc == (4096 - logs) // 8 - REFUSED_CONNECTIONS
+    assert found.connections == 4096 - logs - HTTP_CONNECTIONS - found.grpc - REFUSED_CONNECTIONS
     assert not found.few
 
 
@@ -25,12 +27,14 @@ def test_logs_come_first_and_connections_take_the_rest() -> None:
 def test_connections_never_take_more_than_is_free_nor_less_than_a_quarter(limit: int, partitions: int) -> None:
     found = shares(limit, partitions=partitions, max_connections=(1 << 31) - 1)
     free = limit - FIXED - RESERVED - PER_PARTITION * partitions
-    assert 0 < found.connections + found.http <= max(free, limit // 4)
+    assert min(found.connections, found.grpc, found.http) > 0
+    assert found.connections + found.grpc + REFUSED_CONNECTIONS + found.http <= max(free, limit // 4)
 
 
 def test_what_the_operator_wants_fewer_is_fewer() -> None:
     found = shares(4096, partitions=10, max_connections=7)
     assert found.connections == 7 and not found.few
+    assert shares(65_536, partitions=10, max_connections=7, max_grpc=3).grpc == 3
     assert shares(1024, partitions=10, max_connections=5000).few
 
 

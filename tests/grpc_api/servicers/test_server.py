@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -163,3 +164,29 @@ async def test_after_stop_the_port_is_free(core: SealingCore) -> None:
     await second.stop(0)
 
     assert second.port == first.port
+
+
+async def test_a_connection_beyond_the_bound_is_told_so_until_another_has_gone(core: SealingCore) -> None:
+    server = await serve_grpc(core, "127.0.0.1", 0, connections=2)
+    # Else the channels of one process share a connection.
+    apart = (("grpc.use_local_subchannel_pool", 1),)
+    channels = [grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=apart) for _ in range(3)]
+    first, second, third = (TopicsStub(channel) for channel in channels)
+    try:
+        for stub in (first, second, first):
+            await stub.Seal(SealRequest(topic="flights"))
+        with pytest.raises(grpc.aio.AioRpcError, match="2 connections are served already") as refused:
+            await third.Seal(SealRequest(topic="flights"))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await first.Seal(SealRequest(topic="flights"))
+        await channels[0].close()
+        async with asyncio.timeout(20):
+            while True:
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await third.Seal(SealRequest(topic="flights"))
+                    break
+        await second.Seal(SealRequest(topic="flights"))
+    finally:
+        for channel in channels:
+            await channel.close()
+        await server.stop(0)
