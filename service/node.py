@@ -32,6 +32,7 @@ from service.broker.repairing import Repairing
 from service.broker.retention import Retention
 from service.broker.rewriting import Rewriter
 from service.broker.store_access import StoreAccess
+from service.broker.store_needed import check_no_store_needed
 from service.broker.sweeping import Sweeping
 from service.broker.tiering import Tiering, TieringPolicy
 from service.broker.topic_files import TopicFiles
@@ -150,6 +151,8 @@ class Node:
         self.metadata = MetadataLog.open(self.data.path, files)
         if not takes_over:
             check_metadata(self.data, self.metadata.image)
+        if self.client is None:
+            check_no_store_needed(self.data)
         self._build_configs(kafka_port)
         taken_over = takes_over or self.metadata.image.take_over is not None
         new = self.data.identity() is None and not taken_over

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from service.beginning import NAMED_CLUSTERS, refusal
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.clusters import MAX_FOLDERS, ClusterFound, find_clusters
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import StoreRefused
-from tests.faults.clients import until
+from tests.faults.clients import seal, until
 from tests.support.clients import TIERED, consume, create, produce
 from tests.support.node import Node
 from tests.support.s3_proxy import S3Proxy, hang_up_before
@@ -117,3 +118,29 @@ def test_a_refusal_is_bounded() -> None:
     said = refusal("/d", "s3://b", found)
     assert "100 clusters: c000 with 9 topics (t, …), last started on at 1970-01-01T00:00:00Z; c001" in said
     assert f"and {100 - NAMED_CLUSTERS} more" in said
+
+
+def test_a_node_whose_records_went_to_a_store_does_not_start_without_one(tmp_path: Path) -> None:
+    with Node(tmp_path) as node:
+        create(node, "kept", 1, {**TIERED, "local.retention.ms": "-2"})
+        create(node, "evicted", 1, TIERED)
+        for topic in ("kept", "evicted"):
+            produce(node, topic, 10)
+            seal(node, topic)
+        local = node.data_dir / "evicted-0"
+        until(lambda: min(path.name for path in local.glob("*.log")) == f"{10:020d}.log", "its records left the disk")
+        node.stop()
+        store, node.store = node.store, "none"
+        node.spawn()
+        assert node.wait() == 1
+        assert "tidelog: records of evicted-0 are in an object store and no longer in " in node.output()
+        node.store = store  # as it advises
+        node.start()
+        assert len(consume(node, "evicted", 1, 10)) == 10
+        admin = AdminClient({"bootstrap.servers": node.kafka})
+        admin.delete_topics(["evicted"])["evicted"].result(30)
+        until(lambda: not local.exists(), "the topic is gone")
+        node.stop()
+        node.store = "none"
+        node.start()
+        assert len(consume(node, "kept", 1, 10)) == 10

@@ -1,0 +1,57 @@
+"""A node that is started without the store that its records went to.
+
+What was evicted because the bucket has it is missing then: a consumer at such an offset would be told that it is out of range,
+and by its own default would go on at the end, past records that exist. Asked of files alone, before any log is opened.
+
+Not promised: that a partition without `tiered-root.json` lacks nothing.
+"""
+
+from __future__ import annotations
+
+import os
+
+from service.broker.roots import FILE_NAME, read_root
+from storage_tiers.cold.manifest.model import Ids
+from storage_tiers.errors import InvalidConfig, StorageError, TierCorrupt
+from storage_tiers.hot import layout
+from storage_tiers.hot.checkpoints import LOG_STARTS, read_offsets
+from storage_tiers.hot.data_dir import DataDirectory, PartitionDirectory
+from storage_tiers.types import TopicPartition
+
+
+def check_no_store_needed(data: DataDirectory) -> None:
+    """InvalidConfig if records of a partition that its clients may read are in an object store alone."""
+    identity = data.identity()
+    if identity is None:
+        return
+    starts = _log_starts(data.path)
+    lacking = [each for each in data.partitions() if _lacks_records(each, identity.cluster_id, starts)]
+    if lacking:
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        raise InvalidConfig(
+            f"records of {lacking[0].partition}{more} are in an object store and no longer in {data.path}, and this start is "
+            "without a store: give the --store that the node had. Nothing was changed"
+        )
+
+
+def _lacks_records(directory: PartitionDirectory, cluster_id: str, starts: dict[TopicPartition, int]) -> bool:
+    if directory.topic_id is None or not os.path.exists(os.path.join(directory.path, FILE_NAME)):
+        return False
+    partition = directory.partition
+    log_start = starts.get(partition, 0)
+    try:
+        root = read_root(directory.path, Ids(cluster_id, partition.topic, directory.topic_id, partition.partition))
+    except TierCorrupt:
+        root = None  # where its log began is not known
+    if root is not None:
+        log_start = max(log_start, root.log_start)
+    files = filter(None, map(layout.parse_file, os.listdir(directory.path)))
+    local_start = min((file.offset for file in files if file.suffix == layout.LOG), default=None)
+    return local_start is not None and local_start > log_start
+
+
+def _log_starts(data_dir: str) -> dict[TopicPartition, int]:
+    try:
+        return read_offsets(os.path.join(data_dir, LOG_STARTS))
+    except StorageError:
+        return {}  # damaged: said, and made anew, where logs are opened
