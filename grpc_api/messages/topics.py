@@ -49,22 +49,23 @@ def cluster_of(message: pb.ClusterDescription) -> ClusterDescription:
     return ClusterDescription(message.cluster_id, message.controller_id, brokers)
 
 
+def partition_message(partition: PartitionDescription) -> pb.PartitionDescription:
+    return pb.PartitionDescription(
+        partition=partition.partition,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        replicas=partition.replicas,
+        in_sync=partition.isr,
+        offline=partition.offline,
+        error=None if partition.error is None else detail_of(partition.error),
+    )
+
+
 def topic_message(topic: TopicDescription) -> pb.TopicDescription:
     return pb.TopicDescription(
         name=topic.name,
         topic_id=topic.topic_id,
-        partitions=[
-            pb.PartitionDescription(
-                partition=each.partition,
-                leader=each.leader,
-                leader_epoch=each.leader_epoch,
-                replicas=each.replicas,
-                in_sync=each.isr,
-                offline=each.offline,
-                error=None if each.error is None else detail_of(each.error),
-            )
-            for each in topic.partitions
-        ],
+        partitions=map(partition_message, topic.partitions),
         internal=topic.internal,
     )
 

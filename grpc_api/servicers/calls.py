@@ -10,6 +10,7 @@ where they are the same, since only for a stream gRPC leaves it to the servicer 
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from grpc_api.servicers.connections import Connections
 from grpc_api.servicers.errors import ending
 from grpc_api.servicers.memory import CallerMemory, Hold
 from storage_tiers.errors import Busy, InvalidRequest
+from storage_tiers.turns import FREE_S, SLICE_S, Lane
 
 #: A request in memory: its bytes, the message made of them, and the values made of that.
 REQUEST_COPIES = 3
@@ -36,15 +38,25 @@ Row = TypeVar("Row")
 Parse = Callable[[bytes], Any]
 
 
-#: Rows of a request that are worked on in one turn of the loop, 10 to 50 µs each; and those of which each takes nearly 1 ms.
-PIECE, DEAR_PIECE = 50, 4
+#: Rows of a request between two looks at the clock, of 10 to 50 µs each; and those of which each takes nearly 1 ms.
+PIECE, DEAR_PIECE = 16, 1
+
+_lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lane] = weakref.WeakKeyDictionary()
+
+
+def lane() -> Lane:
+    """Of the running loop: all calls that work on many rows have one slice of a turn between them."""
+    return _lanes.setdefault(asyncio.get_running_loop(), Lane())
 
 
 async def in_pieces(rows: Sequence[Row], size: int = PIECE) -> AsyncIterator[Sequence[Row]]:
-    """The rows in their order, some at a time, with a turn for everybody else between."""
+    """The rows in their order, some at a time, with rests between them when their time is over."""
+    shared = lane()
+    until = shared.seconds() + FREE_S
     for first in range(0, len(rows), size):
-        if first:
-            await asyncio.sleep(0)
+        if first and shared.seconds() >= until:
+            await shared.rest()
+            until = shared.seconds() + SLICE_S
         yield rows[first : first + size]
 
 

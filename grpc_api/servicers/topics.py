@@ -14,6 +14,7 @@ from grpc_api.messages.topics import (
     created_answer,
     deleted_answer,
     new_topic_of,
+    partition_message,
     topic_answer,
     topic_message,
 )
@@ -58,12 +59,12 @@ class CoreTopics(TopicsServicer):
         ids = [topic_id_of(each) for each in request.topic_ids]
         answer = pb.DescribeTopicsResponse()
         if request.all or not (request.names or ids):
-            async for found in in_pieces(self._core.topics.describe(None if request.all else [])):
-                answer.topics.extend(map(topic_answer, found))
-        async for names in in_pieces(request.names):
-            answer.topics.extend(map(topic_answer, self._core.topics.describe(list(names))))
-        async for some in in_pieces(ids):
-            answer.topics.extend(map(topic_answer, self._core.topics.describe([], some)))
+            async for found in in_pieces(self._core.topics.describe(None if request.all else []), 1):
+                await _add(answer, found)
+        async for names in in_pieces(request.names, 1):
+            await _add(answer, self._core.topics.describe(list(names)))
+        async for some in in_pieces(ids, 1):
+            await _add(answer, self._core.topics.describe([], some))
         return answer
 
     async def Cluster(self, request: pb.ClusterRequest, context: Any) -> pb.ClusterDescription:  # noqa: N802
@@ -164,6 +165,17 @@ class CoreTopics(TopicsServicer):
                 for part in sealed
             ]
         )
+
+
+async def _add(answer: pb.DescribeTopicsResponse, described: Sequence[TopicDescription | LogError]) -> None:
+    """A topic may have thousands of partitions, and a request name it a thousand times."""
+    for each in described:
+        if isinstance(each, LogError):
+            answer.topics.append(topic_answer(each))
+            continue
+        topic = answer.topics.add(topic=topic_message(each._replace(partitions=()))).topic
+        async for some in in_pieces(each.partitions):
+            topic.partitions.extend(map(partition_message, some))
 
 
 def _timeout_ms(request: pb.SealRequest) -> int:

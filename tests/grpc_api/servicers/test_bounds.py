@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import logging
 import os
 import sys
@@ -31,6 +32,7 @@ from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import LogError
 from storage_tiers.records.batch import headers
 from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.turns import Lane
 from tests.grpc_api.support import Served
 from tests.service.broker.support import batch, until
 from tests.support.node import Node
@@ -274,6 +276,24 @@ async def test_many_rows_are_worked_on_some_at_a_time(
     assert len(made.topics) == len(found.offsets) == len(results.results) == 300
     assert sum(rows) == 6 * 300
     assert max(rows) <= PIECE
+
+
+async def test_a_topic_that_is_named_a_thousand_times_is_described_some_at_a_time(
+    node: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them is a row, and so is each of their partitions."""
+    await node.node.create("wide", partitions=100)
+    hurried = itertools.count()
+    shared = Lane(lambda: float(next(hurried)))
+    monkeypatch.setattr("grpc_api.servicers.calls.lane", lambda: shared, raising=False)
+    request = topics_pb2.DescribeTopicsRequest(names=["wide"] * 50)
+    describing = asyncio.ensure_future(topics.CoreTopics(node.node.core).Describe(request, None))
+    turns = 0
+    while not describing.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert [len(each.topic.partitions) for each in describing.result().topics] == [100] * 50
+    assert turns > 50 * (100 // PIECE)
 
 
 async def test_an_update_of_many_topics_comes_in_parts_and_is_seen_whole(
