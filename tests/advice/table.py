@@ -56,6 +56,7 @@ _STOP_THIS_NODE = (
     FAULTS + "test_two_nodes.py::test_the_copy_that_runs_second_is_refused",
     FAULTS + "test_two_nodes.py::test_once_the_copy_has_committed_the_original_cannot",
     "tests/service/test_takeover.py::test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced",
+    "tests/service/test_takeover.py::test_an_older_copy_of_a_lost_directory_says_how_the_cluster_goes_on",
 )
 _PUT_BACK = (
     BROKER + "test_store_backwards.py::test_local_data_is_led_and_the_store_is_left_alone_until_it_is_put_back",
@@ -74,6 +75,10 @@ DIRECTORY_ROWS = (
     row(
         "restore it from a copy: it names cluster, node and disk",
         DIRECTORY + "a_damaged_identity_is_restored_from_a_copy",
+    ),
+    row(
+        "give the --store that the node had",
+        "tests/service/test_beginning.py::test_a_node_whose_records_went_to_a_store_does_not_start_without_one",
     ),
     row("use the right --data-dir", DIRECTORY + "another_nodes_directory_is_left_alone_and_the_right_one_serves"),
     row(
