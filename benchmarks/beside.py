@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import select
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import crc32c
 
-from benchmarks import load
+from benchmarks import background, load
 from benchmarks.brokers import Broker
 
 #: Of the sustained rows: segments are small, so that several roll and are uploaded while a figure is taken.
@@ -48,43 +47,9 @@ def sustained(broker: Broker, tag: str, only: str) -> Iterator[tuple[str, str, f
         topic, other = f"latency-{tag}", f"background-{tag}"
         load.create_topic(broker.address, topic)
         load.create_topic(broker.address, other, segment_bytes=16 << 20)
-        with _Background(broker.address, other):
+        with background.produced(broker.address, other, BACKGROUND_BYTES):
             for name, value in load.latency(broker.address, topic, RATE, LATENCY_S).items():
                 yield f"{row}, {name}", "ms", value
-
-
-class _Background:
-    """Produces at a steady rate, on a thread and a connection of its own, while the block runs; what fails there fails it."""
-
-    def __init__(self, address: str, topic: str) -> None:
-        self._address = address
-        self._topic = topic
-        self._ended = threading.Event()
-        self._failed: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        if self._failed is not None:
-            raise self._failed
-
-    def _run(self) -> None:
-        try:
-            batch = load.record_batch(256, 1000)
-            request, c = load.produce_frame(self._topic, batch), load.Connection(self._address)
-            load.accepted(c, request, self._topic)
-            began, sent = time.perf_counter(), 0
-            while not self._ended.wait(max(0.0, began + sent / BACKGROUND_BYTES - time.perf_counter())):
-                c.send(request)
-                load.check_produced(c.receive(), self._topic)
-                sent += len(batch)
-            c.close()
-        except (OSError, load.LoadFailed) as error:
-            self._failed = error
 
 
 # --- tailing ----------------------------------------------------------------------------------------------------------

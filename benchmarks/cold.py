@@ -1,7 +1,8 @@
 """Cold data: a node whose history is in versitygw, an S3 server beside it, and nothing of it on local disk.
 
 Rows: a scan from offset 0 through the broker beside the same bytes fetched without one; its GETs; what a producer notices
-of a scan; and the memory that a hundred consumers with fetches of 50 MiB cost.
+of a scan, and of processes that use the processors as much and have nothing to do with the broker; and the memory that a
+hundred consumers with fetches of 50 MiB cost.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks import load
+from benchmarks import burner, load
 from benchmarks.brokers import resident_megabytes
+from benchmarks.burner import Burn, Used
 from benchmarks.table import Table
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.read.fetcher import MAX_SIDECAR_BYTES
@@ -34,6 +36,7 @@ TOPIC = "cold"
 BATCH = (64, 1000)
 RATE = 1000
 IDLE_S = 5.0
+BURNERS_S = 5.0
 CONSUMERS = 100
 CONSUMER_BYTES = 50 << 20
 LIMIT_S = 600.0
@@ -79,18 +82,51 @@ def _one_round(table: Table, node: Node, server: S3Server, url: str, directory: 
     table.add("tidelog", "GETs per GiB scanned", "GETs", gets / (wanted / (1 << 30)))
     topic = f"beside-{number}"
     load.create_topic(node.kafka, topic)
+    without = Used.by(node.pid)
     idle = load.latency(node.kafka, topic, RATE, IDLE_S)
+    alone_share = (Used.by(node.pid).seconds - without.seconds) / IDLE_S
     scan = _reader(node)
+    scanned = _Scanned((node.pid, *_children(node.pid), server.process.pid, scan.pid))
     beside: list[float] = []
     while scan.poll() is None:
         beside += load.latencies(node.kafka, topic, RATE, 1.0)
+        scanned.look()
     rate = _finished(scan)
     beside.sort()
+    with burner.burning(scanned.burns(less=alone_share)):
+        burners = load.latency(node.kafka, topic, RATE, BURNERS_S)
     row = "produce p99 beside a cold scan"
     table.add("tidelog", row, "ms", beside[int(len(beside) * 0.99)])
     table.add("idle", row, "ms", idle["p99"])
+    table.add("burners", row, "ms", burners["p99"])
     table.add("tidelog", "cold consume beside produce", "MB/s", rate)
     table.add("alone", "cold consume beside produce", "MB/s", alone)
+
+
+class _Scanned:
+    """How much of the processors each process of a scan uses, from now until the last look at which all of them run."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        """The broker's own is the first."""
+        self._began = self._looked_at = time.monotonic()
+        self._first = {pid: Used.by(pid) for pid in pids}
+        self._last = dict(self._first)
+
+    def look(self) -> None:
+        found = {pid: Used.by(pid) for pid in self._first}
+        if all(used.seconds for used in found.values()):
+            self._last, self._looked_at = found, time.monotonic()
+
+    def burns(self, *, less: float) -> list[Burn]:
+        """`less` is the share that the broker uses without a scan."""
+        elapsed = self._looked_at - self._began
+        if elapsed == 0:
+            raise load.LoadFailed("the scan ended within a second: there is no load to compare it with")
+        broker = next(iter(self._first))
+        return [
+            Burn.between(used, self._last[pid], elapsed, less=less if pid == broker else 0.0)
+            for pid, used in self._first.items()
+        ]
 
 
 def _fill(node: Node, wanted: int) -> None:
@@ -214,6 +250,12 @@ def _gets(node: Node) -> int:
     """Of the tier process that runs now."""
     counters: dict[str, Any] | None = json.loads(node.get("/stats")[1])["tier_process"]["counters"]
     return 0 if counters is None else int(counters["store_calls"].get("get", 0))
+
+
+def _children(pid: int) -> list[int]:
+    """Of a broker the tier process, which runs as there was a scan a moment ago."""
+    listed = (task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/children"))
+    return [int(child) for children in listed for child in children.split()]
 
 
 def _reader(node: Node) -> subprocess.Popen[str]:

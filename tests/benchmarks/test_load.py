@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from benchmarks import beside, fleet, load
+from benchmarks import background, beside, burner, fleet, load
+from benchmarks.burner import Burn, Used
 from benchmarks.processor import processor_seconds
 from tests.support.node import Node
 
@@ -67,3 +69,37 @@ def test_every_row_of_the_fleet_and_of_what_goes_on_beside_gives_figures(
     assert len({name for name, _, _ in rows}) == len(rows) == 3 * len(fleet.FLEETS) + 5 + 6
     assert all(value >= 0 for _, _, value in rows)
     assert all(value > 0 for _, unit, value in rows if unit in ("MB/s", "ms"))
+
+
+def test_a_background_that_fails_makes_no_figure(tmp_path: Path) -> None:
+    with Node(tmp_path) as node:
+        load.create_topic(node.kafka, "t")
+        with background.produced(node.kafka, "t", 1 << 20):
+            pass
+        assert load.high_watermark(node.kafka, "t") >= background.BATCH[0]
+        node.kill()
+        with pytest.raises(load.LoadFailed, match="in the background"), background.produced(node.kafka, "t", 1 << 20):
+            raise AssertionError("nothing can be produced")
+
+
+def test_burners_use_what_they_were_told_and_end() -> None:
+    """A quarter of a core, in bursts of 2 ms: at least one burst is used by the time the process has slept twice."""
+    with burner.burning([Burn(0.25, 2.0), Burn(0.0, 2.0)]):
+        (pid,) = children(os.getpid())
+        before = Used.by(pid)
+        while (now := Used.by(pid)).sleeps < before.sleeps + 50:
+            pass
+        assert now.seconds > before.seconds
+    assert children(os.getpid()) == []
+
+
+def test_what_a_process_used_becomes_a_share_and_bursts() -> None:
+    before, after = Used(1.0, 100), Used(2.0, 600)
+    assert Burn.between(before, after, 4.0) == Burn(0.25, 2.0)
+    assert Burn.between(before, after, 4.0, less=0.1).share == pytest.approx(0.15)
+    assert Burn.between(before, before, 4.0) == Burn(0.0, burner.LEAST_BURST_MS)
+
+
+def children(pid: int) -> list[int]:
+    listed = (task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/children"))
+    return [int(child) for found in listed for child in found.split()]

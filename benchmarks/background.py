@@ -1,0 +1,58 @@
+"""Produces at a steady rate, in a process of its own: beside a thread of the client whose figures are taken it would hold that
+client's interpreter, and count for the broker's slowness.
+
+python -m benchmarks.background HOST:PORT TOPIC BYTES_A_SECOND      prints `up` at its first answer; until its input closes
+"""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmarks import load
+
+#: Records of a batch, and bytes of each.
+BATCH = (256, 1000)
+#: Seconds that the last request may take when it ends.
+END_S = 60.0
+
+
+@contextmanager
+def produced(address: str, topic: str, bytes_a_second: int) -> Iterator[None]:
+    """While the block runs. LoadFailed if it failed meanwhile."""
+    words = [sys.executable, "-m", "benchmarks.background", address, topic, str(bytes_a_second)]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        if process.stdout.readline() != "up\n":
+            raise load.LoadFailed(f"{address}: nothing is produced to {topic} in the background")
+        yield
+        process.stdin.close()
+        if process.wait(END_S) != 0:
+            raise load.LoadFailed(f"{address}: what is produced to {topic} in the background failed")
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def main(address: str, topic: str, bytes_a_second: int) -> None:
+    batch = load.record_batch(*BATCH)
+    request, c = load.produce_frame(topic, batch), load.Connection(address)
+    load.accepted(c, request, topic)
+    print("up", flush=True)
+    began, sent = time.perf_counter(), 0
+    while not select.select([sys.stdin], [], [], max(0.0, began + sent / bytes_a_second - time.perf_counter()))[0]:
+        c.send(request)
+        load.check_produced(c.receive(), topic)
+        sent += len(batch)
+    c.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
