@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import ctypes
 import logging
+import os
 import signal
 import socket
 import sys
@@ -30,6 +31,9 @@ log = logging.getLogger("tidelog.tier")
 #: glibc's parameter (mallopt(3)): blocks from so many bytes on go back to the system when they are freed.
 _M_MMAP_THRESHOLD = -3
 _GIVEN_BACK_BYTES = 1 << 20
+#: Added to the broker's own nice value. Beside one of normal priority that keeps a processor busy, a quarter of that processor
+#: is left to this process: it is slower then, and never stands still.
+NICENESS = 5
 
 
 def give_back_freed_blocks() -> bool:
@@ -38,6 +42,12 @@ def give_back_freed_blocks() -> bool:
     fault each in anew costs more than to receive into it. False with another C library."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and mallopt(_M_MMAP_THRESHOLD, _GIVEN_BACK_BYTES) == 1
+
+
+def yield_to_the_broker() -> None:
+    """A request that wakes the broker, or its client, does not wait until this process has used up a time slice. For good: to
+    become less nice again needs a right that few processes have."""
+    os.nice(NICENESS)
 
 
 async def _open(location: StoreLocation) -> ObjectStore:
@@ -57,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     give_back_freed_blocks()
+    yield_to_the_broker()
     events.set_up(logging.WARNING, parsed.log_format)
     try:
         asyncio.run(serve(socket.socket(fileno=parsed.socket)))

@@ -18,6 +18,7 @@ import pytest
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import Root
 from storage_tiers.cold.process.launcher import ExecLauncher
+from storage_tiers.cold.process.main import NICENESS
 from storage_tiers.cold.process.operations import FetchChunk
 from storage_tiers.cold.process.protocol import Configure, encode
 from storage_tiers.cold.process.settings import TierSettings
@@ -211,6 +212,16 @@ async def test_sigterm_ends_it_cleanly_and_sigint_does_not(tmp_path: Path) -> No
         await until(lambda: not b.client.running)
         await b.client.fetch_chunk(chunk())
         assert not running(process)
+
+
+async def test_it_is_nicer_than_its_broker(tmp_path: Path) -> None:
+    location, store = await stored(tmp_path)
+    await store.put("a", BYTES)
+    async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
+        await b.client.fetch_chunk(chunk())
+        assert b.client.process_id is not None
+        own, lowest = os.getpriority(os.PRIO_PROCESS, 0), 19
+        assert os.getpriority(os.PRIO_PROCESS, b.client.process_id) == min(lowest, own + NICENESS)
 
 
 def start_alone(tmp_path: Path) -> tuple[subprocess.Popen[bytes], socket.socket]:
