@@ -191,4 +191,5 @@ def test_a_directory_of_no_node_is_refused(tmp_path: Path) -> None:
 def test_one_topic_or_all_of_them(node: Node) -> None:
     assert at(node, "cold", "repair").code == 2
     assert at(node, "cold", "repair", "t", "--cluster").code == 2
+    assert at(node, "cold", "repair", "--cluster", "--accept-loss", "0:1-2").code == 2
     assert "UNKNOWN_TOPIC" in at(node, "cold", "repair", "nothing").err
