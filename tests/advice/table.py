@@ -277,14 +277,16 @@ STORE_ROWS = (
         DAMAGE + "a_manifest_that_is_gone_is_found_where_the_error_says_to_look",
     ),
     row(
-        "correct the store's URL$|^correct the store's settings$",
+        "correct the store's URL$",
         WORDS + "what_a_command_is_told_to_say_is_taken",
         LIBRARIES + "a_bucket_that_is_missing_is_created",
     ),
     row("give this user the right to", LIBRARIES + "who_gets_the_right_to_a_directory_reads_it"),
     row(
-        "check AWS_|this machine's clock is wrong; set it|the bucket is in another region; set it|Check the store's URL",
+        "^correct the store's settings$|check AWS_|this machine's clock is wrong; set it|"
+        "the bucket is in another region; set it|Check the store's URL",
         COLD + "stores/test_s3.py::test_denied_access_is_refused_with_advice",
+        LIBRARIES + "what_s3_refuses_works_once_it_is_set_right",
         COLD + "stores/test_s3.py::test_wrong_keys_are_refused_by_a_real_server",
         COLD + "stores/test_s3.py::test_missing_credentials_are_refused_with_advice",
     ),
@@ -330,6 +332,7 @@ REQUEST_ROWS = (
     row(
         "name partitions with assign",
         "tests/clients/test_situations.py::test_who_wants_a_group_is_told_that_there_are_none",
+        "tests/clients/test_matrix.py::test_reads_what_all_wrote",
     ),
     row(
         "send (smaller batches|larger blocks|one batch a partition|exactly one)|use a client of Kafka 0.11|"
@@ -349,10 +352,15 @@ REQUEST_ROWS = (
         GATEWAY + "test_long_requests.py::test_more_rows_than_one_request_may_have_are_refused_by_name",
         SERVICERS + "test_bounds.py::test_many_rows_are_worked_on_some_at_a_time",
     ),
-    row("ask with version 12", GATEWAY + "handlers/test_metadata.py::test_topics_by_id"),
+    row(
+        "ask with version 12",
+        GATEWAY + "handlers/test_metadata.py::test_a_topic_without_a_name_or_with_an_id_too_early_is_refused",
+        GATEWAY + "handlers/test_metadata.py::test_topics_by_id",
+    ),
     row(
         "the only one of its cluster; stop it instead",
         GATEWAY + "handlers/test_cluster.py::test_the_only_broker_cannot_go",
+        "tests/service/test_stopping.py::test_it_is_unready_while_it_finishes_what_it_owes",
     ),
     row("start it with --store$", REQUESTS + "a_node_without_a_store_is_started_with_one"),
     row(
@@ -362,14 +370,22 @@ REQUEST_ROWS = (
     row(
         "share one among your producers",
         SERVICERS + "test_bounds.py::test_beyond_a_bound_calls_are_refused_at_once_and_retriably",
+        SDK + "test_blocking.py::test_threads_share_a_producer",
     ),
-    row("set `idempotent` too", SERVICERS + "test_streams.py::test_a_stream_out_of_form_is_refused"),
     row(
-        "open one without a token", SERVICERS + "test_streams.py::test_a_token_that_this_cluster_never_gave_is_refused"
+        "set `idempotent` too",
+        SERVICERS + "test_streams.py::test_a_stream_out_of_form_is_refused",
+        SERVICERS + "test_streams.py::test_a_stream_goes_on_under_its_identity_and_what_comes_twice_is_there_once",
+    ),
+    row(
+        "open one without a token",
+        SERVICERS + "test_streams.py::test_a_token_that_this_cluster_never_gave_is_refused",
+        SERVICERS + "test_streams.py::test_a_stream_goes_on_under_its_identity_and_what_comes_twice_is_there_once",
     ),
     row(
         "ask for all topics, or for some by name or id",
         SERVICERS + "test_bad_input.py::test_a_wrong_call_ends_with_status_and_detail",
+        "tests/conformance/test_contract.py::test_topics_and_partitions_are_described_as_they_are_now",
     ),
     row("encode it first", LIBRARIES + "what_the_sdk_is_told_to_give_is_taken"),
     row(
@@ -449,6 +465,7 @@ SPARK_ROWS = (
     row(
         "connect the function to the queue",
         "tests/lambdas/test_verify_commit.py::test_an_event_that_is_no_batch_names_the_mistake",
+        "tests/lambdas/test_verify_commit.py::test_each_commit_wakes_a_check_of_what_it_added",
         "tests/lambdas/test_package.py::test_a_commit_wakes_the_handler",
     ),
 )

@@ -44,7 +44,8 @@ from tests.service.broker.support import TIERED, filled, running, until
 from tests.storage_tiers.cold.support import IDS, entry_of, page_loader, stored_live, stored_root, tier_of
 from tests.storage_tiers.cold.test_repair import World, world
 from tests.support.faulty_store import FaultyStore
-from tests.support.s3_servers import REGION, S3Server
+from tests.support.s3_proxy import S3Proxy, answer
+from tests.support.s3_servers import BUCKET, REGION, S3Server
 
 __all__ = ["world"]  # a fixture
 
@@ -129,6 +130,32 @@ async def test_a_bucket_that_is_missing_is_created(versitygw: S3Server) -> None:
     boto3.client("s3", endpoint_url=versitygw.endpoint, region_name=REGION).create_bucket(Bucket="not-there-yet")
     await store.put("key", b"x")
     assert (await store.get("key")).data == b"x"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [
+        (403, "RequestTimeTooSkewed", "this machine's clock is wrong; set it"),
+        (403, "InvalidAccessKeyId", "check AWS_ACCESS_KEY_ID or the profile"),
+        (403, "SignatureDoesNotMatch", "check AWS_SECRET_ACCESS_KEY"),
+        (400, "AuthorizationHeaderMalformed", "the bucket is in another region; set it"),
+        (400, "SomethingElse", "correct the store's settings"),
+    ],
+)
+async def test_what_s3_refuses_works_once_it_is_set_right(
+    versitygw: S3Server, status: int, code: str, said: str
+) -> None:
+    """Nothing has to be opened again for it."""
+    with S3Proxy(versitygw.endpoint) as proxy:
+        location = StoreLocation.parse(f"s3://{BUCKET}/{code}", endpoint=proxy.endpoint, region=REGION)
+        store = await open_store(location, OsFiles(), SystemClock())
+        await store.put("key", b"x")
+        proxy.always(answer(status, code))
+        with pytest.raises(StoreRefused, match=said):
+            await store.get("key")
+        proxy.clear()
+        assert (await store.get("key")).data == b"x"
+        await store.close()
 
 
 @contextmanager

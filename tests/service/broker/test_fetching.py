@@ -59,8 +59,10 @@ async def test_a_disk_that_cannot_be_read_costs_its_partition_alone(node: Runnin
     await node.append("t", b"a")
     node.node.partitions.get(T0).log.hot.read = refuse  # type: ignore[method-assign, assignment]
     broken, good = await node.fetch(whole(T0), whole(T1), wait_ms=20_000)
-    assert isinstance(broken.error, StorageError)
+    assert isinstance(broken.error, StorageError) and "mend the disk" in str(broken.error)
     assert [record.value for record in records(good)] == [b"a"]
+    del node.node.partitions.get(T0).log.hot.read  # it is mended
+    assert [record.value for record in await node.read_all("t")] == [b"a"]
 
 
 async def test_a_waiting_fetch_that_fails_unexpectedly_ends(node: Running) -> None:
