@@ -27,11 +27,14 @@ PACKAGES = ("service", "storage_tiers", "kafka_gateway", "grpc_api", "spark", "l
 HOLE = "…"
 
 IMPERATIVES = (
-    "add|adjust|ask|bring|build|call|change|check|choose|close|compare|configure|connect|consume|convert|copy|correct|create|decrease"
-    "|delete|disable|discard|downgrade|drop|empty|enable|encode|ensure|erase|free|give|grant|increase|install|keep|leave|limit|list"
-    "|load|look|lower|make|mend|mount|move|name|open|pass|pick|pip|point|provide|put|raise|read|rebuild|recover|reduce|refresh"
-    "|remove|rename|repair|replace|report|reset|restart|restore|retry|roll|run|save|say|seal|see|send|set|share|shorten|skip"
-    "|specify|split|start|stop|supply|switch|take|truncate|try|turn|unmount|unset|update|upgrade|upload|use|wait|watch|wipe|write"
+    "abort|add|adjust|allow|apply|ask|assign|attach|begin|bring|build|call|change|check|choose|claim|clear|close|compare"
+    "|complete|configure|connect|consume|contact|convert|copy|correct|create|decrease|define|delete|detach|disable|discard"
+    "|do|downgrade|drop|edit|empty|enable|encode|ensure|erase|exclude|filter|find|fix|flush|free|give|grant|increase"
+    "|install|keep|kill|leave|let|limit|list|load|look|lower|make|mark|mend|mount|move|name|never|open|pass|pick|pip|plan"
+    "|point|provide|put|quit|raise|read|reboot|rebuild|recover|reduce|refresh|remove|rename|repair|replace|report|reset"
+    "|restart|restore|retry|revert|roll|rotate|run|save|say|scale|seal|see|send|set|share|shorten|skip|sort|specify|split"
+    "|start|stop|supply|swap|switch|sync|take|tell|truncate|try|turn|unmount|unset|update|upgrade|upload|use|wait|watch"
+    "|wipe|write"
 )
 _ADVICE = re.compile(rf"(?:^|[.;:,(—–-] |\(|\b(?:or|and|then|else|please) )(?:{IMPERATIVES})\b(?!-)", re.IGNORECASE)
 

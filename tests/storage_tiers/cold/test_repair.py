@@ -376,6 +376,8 @@ async def test_a_repair_that_meets_another_root_changes_nothing(world: World) ->
     with pytest.raises(PreconditionFailed, match="plan its repair again"):
         await repairing
     assert not blocking_has_manifest(world)
+    assert (await tier.repair(HELD, apply=True))[1] is not None
+    assert stored_root(world.store.blocking()).end == 20
 
 
 def blocking_has_manifest(world: World) -> bool:

@@ -1,0 +1,289 @@
+"""Rows of the table of advice (`table.py`): what is said to those who keep a node and its store."""
+
+from __future__ import annotations
+
+from tests.advice.rows import (
+    BROKER,
+    COLD,
+    DAMAGE,
+    DIRECTORY,
+    FAULTS,
+    HOT,
+    LIBRARIES,
+    REPAIR,
+    REQUESTS,
+    STORE,
+    TIER,
+    WORDS,
+    row,
+)
+
+# --- the data directory and its disk ----------------------------------------------------------------------------------
+_DISK_FULL = (
+    FAULTS + "test_disk_full.py::test_appends_are_refused_and_reads_go_on_until_space_returns",
+    FAULTS + "test_disk_full.py::test_metadata_and_checkpoints_are_refused_whole",
+    FAULTS + "test_disk_full_hot.py::test_truncation_eviction_and_restart_need_no_space",
+)
+_DISK_MENDED = (
+    HOT + "test_short_of_resources.py::test_what_a_moment_refuses_is_done_later",
+    BROKER + "test_fetching.py::test_a_disk_that_cannot_be_read_costs_its_partition_alone",
+    BROKER + "test_flusher.py::test_what_passes_refuses_no_write_until_restart",
+)
+_STOP_THIS_NODE = (
+    FAULTS + "test_two_nodes.py::test_the_copy_that_runs_second_is_refused",
+    FAULTS + "test_two_nodes.py::test_once_the_copy_has_committed_the_original_cannot",
+    "tests/service/test_takeover.py::test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced",
+    "tests/service/test_takeover.py::test_an_older_copy_of_a_lost_directory_says_how_the_cluster_goes_on",
+)
+_PUT_BACK = (
+    BROKER + "test_store_backwards.py::test_local_data_is_led_and_the_store_is_left_alone_until_it_is_put_back",
+    STORE + "another_store_is_corrected",
+)
+_FSYNC_FAILED = (
+    BROKER + "test_flusher.py::test_a_failed_fsync_is_final_until_the_next_start",
+    HOT + "test_failed_fsync.py::test_what_is_flushed_after_the_restart_is_on_the_disk",
+)
+
+DIRECTORY_ROWS = (
+    row(
+        "another process uses …; stop it",
+        FAULTS + "test_two_nodes.py::test_a_second_process_on_the_same_directory_is_refused",
+    ),
+    row(
+        "restore it from a copy: it names cluster, node and disk",
+        DIRECTORY + "a_damaged_identity_is_restored_from_a_copy",
+    ),
+    row(
+        "give the --store that the node had",
+        "tests/service/test_beginning.py::test_a_node_whose_records_went_to_a_store_does_not_start_without_one",
+    ),
+    row("use the right --data-dir", DIRECTORY + "another_nodes_directory_is_left_alone_and_the_right_one_serves"),
+    row(
+        "^Restore the file from a copy of this data directory",
+        DIRECTORY + "a_damaged_metadata_log_is_restored_from_a_copy",
+        DIRECTORY + "damaged_metadata_are_moved_away_and_made_again_from_the_store",
+    ),
+    row(
+        "the metadata log is lost; put it back from a copy, or rebuild it from the store",
+        BROKER + "test_damaged_files.py::test_an_emptied_metadata_log_sets_no_partition_aside",
+        DIRECTORY + "a_lost_metadata_log_is_rebuilt_from_the_store_and_partitions_stay",
+        DIRECTORY + "a_lost_metadata_log_without_a_store_at_hand_says_what_keeps_partitions",
+    ),
+    row(
+        "start with --take-over CLUSTER_ID: topics and records come back",
+        "tests/service/test_beginning.py::test_an_empty_directory_is_refused_beside_a_cluster",
+        "tests/service/test_beginning.py::test_a_new_cluster_begins_where_one_is_asked_for_and_the_word_may_stay",
+        "tests/service/test_takeover.py::test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced",
+    ),
+    row("start it with the --store that it is from", DIRECTORY + "a_take_over_that_began_is_finished_with_its_store"),
+    row("belongs to cluster … already: give an empty --data-dir", LIBRARIES + "a_restore_goes_to_an_empty_directory"),
+    row(
+        "nothing else tells which topic's records these are; put it back|write the two lines `version: 0`",
+        BROKER + "test_damaged_files.py::test_a_damaged_topic_id_that_nothing_tells_holds_that_partition_back_alone",
+    ),
+    row("has …; move it away", DIRECTORY + "another_topics_directory_in_the_way_is_moved_and_whole"),
+    row("remove it by hand", DIRECTORY + "a_deleted_topics_directory_that_cannot_be_removed_is_removed_by_hand"),
+    row(
+        "leave it there: a node that starts makes it anew",
+        BROKER + "test_epoch_history.py::test_records_stay_where_the_epoch_history_is_lost",
+        BROKER + "test_epoch_history.py::test_a_damaged_history_of_a_log_without_a_bucket_is_read_from_its_batches",
+    ),
+    row("Keep this file and the segments beside it", DAMAGE + "a_file_that_fsck_says_to_keep_tells_what_is_missing"),
+    row(
+        "Keep it, and restart the node, which makes it anew from the batches",
+        HOT + "test_recovery.py::test_damage_to_what_says_which_transactions_were_aborted_is_made_good",
+    ),
+    row(
+        "^look at it with `tidelog log dump|ends before offset …; put the file back|see `tidelog log dump …`",
+        DAMAGE + "what_is_damaged_locally_is_shown_by_a_dump_and_put_back",
+    ),
+    row(
+        "put the file back from a copy…$",
+        DIRECTORY + "a_damaged_batch_is_put_back_from_a_copy",
+        BROKER + "test_tiering.py::test_what_the_disk_damaged_is_not_sealed_with_a_good_checksum",
+    ),
+    row(
+        "^, or delete the records below offset … to go on without them",
+        BROKER + "test_tiering.py::test_what_the_disk_damaged_is_not_sealed_with_a_good_checksum",
+        COLD + "test_sidecar.py::test_a_damaged_header_says_nobody_what_to_delete",
+    ),
+    row(
+        "it is not uploaded; put the file back from a copy",
+        STORE + "a_file_that_changed_before_it_was_uploaded_is_put_back",
+    ),
+    row("fsync failed .*mend the disk, then restart the node", *_FSYNC_FAILED),
+    row(
+        "an fsync of the log in … failed, .*it is tried again",
+        HOT + "test_failed_fsync.py::test_a_copy_that_cannot_be_made_is_made_at_the_next_start",
+    ),
+    row(
+        "it is tried again: raise the limit of open files, or mend the disk",
+        HOT + "test_short_of_resources.py::test_what_a_moment_refuses_is_done_later",
+        FAULTS + "test_descriptors.py::test_the_limit_is_raised_and_the_need_is_said",
+    ),
+    row(r"(; |, )free space or mend (the disk|it)$", *_DISK_FULL),
+    row(r"[^m] \(…\); mend the disk$|^…: …; mend the disk$", *_DISK_MENDED),
+    row(
+        r"cannot be read to compare them \(…\); mend the disk",
+        LIBRARIES + "a_saved_root_that_cannot_be_read_is_put_back",
+    ),
+    row(
+        "free space, lower retention, or bring the object store back",
+        *_DISK_FULL,
+        FAULTS + "test_disk_full.py::test_a_disk_without_a_free_byte_does_not_keep_what_would_free_it",
+        FAULTS + "test_store_trouble.py::test_produce_goes_on_to_the_disk_watermark",
+        BROKER + "test_tiering.py::test_below_log_start_the_disk_is_freed_while_the_store_is_away",
+    ),
+    row(
+        "free some space, or let the node write there",
+        COLD + "test_chunk_file.py::test_a_file_that_cannot_be_written_says_so",
+        TIER + "test_read_ahead.py::test_a_full_disk_shrinks_the_cache_and_asks_to_retry",
+    ),
+    row(
+        "cannot follow its metadata .*start it again",
+        LIBRARIES + "a_node_that_cannot_follow_its_metadata_is_started_again",
+    ),
+    row("start the version that wrote it, or newer", LIBRARIES + "a_record_of_a_newer_version_is_left_to_that"),
+)
+
+# --- the store --------------------------------------------------------------------------------------------------------
+STORE_ROWS = (
+    row(
+        "holds no cluster …(: it holds …. Name one of those|, nor any other: correct --store)",
+        STORE + "a_cluster_that_the_store_does_not_hold_is_named_among_those_it_does",
+    ),
+    row("the bucket went backwards: (cluster|its cluster.json)", *_PUT_BACK),
+    row("Stop this (node|one); the one that began last goes on", *_STOP_THIS_NODE),
+    row("topic.json of … …, revision … was seen", STORE + "a_topic_file_that_went_backwards_is_put_back"),
+    row(
+        "choose a prefix of its own for tidelog, or start with --new-cluster",
+        STORE + "a_prefix_full_of_other_things_is_left_or_shared",
+    ),
+    row(
+        "or see what `tidelog cold repair …` can prove",
+        BROKER + "test_store_lineage.py::test_a_manifest_that_went_back_between_two_starts",
+        BROKER + "test_store_lineage.py::test_a_manifest_that_goes_back_while_the_node_runs",
+        BROKER + "test_store_lineage.py::test_a_manifest_that_is_not_this_partitions_is_none",
+        COLD + "test_repair.py::test_a_repair_shows_everything_again_and_the_partition_goes_on",
+        "tests/service/cli/test_cold_repair.py::test_a_manifest_that_was_lost_is_committed_again",
+    ),
+    row(
+        "what lies between left this disk once the store had shown it",
+        BROKER
+        + "test_store_lineage.py::test_offsets_that_are_missing_between_bucket_and_log_show_that_the_store_went_back",
+    ),
+    row(
+        "is deleted in the bucket, and nothing follows that there",
+        REPAIR + "a_deletion_by_mistake_is_undone_by_the_version_before",
+        REPAIR + "a_deletion_that_was_meant_is_followed_by_the_topics",
+    ),
+    row(
+        "is deleted in the bucket, which is the last thing|is deleted; delete the topic and create it anew",
+        REPAIR + "a_deletion_by_mistake_is_undone_by_the_version_before",
+        REPAIR + "a_deletion_that_was_meant_is_followed_by_the_topics",
+    ),
+    row("none was ever seen here", REPAIR + "where_no_root_was_ever_seen_the_newest_manifest_is_put_back"),
+    row("Consume them from here and keep them", REPAIR + "records_that_a_repair_elsewhere_lacks_are_consumed_and_kept"),
+    row("If this node's history is the one to keep", REPAIR + "of_two_histories_the_one_to_keep_is_put_back"),
+    row("there was a newer one", REPAIR + "where_a_newer_root_was_there_it_is_put_back"),
+    row(
+        "It names ranges that nothing else names: put it back",
+        REPAIR + "objects_of_old_ranges_that_are_missing_are_put_back",
+    ),
+    row(
+        "put the object back. Only if no copy of it exists anywhere",
+        "tests/service/cli/test_cold_repair.py::test_what_is_lost_for_good_is_named_and_nothing_changes",
+        "tests/service/cli/test_cold_repair.py::test_what_is_lost_for_good_is_given_up_by_name",
+        COLD + "test_accepted_loss.py::test_nothing_else_than_what_is_lost_is_given_up",
+        REPAIR + "an_object_that_a_pin_keeps_is_put_back",
+    ),
+    row("Leave --accept-loss away", COLD + "test_accepted_loss.py::test_where_nothing_is_lost_nothing_is_given_up"),
+    row(
+        "is lost is given up topic by topic: name the topic|write PARTITION:START-END",
+        "tests/service/cli/test_cold_repair.py::test_what_is_lost_for_good_is_given_up_by_name",
+    ),
+    row(
+        "are of a node that is stopped: give both, or neither|give the one of the node that is stopped",
+        "tests/service/cli/test_cold_repair.py::test_a_stopped_node_is_repaired_by_its_directory",
+    ),
+    row(
+        "see what `tidelog cold repair …` would write",
+        BROKER + "test_files_written_again.py::test_a_topic_file_that_went_backwards_blocks_until_it_is_written_again",
+    ),
+    row("plan its repair again", COLD + "test_repair.py::test_a_repair_that_meets_another_root_changes_nothing"),
+    row(
+        "Run it again with --apply",
+        "tests/service/cli/test_cold_repair.py::test_a_manifest_that_was_lost_is_committed_again",
+    ),
+    row(
+        "nothing says that this id was deleted or replaced",
+        "tests/service/test_takeover_steps.py::test_a_live_topic_whose_file_is_gone_or_older_is_not_deleted",
+    ),
+    row(
+        "correct --store or the cluster id, or put the file back", STORE + "a_cluster_file_that_is_missing_is_put_back"
+    ),
+    row(
+        "stop that one and begin again on another, empty --data-dir",
+        STORE + "of_two_take_overs_the_one_that_is_meant_begins_again",
+    ),
+    row("the bucket is not of one moment", STORE + "a_bucket_that_is_not_of_one_moment_is_put_back"),
+    row("Move this object out of the prefix", STORE + "a_damaged_snapshot_is_moved_out_and_the_one_before_taken"),
+    row(
+        "were committed after that: the manifest is gone",
+        "tests/service/test_takeover_steps.py::test_a_manifest_that_is_gone_or_older_is_not_taken_over",
+    ),
+    row(
+        "was checked and is not sound",
+        "tests/service/test_restore.py::test_a_directory_is_restored_without_serving",
+    ),
+    row(
+        "shorten its retention if those records may be deleted",
+        STORE + "a_full_manifest_takes_ranges_again_once_retention_is_shortened",
+    ),
+    row(": upgrade( it)?$", STORE + "what_a_newer_version_wrote_waits_for_the_upgrade"),
+    row(
+        "has a pin named|pins, the most there may be; remove one",
+        STORE + "names_of_pins_are_free_again_once_they_are_removed",
+    ),
+    row("drop those that are gone", COLD + "test_partition_tier.py::test_more_orphans_than_one_commit_may_condemn"),
+    row("upload under a new uuid", LIBRARIES + "a_range_is_uploaded_again_under_a_new_name"),
+    row("is not deleted in the bucket; delete it first", STORE + "what_is_swept_is_deleted_first"),
+    row("start from the live state", LIBRARIES + "who_reads_events_too_late_starts_from_the_live_state"),
+    row(
+        "(r|R)un `tidelog fsck`",
+        DAMAGE + "what_is_damaged_is_found_where_the_error_says_to_look",
+        DAMAGE + "a_manifest_that_is_gone_is_found_where_the_error_says_to_look",
+    ),
+    row(
+        "correct the store's URL$",
+        WORDS + "what_a_command_is_told_to_say_is_taken",
+        LIBRARIES + "a_bucket_that_is_missing_is_created",
+    ),
+    row("give this user the right to", LIBRARIES + "who_gets_the_right_to_a_directory_reads_it"),
+    row(
+        "^correct the store's settings$|^allow s3:ListBucket|check AWS_|this machine's clock is wrong; set it|"
+        "the bucket is in another region; set it|Check the store's URL",
+        COLD + "stores/test_s3.py::test_denied_access_is_refused_with_advice",
+        LIBRARIES + "what_s3_refuses_works_once_it_is_set_right",
+        COLD + "stores/test_s3.py::test_wrong_keys_are_refused_by_a_real_server",
+        COLD + "stores/test_s3.py::test_missing_credentials_are_refused_with_advice",
+    ),
+    row(
+        "use a store that answers as S3 does",
+        "tests/service/test_store_without_etags.py::test_a_store_without_etags_is_refused_at_the_probe",
+    ),
+    row(
+        "Use a store with conditional writes",
+        COLD + "stores/test_probe.py::test_a_careless_store_is_refused_by_what_it_ignores",
+        COLD + "stores/test_probe.py::test_good_stores_pass_and_are_left_clean",
+    ),
+    row(
+        "aborted meanwhile; upload it again",
+        COLD + "stores/test_s3.py::test_an_upload_that_was_swept_is_uploaded_again_by_its_writer",
+    ),
+    row(
+        "raise tidelog.tier.chunk.cache.bytes and restart the node",
+        REQUESTS + "the_cache_of_chunks_is_as_large_as_it_is_told_to_be",
+        TIER + "test_under_fire.py::test_few_sidecars_in_memory_are_enough",
+    ),
+)

@@ -1,0 +1,161 @@
+"""Rows of the table of advice (`table.py`): what is said to programs and on command lines."""
+
+from __future__ import annotations
+
+from tests.advice.rows import GATEWAY, LIBRARIES, REQUESTS, SDK, SERVICERS, SPARK, WORDS, row
+
+# --- requests, programs, command lines --------------------------------------------------------------------------------
+
+REQUEST_ROWS = (
+    row(
+        "ask ListOffsets where the log (begins|ends)|is below log start …; read from there",
+        REQUESTS + "who_is_out_of_range_asks_where_the_log_begins_or_ends",
+    ),
+    row("or ask with -1", REQUESTS + "records_are_deleted_up_to_the_high_watermark"),
+    row(
+        "leave transactional.id unset|leave it null for an idempotent producer|idempotent producer without a transactional id",
+        REQUESTS + "without_a_transactional_id_a_producer_is_idempotent",
+    ),
+    row(
+        "a newer instance holds epoch …: stop this one", REQUESTS + "of_two_instances_of_a_producer_the_older_one_stops"
+    ),
+    row(
+        "name partitions with assign",
+        "tests/clients/test_situations.py::test_who_wants_a_group_is_told_that_there_are_none",
+        "tests/clients/test_matrix.py::test_reads_what_all_wrote",
+    ),
+    row(
+        "send (smaller batches|larger blocks|one batch a partition|exactly one)|use a client of Kafka 0.11|"
+        "use none, gzip, snappy, lz4 or zstd|is not allowed here; use another",
+        REQUESTS + "a_batch_that_is_refused_is_sent_as_the_error_says",
+        GATEWAY + "test_hot_parse.py::test_what_may_not_be_appended_is_refused_in_its_place",
+    ),
+    row(
+        "refresh (the )?metadata$",
+        REQUESTS + "who_holds_an_old_leader_epoch_refreshes_metadata",
+        REQUESTS + "who_reads_a_topic_that_was_made_again_refreshes_metadata",
+        GATEWAY + "handlers/test_fetch.py::test_a_session_learns_the_name_of_an_id_when_the_topic_is_there",
+    ),
+    row(
+        "ask (for it )?in parts$|ask for less at once$",
+        REQUESTS + "a_change_that_is_too_large_is_asked_for_in_parts",
+        GATEWAY + "test_long_requests.py::test_more_rows_than_one_request_may_have_are_refused_by_name",
+        SERVICERS + "test_bounds.py::test_many_rows_are_worked_on_some_at_a_time",
+    ),
+    row(
+        "ask with version 12",
+        GATEWAY + "handlers/test_metadata.py::test_a_topic_without_a_name_or_with_an_id_too_early_is_refused",
+        GATEWAY + "handlers/test_metadata.py::test_topics_by_id",
+    ),
+    row(
+        "the only one of its cluster; stop it instead",
+        GATEWAY + "handlers/test_cluster.py::test_the_only_broker_cannot_go",
+        "tests/service/test_stopping.py::test_it_is_unready_while_it_finishes_what_it_owes",
+    ),
+    row("start it with --store$", REQUESTS + "a_node_without_a_store_is_started_with_one"),
+    row(
+        "read it by Kafka's protocol, or read on behind it",
+        SERVICERS + "test_bounds.py::test_a_batch_that_no_message_holds_is_an_error_in_its_place",
+    ),
+    row(
+        "share one among your producers",
+        SERVICERS + "test_bounds.py::test_beyond_a_bound_calls_are_refused_at_once_and_retriably",
+        SDK + "test_blocking.py::test_threads_share_a_producer",
+    ),
+    row(
+        "set `idempotent` too",
+        SERVICERS + "test_streams.py::test_a_stream_out_of_form_is_refused",
+        SERVICERS + "test_streams.py::test_a_stream_goes_on_under_its_identity_and_what_comes_twice_is_there_once",
+    ),
+    row(
+        "open one without a token",
+        SERVICERS + "test_streams.py::test_a_token_that_this_cluster_never_gave_is_refused",
+        SERVICERS + "test_streams.py::test_a_stream_goes_on_under_its_identity_and_what_comes_twice_is_there_once",
+    ),
+    row(
+        "ask for all topics, or for some by name or id",
+        SERVICERS + "test_bad_input.py::test_a_wrong_call_ends_with_status_and_detail",
+        "tests/conformance/test_contract.py::test_topics_and_partitions_are_described_as_they_are_now",
+    ),
+    row("encode it first", LIBRARIES + "what_the_sdk_is_told_to_give_is_taken"),
+    row(
+        "^give cluster_id$|^choose one by the option clusterId$|^name one$",
+        SPARK + "test_bucket.py::test_several_clusters_are_listed",
+        LIBRARIES + "of_several_clusters_the_one_that_is_named_is_read",
+    ),
+    row("start there, or seal first", LIBRARIES + "what_is_not_in_the_bucket_is_sealed_first"),
+    row("the producer is closed; make another", LIBRARIES + "what_the_sdk_is_told_to_give_is_taken"),
+    row("choose that, or idempotent=False|say which, as datetime", LIBRARIES + "what_the_sdk_is_told_to_give_is_taken"),
+)
+
+WORD_ROWS = (
+    row(
+        "^name one topic, or give --cluster for all|^give (one of )?--|write beginning, end, an offset|leave --quick out|"
+        "correct its bucket or prefix|is no address: write HOST:PORT|start one with `tidelog serve`|"
+        "^…: write KEY=VALUE|name a partition's directory|write address:count",
+        WORDS + "what_a_command_is_told_to_say_is_taken",
+    ),
+    row("name its address with --http", WORDS + "top_reads_the_address_that_it_is_told_to_be_named"),
+    row(
+        "choose another --(port|listen)|Say it when the node starts|^--set …: write|^--listen …: write|^write HOST:PORT|"
+        "^--new-cluster begins .*give one of them|give its --store|add --advertise HOST:PORT",
+        WORDS + "what_a_start_is_told_to_say_starts_a_node",
+        LIBRARIES + "a_restore_goes_to_an_empty_directory",
+    ),
+    row(
+        r"^write (listeners|\{0\}before|node.id)",
+        WORDS + "what_stands_for_a_removed_broker_config_is_taken",
+        WORDS + "what_stands_for_a_removed_topic_config_is_taken",
+    ),
+    row(
+        "^write metadata.version through", GATEWAY + "handlers/test_cluster.py::test_a_feature_can_be_set_to_what_it_is"
+    ),
+    row(
+        r"pip install '",
+        "tests/service/cli/test_main.py::test_without_the_server_extra_the_command_says_what_it_needs",
+        SPARK + "test_package.py::test_missing_extras_are_named_with_the_command",
+        LIBRARIES + "extras_that_messages_name_exist",
+    ),
+)
+
+SPARK_ROWS = (
+    row("with pushdown, load\\(\\) anew for each query", SPARK + "test_spark.py::test_a_pruned_plan_is_for_one_query"),
+    row(
+        "^(name (the topics|each topic) with topics|no broker is asked; say)",
+        SPARK + "test_options.py::test_unknown_options_are_named_with_the_known_ones",
+        SPARK + "test_options.py::test_all_options_under_any_case",
+    ),
+    row(
+        "read a bucket or a directory",
+        SPARK + "test_options.py::test_refusals",
+        SPARK + "test_options.py::test_defaults",
+    ),
+    row(
+        "give … as option\\(|are given: give one of them",
+        SPARK + "test_options.py::test_a_path_is_told_where_it_belongs",
+        SPARK + "test_options.py::test_refusals",
+    ),
+    row("start there, or at -2", SPARK + "test_reading.py::test_who_starts_below_the_log_starts_there"),
+    row(
+        "wait until it is uploaded",
+        SPARK + "test_reading.py::test_offsets_that_are_not_uploaded_yet_are_read_once_they_are",
+    ),
+    row("give each its commit", SPARK + "test_tables.py::test_each_partition_has_its_own_commits"),
+    row(
+        "Run the query again",
+        SPARK + "test_reading.py::test_a_range_swept_since_the_plan_is_an_error",
+        SPARK + "test_reading.py::test_a_range_rewritten_and_swept_since_the_plan_is_an_error",
+    ),
+    row("choose offsets, times and columns", SPARK + "test_tables.py::test_columns_and_ranges"),
+    row(
+        "set it to the brokers' store",
+        "tests/lambdas/test_verify_commit.py::test_settings_name_what_is_missing",
+        "tests/lambdas/test_verify_commit.py::test_each_commit_wakes_a_check_of_what_it_added",
+    ),
+    row(
+        "connect the function to the queue",
+        "tests/lambdas/test_verify_commit.py::test_an_event_that_is_no_batch_names_the_mistake",
+        "tests/lambdas/test_verify_commit.py::test_each_commit_wakes_a_check_of_what_it_added",
+        "tests/lambdas/test_package.py::test_a_commit_wakes_the_handler",
+    ),
+)
