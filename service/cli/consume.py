@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from service.cli import silence
 from service.cli.errors import CommandError, report
 from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,
@@ -132,14 +133,26 @@ class Follower:
         self._consumer.assign(assigned)
 
     def run(self) -> None:
+        quiet = silence.Silence()
         while not self._done():
             batch = self._consumer.consume(min(BATCH, self._left or BATCH), POLL_S)
             for message in batch:
                 self._take(message)
             if batch:
+                quiet.heard()
                 sys.stdout.flush()
+            elif self._exit_at_end and quiet.due():
+                self._say_silence()
             if self._lost and not batch:
                 self._on_lost()
+
+    def _say_silence(self) -> None:
+        more = f" and {len(self._open_partitions) - 1} more" if len(self._open_partitions) > 1 else ""
+        report(
+            f"nothing has come for {silence.SILENCE_S:g} s, with {self._topic}-{min(self._open_partitions)}{more} not read "
+            "to the end; the node is asked on. Its log and /readyz say what it waits for: the object store may be away, or "
+            "lack records"
+        )
 
     def stop(self) -> None:
         """Ends `run` after at most POLL_S. For a signal's handler: an exception, raised anywhere, could be lost."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from service.cli import silence
 from service.cli.errors import CommandError, report
 from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 DELIVERY_TIMEOUT_MS = 120_000
 #: How long a topic that was just created on demand may stay unknown.
 TOPIC_TIMEOUT_MS = 10_000
-#: After so long without an acknowledgement it is said that they are waited for.
-SILENCE_S = 10.0
 #: Lines between two looks at what was delivered.
 POLL_EVERY = 256
 
@@ -55,29 +54,23 @@ class RequiredAcks(StrEnum):
     none = "0"
 
 
-def _now() -> float:
-    from storage_tiers.clock import SystemClock  # which imports asyncio, and other commands need none
-
-    return SystemClock().monotonic()
-
-
 @dataclass
 class Deliveries:
     """What became of the records so far. `first` and `last` are offsets by partition, as far as acks tell them."""
 
     records: int = 0
-    heard_at: float = field(default_factory=_now)
+    quiet: silence.Silence = field(default_factory=silence.Silence)
     failure: KafkaError | None = None
     first: dict[int, int] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
 
     def say_silence(self) -> None:
         """Once for each silence: the client tries again by itself, and says nothing meanwhile."""
-        if _now() - self.heard_at >= SILENCE_S:
-            self.heard_at = float("inf")
+        if self.quiet.due():
             report(
-                f"the node has acknowledged nothing for {SILENCE_S:g} s; it is asked for up to {DELIVERY_TIMEOUT_MS // 1000} "
-                "s. Its log and /readyz say what it waits for; it may be out of disk space, or recovering"
+                f"the node has acknowledged nothing for {silence.SILENCE_S:g} s; it is asked for up to "
+                f"{DELIVERY_TIMEOUT_MS // 1000} s. Its log and /readyz say what it waits for; it may be out of disk space, "
+                "or recovering"
             )
 
     def note(self, error: KafkaError | None, message: Message) -> None:
@@ -85,7 +78,7 @@ class Deliveries:
             self.failure = self.failure or error
             return
         self.records += 1
-        self.heard_at = _now()
+        self.quiet.heard()
         partition, offset = message.partition(), message.offset()
         if partition is not None and offset is not None and offset >= 0:
             self.first[partition] = min(offset, self.first.get(partition, offset))
@@ -177,7 +170,7 @@ def _finish(producer: Producer, deliveries: Deliveries) -> None:
     """Waits for what is under way; after a failure what waits in the queue is given up."""
     if deliveries.failure is not None:
         producer.purge(in_queue=True, in_flight=False)
-    deliveries.heard_at = max(deliveries.heard_at, _now())  # what came before was the wait for lines
+    deliveries.quiet.begin()  # what came before was the wait for lines
     while producer.flush(0.5):
         deliveries.say_silence()
 

@@ -1,0 +1,54 @@
+"""`tidelog produce` at a node that takes nothing, `tidelog consume` at one that gives nothing: both say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.cli import consume, produce, silence
+from tests.faults.clients import seal
+from tests.service.cli.support import tidelog
+from tests.support.clients import TIERED, create, until
+from tests.support.clients import produce as send
+from tests.support.node import Node
+
+
+def test_a_node_that_acknowledges_nothing_is_said_while_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "SILENCE_S", 0.5)
+    monkeypatch.setattr(produce, "DELIVERY_TIMEOUT_MS", 4_000)
+    # Any disk is fuller than that: the node refuses records, retriably.
+    full = {"tidelog.disk.watermark.slow": "0.0001", "tidelog.disk.watermark.refuse": "0.0002"}
+    with Node(tmp_path, settings=full) as node:
+        create(node, "t", 1, {})
+        until(lambda: "disk.watermark produce=refused" in node.output(), "the disk was looked at")
+        ran = tidelog("produce", "t", "-b", node.kafka, stdin="one\ntwo\n")
+    assert ran.code == 1
+    waits, *_, failed = ran.err.splitlines()
+    assert waits.startswith("tidelog: the node has acknowledged nothing for 0.5 s; it is asked for up to 4 s")
+    assert "0 records written to t, then one was refused" in failed
+    assert ran.err.count("acknowledged nothing") == 1
+
+
+class Said(Exception):
+    """What `consume` reports, which ends it here: by itself it goes on asking."""
+
+
+def test_records_that_do_not_come_are_said_to_be_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def report(line: str) -> None:
+        raise Said(line)
+
+    monkeypatch.setattr(silence, "SILENCE_S", 0.5)
+    monkeypatch.setattr(consume, "report", report)
+    with Node(tmp_path) as node:
+        create(node, "t", 1, TIERED)
+        send(node, "t", 10)
+        seal(node, "t")
+        until(lambda: not (node.data_dir / "t-0" / f"{0:020d}.log").exists(), "its records left the disk")
+        node.stop()
+        node.store += "-of-another"  # answers, and has none of them
+        node.start()
+        with pytest.raises(Said, match=r"nothing has come for [0-9.]+ s, with t-0 not read to the end"):
+            tidelog("consume", "t", "--exit-at-end", "-b", node.kafka)
