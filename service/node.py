@@ -7,16 +7,15 @@ import base64
 import logging
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from service import memory
 from service.beginning import check_metadata, may_begin, unless_stopped
 from service.broker.assignment import Assignment
 from service.broker.cold_service import ColdService
 from service.broker.config_service import ConfigService
 from service.broker.core import BrokerCore
 from service.broker.disk import DiskGuard, Watermarks
-from service.broker.expiry_clock import ASK_S, TICK_S, ExpiryClock
+from service.broker.expiry_clock import ExpiryClock
 from service.broker.flusher import Flusher
 from service.broker.home import REFUSE, HomeGuard
 from service.broker.leading import waits
@@ -38,13 +37,13 @@ from service.broker.tiering import Tiering, TieringPolicy
 from service.broker.topic_files import TopicFiles
 from service.broker.topic_service import TopicService
 from service.configs.resolve import Resolver, check_static
-from service.descriptors import TICK_S as DESCRIPTORS_TICK_S
 from service.descriptors import Descriptors, open_limit
 from service.http import Readiness
 from service.metadata import planner
 from service.metadata.image import Changes, MetadataImage
 from service.metadata.log import MetadataLog
 from service.node_place import NO_STORE, advertised, cache_directory_of, check, other_clock, tier_client
+from service.rounds import rounds
 from service.scheduling import waited_s
 from service.settings import NodeSettings
 from service.supervisor import Worker
@@ -67,21 +66,7 @@ from storage_tiers.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: Seconds between rounds of background work.
-TIER_TICK_S = 1.0
-SHORTEST_CHECKPOINT_PAUSE_S = 0.1
-DISK_TICK_S = 2.0
-FLUSH_TICK_S = 0.5
-TOPIC_FILES_TICK_S = 1.0
-OPEN_TICK_S = 5.0
-HOME_TICK_S = 0.5
-CLUSTER_TICK_S = 5.0
-METADATA_TICK_S = 1.0
-#: A sweep lists every partition's prefix, so it comes seldom, but often enough for a short grace.
-LONGEST_SWEEP_PAUSE_S = 3600.0
 CACHE_BYTES = "tidelog.tier.chunk.cache.bytes"
-#: One round saves all checkpoints, as often as the more frequent asks.
-CHECKPOINT_KEYS = ("log.flush.offset.checkpoint.interval.ms", "log.flush.start.offset.checkpoint.interval.ms")
 
 
 class Node:
@@ -377,7 +362,7 @@ class Node:
             self.access,
             cluster_id=self.cluster_id,
             ids_of=self.ids_of,
-            grace_ms=self._grace_ms,
+            grace_ms=self.grace_ms,
             clock=self.clock,
         )
         self.retention = Retention(
@@ -387,7 +372,7 @@ class Node:
             self.metadata,
             self.client,
             self.access,
-            grace_ms=self._grace_ms,
+            grace_ms=self.grace_ms,
             clock=self.clock,
             on_behind=self._topic_behind,
         )
@@ -436,7 +421,7 @@ class Node:
     def _most_waiting(self) -> float:
         return self.configs.broker_int(self.metadata.image, "tidelog.tier.read.most.waiting.percent") / 100
 
-    def _grace_ms(self) -> int:
+    def grace_ms(self) -> int:
         """Longer by what the wall clock has been set ahead: what was removed before that is not older for it."""
         ahead_ms = self.clock.unix_ms() - self.expiry.now().expiry_ms
         return self.configs.broker_int(self.metadata.image, "tidelog.tier.delete.grace.ms") + max(0, ahead_ms)
@@ -478,48 +463,7 @@ class Node:
         await self.tiering.kick_all(self.partitions)
 
     def workers(self) -> Sequence[Worker]:
-        maintenance = self.maintenance
-        retention_s = self._seconds("log.retention.check.interval.ms")
-        checkpoint_s = max(SHORTEST_CHECKPOINT_PAUSE_S, min(self._seconds(key) for key in CHECKPOINT_KEYS))
-        sweep_s = min(LONGEST_SWEEP_PAUSE_S, max(1.0, self._grace_ms() / 4000))
-        rounds: list[tuple[str, float, Callable[[], object]]] = [
-            ("clock", TICK_S, self.expiry.tick),
-            ("the store's clock", ASK_S, self.expiry.compare),
-            ("tiering", TIER_TICK_S, maintenance.tier),
-            ("flush by time", FLUSH_TICK_S, maintenance.flush_by_time),
-            ("checkpoints", checkpoint_s, maintenance.checkpoint),
-            ("retention", retention_s, self.retention.tick),
-            ("sweeping", sweep_s, self.sweeping.tick),
-            ("topic files", TOPIC_FILES_TICK_S, self.topic_files.tick),
-            ("sweeping of deleted topics", sweep_s, self.topic_files.sweep),
-            ("disk watermark", DISK_TICK_S, self._look_at_disk),
-            ("partitions to open", OPEN_TICK_S, self.assignment.retry),
-            ("descriptors", DESCRIPTORS_TICK_S, self.descriptors.tick),
-            ("metadata snapshots", METADATA_TICK_S, self._snapshot_metadata),
-            ("home", HOME_TICK_S, self._look_home),
-            ("cluster file", CLUSTER_TICK_S, self._look_at_cluster),
-            ("memory", memory.TICK_S, memory.HeapTrimmer().tick),
-        ]
-        return [Worker(name, period, tick) for name, period, tick in rounds]  # type: ignore[arg-type]
-
-    def _seconds(self, key: str) -> float:
-        """Of a broker config in milliseconds."""
-        return self.configs.broker_int(self.metadata.image, key) / 1000
-
-    async def _snapshot_metadata(self) -> None:
-        if self.snapshots is not None:
-            await self.snapshots.tick()
-
-    async def _look_at_cluster(self) -> None:
-        if self.access is not None:
-            await self.access.tick()
-
-    async def _look_home(self) -> None:
-        claimed = self.access is not None and self.access.writer is not None
-        self.home.tick(self.partitions, claimed=claimed)
-
-    async def _look_at_disk(self) -> None:
-        self.disk.look()
+        return rounds(self)
 
     async def close(self) -> None:
         """Everything flushed and checkpointed, then the clean-shutdown marker; without it the next start recovers."""
