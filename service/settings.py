@@ -6,6 +6,7 @@ Kafka's own names to text. This is the one module that looks at the environment.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import tomllib
@@ -19,6 +20,7 @@ from storage_tiers.errors import InvalidConfig
 from storage_tiers.events import Form
 
 PREFIX = "TIDELOG_"
+ENVIRONMENT = "the environment"
 #: Variables of our other programs, which a shell may export beside a node's: the Lambda handlers', the fault tests'.
 OTHERS = frozenset({"TIDELOG_READER", "TIDELOG_FAULT_SEED"})
 #: Kubernetes tells a pod of every Service of its namespace in variables named after the Service: one called `tidelog`,
@@ -75,7 +77,7 @@ def load_settings(
     sources: dict[str, str] = {}
     layers = [
         (str(config_file), _from_file(config_file)),
-        ("the environment", _from_environment(environ)),
+        (ENVIRONMENT, _from_environment(environ)),
         ("the command line", {k: v for k, v in flags.items() if v is not None}),
     ]
     broker: dict[str, str] = {}
@@ -84,8 +86,11 @@ def load_settings(
             if key == "broker":
                 broker.update(_flat(value))
             elif key not in NodeSettings.model_fields:
-                known = ", ".join(sorted(NodeSettings.model_fields))
-                raise InvalidConfig(f"{source}: unknown setting {key!r}; known are {known}")
+                known = sorted(NodeSettings.model_fields)
+                variable = f" ({PREFIX}{key.upper()})" if source == ENVIRONMENT else ""
+                near = difflib.get_close_matches(key, known, 1)
+                hint = f", did you mean {near[0]!r}? Known" if near else "; known"
+                raise InvalidConfig(f"{source}: unknown setting {key!r}{variable}{hint} are {', '.join(known)}")
             else:
                 merged[key] = value
                 sources[key] = source

@@ -1,4 +1,4 @@
-"""Makes a topic, changes it, moves its records to the bucket and lists what lies there. `topics.py ADDRESS TOPIC`"""
+"""Makes a topic, changes it, moves its records to the bucket and lists what lies there. `topics.py ADDRESS NEW_TOPIC`"""
 
 from __future__ import annotations
 

@@ -90,7 +90,11 @@ def test_variables_of_other_programs_of_ours_are_no_setting() -> None:
 @pytest.mark.parametrize(
     ("flags", "environ", "complaint"),
     [
-        ({}, {"TIDELOG_PROT": "1"}, "the environment: unknown setting 'prot'"),
+        (
+            {},
+            {"TIDELOG_PROT": "1"},
+            r"the environment: unknown setting 'prot' \(TIDELOG_PROT\), did you mean 'port'\? known are advertise, ",
+        ),
         ({}, {"TIDELOG_FAULT_SEEDS": "1"}, "the environment: unknown setting 'fault_seeds'"),
         ({}, {"TIDELOG_SERVICE": "1"}, "the environment: unknown setting 'service'"),
         ({}, {"TIDELOG_SERVICE_HOSTS": "1"}, "the environment: unknown setting 'service_hosts'"),
