@@ -93,7 +93,7 @@ def test_variables_of_other_programs_of_ours_are_no_setting() -> None:
         (
             {},
             {"TIDELOG_PROT": "1"},
-            r"the environment: unknown setting 'prot' \(TIDELOG_PROT\), did you mean 'port'\? known are advertise, ",
+            r"the environment: unknown setting 'prot' \(TIDELOG_PROT\), did you mean 'port'\? Known are advertise, ",
         ),
         ({}, {"TIDELOG_FAULT_SEEDS": "1"}, "the environment: unknown setting 'fault_seeds'"),
         ({}, {"TIDELOG_SERVICE": "1"}, "the environment: unknown setting 'service'"),
