@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, ConfigEntry, ConfigKind, ConfigSource
+from service.configs.types import is_number
 from storage_tiers import events
 from storage_tiers.errors import InvalidConfig, InvalidRequest
 
@@ -36,7 +37,7 @@ class Loggers:
             raise InvalidRequest("Broker id must not be empty")
         if not broker.isdecimal():
             raise InvalidRequest(f"Broker id must be an integer, but it is: {broker}")
-        if int(broker) != self._node_id:
+        if not is_number(broker, self._node_id):
             raise InvalidRequest(f"Unexpected broker id, expected {self._node_id} but received {broker}")
         wanted = None if names is None else set(names)
         source, kind = ConfigSource.DYNAMIC_BROKER_LOGGER, ConfigKind.UNKNOWN
@@ -51,7 +52,7 @@ class Loggers:
         level that does not exist, InvalidRequest for what cannot be asked."""
         if not broker.isdecimal():
             raise InvalidRequest(f"Node id must be an integer, but it is: {broker}")
-        if int(broker) != self._node_id:
+        if not is_number(broker, self._node_id):
             raise InvalidRequest(f"Unexpected node id. Expected {self._node_id}, but received {broker}")
         if len({alteration.name for alteration in alterations}) != len(alterations):
             raise InvalidRequest("Error due to duplicate config keys")

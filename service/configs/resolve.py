@@ -27,7 +27,7 @@ from service.configs.broker_keys import BROKER_KEYS
 from service.configs.differences import DEFAULTS_WITH_STORE
 from service.configs.keys import ConfigKey, Dynamic, Scope, Synonym
 from service.configs.topic_keys import TOPIC_KEYS
-from service.configs.types import Value, format_value, refusal, split_list
+from service.configs.types import Value, check_length, format_value, is_number, refusal, split_list
 from service.metadata import records_pb2 as pb
 from service.metadata.image import MetadataImage, config_record
 from service.metadata.planner import check_topic_name
@@ -335,6 +335,7 @@ class Resolver:
             return None
         if text is None:
             raise InvalidRequest(f"Null value not supported for : {name}")
+        check_length(name, text)
         key = (TOPIC_KEYS if resource.kind is ResourceKind.TOPIC else BROKER_KEYS).get(name)
         if op is AlterOp.SET:
             return text
@@ -348,10 +349,11 @@ class Resolver:
             items = cast("tuple[str, ...]", self.broker_value(image, name) or ())
         given = split_list(text)
         if op is AlterOp.SUBTRACT:
-            return ",".join(item for item in items if item not in given)
+            taken = set(given)
+            return ",".join(item for item in items if item not in taken)
         if not given:
             raise InvalidConfig(f"Configuration '{name}' values must not be empty.")
-        return ",".join((*items, *(item for item in given if item not in items)))
+        return ",".join(dict.fromkeys((*items, *given)))
 
     def _check_resource(
         self,
@@ -372,7 +374,7 @@ class Resolver:
             raise InvalidRequest(f"Unknown resource type {int(resource.kind)}")
         elif resource.name and not resource.name.isdecimal():
             raise InvalidRequest(f"{not_a_number}: {resource.name}")
-        elif resource.name and int(resource.name) != self.node_id:
+        elif resource.name and not is_number(resource.name, self.node_id):
             raise InvalidRequest(
                 f"Unexpected broker id, expected {self.node_id}{or_empty}, but received {resource.name}"
             )

@@ -22,6 +22,11 @@ Validator: TypeAlias = Callable[[str, Value], None]
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _COMMA = re.compile(r"\s*,\s*")
+#: Characters of a value: what Kafka's strings hold in versions that are not flexible. Values are compared, split and told
+#: in one go, and a list can be appended to as often as somebody likes.
+LONGEST_VALUE = 32_767
+#: Of a number, leading zeros included.
+LONGEST_NUMBER = 1_000
 _BITS = {ConfigKind.SHORT: 16, ConfigKind.INT: 32, ConfigKind.LONG: 64}
 
 
@@ -29,8 +34,17 @@ def refusal(name: str, shown: object, why: str) -> InvalidConfig:
     return InvalidConfig(f"Invalid value {shown} for configuration {name}: {why}")
 
 
+def check_length(name: str, text: str) -> None:
+    """InvalidConfig for more than LONGEST_VALUE characters, without repeating them."""
+    if len(text) > LONGEST_VALUE:
+        raise InvalidConfig(
+            f"The value for configuration {name} has {len(text)} characters; it may have {LONGEST_VALUE}"
+        )
+
+
 def parse(name: str, kind: ConfigKind, text: str) -> Value:
     """The value that `text` spells, surrounding spaces ignored. InvalidConfig if it spells none of that kind."""
+    check_length(name, text)
     trimmed = text.strip()
     if kind is ConfigKind.BOOLEAN:
         if trimmed.lower() not in ("true", "false"):
@@ -38,7 +52,8 @@ def parse(name: str, kind: ConfigKind, text: str) -> Value:
         return trimmed.lower() == "true"
     if kind in _BITS:
         bound = 1 << (_BITS[kind] - 1)
-        if not _INTEGER.fullmatch(trimmed) or not -bound <= int(trimmed) < bound:
+        # Python reads no more than 4,300 digits.
+        if len(trimmed) > LONGEST_NUMBER or not _INTEGER.fullmatch(trimmed) or not -bound <= int(trimmed) < bound:
             raise refusal(name, text, f"Not a number of type {kind.name}")
         return int(trimmed)
     if kind is ConfigKind.DOUBLE:
@@ -51,6 +66,11 @@ def parse(name: str, kind: ConfigKind, text: str) -> Value:
             raise InvalidConfig(f"Configuration '{name}' values must not be empty.")
         return items
     return text if kind is ConfigKind.PASSWORD else trimmed
+
+
+def is_number(digits: str, number: int) -> bool:
+    """Whether the decimal digits, of which a client may send millions, spell the number."""
+    return len(digits) <= LONGEST_NUMBER and int(digits) == number
 
 
 def split_list(text: str) -> tuple[str, ...]:

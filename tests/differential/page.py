@@ -14,6 +14,7 @@ from kafka_gateway.message_writer import ANSWER_BYTES
 from kafka_gateway.messages import MESSAGE_BYTES
 from kafka_gateway.registry import APIS
 from service.broker.rewriting import MAX_HELD_BYTES
+from service.configs.types import LONGEST_VALUE
 from storage_tiers.records.rejection import MAX_NAMED
 from storage_tiers.turns import AT_WORK
 from tests.differential.rules import ABSENT, ANY, LATER, NORMALISED, ON_PURPOSE, Kind, OnPurpose
@@ -74,6 +75,7 @@ _BEYOND = (
     ),
     ("topics, and partitions, of a Produce or Fetch", f"{PARTITIONS_A_REQUEST:,}", "the connection ends"),
     ("tagged fields of one structure of a request, and of its header", str(TAGS), "the connection ends"),
+    ("characters of a config's value", f"{LONGEST_VALUE:,}", "INVALID_CONFIG"),
     ("bytes of a request, Produce and Fetch aside", f"{MESSAGE_BYTES >> 20} MiB", "the connection ends"),
     ("bytes of an answer, Produce and Fetch aside", f"{ANSWER_BYTES >> 20} MiB", "POLICY_VIOLATION"),
     ("partitions of a fetch session", f"{PARTITIONS_A_SESSION:,}", "no session: each Fetch names all of them"),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, ConfigEntry, ConfigSource, Resource, ResourceKind
+from service.configs.loggers import Loggers
 from service.configs.resolve import Resolver, check_static
 from service.metadata.image import MetadataImage
 from storage_tiers.errors import (
@@ -217,6 +218,29 @@ def test_lists_are_appended_to_and_subtracted_from() -> None:
     assert policy(image) == "delete,compact"
 
 
+def test_a_list_grows_no_longer_than_a_value_may_be() -> None:
+    """A request of four megabytes may append to a list as often as somebody likes."""
+    name = "leader.replication.throttled.replicas"
+    image = altered(EMPTY, Z, (name, SET, ",".join(f"{partition}:1" for partition in range(3_000))))
+    for op in (APPEND, SUBTRACT):
+        with pytest.raises(InvalidConfig, match="has 100000 characters; it may have 32767"):
+            NODE.alter(image, Z, [ConfigAlteration(name, op, "1:1," * 25_000)])
+    with pytest.raises(InvalidConfig, match="characters; it may have 32767"):
+        NODE.alter(image, Z, [ConfigAlteration(name, APPEND, ",".join(f"{n}:2" for n in range(3_000)))])
+    image = altered(image, Z, (name, SUBTRACT, ",".join(f"{partition}:1" for partition in range(1, 3_000))))
+    assert described(image, Z, name).value == "0:1"
+
+
+@pytest.mark.parametrize("kind", [ResourceKind.BROKER, ResourceKind.BROKER_LOGGER])
+def test_a_broker_of_thousands_of_digits_is_another_one(kind: ResourceKind) -> None:
+    digits = "1" * 5_000
+    with pytest.raises(InvalidRequest, match="1" * 5_000):
+        if kind is ResourceKind.BROKER:
+            NODE.alter(EMPTY, Resource(kind, digits), [])
+        else:
+            Loggers(1).describe(digits)
+
+
 def test_what_is_unset_or_unknown_may_be_deleted() -> None:
     assert NODE.alter(EMPTY, Z, [ConfigAlteration("retention.ms", DELETE, "5")]) == ()
     assert NODE.alter(EMPTY, Z, [ConfigAlteration("nope", DELETE, None)]) == ()
@@ -334,6 +358,18 @@ REFUSED: list[tuple[Resource, Ops, type[LogError], str]] = [
         [("log.retention.ms", SET, "x")],
         InvalidRequest,
         "Invalid value x for configuration log.retention.ms: Not a number of type LONG",
+    ),
+    (
+        Z,
+        [("retention.ms", SET, "9" * 5_000)],
+        InvalidConfig,
+        f"Invalid value {'9' * 5_000} for configuration retention.ms: Not a number of type LONG",
+    ),
+    (
+        Z,
+        [("cleanup.policy", SET, "delete," * 10_000)],
+        InvalidConfig,
+        "The value for configuration cleanup.policy has 70000 characters; it may have 32767",
     ),
     (BROKER, [("message.max.bytes", SET, None)], InvalidRequest, "Null value not supported for : message.max.bytes"),
     (Resource(ResourceKind.GROUP, "g"), [("a", SET, "1")], InvalidRequest, "Unknown resource type 32"),
