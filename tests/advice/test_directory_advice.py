@@ -206,3 +206,29 @@ async def test_a_damaged_batch_is_put_back_from_a_copy(tmp_path: Path, caplog: p
         await node.seal("t")
         await node.evicted("t")
         assert [record.offset for record in await node.read_all("t")] == list(range(40))
+
+
+@pytest.mark.parametrize("lost", ["the newest segment", "all"])
+async def test_what_a_log_has_lost_is_put_back_with_its_directory(
+    tmp_path: Path, lost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As docs/operations.md says of `log.shrunk`: what came since is kept, the node stopped, the directory put back."""
+    node = await two_topics(tmp_path / "data")
+    path, kept = tmp_path / "data" / "t-0", tmp_path / "kept"
+    shutil.copytree(path, kept)
+    if lost == "all":
+        shutil.rmtree(path)
+    else:
+        for file in path.glob(f"{max(int(log.stem) for log in path.glob('*.log')):020d}.*"):
+            file.unlink()
+    async with running(tmp_path / "data", node.store) as node:
+        await leads(node, "t")
+        assert "log.shrunk" in caplog.text
+        assert (await node.append("t", b"since")).base_offset == OFFLOADED
+        since = [record.value or b"" for record in await node.read_all("t", start=OFFLOADED)]
+    shutil.rmtree(path)
+    shutil.copytree(kept, path)
+    async with running(tmp_path / "data", node.store) as node:
+        await has_everything(node)
+        await node.append("t", *since)
+        assert [record.value for record in await node.read("t", WRITTEN + 1)] == [b"since"]
