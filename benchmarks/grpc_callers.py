@@ -1,23 +1,19 @@
-"""What callers that ask gRPC for too much cost a node and its other callers: memory at its peak, and the longest wait.
+"""The part `callers`: what callers that ask gRPC for too much cost a node and its other callers, in memory and in waits.
 
-  python -m benchmarks.grpc_callers [--only WORD]
-
-Each row is a node of its own, a process of callers that misbehave in one way, and a process that asks for the cluster's
-description meanwhile, again and again. `peak` is the node's resident memory; `longest` is the slowest answer that the third
-process got, `at rest` the slowest before the callers came, on the same machine a moment earlier; `processors` the node's use.
+Each scenario is a node of its own, a process of callers that misbehave in one way, and a process that asks for the cluster's
+description meanwhile, again and again. The longest stall is the slowest answer that the third process got, beside it what the
+node's loop spent of a processor in one such wait, and the slowest before the callers came, a moment earlier.
 
 Not promised: that a wait is the node's doing. Three processes share the machine's processors.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,9 +21,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.processor import LoopTime
+from benchmarks.table import MOST_IN_A_CALLERS_STALL, Table
 from tests.support.node import Node
 
 MIB = 1 << 20
+#: Fresh interpreters: gRPC outlives no fork.
+_PROCESSES = multiprocessing.get_context("spawn")
 #: Seconds of each scenario, and of the rest before it.
 SECONDS, REST_SECONDS = 8.0, 2.0
 #: Records in the topic that is read, in batches of a MiB.
@@ -41,6 +41,7 @@ class Row(NamedTuple):
     after: int
     rest_ms: float
     longest_ms: float
+    processor_ms: float
     processors: float
     answers: str
 
@@ -129,69 +130,92 @@ def misbehave(name: str, address: str, told: Connection) -> None:
 
 
 # --- the one who is not to be held up ----------------------------------------------------------------------------------
-def ask_meanwhile(address: str, told: Connection) -> None:
-    asyncio.run(_ask_meanwhile(address, told))
+def ask_meanwhile(address: str, pid: int, told: Connection) -> None:
+    asyncio.run(_ask_meanwhile(address, pid, told))
 
 
-async def _ask_meanwhile(address: str, told: Connection) -> None:
+async def _ask_meanwhile(address: str, pid: int, told: Connection) -> None:
     from grpc_api.channel import open_channel
     from grpc_api.proto import topics_pb2
     from grpc_api.proto.topics_pb2_grpc import TopicsStub
 
+    spent = LoopTime(pid)
     async with open_channel(address) as channel:
         topics: Any = TopicsStub(channel)
         await topics.Cluster(topics_pb2.ClusterRequest())
         told.send("ready")
-        longest = 0.0
+        longest = processor = 0.0
         while True:
-            began = time.perf_counter()
+            before, began = spent.seconds(), time.perf_counter()
             await topics.Cluster(topics_pb2.ClusterRequest())
             longest = max(longest, time.perf_counter() - began)
+            processor = max(processor, spent.seconds() - before)
             await asyncio.sleep(0.002)
             if told.poll():
-                if told.recv() == "end":
-                    return
-                told.send(longest * 1000)
-                longest = 0.0
+                told.recv()
+                told.send((longest * 1000, processor * 1000))
+                longest = processor = 0.0
 
 
 # --- one row -----------------------------------------------------------------------------------------------------------
+def measure(table: Table, directory: Path, *, only: str = "") -> None:
+    most = 0.0
+    for name in SCENARIOS:
+        if only not in name:
+            continue
+        row = measured(name, directory / f"callers-{len(table.rows)}")
+        for what, unit, value in (
+            ("peak of resident memory", "MB", row.peak / 1e6),
+            ("resident memory then", "MB", row.after / 1e6),
+            ("longest stall at rest", "ms", row.rest_ms),
+            ("longest stall", "ms", row.longest_ms),
+            ("processor time in a stall", "ms", row.processor_ms),
+            ("processors", "", row.processors),
+        ):
+            table.add("tidelog", f"{name}: {what}", unit, value)
+        most = max(most, row.processor_ms)
+        print(f"{row}", file=sys.stderr, flush=True)
+        table.notes.append(f"{name}: {row.answers}; resident memory before: {row.before / 1e6:.0f} MB.")
+    table.add("tidelog", MOST_IN_A_CALLERS_STALL, "ms", most)
+
+
 def measured(name: str, directory: Path) -> Row:
-    with Node(directory) as node, _asking(node.grpc) as ask:
+    with Node(directory) as node, _asking(node) as ask:
         asyncio.run(_fill(node.grpc))
         ask()
         time.sleep(REST_SECONDS)
-        rest_ms, before = ask(), resident(node)
-        ours, theirs = multiprocessing.Pipe()
-        caller = multiprocessing.Process(target=misbehave, args=(name, node.grpc, theirs))
+        (rest_ms, _), before = ask(), resident(node)
+        ours, theirs = _PROCESSES.Pipe()
+        caller = _PROCESSES.Process(target=misbehave, args=(name, node.grpc, theirs))
         caller.start()
         peak, began = 0, processor_seconds(node)
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             peak = max(peak, resident(node))
             time.sleep(0.02)
-        longest_ms = ask()
+        longest_ms, processor_ms = ask()
         processors = (processor_seconds(node) - began) / SECONDS
         answers = ours.recv() if ours.poll(2.0 if SCENARIOS[name][2] else 0) else "stopped"
         caller.kill()
         caller.join()
         time.sleep(REST_SECONDS)
-        ask()
-        return Row(name, before, peak, resident(node), rest_ms, longest_ms, processors, answers)
+        return Row(name, before, peak, resident(node), rest_ms, longest_ms, processor_ms, processors, answers)
 
 
 @contextmanager
-def _asking(address: str) -> Iterator[Callable[[], float]]:
-    """Calls answer the longest wait, in ms, since the call before."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.Process(target=ask_meanwhile, args=(address, theirs))
+def _asking(node: Node) -> Iterator[Callable[[], tuple[float, float]]]:
+    """Calls answer, since the call before: the longest wait, and the most processor time of the node's loop in one, in ms."""
+    assert node.process is not None
+    ours, theirs = _PROCESSES.Pipe()
+    process = _PROCESSES.Process(target=ask_meanwhile, args=(node.grpc, node.process.pid, theirs))
     process.start()
     try:
         ours.recv()
 
-        def longest() -> float:
+        def longest() -> tuple[float, float]:
             ours.send("longest")
-            return float(ours.recv())
+            longest_ms, processor_ms = ours.recv()
+            return float(longest_ms), float(processor_ms)
 
         yield longest
     finally:
@@ -237,25 +261,3 @@ def processor_seconds(node: Node) -> float:
     with open(f"/proc/{node.process.pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", default="", metavar="WORD")
-    only: str = parser.parse_args().only
-    print(f"{'':48} {'before':>8} {'peak':>8} {'after':>8} {'at rest':>10} {'longest':>10} {'processors':>10}  answers")
-    for name in SCENARIOS:
-        if only in name:
-            with tempfile.TemporaryDirectory() as directory:
-                row = measured(name, Path(directory))
-            sizes = " ".join(f"{each // MIB:>4} MiB" for each in (row.before, row.peak, row.after))
-            print(
-                f"{name:48} {sizes} {row.rest_ms:>7.1f} ms {row.longest_ms:>7.1f} ms {row.processors:>10.2f}  {row.answers}",
-                flush=True,
-            )
-    return 0
-
-
-if __name__ == "__main__":
-    multiprocessing.set_start_method("spawn")
-    sys.exit(main())

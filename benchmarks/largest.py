@@ -246,6 +246,10 @@ def _hot(topics: Sequence[str]) -> Iterator[Case]:
     rows = [{"name": name, "partition_data": [{"index": 0, "records": batch}]} for name in topics[:count]]
     frame = request_frame("produce", 9, acks=1, transactional_id=None, topic_data=rows)
     yield Case(f"Produce, {count} batches of 1 MiB", "produce", frame)
+    tiny = load.record_batch(1, 1)
+    rows = [{"name": f"unknown-{n}", "partition_data": [{"index": 0, "records": tiny}]} for n in range(ROWS // 2)]
+    frame = request_frame("produce", 9, acks=1, transactional_id=None, topic_data=rows)
+    yield Case(f"Produce, {len(rows):,} batches of unknown topics", "produce", frame, True)
 
 
 def _wait(count: int) -> Any:

@@ -1,4 +1,4 @@
-"""Processor time of a process and all its descendants, from /proc."""
+"""Processor time of a process and all its descendants, and of a node's event loop, from /proc."""
 
 from __future__ import annotations
 
@@ -28,3 +28,13 @@ def processor_seconds(pid: int) -> float:
         total += used.get(each, 0)
         wanted += children[each]
     return total / TICKS_A_SECOND
+
+
+class LoopTime:
+    """Of a node's first thread, which runs its loop."""
+
+    def __init__(self, pid: int) -> None:
+        self._file = os.open(f"/proc/{pid}/task/{pid}/schedstat", os.O_RDONLY)
+
+    def seconds(self) -> float:
+        return int(os.pread(self._file, 64, 0).split()[0]) / 1e9

@@ -23,7 +23,20 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 PLOT = ROOT / "docs" / "img" / "speed.png"
-PARTS = ("raw", "fleet", "beside", "starts", "java", "partitions", "cold", "decoder", "spark", "stalls", "history")
+PARTS = (
+    "raw",
+    "fleet",
+    "beside",
+    "starts",
+    "java",
+    "partitions",
+    "cold",
+    "decoder",
+    "spark",
+    "stalls",
+    "callers",
+    "history",
+)
 _PLACE = re.compile(r"(<!-- benchmarks: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -7,8 +7,9 @@ medians and ratios.
 Parts: `raw` (sockets and prebuilt requests), `fleet` (many connections and partitions), `beside` (produce while segments
 roll and are offloaded, tailing consumers), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold`
 (from an S3 server beside), `decoder` (batches into columns), `spark` (beside Spark's Kafka source), `stalls` (each API's
-largest request, and who waits for it). The machine changes from minute to minute, so only ratios within one run count;
-`--write` keeps the figures, each part with its own date, and renews the tables of the docs and the plot.
+largest request, and who waits for it), `callers` (those who ask gRPC for too much). The machine changes from minute to
+minute, so only ratios within one run count; `--write` keeps the figures, each part with its own date, and renews the tables
+of the docs and the plot.
 
 A part that fails or outlasts its limit ends alone, with the rows it has; the exit code is then 1.
 """
@@ -33,6 +34,7 @@ from benchmarks import (
     cold,
     decoder,
     fleet,
+    grpc_callers,
     history,
     java_clients,
     load,
@@ -59,6 +61,7 @@ LIMITS = {
     "decoder": 2,
     "spark": 10,
     "stalls": 20,
+    "callers": 4,
 }
 
 
@@ -191,6 +194,9 @@ class Bench:
 
     def stalls(self) -> None:
         stalls.measure(self._table, self._directory, only=self._arguments.only)
+
+    def callers(self) -> None:
+        grpc_callers.measure(self._table, self._directory, only=self._arguments.only)
 
     def spark(self) -> None:
         records = int(self._arguments.million_records * 1e6)

@@ -10,7 +10,6 @@ what the node has grown by is what is left of them.
 from __future__ import annotations
 
 import json
-import os
 import select
 import signal
 import socket
@@ -25,7 +24,8 @@ from typing import Any
 from benchmarks import load
 from benchmarks.brokers import resident_megabytes
 from benchmarks.largest import Case, cases
-from benchmarks.table import Table
+from benchmarks.processor import LoopTime
+from benchmarks.table import MOST_IN_A_STALL, Table
 from tests.kafka_gateway.kio_wire import request_frame, response
 from tests.support.node import Node
 
@@ -48,6 +48,7 @@ def measure(table: Table, directory: Path, *, only: str = "") -> None:
         load.create_topic(node.kafka, "small")
         if not only:
             _row(table, node, Case("idle", "", b""))
+        most = 0.0
         for case in _setup(topics):
             if not only:
                 _row(table, node, case)
@@ -55,7 +56,8 @@ def measure(table: Table, directory: Path, *, only: str = "") -> None:
                 _exchange(node, case.request)
         for case in cases(topics):
             if only in case.name:
-                _row(table, node, case)
+                most = max(most, _row(table, node, case))
+    table.add("tidelog", MOST_IN_A_STALL, "ms", most)
 
 
 def _setup(topics: Sequence[str]) -> Iterator[Case]:
@@ -65,7 +67,8 @@ def _setup(topics: Sequence[str]) -> Iterator[Case]:
         yield Case("CreateTopics, 1,000 topics", "create_topics", request_frame("create_topics", 7, topics=rows))
 
 
-def _row(table: Table, node: Node, case: Case) -> None:
+def _row(table: Table, node: Node, case: Case) -> float:
+    """Adds it; the processor time, in ms."""
     assert node.process is not None
     with Probe(node.kafka, node.process.pid) as probe:
         if case.request:
@@ -81,6 +84,7 @@ def _row(table: Table, node: Node, case: Case) -> None:
         left = _left(node, case)
         table.add("tidelog", f"{case.name}: memory left by {TIMES}", "MB", left)
         print(f"  left: {left:.0f} MB", file=sys.stderr, flush=True)
+    return processor
 
 
 def _left(node: Node, case: Case) -> float:
@@ -164,14 +168,14 @@ def _probe(address: str, pid: int) -> None:
     for _ in range(20):
         _asked(connection, request)
     print("begun", flush=True)
-    spent = os.open(f"/proc/{pid}/task/{pid}/schedstat", os.O_RDONLY)
+    spent = LoopTime(pid)
     longest = processor = 0.0
     while not ended:
-        before, began = _processor_s(spent), time.perf_counter()
+        before, began = spent.seconds(), time.perf_counter()
         connection.send(request)
         connection.receive()
         longest = max(longest, time.perf_counter() - began)
-        processor = max(processor, _processor_s(spent) - before)
+        processor = max(processor, spent.seconds() - before)
         select.select([], [], [], 0.0005)
     print(json.dumps([longest * 1000, processor * 1000]), flush=True)
 
@@ -179,11 +183,6 @@ def _probe(address: str, pid: int) -> None:
 def _asked(connection: load.Connection, request: bytes) -> bytes:
     connection.send(request)
     return connection.receive()
-
-
-def _processor_s(file: int) -> float:
-    """Of the node's first thread, which runs its loop."""
-    return int(os.pread(file, 64, 0).split()[0]) / 1e9
 
 
 def parsed(case: Case, version: int, body: bytes) -> Any:

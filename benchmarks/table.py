@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 JUDGED = "tidelog"
 #: The row of the scan that must go on at half its own rate while produce is timed beside it.
 BESIDE = "cold consume beside produce"
+#: The worst of the parts `stalls` and `callers`.
+MOST_IN_A_STALL = "any API's largest request: most processor time in a stall"
+MOST_IN_A_CALLERS_STALL = "callers of gRPC that ask for too much: most processor time in a stall"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,8 @@ WANTED: dict[str, tuple[Wanted, ...]] = {
         Wanted("burners", 2.0, less_is_better=True, provided=BESIDE),
     ),
     BESIDE: (Wanted("alone", 0.5),),
+    MOST_IN_A_STALL: (Wanted("", 20.0, less_is_better=True),),
+    MOST_IN_A_CALLERS_STALL: (Wanted("", 20.0, less_is_better=True),),
     "GETs per GiB scanned": (Wanted("", 260.0, less_is_better=True),),
     "100 cold consumers of 50 MiB: downloads in flight": (Wanted("budget", 1.0, less_is_better=True),),
     "100 cold consumers of 50 MiB: chunks on disk": (Wanted("budget", 1.0, less_is_better=True),),
