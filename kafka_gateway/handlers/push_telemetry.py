@@ -11,7 +11,7 @@ from kafka_gateway.telemetry import RESERVED, Asker
 
 async def serve(request: Any, call: Call) -> Fields:
     given = request.client_instance_id
-    code = call.options.telemetry.push(
+    code = await call.options.telemetry.push(
         Asker(RESERVED[0] if given is None else given.bytes, call.client_id, call.client),
         await subscriptions_of(call),
         request.subscription_id,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import cramjam
 import pytest
 
@@ -61,8 +64,10 @@ class World:
     ) -> int:
         asker = Asker(instance, "c", self.client)
         subscriptions = list(self.subscriptions)
-        return self.telemetry.push(
-            asker, subscriptions, number, codec, metrics, terminating=terminating, now_ms=self.now_ms
+        return asyncio.run(
+            self.telemetry.push(
+                asker, subscriptions, number, codec, metrics, terminating=terminating, now_ms=self.now_ms
+            )
         )
 
 
@@ -209,3 +214,25 @@ def test_without_a_receiver_nothing_is_kept(world: World, kept: Kept) -> None:
     assert world.push(world.subscribed().subscription_id) == 0
     assert kept.pushed == []
     assert not Telemetry(None, max_bytes=1).enabled
+
+
+async def test_a_push_is_received_beside_the_loop(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen megabytes take fifty milliseconds to inflate, and seconds to read."""
+    may_end, world = threading.Event(), World(kept)
+    receive = Kept.receive
+
+    def slow(receiver: Kept, pushed: PushedMetrics) -> None:
+        assert may_end.wait(30)
+        receive(receiver, pushed)
+
+    monkeypatch.setattr(Kept, "receive", slow)
+    asker = Asker(ONE, "c", world.client)
+    number = world.subscribed().subscription_id
+    pushing = asyncio.ensure_future(
+        world.telemetry.push(asker, [], number, 0, b"some metrics", terminating=False, now_ms=world.now_ms)
+    )
+    await asyncio.sleep(0)
+    assert not pushing.done() and not kept.pushed
+    may_end.set()
+    assert await pushing == 0
+    assert [each.otlp for each in kept.pushed] == [b"some metrics"]
