@@ -7,9 +7,9 @@ medians and ratios.
 Parts: `raw` (sockets and prebuilt requests), `fleet` (many connections and partitions), `beside` (produce while segments
 roll and are offloaded, tailing consumers), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold`
 (from an S3 server beside), `decoder` (batches into columns), `spark` (beside Spark's Kafka source), `stalls` (each API's
-largest request, and who waits for it), `callers` (those who ask gRPC for too much). The machine changes from minute to
-minute, so only ratios within one run count; `--write` keeps the figures, each part with its own date, and renews the tables
-of the docs and the plot.
+largest request, and who waits for it), `callers` (those who ask gRPC for too much), `history` (what ranges and partitions
+cost). The machine changes from minute to minute, so only ratios within one run count; `--write` keeps the figures, each part
+with its own date, and renews the tables of the docs and the plot.
 
 A part that fails or outlasts its limit ends alone, with the rows it has; the exit code is then 1.
 """
@@ -36,6 +36,7 @@ from benchmarks import (
     fleet,
     grpc_callers,
     history,
+    history_node,
     java_clients,
     load,
     raw,
@@ -50,7 +51,7 @@ from benchmarks.table import Table, rendered
 
 #: Minutes that each part may take.
 LIMITS = {
-    "history": 2,
+    "history": 10,
     "raw": 25,
     "fleet": 20,
     "beside": 25,
@@ -190,6 +191,7 @@ class Bench:
 
     def history(self) -> None:
         history.measure(self._table, rounds=self._arguments.rounds)
+        history_node.measure(self._table, self._directory, rounds=self._arguments.rounds)
         history.plot(self._table)
 
     def stalls(self) -> None:

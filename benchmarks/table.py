@@ -61,6 +61,7 @@ _KAFKA_AT_MOST = {
     "10,000 partitions: restart after kill -9 until ten accept": 0.5,
     "10,000 partitions: resident memory then": 0.5,
 }
+_HISTORIES = "24", "8,192", "100,000", "1,000,000", "10,000,000"
 #: What tidelog promises itself, by row.
 WANTED: dict[str, tuple[Wanted, ...]] = {
     **{row: (Wanted("kafka", bound),) for row, bound in _KAFKA.items()},
@@ -78,6 +79,14 @@ WANTED: dict[str, tuple[Wanted, ...]] = {
     "100 cold consumers of 50 MiB: downloads in flight": (Wanted("budget", 1.0, less_is_better=True),),
     "100 cold consumers of 50 MiB: chunks on disk": (Wanted("budget", 1.0, less_is_better=True),),
     "100 cold consumers of 50 MiB: memory they add": (Wanted("budget", 1.0, less_is_better=True),),
+    **{f"retention's decision, {count} ranges": (Wanted("", 20.0, less_is_better=True),) for count in _HISTORIES},
+    "an idle partition": (Wanted("", 0.0, less_is_better=True),),
+    "sweep of a cluster": (Wanted("", 1.01, less_is_better=True),),
+    "cold read of one record, broker": (Wanted("", 2.0, less_is_better=True),),
+    "a commit's PUTs of the manifest, full pages: amortised": (Wanted("", 2.0, less_is_better=True),),
+    "a commit's PUTs of the manifest, full pages: at most": (Wanted("", 4.0, less_is_better=True),),
+    "a commit's PUTs of the manifest, two levels of pages: amortised": (Wanted("", 2.0, less_is_better=True),),
+    "a commit's PUTs of the manifest, two levels of pages: at most": (Wanted("", 4.0, less_is_better=True),),
     "decode 100 B records, none": (Wanted("", 15.0),),
     "Spark scan of cold 100 B records, local[2]": (Wanted("kafka", 5.0), Wanted("prebuilt", 0.6)),
 }

@@ -1,11 +1,13 @@
-"""What a commit writes at most, and on average, whatever the history."""
+"""What a commit writes at most, and on average, whatever the history; what an idle cluster and a cold read ask of the store."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+from benchmarks import history_node
 from benchmarks.commit_model import DEEP, REAL, run
 
 COMMITS = 100_000
@@ -24,3 +26,14 @@ def test_a_commit_is_2_puts_amortised_and_never_more_than_4(
     assert puts.levels == levels
     assert puts.amortised <= 2
     assert puts.most <= 4
+
+
+async def test_an_idle_partition_asks_nothing_and_a_listing_shows_a_thousand_objects_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_node, "IDLE_PARTITIONS", 5)
+    monkeypatch.setattr(history_node, "OBJECTS", 4_000)
+    found = {(row, unit): value for row, unit, value in await history_node.requests(tmp_path / "data")}
+    assert found["an idle partition", "requests an hour"] == 0
+    assert 0 < found["sweep of a cluster", "LISTs a 1,000 objects"] <= 5 / 4
+    assert found["cold read of one record, broker", "GETs"] == 2

@@ -1,0 +1,276 @@
+"""What a partition's history costs a node: memory of the broker's process, requests of an idle cluster, and of a cold read.
+
+Histories are synthetic, nodes are real: a thousand partitions, whose logs begin where their manifests end, are opened by a node
+in a process of its own; requests are counted at the store of a node in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.brokers import resident_megabytes
+from benchmarks.commit_model import DEEP, REAL, run
+from benchmarks.history import COUNTS, ROUNDS, synthetic
+from benchmarks.table import JUDGED, Table
+from service.broker.roots import write_root
+from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.cold.manifest.json import encode
+from storage_tiers.cold.manifest.model import Ids
+from storage_tiers.cold.offline.bucket import Bucket
+from storage_tiers.cold.offline.partition import PartitionReader
+from storage_tiers.cold.stores.memory import MemoryStore
+from storage_tiers.cold.stores.port import BlockingObjectStore, ObjectBody
+from storage_tiers.files import OsFiles
+from storage_tiers.hot.data_dir import read_topic_id
+from storage_tiers.hot.log import HotLog
+from storage_tiers.hot.settings import LogSettings
+from storage_tiers.types import EpochEntry, TopicPartition
+from tests.service.broker.support import TIERED, Running, running
+from tests.support.clients import create, produce, seal
+from tests.support.node import Node
+
+PARTITIONS = 1000
+#: Of each partition; none: it is not tiered.
+RANGES = (0, 24, 720)
+#: Partitions of the cluster whose requests are counted, and objects beside them that the listing shows.
+IDLE_PARTITIONS, OBJECTS = 200, 50_000
+_LIMIT_S = 60.0
+_SETTLING_S = 8
+_HOUR_S = 3600
+
+
+def measure(table: Table, directory: Path, *, rounds: int) -> None:
+    untiered = 0.0
+    for ranges in RANGES:
+        resident = _resident_megabytes(directory / str(ranges), ranges)
+        table.add(JUDGED, f"broker with {PARTITIONS:,} partitions of {ranges} ranges", "MB", resident)
+        if ranges:
+            each = (resident - untiered) * 1e6 / 1024 / PARTITIONS
+            table.add(JUDGED, f"a partition of {ranges} ranges, beyond an untiered one", "KiB", each)
+        else:
+            untiered = resident
+        shutil.rmtree(directory / str(ranges))
+    for row, unit, value in asyncio.run(requests(directory / "requests")):
+        table.add(JUDGED, row, unit, value)
+    for row, unit, value in _commits():
+        table.add(JUDGED, row, unit, value)
+    asyncio.run(_by_partitions(table, directory / "partitions", rounds))
+
+
+def _commits() -> Sequence[tuple[str, str, float]]:
+    """Objects of the manifest that 100,000 modelled commits write each."""
+    rows: list[tuple[str, str, float]] = []
+    models = (("full pages", REAL, 60_000, 2_000), ("two levels of pages", DEEP, 50_000, 5_000))
+    for name, bounds, live, grace in models:
+        puts = run(100_000, bounds=bounds, live=live, grace=grace)
+        rows.append((f"a commit's PUTs of the manifest, {name}: amortised", "PUTs", puts.amortised))
+        rows.append((f"a commit's PUTs of the manifest, {name}: at most", "PUTs", puts.most))
+    return rows
+
+
+# --- rounds -----------------------------------------------------------------------------------------------------------
+async def _by_partitions(table: Table, directory: Path, rounds: int) -> None:
+    """What each round by the clock takes of the event loop where it finds nothing to do."""
+    async with running(directory) as node:
+        for count in COUNTS:
+            more = count - len(node.node.partitions)
+            await node.create(f"t{count}", more, {"retention.ms": str(10**12)})
+            for partition in node.node.partitions:
+                partition.log.follow(synthetic(24, node.node.ids_of(partition))[0])
+            node.node.sweeping._listed_at = node.node.clock.monotonic()
+            ticks = dict(zip(ROUNDS, _rounds(node), strict=True))
+            for _ in range(rounds):
+                for name, tick in ticks.items():
+                    began = time.perf_counter()
+                    await tick()
+                    took_us = (time.perf_counter() - began) * 1e6
+                    table.add(JUDGED, f"{name}, {count:,} partitions", "µs a partition", took_us / count)
+
+
+def _rounds(node: Running) -> Sequence[Callable[[], Awaitable[None]]]:
+    async def tier() -> None:
+        for partition in node.node.partitions:
+            partition.tier_due_ms = 0
+        await node.node.tiering.tick(list(node.node.partitions))
+
+    return node.node.retention.tick, node.node.sweeping.tick, tier
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+def _resident_megabytes(directory: Path, ranges: int) -> float:
+    node = Node(directory)
+    try:
+        node.start()
+        # One is tiered in any case: what tiering costs a node with any is not what a partition costs.
+        create(node, "one", 1, {})
+        produce(node, "one", 10)
+        seal(node, "one")
+        create(node, "t", PARTITIONS, {} if ranges else {"remote.storage.enable": "false"})
+        node.stop()
+        if ranges:
+            _give_history(node, ranges)
+        node.start()
+        _wait(lambda: _counted(node, "remotelogmetadatacount") == PARTITIONS * ranges + 1, "manifests to be known")
+        compared = PARTITIONS + 1 if ranges else 1
+        _wait(lambda: _counted(node, 'tier_questions_total{question="LoadRoot"}') >= compared, "them to be compared")
+        return _least_resident_megabytes(node)
+    finally:
+        node.kill()
+
+
+class _Unsynced(OsFiles):
+    """Nobody pulls the plug while a benchmark is prepared."""
+
+    def fsync(self, fd: int) -> None:
+        pass
+
+    def fsync_dir(self, path: str) -> None:
+        pass
+
+
+def _give_history(node: Node, ranges: int) -> None:
+    """Each partition's log begins where a synthetic manifest ends, in the store and beside the log."""
+    (cluster_id,) = re.findall(r"cluster\.id=(\S+)", (node.data_dir / "meta.properties").read_text())
+    files, clock, rng = _Unsynced(), SystemClock(), SystemRng()
+    for number in range(PARTITIONS):
+        path = node.partition_dir("t", number)
+        topic_id = read_topic_id(str(path))
+        assert topic_id is not None
+        root, _ = synthetic(ranges, Ids(cluster_id, "t", topic_id, number))
+        log = HotLog.open(
+            str(path),
+            partition=TopicPartition("t", number),
+            topic_id=topic_id,
+            settings=LogSettings(),
+            files=files,
+            clock=clock,
+            rng=rng,
+            recovery_point=0,
+            log_start_offset=0,
+            clean=True,
+        )
+        log.truncate_fully_and_start_at(root.end, epochs=(EpochEntry(0, 0),))
+        log.close(clean=True)
+        write_root(files, str(path), root)
+        stored = node.store_path / root.ids.manifest_key
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        stored.write_bytes(encode(root))
+
+
+def _least_resident_megabytes(node: Node) -> float:
+    """What stays once freed memory has gone back to the system."""
+    taken: list[float] = []
+    for _ in range(_SETTLING_S):
+        taken.append(resident_megabytes(node.pid, children=False))
+        time.sleep(1)
+    return min(taken)
+
+
+def _counted(node: Node, name: str) -> float:
+    _, text = node.get("/metrics", timeout=30)
+    found = [line.rpartition(" ")[2] for line in text.splitlines() if line.partition(" ")[0].endswith(name)]
+    return sum(map(float, found))
+
+
+def _wait(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + _LIMIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {_LIMIT_S:g} s for {what}")
+        time.sleep(0.1)
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+async def requests(directory: Path) -> Sequence[tuple[str, str, float]]:
+    """Rows: what an idle cluster asks of the store in an hour, for its partitions; a sweep's listing; and a cold read."""
+    rows: list[tuple[str, str, float]] = []
+    async with running(directory, broker={"log.retention.check.interval.ms": "300000"}) as node:
+        await node.create("t", IDLE_PARTITIONS, TIERED)
+        for number in range(IDLE_PARTITIONS):
+            await node.append("t", b"x" * 100, partition=number)
+        await node.seal("t")
+        for number in range(OBJECTS):
+            await node.store.put(f"{node.node.cluster_id}/readers/r/{number:06}", b"")
+        for _ in range(3):  # what is new is looked at until a round has listed all that was written before
+            await _listing(node)
+        listed = len([key async for key in node.store.list("")])
+        made = await _listing(node)
+        rows.append(("sweep of a cluster", "LISTs a 1,000 objects", made.count("list") / (listed / 1000)))
+        rows.append(("sweep of a cluster, unfinished uploads", "LISTs", made.count("unfinished_uploads")))
+        node.store.calls.clear()
+        await _an_hours_rounds(node)
+        asked = [key for _, key in node.store.calls if "/topics/" in key]
+        rows.append(("an idle partition", "requests an hour", len(asked) / IDLE_PARTITIONS))
+        rows += await _cold_read(node)
+    return rows
+
+
+async def _listing(node: Running) -> list[str]:
+    node.node.sweeping._listed_at = None
+    node.store.calls.clear()
+    await node.node.sweeping.tick()
+    return [operation for operation, _ in node.store.calls]
+
+
+async def _an_hours_rounds(node: Running) -> None:
+    """As many of each round as an hour has, at most once a second: the clock of the listing stands still meanwhile."""
+    for worker in node.node.workers():
+        for _ in range(min(_HOUR_S, round(_HOUR_S / worker.period_s))):
+            await worker.tick()
+
+
+async def _cold_read(node: Running) -> Sequence[tuple[str, str, float]]:
+    """One record out of a segment of 32 MiB in batches of 16 KiB, of which the broker has nothing but the manifest."""
+    await node.create("cold", configs={**TIERED, "internal.segment.bytes": str(32 << 20)})
+    for number in range(2048):
+        await node.append("cold", number.to_bytes(2, "big") * 8000)
+    await node.seal("cold")
+    await node.evicted("cold")
+    hydrator = node.node.hydrator
+    assert hydrator is not None
+    hydrator.known.forget(node.node.ids_of(node.node.partitions.get(TopicPartition("cold", 0))))
+    node.store.calls.clear()
+    before = hydrator.cache.used_bytes
+    assert await node.read("cold", 1000)
+    gets = sum(operation == "get" for operation, _ in node.store.calls)
+    rows: list[tuple[str, str, float]] = [
+        ("cold read of one record, broker", "GETs", gets),
+        ("cold read of one record, broker: data fetched", "KiB", (hydrator.cache.used_bytes - before) / 1024),
+    ]
+    memory = node.store.store
+    assert isinstance(memory, MemoryStore)
+    ids = node.node.ids_of(node.node.partitions.get(TopicPartition("cold", 0)))
+    for how in ("by offset", "by time"):
+        counted = _Counted(memory.blocking())
+        bucket = Bucket(counted)
+        reader = PartitionReader(bucket, bucket.live_manifest(ids))
+        if how == "by offset":
+            next(reader.pieces(1000))
+        else:
+            reader.first_offset_at(0)
+        rows.append((f"cold read of one record, bucket alone, {how}", "GETs", counted.gets))
+        rows.append((f"cold read of one record, bucket alone, {how}: data fetched", "KiB", counted.data_bytes / 1024))
+    return rows
+
+
+class _Counted:
+    """A store that counts what is got of it, and the bytes of segments."""
+
+    def __init__(self, store: BlockingObjectStore) -> None:
+        self._store = store
+        self.gets = self.data_bytes = 0
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> ObjectBody:
+        body = self._store.get(key, start, length)
+        self.gets += 1
+        self.data_bytes += len(body.data) if key.endswith(".log") else 0
+        return body
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
