@@ -287,6 +287,8 @@ class DelayedFetch:
         for partition in self._watched:
             partition.waiters.discard(self._look_again)
         self._misses.forget()
+        # Both lead back to this, and what a fetch names would stay until the collector comes by.
+        del self._misses, self._timer
 
 
 def fetch_records(fetch: Fetch, locate: Locate, read: BytesRead, looks: Looks) -> Ready[Sequence[Fetched]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition
 from grpc_api.contract.ready import settled
+from service.broker.fetching import DelayedFetch
 from storage_tiers.errors import OffsetOutOfRange, StorageError, TierCorrupt
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, records, running
@@ -146,3 +148,32 @@ async def test_nobody_waits_for_more_than_an_answer_may_hold(tmp_path: Path) -> 
             (answer,) = await settled(node.log.fetch(Fetch([whole(T0)], 60_000, 1 << 20, 1 << 20)))
         assert answer.size == 1024
         answer.release_all()
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "answered"])
+async def test_a_fetch_that_waited_leaves_nothing_for_the_collector(tmp_path: Path, ends: str) -> None:
+    """Each full collection holds the loop, and comes the more seldom the more there is."""
+    async with running(tmp_path / "data") as node:
+        await node.create("t", partitions=10)
+        wanted = [whole(TopicPartition("t", index)) for index in range(10)]
+        gc.collect()
+        gc.disable()
+        try:
+            waiting = [node.log.fetch(Fetch(wanted, 60_000, 1, 1 << 20)) for _ in range(20)]
+            if ends == "cancelled":
+                for each in waiting:
+                    assert isinstance(each, asyncio.Future)
+                    each.cancel()
+            else:
+                await node.append("t", b"wakes all of them")
+            await asyncio.wait(waiting)  # type: ignore[type-var]
+            for each in waiting:
+                if not each.cancelled():  # type: ignore[union-attr]
+                    for part in await settled(each):
+                        part.release_all()
+            del waiting, each
+            await asyncio.sleep(0)
+            left = [each for each in gc.get_objects() if isinstance(each, DelayedFetch)]
+            assert not left
+        finally:
+            gc.enable()
