@@ -103,7 +103,7 @@ def write() -> None:
     def filled(place: re.Match[str]) -> str:
         begin, name, end = place.groups()
         if name == "summary":
-            return f"{begin}{summary(everything)}\n{end}"
+            return f"{begin}{summary(everything)}\n{_age(list(parts.values()))}{end}"
         if name not in parts:
             return place.group()
         kept = parts[name]
@@ -115,6 +115,17 @@ def write() -> None:
         if (renewed := _PLACE.sub(filled, text)) != text:
             page.write_text(renewed)
     plot(everything, PLOT)
+
+
+def _age(parts: list[Kept]) -> str:
+    """Parts are measured at different times: rows of one table may be of different states of the code."""
+    if not parts:
+        return ""
+    oldest, newest = (choose(parts, key=lambda kept: kept.date) for choose in (min, max))
+    return (
+        f"\nFrom runs between {oldest.date} (commit {oldest.commit}) and {newest.date} (commit {newest.commit}). The tables of "
+        "docs/performance.md say of each row of which run it is, of how many rounds, and on what machine.\n"
+    )
 
 
 def plot(rows: list[Row], path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,17 @@ def test_a_part_that_was_cut_short_says_so(page: Path) -> None:
     report.keep(measured(cut_short="LoadFailed: no leader"))
     report.write()
     assert "Cut short: LoadFailed: no leader." in page.read_text()
+
+
+def test_the_summary_says_how_old_its_rows_are(page: Path) -> None:
+    page.write_text("<!-- benchmarks: summary -->\n<!-- end -->\n")
+    first = measured()
+    report.keep(replace(first, date="2020-01-01 00:00 UTC", commit="0ld"))
+    report.keep(replace(first, part="cold", date="2021-01-01 00:00 UTC", commit="new"))
+    report.write()
+    assert (
+        "From runs between 2020-01-01 00:00 UTC (commit 0ld) and 2021-01-01 00:00 UTC (commit new)." in page.read_text()
+    )
 
 
 def test_writing_twice_changes_nothing(page: Path) -> None:

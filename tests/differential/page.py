@@ -61,9 +61,9 @@ _PURPOSE = """
 _BOUNDS = """
 ## Bounds that Kafka does not have
 
-A request that takes long is read, done and written in slices, between which everybody else is served; Produce aside, whose
-batches are appended in one go. It ends when who asked has left, and rows done by then stay done; Kafka goes on. What one caller
-can ask for, and what all of them can make a node hold, is bounded:
+A request that takes long is read, done and written in slices, between which everybody else is served; Produce alone is parsed
+in one go. It ends when who asked has left, and rows done by then stay done, while Kafka goes on; what was produced is appended
+all the same. What one caller can ask for, and what all of them can make a node hold, is bounded:
 
 """
 

@@ -113,6 +113,18 @@ async def test_a_client_that_leaves_takes_no_other_batch_along(node: Running, ga
     assert await values(node) == [b"1", b"2", b"3"]
 
 
+async def test_what_waits_does_not_change_when_its_buffer_is_used_again(node: Running, gate: Gate) -> None:
+    """A connection receives its next request where the batch stood."""
+    sent = bytearray(batch(b"1"))
+    waiting = node.log.append([Append(T0, memoryview(sent))])
+    assert isinstance(waiting, asyncio.Future)
+    await until(lambda: gate.waiting == 1)
+    sent[:] = batch(b"2")
+    gate.open.set()
+    assert isinstance((await waiting)[0], Appended)
+    assert await values(node) == [b"1"]
+
+
 async def test_what_waits_is_bounded(node: Running, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     one = len(batch(b"1"))
     monkeypatch.setattr("service.broker.rewriting.MAX_HELD_BYTES", one)

@@ -209,6 +209,18 @@ async def test_a_manifest_that_is_deleted_while_its_topic_lives(tmp_path: Path) 
         await until(lambda: led(node) not in node.node.tiering.lineage)
 
 
+async def test_a_topic_that_is_deleted_is_behind_no_more(tmp_path: Path) -> None:
+    """Or `/readyz` and the metric would name it until the node is restarted."""
+    async with grown(tmp_path) as (node, _):
+        lineage = node.node.tiering.lineage
+        await put_back(node, node.node.ids_of(led(node)).manifest_key, None)
+        await sweep_past_the_grace(node)
+        assert led(node) in lineage
+        await node.core.topics.delete(["t"])
+        await until(lambda: len(lineage) == 0)
+        assert json.loads(node.node.readiness.body())["store_behind"] == {}
+
+
 async def test_a_local_log_that_waits_is_not_discarded_for_less(tmp_path: Path) -> None:
     """It ends below the saved root, and the store shows an older one: neither may be taken for the truth."""
     async with grown(tmp_path) as (node, versions):

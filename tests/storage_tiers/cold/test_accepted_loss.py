@@ -108,6 +108,17 @@ async def test_neighbours_are_one_loss(world: World) -> None:
     assert [entry.records for entry in root.entries] == [10, 0, 0, 10, 0, 10]
 
 
+async def test_a_range_behind_a_gap_is_given_up_and_the_gap_stays(world: World) -> None:
+    """Its offsets before it were deleted before they were uploaded."""
+    await world.extend()
+    saved = await world.tier.extend(world.local.job(20, 10, log_start=20))
+    world.store.blocking().delete([saved.entries[-1].key])
+    restore(world, None)
+    _, root = await world.tier.repair(NOTHING, apply=True, accepted=(OffsetRange(20, 30),))
+    assert root is not None and broken(root) is None
+    assert [(entry.base, entry.end, entry.gap_from) for entry in root.entries] == [(0, 10, None), (20, 30, 10)]
+
+
 @pytest.mark.parametrize(
     ("epochs", "last", "expected"),
     [

@@ -154,8 +154,9 @@ async def many_commits(tier: PartitionTier, count: int = RECENT_COMMITS + 3) -> 
 
 
 @pytest.mark.parametrize("entries", [64, 2], ids=["in the root", "in pages"])
+@pytest.mark.parametrize("swept", [True, False], ids=["some forgotten", "nothing forgotten"])
 async def test_more_commits_than_a_root_remembers(
-    store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path, entries: int
+    store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path, entries: int, swept: bool
 ) -> None:
     with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_ENTRIES=entries):
         first = tier_of(store, clock)
@@ -164,8 +165,9 @@ async def test_more_commits_than_a_root_remembers(
         seen = await saved(first, tmp_path)
         other = tier_of(store, clock, seed=2)
         await other.retire(25)
-        clock.advance(3 * GRACE / 1000)
-        await other.sweep(GRACE)
+        if swept:
+            clock.advance(3 * GRACE / 1000)
+            await other.sweep(GRACE)
         await other.retire(45)
         await many_commits(other)
         again = tier_of(store, clock, seed=3)
@@ -173,6 +175,7 @@ async def test_more_commits_than_a_root_remembers(
         loaded = await again.load()
     assert loaded is not None and lineage.beyond_recent(loaded.root, seen)
     assert loaded.root.log_start == 45
+    assert (loaded.root.swept > seen.commit) is swept and bool(loaded.root.removed_pages) is (entries == 2)
 
 
 @pytest.mark.parametrize("entries", [64, 2], ids=["in the root", "in pages"])

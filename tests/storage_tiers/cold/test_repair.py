@@ -28,6 +28,7 @@ from tests.storage_tiers.cold.support import (
     stored_root,
     tier_of,
 )
+from tests.storage_tiers.cold.test_upload_verification import DamagingStore
 from tests.support.faulty_store import FaultyStore
 
 WRITER = Writer(1, 7)
@@ -123,11 +124,38 @@ async def test_the_commit_number_is_above_every_one_seen(world: World) -> None:
     assert broken(root) is None
 
 
-async def test_log_start_is_the_largest_seen(world: World) -> None:
+@pytest.mark.parametrize(("here", "expected"), [(15, 15), (0, 12)], ids=["the partition's", "the one shown"])
+async def test_log_start_is_the_largest_seen(world: World, here: int, expected: int) -> None:
     saved = await world.extend(3)
     shown = await world.tier.raise_log_start(12)
-    root = repaired(planned(plan(saved, shown, evidence(log_start=15))), shown, world.author())
-    assert root.log_start == 15
+    root = repaired(planned(plan(saved, shown, evidence(log_start=here))), shown, world.author())
+    assert root.log_start == expected
+    assert broken(root) is None
+
+
+@pytest.mark.parametrize("name", ["leader_epoch", "swept"])
+@pytest.mark.parametrize("whose", ["saved", "shown"])
+async def test_the_largest_of_both_roots_counts(world: World, name: str, whose: str) -> None:
+    saved = await world.extend(3)
+    shown = replace(saved, line="f" * 32)
+    largest = getattr(saved, name) + 1
+    if whose == "saved":
+        saved = replace(saved, **{name: largest})
+    else:
+        shown = replace(shown, **{name: largest})
+    root = repaired(planned(plan(saved, shown, evidence())), shown, world.author())
+    assert getattr(root, name) == largest
+    assert broken(root) is None
+
+
+async def test_pins_of_both_roots_are_kept_as_far_as_the_repair_reaches(world: World) -> None:
+    await world.extend(2)
+    saved = await world.tier.pin("seen")
+    await world.tier.pin("not-seen")
+    await world.extend()
+    shown = await world.tier.pin("beyond")
+    root = repaired(planned(plan(saved, shown, evidence())), shown, world.author())
+    assert [(pin.name, pin.end) for pin in root.pins] == [("seen", 20), ("not-seen", 20)]
     assert broken(root) is None
 
 
@@ -241,6 +269,16 @@ async def test_a_second_history_is_for_a_person_to_decide(world: World, tmp_path
     assert "another history" in refused.why
 
 
+async def test_what_was_removed_since_makes_no_second_history_of_an_older_root(world: World) -> None:
+    """A writer has claimed the older root, and added nothing to it."""
+    older = await world.extend(4)
+    saved = await world.tier.retire(20)
+    restore(world, older)
+    claimed = await tier_of(world.store, world.clock, seed=9).claim(5)
+    assert claimed.recent[-1] not in saved.recent
+    assert basis(claimed, saved, None, UP_TO_DATE) == saved
+
+
 async def test_somebody_elses_repair_that_lacks_nothing_is_taken_over(world: World) -> None:
     saved = await world.extend(2)
     shown = repaired(planned(plan(saved, None, evidence())), None, world.author())
@@ -349,6 +387,23 @@ async def test_what_is_not_what_was_uploaded_counts_as_missing(world: World, dam
     assert root is not None
     assert "offsets [10, 30) are uploaded again" in report.summary
     assert (await world.extend(2)).end == 30
+
+
+async def test_other_bytes_are_found_also_where_the_store_tells_no_checksum(world: World) -> None:
+    saved = await world.extend(3)
+    store = DamagingStore(world.store, tells=False)
+    tier = tier_of(store, world.clock, seed=5, read_saved=_reads(saved))
+    tier.expect(lineage.seen_of(saved, "here"))
+    restore(world, None)
+    assert (await tier.repair(NOTHING_HELD, apply=False))[0].refused == ""
+    blocking, entry = world.store.blocking(), saved.entries[1]
+    data = bytearray(blocking.get(entry.key).data)
+    data[-1] ^= 1
+    blocking.delete([entry.key])
+    blocking.put(entry.key, bytes(data))
+    refused, _ = await tier.repair(NOTHING_HELD, apply=True)
+    assert entry.key in refused.refused
+    assert not blocking_has_manifest(world)
 
 
 async def test_a_missing_page_is_asked_for_by_name(world: World) -> None:

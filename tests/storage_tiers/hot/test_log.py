@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
@@ -554,6 +554,19 @@ def test_what_is_staged_is_gone_after_a_kill_and_cut_off_where_it_is_given_up(pi
     stage(again, large, pieces)
     again.close(clean=True)
     assert read_all(open_log(tmp_path, settings=LARGE)) == placed(small, 0, 0)
+
+
+def test_a_batch_that_no_longer_fits_where_it_is_staged_is_written_whole(tmp_path: Path) -> None:
+    """A changed config has the segment rolled between the last piece and the append."""
+    log, large, small = open_log(tmp_path, settings=LARGE), batch_of(2, value=os.urandom(2 << 20)), batch_of(1)
+    append(log, small)
+    assert stage(log, large)
+    log.reconfigure(replace(LARGE, segment_bytes=len(large)))
+    assert append_staged(log, large) == 1
+    assert [segment.base for segment in log.segments()] == [0, 1]
+    assert read_all(log) == placed(small, 0, 0) + placed(large, 1, 0)
+    for segment in log.segments():
+        assert os.path.getsize(segment.path) == segment.size_bytes
 
 
 def test_a_segment_that_is_full_is_rolled_before_a_batch_is_staged(tmp_path: Path) -> None:
