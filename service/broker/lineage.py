@@ -21,7 +21,7 @@ from storage_tiers import events
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.lineage import Seen
 from storage_tiers.cold.manifest.model import Root
-from storage_tiers.errors import DeletedInStore, LeaderNotAvailable, ManifestDamaged, StoreBehind
+from storage_tiers.errors import DeletedInStore, LeaderNotAvailable, ManifestDamaged, StoreBehind, TierUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +33,12 @@ class StoreLineage:
         self._on_behind = on_behind
         self._behind: dict[Partition, StoreBehind] = {}
         self._repaired: dict[Partition, str] = {}
+        self._in_repair: set[Partition] = set()
 
     def __contains__(self, partition: object) -> bool:
-        """Whether the store shows less of it than was seen, as far as it was asked."""
-        return partition in self._behind
+        """Whether nothing of it may be evicted: the store shows less of it than was seen, as far as it was asked, or a repair
+        counts on what is here."""
+        return partition in self._behind or partition in self._in_repair
 
     def __len__(self) -> int:
         return len(self._behind)
@@ -60,11 +62,27 @@ class StoreLineage:
         return None if tier is None else tier.seen(os.path.join(partition.log.hot.directory, FILE_NAME))
 
     @contextmanager
+    def repairing(self, partition: Partition) -> Iterator[None]:
+        """While a repair is made: nothing of it is evicted, and nobody else asks, or commits on what the repair replaces.
+        TierUnavailable if another repair of it is under way."""
+        self._check_not_in_repair(partition)
+        self._in_repair.add(partition)
+        try:
+            yield
+        finally:
+            self._in_repair.discard(partition)
+
+    def _check_not_in_repair(self, partition: Partition) -> None:
+        if partition in self._in_repair:
+            raise TierUnavailable(f"{partition.partition}: its manifest is being repaired; ask again")
+
+    @contextmanager
     def asking(self, partition: Partition) -> Iterator[Seen | None]:
         """While a question is asked: notes that the store is behind, if that is the answer, and says so once.
 
         The manifest of a topic that lives here is deleted by nobody, and none is damaged or another partition's while its
-        store shows what was seen: these are StoreBehind, too."""
+        store shows what was seen: these are StoreBehind, too. TierUnavailable while it is repaired."""
+        self._check_not_in_repair(partition)
         try:
             yield self.seen(partition)
         except DeletedInStore as error:

@@ -8,11 +8,13 @@ repair takes over where nothing is missing of it.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 
-from service.broker.leading import has_hole
+from service.broker.leading import agrees, has_hole
 from service.broker.partition import Partition
 from service.broker.partitions import Partitions
+from service.broker.roots import FILE_NAME
 from service.broker.store_access import StoreAccess
 from service.broker.tiering import Tiering
 from service.broker.topic_files import TopicFiles
@@ -57,8 +59,8 @@ class Repairing:
     async def repair_topic(self, topic: str, *, apply: bool) -> tuple[RepairReport, int]:
         """Of `topic.json`: what was found, and the revision that was written, or 0."""
         _, access = self._store()
-        if apply and (closed := _why_closed(access)):
-            return RepairReport(refused=closed), 0
+        if refused := await access.nothing_there() or (apply and _why_closed(access)):
+            return RepairReport(refused=refused), 0
         found = await self._topic_files.repair(topic, apply=apply)
         if found[1]:
             await self._tiering.kick_all(self._partitions.of_topic(topic))
@@ -74,8 +76,25 @@ class Repairing:
     ) -> tuple[RepairReport, int]:
         """What was found, and the commit that was made, or 0. `accepted` are the offsets that are given up."""
         client, access = self._store()
-        if apply and (closed := _why_closed(access)):
-            return RepairReport(refused=closed), 0
+        if refused := await access.nothing_there() or (apply and _why_closed(access)):
+            return RepairReport(refused=refused), 0
+        if not apply:
+            return await self._repair(client, access, partition, accepted, apply=False)
+        with self._tiering.lineage.repairing(partition):
+            found = await self._repair(client, access, partition, accepted, apply=True)
+        if found[1]:
+            self._tiering.kick(partition)
+        return found
+
+    async def _repair(
+        self,
+        client: TierClient,
+        access: StoreAccess,
+        partition: Partition,
+        accepted: Sequence[OffsetRange],
+        *,
+        apply: bool,
+    ) -> tuple[RepairReport, int]:
         tier = partition.log.tier
         question = Repair(
             self._ids_of(partition),
@@ -96,7 +115,6 @@ class Repairing:
         self._tiering.lineage.repaired(partition, root.line)
         await self._tiering.accept(partition, root)
         events.info(log, "manifest.repaired", partition=partition.partition, commit=root.commit, end_offset=root.end)
-        self._tiering.kick(partition)
         return report, root.commit
 
 
@@ -110,8 +128,13 @@ def _why_closed(access: StoreAccess) -> str:
 
 
 def _evidence(partition: Partition) -> LocalEvidence:
-    """A log with a hole stands in for nothing."""
+    """A log with a hole, or of other records than the root seen, stands in for nothing. There were commits where a root was
+    saved here, also if that is damaged by now, and where the log begins later than the partition does."""
     hot = partition.log.hot
     end = min(hot.end_offset, partition.state.high_watermark)
-    held = OffsetRange(end, end) if has_hole(partition) else OffsetRange(hot.local_start_offset, end)
-    return LocalEvidence(held, tuple(hot.epochs.entries()), partition.log.log_start_offset)
+    tier = partition.log.tier
+    stands_in = not has_hole(partition) and (tier is None or agrees(partition, tier))
+    held = OffsetRange(hot.local_start_offset if stands_in else end, end)
+    was_saved = tier is not None or os.path.exists(os.path.join(hot.directory, FILE_NAME))
+    uncommitted = not was_saved and hot.local_start_offset <= hot.log_start_offset
+    return LocalEvidence(held, tuple(hot.epochs.entries()), partition.log.log_start_offset, uncommitted)

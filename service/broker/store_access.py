@@ -161,13 +161,14 @@ class StoreAccess:
         """Writes `cluster.json` again where the store shows an older one than this directory has held, or none: what would be
         done, and the incarnation that was written, or 0. Never below one that anything in the bucket shows."""
         image = self._metadata.image
+        if refused := await self.nothing_there():
+            return RepairReport(refused=refused), 0
         found = (await self._client.ask(ShownCluster(image.cluster_id))).state
-        if self.writer is None and self.behind is None:
+        if apply and self.writer is None and self.behind is None:
             raise TierUnavailable("the object store has not answered yet, or the node is new there; ask again")
-        if found is not None and settles(found, image):
-            return RepairReport(), 0
         try:
             settle(found, image, self._directory_id)
+            return RepairReport(), 0
         except StoreBehind:
             pass
         except FencedWriter as error:
@@ -202,6 +203,20 @@ class StoreAccess:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.opened.wait(), CLAIM_PATIENCE_S)
         return report, number
+
+    async def nothing_there(self) -> str:
+        """Why nothing is repaired in a store that holds no object of a cluster which has been in one; empty where it does."""
+        image = self._metadata.image
+        if image.incarnation == 0:
+            return ""
+        listed = await self._client.list_keys(keys.cluster_prefix(image.cluster_id), "")
+        if any(keys.is_key(each.key) for each in listed.keys):
+            return ""
+        return (
+            f"the store holds nothing of cluster {image.cluster_id}: it is not the one that this node has written to, or was "
+            "emptied, and nothing is written there. Look at --store, the prefix in it and --s3-endpoint, and correct them. If "
+            "they are right, put the bucket back"
+        )
 
     async def _open(self) -> None:
         began = self._clock.monotonic()

@@ -11,6 +11,7 @@ Not promised: that an upload is under way at once. A partition waits its turn, a
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -381,7 +382,8 @@ class Tiering:
         await evict(partition, [end for end in ends if end <= log_start])
         if any(end > log_start for end in ends):
             await self._load(partition)
-            await evict(partition, self._evictions(partition, self._policy.now()))
+            ends = self._evictions(partition, self._policy.now())
+            await evict(partition, itertools.takewhile(lambda _: partition not in self.lineage, ends))
 
     def _writer(self) -> Writer:
         if self._access is None or self._access.writer is None:

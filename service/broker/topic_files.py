@@ -172,9 +172,11 @@ class TopicFiles:
             if topic is None:
                 raise UnknownTopicOrPartition(f"there is no topic {name}")
             found = (await self._client.ask(ShownTopic(image.cluster_id, name))).state
-            known = self._revisions.get(topic.topic_id, 0)
+            known, file_key = self._revisions.get(topic.topic_id, 0), keys.topic_file_key(image.cluster_id, name)
             if found is not None and found.revision >= known:
                 return RepairReport(), 0
+            if found is None and known == 0 and not (await self._client.list_keys(file_key, "")).keys:
+                return RepairReport(), 0  # no revision was seen there; the first one is published by itself
             count, configs = len(topic.partitions), dict(image.topic_config(name))
             state = replace(self._state(name, topic.topic_id, count, configs), revision=known)
             try:

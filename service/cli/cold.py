@@ -88,8 +88,8 @@ def repair(
     A bucket that was restored, copied in the wrong order, or lost a key shows less than the node has seen; the node then
     deletes and evicts nothing there. This writes cluster.json (with --cluster) and topic.json again, proves every object that
     the newest manifests seen name, lets the local log stand in for what is missing at the end, and commits them under a new
-    line. What is lost in the middle is named and nothing is changed, unless exactly that is given up. Exit code 1 if something
-    cannot be repaired.
+    line. It does the same where objects are gone under a manifest that is there. What is lost in the middle is named and
+    nothing is changed, unless exactly that is given up. Exit code 1 if something cannot be repaired.
     """
     from service.cli.cold_repair import Loss, repairs, repairs_offline
     from service.cli.kafka import all_topics, connect_admin, grpc_address

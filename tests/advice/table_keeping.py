@@ -153,6 +153,10 @@ STORE_ROWS = (
         STORE + "a_cluster_that_the_store_does_not_hold_is_named_among_those_it_does",
     ),
     row("the bucket went backwards: (cluster|its cluster.json)", *_PUT_BACK),
+    row(
+        "the store holds nothing of cluster …: .* Look at --store, the prefix in it and --s3-endpoint",
+        "tests/service/cli/test_cold_repair.py::test_a_store_that_holds_nothing_of_the_cluster_is_not_written_to",
+    ),
     row("Stop this (node|one); the one that began last goes on", *_STOP_THIS_NODE),
     row("topic.json of … …, revision … was seen", STORE + "a_topic_file_that_went_backwards_is_put_back"),
     row(
@@ -196,6 +200,7 @@ STORE_ROWS = (
         "tests/service/cli/test_cold_repair.py::test_what_is_lost_for_good_is_given_up_by_name",
         COLD + "test_accepted_loss.py::test_nothing_else_than_what_is_lost_is_given_up",
         REPAIR + "an_object_that_a_pin_keeps_is_put_back",
+        "tests/service/cli/test_cold_repair.py::test_objects_that_a_sound_manifest_names_are_missed",
     ),
     row("Leave --accept-loss away", COLD + "test_accepted_loss.py::test_where_nothing_is_lost_nothing_is_given_up"),
     row(

@@ -259,6 +259,15 @@ def key(parsed: Key) -> str:
             return missed_key(cluster, reader, topic, topic_id, partition, after, swept)
 
 
+def is_key(text: str) -> bool:
+    """Whether `parse` takes it."""
+    try:
+        parse(text)
+    except ValueError:
+        return False
+    return True
+
+
 def parse(text: str) -> Key:
     """What a key names. ValueError if it is not in the grammar above."""
     match text.split("/"):

@@ -109,12 +109,14 @@ def _spelled(ranges: Iterable[OffsetRange]) -> str:
     return " and ".join(f"[{each.base}, {each.end})" for each in ranges)
 
 
-def basis(shown: Root | None, saved: Root | None, lost: str | None, local: OffsetRange) -> Root | Refused | None:
-    """The root that a repair begins with; None if there is nothing to repair.
+def basis(
+    shown: Root | None, saved: Root | None, lost: str | None, local: OffsetRange, *, uncommitted: bool = False
+) -> Root | Refused | None:
+    """The root that a repair begins with; None if the manifest needs none.
 
     `shown` is what the store shows (None: nothing that can be read), `saved` the newest root seen here; `lost` says what of the
     saved one the one shown has lost (`lineage.lost`; None: nothing, or there are not both); `local` is what the local log
-    holds."""
+    holds. `uncommitted`: where neither root is there, all else says that there never was one."""
     if shown is not None and shown.state is State.DELETED:
         return Refused(
             f"{shown.ids} is deleted in the bucket, which is the last thing that happens to a partition. If that was a "
@@ -122,7 +124,7 @@ def basis(shown: Root | None, saved: Root | None, lost: str | None, local: Offse
             "create it anew"
         )
     if saved is None:
-        if shown is not None:
+        if shown is not None or uncommitted:
             return None
         return Refused(
             "the bucket has no manifest of it, and none was ever seen here: nothing tells what was committed from what was "

@@ -3,11 +3,15 @@
 Every live object of the root to be committed is proven: its length and CRC-32C as the store reports them, or as they are read
 back where it reports none; each sidecar is read and compared with its entry. Nothing is written before all of it is known.
 
+A manifest that shows all that was seen is compared with one listing of the partition's objects, by their keys and sizes. Only
+where that misses some is everything proven, and the manifest repaired as a lost one is.
+
 A range that is given up, by the word of an operator who named its offsets, is replaced by one of the same offsets without
 records: empty batches, as compaction leaves them, so that every reader passes over it and none reads past it unawares.
 
-Bounds: CHECKS_AT_ONCE objects at a time. Not promised: that what was proven is still there a moment later; a sweep or an
-operator may have removed it, and the next read says so.
+Bounds: CHECKS_AT_ONCE objects at a time, the keys of one partition. Not promised: that what was proven is still there a moment
+later; a sweep or an operator may have removed it, and the next read says so. Nor that an object of a sound manifest whose bytes
+changed and whose size did not is found here: `tidelog fsck` reads them.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import tempfile
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,18 +27,28 @@ from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.commit import CommitLoop
 from storage_tiers.cold.manifest.model import Author, Entry, Root
 from storage_tiers.cold.manifest.pages import Change
-from storage_tiers.cold.manifest.repair import Evidence, Refused, Repair, basis, plan, repaired, with_fillers
+from storage_tiers.cold.manifest.repair import (
+    Evidence,
+    Refused,
+    Repair,
+    basis,
+    plan,
+    repaired,
+    with_fillers,
+)
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.range_check import sidecar_bytes
 from storage_tiers.cold.segments.uploader import ExtendJob, Uploader
 from storage_tiers.cold.stores.port import ObjectStore
-from storage_tiers.errors import TierCorrupt, TierObjectMissing
+from storage_tiers.errors import TierCorrupt, TierObjectMissing, TierUnavailable
 from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.records.builder import build_empty_batch
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import EpochEntry, OffsetRange
 
 CHECKS_AT_ONCE = 16
+#: Listings that are compared with a manifest that changes meanwhile.
+_LOOKS = 5
 _READ_BACK_BYTES = 8 << 20
 #: Offsets that one batch may span.
 _MOST_OF_A_BATCH = 1 << 31
@@ -42,11 +56,13 @@ _MOST_OF_A_BATCH = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class LocalEvidence:
-    """What the local log can stand in for: the offsets that it holds, their leader epochs, the partition's log start."""
+    """What the local log can stand in for: the offsets that it holds, their leader epochs, the partition's log start.
+    `uncommitted`: no root was ever seen here, and nothing of the partition has left the disk."""
 
     held: OffsetRange
     epochs: tuple[EpochEntry, ...]
     log_start: int
+    uncommitted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +86,68 @@ class Repairer:
     ) -> tuple[RepairReport, Root | None]:
         """What would be done, and with `apply` is done; then also the root committed. `accepted` are the offsets that may be
         given up. Errors: the store's, and FencedWriter."""
+        # Asked first: what a first commit adds meanwhile is shown then.
+        uncommitted = local.uncommitted and await self._holds_nothing()
         shown, saved = await self._loop.shown(), await self._loop.seen()
         lost = None
         if shown is not None and saved is not None:
             lost = await self._loop.lost(shown, saved)
-        begin = basis(shown, saved, lost, local.held)
+        begin = basis(shown, saved, lost, local.held, uncommitted=uncommitted)
+        is_sound = begin is None and shown is not None
+        if is_sound:
+            begin = shown = await self._lacking(local.log_start)
         if begin is None:
             return RepairReport(), None
         if isinstance(begin, Refused):
             return RepairReport(refused=begin.why), None
         evidence, checked = await self._evidence(begin, local)
+        if is_sound and not evidence.missing:
+            return RepairReport(), None
         found = plan(begin, shown, evidence, accepted)
         if isinstance(found, Refused):
             return RepairReport(refused=found.why, checked=checked), None
         report = RepairReport(found.summary, checked=checked)
         return report, (await self._commit(found, shown, local) if apply else None)
+
+    async def _holds_nothing(self) -> bool:
+        """Whether no object says that there ever was a manifest. Uploads that were cut before there was one begin all alike."""
+        ids = self._loop.ids
+        if await _there(self._holds_manifest()) or await _any(self._store.list(ids.pages_prefix)):
+            return False
+        return len({parsed.base async for parsed, _ in self._segments()}) <= 1
+
+    async def _holds_manifest(self) -> bool:
+        await self._store.head(self._loop.ids.manifest_key)
+        return True
+
+    async def _lacking(self, log_start: int) -> Root | None:
+        """The root that the store shows, if a listing lacks objects that it names, else None. TierUnavailable if it changes all
+        the while."""
+        for _ in range(_LOOKS):
+            root = await self._loop.shown()
+            if root is None or not await self._lacks_some(root, log_start):
+                return None
+            if await self._loop.shown() == root:
+                return root
+        raise TierUnavailable(f"the manifest of {self._loop.ids} changes all the while; ask again")
+
+    async def _lacks_some(self, root: Root, log_start: int) -> bool:
+        ids, log_start = self._loop.ids, max(root.log_start, log_start)
+        sizes = {info.key: info.size async for info in self._store.list(ids.segments_prefix)}
+        pages = {info.key async for info in self._store.list(ids.pages_prefix)} if root.live_pages else set()
+        refs, entries = list(root.live_pages), list(root.entries)
+        while refs or entries:
+            if any(_is_missed(entry, log_start, sizes) for entry in entries):
+                return True
+            entries.clear()
+            if refs:
+                ref = refs.pop()
+                if ref.key not in pages:
+                    return True
+                page = await self._loop.page(ref)
+                refs.extend(page.pages)
+                entries.extend(page.entries)
+        return False
 
     async def _commit(self, repair: Repair, shown: Root | None, local: LocalEvidence) -> Root:
         fillers = {lost.key: await self._filler(repair.basis, lost, local.epochs) for lost in repair.given_up}
@@ -130,6 +193,7 @@ class Repairer:
         while refs:
             ref = refs.pop()
             try:
+                await self._store.head(ref.key)  # a page in memory does not say that it is still there
                 page = await self._loop.page(ref)
             except (TierObjectMissing, TierCorrupt):
                 missing.add(ref.key)
@@ -151,11 +215,17 @@ class Repairer:
         be gone."""
         known = set(root.keys())
         found: set[int] = set()
-        async for info in self._store.list(self._loop.ids.segments_prefix):
-            parsed = keys.parse(info.key)
-            if isinstance(parsed, keys.SegmentKey) and parsed.base >= root.end and info.key not in known:
+        async for parsed, key in self._segments():
+            if parsed.base >= root.end and key not in known:
                 found.add(parsed.base)
         return found
+
+    async def _segments(self) -> AsyncIterator[tuple[keys.SegmentKey, str]]:
+        """Those of the partition that lie in the store, with their keys; what else lies there is nobody's word."""
+        async for info in self._store.list(self._loop.ids.segments_prefix):
+            parsed = keys.parse(info.key) if keys.is_key(info.key) else None
+            if isinstance(parsed, keys.SegmentKey):
+                yield parsed, info.key
 
     async def _look_for(self, entries: tuple[Entry, ...], missing: set[str], lost: list[Entry]) -> None:
         """Adds the keys of what is not there, and the entries that it is of."""
@@ -213,6 +283,20 @@ def empty_range(
         for at in range(start, stop, _MOST_OF_A_BATCH):
             pieces += [build_empty_batch(at, min(stop, at + _MOST_OF_A_BATCH), leader_epoch=epoch)]
     return b"".join(pieces), tuple(history)
+
+
+def _is_missed(entry: Entry, log_start: int, sizes: Mapping[str, int]) -> bool:
+    """Whether a listing, the bytes of objects by their keys, lacks some of a live range that can still be read."""
+    if entry.end <= log_start:
+        return False
+    short = sizes.get(entry.key, -1) < entry.position + entry.length
+    return short or sizes.get(entry.sidecar_key) != sidecar_bytes(entry)
+
+
+async def _any(listing: AsyncIterator[object]) -> bool:
+    async for _ in listing:
+        return True
+    return False
 
 
 async def _there(question: Awaitable[bool]) -> bool:

@@ -134,6 +134,82 @@ def test_what_is_lost_for_good_is_given_up_by_name(node: Node) -> None:
     assert sound.code == 0, sound.out
 
 
+def test_a_healthy_cluster_has_nothing_to_repair(node: Node) -> None:
+    """Also of partitions of which nothing was ever uploaded, and of topics that are not tiered."""
+    for words in (["empty"], ["local", "-c", "remote.storage.enable=false"], ["full"]):
+        assert at(node, "topic", "create", *words).code == 0
+    assert at(node, "produce", "local", stdin=lines(0, 3)).code == 0
+    assert at(node, "produce", "empty", stdin=lines(0, 3)).code == 0
+    offload(node, "full", 0)
+    for _ in range(2):
+        ran = at(node, "cold", "repair", "--cluster", "--apply")
+        assert (ran.code, ran.err) == (0, "")
+        assert {line.partition(": ")[2] for line in ran.out.splitlines()} == {"nothing to repair"}
+        node.restart()
+
+
+def test_objects_that_a_sound_manifest_names_are_missed(node: Node) -> None:
+    assert at(node, "topic", "create", "t").code == 0
+    offload(node, "t", 0)
+    (first,) = segments(node, "t")
+    offload(node, "t", RECORDS)
+    kept = first.read_bytes()
+    first.unlink()
+    for apply in ([], ["--apply"]):
+        ran = at(node, "cold", "repair", "t", *apply)
+        assert ran.code == 1
+        assert first.name in ran.out and f"offsets [0, {RECORDS})" in ran.out and "put the object back" in ran.out
+    first.write_bytes(kept)
+    again = at(node, "cold", "repair", "t")
+    assert (again.code, again.out.splitlines()[-1]) == (0, "t-0: nothing to repair")
+    first.unlink()
+    (named,) = re.findall(r"--accept-loss (\S+)", at(node, "cold", "repair", "t").out)
+    assert at(node, "cold", "repair", "t", "--apply", "--accept-loss", named).code == 0
+    assert consumed(node, "t") == lines(RECORDS, RECORDS).splitlines(keepends=True)
+    offload(node, "t", 2 * RECORDS)
+    node.restart()
+    assert consumed(node, "t") == lines(RECORDS, 2 * RECORDS).splitlines(keepends=True)
+    assert at(node, "cold", "repair", "--cluster").code == 0
+
+
+def test_a_store_that_holds_nothing_of_the_cluster_is_not_written_to(node: Node, tmp_path: Path) -> None:
+    assert at(node, "topic", "create", "t").code == 0
+    offload(node, "t", 0)
+    right, wrong = Path(node.store.removeprefix("file://")), tmp_path / "wrong"
+    (cluster_id,) = (path.parent.name for path in right.glob("*/cluster.json"))
+    wrong.mkdir()
+    node.stop()
+    right.rename(tmp_path / "kept")
+    wrong.rename(right)
+    node.start()
+    until(lambda: "went backwards" in json.loads(node.get("/readyz")[1])["store"], "it is noticed")
+    for words in (["t"], ["--cluster"], ["t", "--apply"], ["--cluster", "--apply"]):
+        ran = at(node, "cold", "repair", *words)
+        assert ran.code == 1
+        assert f"the store holds nothing of cluster {cluster_id}" in ran.out.splitlines()[0]
+        assert "--accept-loss" not in ran.out and "Run it again with --apply" not in ran.out
+    node.stop()
+    stopped = ("--data-dir", str(node.data_dir), "--store", node.store)
+    for words in (["t"], ["--cluster"], ["--cluster", "--apply"]):
+        ran = tidelog("cold", "repair", *words, *stopped)
+        assert ran.code == 1 and "holds nothing of cluster" in ran.out.splitlines()[0], ran.err
+    assert not [path for path in right.rglob("*") if path.is_file() and "%locks" not in path.parts]
+    right.rename(tmp_path / "wrong again")
+    (tmp_path / "kept").rename(right)
+    node.start()
+    assert at(node, "cold", "repair", "--cluster").code == 0
+    assert consumed(node, "t") == lines(0, RECORDS).splitlines(keepends=True)
+
+
+def test_a_stopped_nodes_cluster_is_looked_at_without_a_change(node: Node) -> None:
+    assert at(node, "topic", "create", "t").code == 0
+    offload(node, "t", 0)
+    node.stop()
+    ran = tidelog("cold", "repair", "--cluster", "--data-dir", node.data_dir, "--store", node.store)
+    assert ran.code == 0, ran.err
+    assert {line.partition(": ")[2] for line in ran.out.splitlines()} == {"nothing to repair"}
+
+
 @pytest.mark.parametrize("loss", ["0-10", "0:10", "0:20-10", "0:5-5", "x:1-2"])
 def test_a_loss_that_names_no_offsets_is_refused(loss: str) -> None:
     assert tidelog("cold", "repair", "t", "--accept-loss", loss).code == 2
@@ -142,6 +218,8 @@ def test_a_loss_that_names_no_offsets_is_refused(loss: str) -> None:
 def test_a_cluster_file_is_written_again(node: Node) -> None:
     (file,) = Path(node.store.removeprefix("file://")).glob("*/cluster.json")
     kept = file.read_bytes()
+    assert at(node, "topic", "create", "before").code == 0
+    offload(node, "before", 0)
     file.unlink()
     node.restart()
     until(lambda: "went backwards" in json.loads(node.get("/readyz")[1])["store"], "it is noticed")

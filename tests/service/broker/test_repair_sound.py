@@ -1,0 +1,88 @@
+"""Objects that were lost under a sound manifest, through a node that goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.errors import TierUnavailable
+from tests.service.broker.support import filled, running, until
+from tests.service.broker.test_store_lineage import T0, configure, grown, led, manifest, put_back, root_of
+
+
+async def test_a_lost_range_is_taken_again_from_the_local_log(tmp_path: Path) -> None:
+    async with grown(tmp_path) as (node, _):
+        root, end = root_of(node), led(node).log.hot.end_offset
+        for entry in root.entries[-2:]:
+            await node.store.delete([entry.key])
+        dry = await node.core.cold.repair(T0, apply=False)
+        lost = root.entries[-2].base
+        assert f"offsets [{lost}, {end}) are uploaded again from the local log" in dry.summary
+        done = await node.core.cold.repair(T0, apply=True)
+        assert (done.summary, done.commit) == (dry.summary, root.commit + 1)
+        await until(lambda: led(node).log.tiered_end == end and led(node) not in node.node.tiering.lineage)
+        assert (await node.core.cold.repair(T0, apply=True)).summary == ""
+        await configure(node, {"local.retention.ms": "1"})
+        await node.evicted("t")
+        assert [record.offset for record in await node.read_all("t")] == list(range(end))
+
+
+async def test_what_a_repair_counts_on_is_not_evicted_meanwhile(tmp_path: Path) -> None:
+    """The bucket held it a moment ago; the repair is about to let go of it there."""
+    async with grown(tmp_path) as (node, _):
+        root, end = root_of(node), led(node).log.hot.end_offset
+        await node.store.delete([root.entries[-1].key])
+        held = node.store.hold(1, "head", root.entries[0].key)
+        repairing = asyncio.ensure_future(node.core.cold.repair(T0, apply=True))
+        await held.reached.wait()
+        with pytest.raises(TierUnavailable, match="is being repaired"):
+            await node.core.cold.repair(T0, apply=True)
+        await configure(node, {"local.retention.ms": "1"})
+        for worker in node.node.workers():
+            if worker.name in ("tiering", "retention"):
+                await worker.tick()
+        await node.append("t", b"meanwhile")
+        assert led(node).log.hot.local_start_offset == 0
+        held.open()
+        assert (await repairing).commit > root.commit
+        await node.seal("t")
+        await node.evicted("t")
+        assert [record.offset for record in await node.read_all("t")] == list(range(end + 1))
+
+
+@pytest.mark.parametrize("damage", ["evicted", "a root that cannot be read"])
+async def test_what_the_disk_says_of_commits_is_asked_for(tmp_path: Path, damage: str) -> None:
+    """Neither a manifest nor a saved root is there, nor an object."""
+    async with grown(tmp_path) as (node, _):
+        key, store = node.node.ids_of(led(node)).manifest_key, node.store
+        if damage == "evicted":
+            await configure(node, {"local.retention.ms": "1"})
+            await node.evicted("t")
+        await until(lambda: led(node).log.tiered_end == led(node).log.hot.end_offset)
+        assert await manifest(node)
+        await store.delete([info.key async for info in store.list(node.node.ids_of(led(node)).segments_prefix)])
+        await put_back(node, key, None)
+    saved = tmp_path / "t-0/tiered-root.json"
+    saved.write_bytes(saved.read_bytes()[:-20]) if damage != "evicted" else saved.unlink()
+    store.down = True
+    async with running(tmp_path, store) as node:
+        store.down = False
+        for apply in (False, True):
+            if apply:
+                await until(lambda: node.node.access is not None and node.node.access.is_open, 60)
+            answer = await node.core.cold.repair(T0, apply=apply)
+            assert "newest version" in answer.refused and "manifest back" in answer.refused
+
+
+async def test_of_partitions_without_commits_nothing_is_missed(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await filled(node, 3, {"remote.log.copy.disable": "true"})
+        await node.create("empty")
+        await node.create("local", configs={"remote.storage.enable": "false"})
+        for name in ("t", "empty", "local"):
+            for apply in (False, True):
+                assert (await node.core.cold.repair(T0._replace(topic=name), apply=apply)).refused == ""
+                found = await node.core.cold.repair_topic(name, apply=False)
+                assert (found.refused, found.summary) == ("", "")

@@ -1,0 +1,142 @@
+"""A sound manifest, under which objects are lost: a repair misses them. It misses nothing of a partition without commits."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.cold.manifest.json import encode
+from storage_tiers.cold.manifest.model import broken
+from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
+from storage_tiers.types import OffsetRange
+from tests.storage_tiers.cold.support import IDS, Local, no_producers, stored_live, stored_root, tier_of
+from tests.storage_tiers.cold.test_repair import EPOCHS, HELD, NOTHING_HELD, World, restore
+from tests.support.faulty_store import FaultyStore
+
+EMPTY = LocalEvidence(OffsetRange(0, 7), EPOCHS, 0, uncommitted=True)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.local = Local(tmp_path, snapshot=no_producers)
+    return made
+
+
+@pytest.mark.parametrize("ranges", [3, 80], ids=["no pages", "pages"])
+async def test_where_everything_is_there_nothing_is_repaired_by_one_listing(world: World, ranges: int) -> None:
+    before = await world.extend(ranges)
+    store = FaultyStore(world.store)
+    tier = tier_of(store, world.clock, seed=5)
+    assert await tier.repair(NOTHING_HELD, apply=True) == (RepairReport(), None)
+    assert stored_root(world.store.blocking()) == before
+    asked = [operation for operation, key in store.calls if "/segments/" in key]
+    assert asked == ["list"]
+
+
+@pytest.mark.parametrize("place", [0, 3, 79], ids=["in a page", "further in the page", "the last"])
+@pytest.mark.parametrize("damage", ["segment gone", "sidecar gone", "segment cut", "sidecar cut"])
+async def test_a_lost_object_is_named_and_given_up_only_by_its_offsets(world: World, place: int, damage: str) -> None:
+    saved = await world.extend(80)
+    blocking, before = world.store.blocking(), stored_live(world.store.blocking(), saved)
+    gone = before[place]
+    key = gone.key if damage.startswith("segment") else gone.sidecar_key
+    kept = blocking.get(key).data
+    blocking.delete([key])
+    if damage.endswith("cut"):
+        blocking.put(key, kept[:-1])
+    for apply in (False, True):
+        refused, root = await world.tier.repair(NOTHING_HELD, apply=apply)
+        assert root is None and key in refused.refused and "put the object back" in refused.refused
+        assert f"--accept-loss {IDS.partition}:{gone.base}-{gone.end}" in refused.refused
+    assert stored_root(blocking) == saved
+    accepted = (OffsetRange(gone.base, gone.end),)
+    if place == 0:
+        blocking.delete([key])
+        blocking.put(key, kept)
+        assert await world.tier.repair(NOTHING_HELD, apply=True) == (RepairReport(), None)
+        return
+    _, root = await world.tier.repair(NOTHING_HELD, apply=True, accepted=accepted)
+    assert root is not None and broken(root) is None and root.commit == saved.commit + 1
+    assert [each for each in stored_live(blocking, root) if each.base != gone.base] == [
+        each for each in before if each.base != gone.base
+    ]
+    assert await world.tier.repair(NOTHING_HELD, apply=True) == (RepairReport(), None)
+    assert (await world.extend()).end == 810
+
+
+async def test_a_lost_range_is_taken_again_from_the_local_log(world: World) -> None:
+    saved = await world.extend(5)
+    world.store.blocking().delete([saved.entries[3].key])
+    dry, _ = await world.tier.repair(HELD, apply=False)
+    assert "up to offset 30; offsets [30, 50) are uploaded again from the local log" in dry.summary
+    report, root = await world.tier.repair(HELD, apply=True)
+    assert report == dry and root is not None and root.end == 30
+    assert (await world.extend(2)).end == 50
+    assert await world.tier.repair(HELD, apply=True) == (RepairReport(), None)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["in memory", "not read yet"])
+async def test_a_lost_page_is_asked_for_by_name(world: World, known: bool) -> None:
+    saved = await world.extend(80)
+    key = saved.live_pages[0].key
+    tier = world.tier if known else tier_of(world.store, world.clock, seed=5)
+    kept = world.store.blocking().get(key).data
+    world.store.blocking().delete([key])
+    for apply in (False, True):
+        refused, root = await tier.repair(HELD, apply=apply)
+        assert root is None and key in refused.refused and "put it back" in refused.refused
+    world.store.blocking().put(key, kept)
+    assert await tier.repair(HELD, apply=True) == (RepairReport(), None)
+
+
+async def test_what_lies_below_log_start_is_not_missed(world: World) -> None:
+    saved = await world.extend(3)
+    world.store.blocking().delete([saved.entries[0].key])
+    assert (await world.tier.repair(NOTHING_HELD, apply=False))[0].refused
+    assert await world.tier.repair(replace(NOTHING_HELD, log_start=10), apply=True) == (RepairReport(), None)
+
+
+async def test_what_a_newer_manifest_names_no_more_is_not_missed(world: World) -> None:
+    """It is retired and swept while a repair looks."""
+    await world.extend(3)
+    store = FaultyStore(world.store)
+    held = store.hold(1, "list", "segments/")
+    looking = asyncio.ensure_future(tier_of(store, world.clock, seed=5).repair(NOTHING_HELD, apply=False))
+    await held.reached.wait()
+    await world.tier.raise_log_start(10)
+    retired = await world.tier.retire(10)
+    world.store.blocking().delete([key for item in retired.removed for key in item.keys])
+    held.open()
+    assert await looking == (RepairReport(), None)
+
+
+# --- without commits --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("objects", ["none", "an upload that was cut", "what nobody knows"])
+async def test_of_a_partition_without_commits_nothing_is_missed(world: World, objects: str) -> None:
+    if objects == "an upload that was cut":
+        await world.extend()
+        restore(world, None)
+    elif objects == "what nobody knows":
+        world.store.blocking().put(f"{IDS.segments_prefix}notes.txt", b"by hand")
+    fresh = tier_of(world.store, world.clock, seed=5)
+    for apply in (False, True):
+        assert await fresh.repair(EMPTY, apply=apply) == (RepairReport(), None)
+
+
+@pytest.mark.parametrize("evidence", ["two ranges", "pages", "a damaged manifest", "the node's own"])
+async def test_where_anything_shows_commits_the_manifest_is_asked_for(world: World, evidence: str) -> None:
+    saved = await world.extend({"two ranges": 2, "pages": 80}.get(evidence, 1))
+    restore(world, None)
+    local, blocking = EMPTY, world.store.blocking()
+    if evidence == "pages":
+        blocking.delete([info.key for info in blocking.list(IDS.segments_prefix)])
+    elif evidence == "a damaged manifest":
+        blocking.put(IDS.manifest_key, encode(saved)[:-20])
+    elif evidence == "the node's own":
+        local = replace(EMPTY, uncommitted=False)
+    refused, root = await tier_of(world.store, world.clock, seed=5).repair(local, apply=True)
+    assert root is None and "Put the newest version of its manifest back" in refused.refused
