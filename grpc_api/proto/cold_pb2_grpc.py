@@ -79,7 +79,7 @@ class ColdServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Repair(self, request, context):
-        """Proves what the newest manifest seen names, and with `apply` commits it again, where the store shows less than that.
+        """Proves what the newest manifest seen names; where the store lacks some of that, `apply` commits it again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,7 +36,7 @@ class ColdStub:
     Ranges: _grpc.UnaryStreamMultiCallable[_cold_pb2.RangesRequest, _cold_pb2.RangesResponse]
     """Live ranges of one partition in offset order, as far as the caller reads."""
     Repair: _grpc.UnaryUnaryMultiCallable[_cold_pb2.RepairRequest, _cold_pb2.RepairResponse]
-    """Proves what the newest manifest seen names, and with `apply` commits it again, where the store shows less than that."""
+    """Proves what the newest manifest seen names; where the store lacks some of that, `apply` commits it again."""
     RepairTopic: _grpc.UnaryUnaryMultiCallable[_cold_pb2.RepairTopicRequest, _cold_pb2.RepairResponse]
     """Writes the topic's file again, where the store shows an older one than this node has written, or none."""
     RepairCluster: _grpc.UnaryUnaryMultiCallable[_cold_pb2.RepairClusterRequest, _cold_pb2.RepairResponse]
@@ -50,7 +50,7 @@ class ColdAsyncStub(ColdStub):
     Ranges: _aio.UnaryStreamMultiCallable[_cold_pb2.RangesRequest, _cold_pb2.RangesResponse]  # type: ignore[assignment]
     """Live ranges of one partition in offset order, as far as the caller reads."""
     Repair: _aio.UnaryUnaryMultiCallable[_cold_pb2.RepairRequest, _cold_pb2.RepairResponse]  # type: ignore[assignment]
-    """Proves what the newest manifest seen names, and with `apply` commits it again, where the store shows less than that."""
+    """Proves what the newest manifest seen names; where the store lacks some of that, `apply` commits it again."""
     RepairTopic: _aio.UnaryUnaryMultiCallable[_cold_pb2.RepairTopicRequest, _cold_pb2.RepairResponse]  # type: ignore[assignment]
     """Writes the topic's file again, where the store shows an older one than this node has written, or none."""
     RepairCluster: _aio.UnaryUnaryMultiCallable[_cold_pb2.RepairClusterRequest, _cold_pb2.RepairResponse]  # type: ignore[assignment]
@@ -79,7 +79,7 @@ class ColdServicer(metaclass=_abc_1.ABCMeta):
         request: _cold_pb2.RepairRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cold_pb2.RepairResponse, _abc.Awaitable[_cold_pb2.RepairResponse]]:
-        """Proves what the newest manifest seen names, and with `apply` commits it again, where the store shows less than that."""
+        """Proves what the newest manifest seen names; where the store lacks some of that, `apply` commits it again."""
 
     @_abc_1.abstractmethod
     def RepairTopic(
