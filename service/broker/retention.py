@@ -140,10 +140,11 @@ class Retention:
         rising: dict[Partition, int] = {}
         for partition, plan in plans.items():
             hot = partition.log.hot
-            # The log may have been deleted, or discarded for the bucket's, since it was looked at.
+            # The log may have been deleted, or discarded for the bucket's, since it was looked at, or the store fallen behind.
             if (
                 partition.reads_blocked is not None
                 or waits(partition)
+                or partition in self._tiering.lineage
                 or plan.log_start > partition.state.high_watermark
             ):
                 continue

@@ -209,6 +209,35 @@ async def test_a_manifest_that_is_deleted_while_its_topic_lives(tmp_path: Path) 
         await until(lambda: led(node) not in node.node.tiering.lineage)
 
 
+async def test_nothing_expires_that_fell_behind_while_it_was_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks the store meanwhile notices first."""
+    async with grown(tmp_path) as (node, versions):
+        key, retention, end = node.node.ids_of(led(node)).manifest_key, node.node.retention, root_of(node).end
+        plan, planned = retention._plan, []
+
+        async def and_meanwhile(partition: Partition) -> object:
+            found = await plan(partition)
+            if not planned:
+                planned.append(found.log_start)
+                await put_back(node, key, versions[0])
+                with pytest.raises(StoreBehind):
+                    await node.node.tiering.reload(partition)
+            return found
+
+        monkeypatch.setattr(retention, "_plan", and_meanwhile)
+        await configure(node, {"local.retention.bytes": "1500", "retention.bytes": "1500"})
+        await retention.tick()
+        assert planned[0] > 0 and led(node) in node.node.tiering.lineage
+        assert led(node).log.log_start_offset == 0
+        await put_back(node, key, versions[-1])
+        await until(lambda: led(node) not in node.node.tiering.lineage)
+        await retention.tick()
+        assert led(node).log.log_start_offset == planned[0]
+        assert [record.offset for record in await node.read_all("t", start=planned[0])] == list(range(planned[0], end))
+
+
 async def test_a_topic_that_is_deleted_is_behind_no_more(tmp_path: Path) -> None:
     """Or `/readyz` and the metric would name it until the node is restarted."""
     async with grown(tmp_path) as (node, _):

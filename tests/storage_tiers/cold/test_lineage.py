@@ -98,6 +98,23 @@ async def test_a_successor_that_claimed_an_older_root_fences_who_has_seen_the_ne
             await act()
 
 
+async def test_an_older_digest_that_comes_late_does_not_take_the_newer_ones_place(
+    store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path
+) -> None:
+    """Questions that wait for each other carry what was seen when they were asked."""
+    first, digests, roots = tier_of(store, clock), [], []
+    for base in (0, 10, 20):
+        await first.extend(local.job(base, 10))
+        digests.append(await saved(first, tmp_path))
+        roots.append(stored(store)[IDS.manifest_key])
+    put_back(store, roots[1])
+    again = tier_of(store, clock, seed=2)
+    again.expect(digests[2])
+    again.expect(digests[0])
+    with pytest.raises(StoreBehind, match=r"commit 2, .* commit 3, "):
+        await again.load()
+
+
 @pytest.mark.parametrize("vanished", [True, False])
 async def test_nothing_is_committed_on_less_than_was_seen(
     vanished: bool, store: MemoryStore, clock: EagerClock, local: Local
