@@ -87,9 +87,26 @@ async def test_who_is_cancelled_makes_room(is_inside: bool) -> None:
     else:
         jobs[0].cancel()
         inside[0].leave()
-    await asyncio.wait(jobs)
+    async with asyncio.timeout(20):
+        await asyncio.wait(jobs)
     assert jobs[0].cancelled() and not jobs[1].cancelled()
     assert lane.waiting == 0
+
+
+async def test_a_turn_that_is_left_twice_makes_room_once() -> None:
+    """As when a request leaves while it waits for its commits, and again when it is done."""
+    lane = Lane()
+    turn = lane.turn()
+    await turn.rest()
+    turn.leave()
+    turn.leave()
+    for other in [lane.turn() for _ in range(AT_WORK)]:
+        await other.rest()
+    late = asyncio.ensure_future(lane.turn().rest())
+    await asyncio.sleep(0)
+    assert lane.waiting == 1
+    late.cancel()
+    await asyncio.wait({late})
 
 
 async def test_work_that_nobody_wants_ends_at_its_next_rest() -> None:

@@ -215,7 +215,7 @@ async def test_nothing_expires_that_fell_behind_while_it_was_planned(
     """Whoever asks the store meanwhile notices first."""
     async with grown(tmp_path) as (node, versions):
         key, retention, end = node.node.ids_of(led(node)).manifest_key, node.node.retention, root_of(node).end
-        plan, planned = retention._plan, []
+        plan, planned = retention._plan, list[int]()
 
         async def and_meanwhile(partition: Partition) -> object:
             found = await plan(partition)

@@ -102,7 +102,7 @@ async def test_an_older_digest_that_comes_late_does_not_take_the_newer_ones_plac
     store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path
 ) -> None:
     """Questions that wait for each other carry what was seen when they were asked."""
-    first, digests, roots = tier_of(store, clock), [], []
+    first, digests, roots = tier_of(store, clock), list[Seen](), list[bytes]()
     for base in (0, 10, 20):
         await first.extend(local.job(base, 10))
         digests.append(await saved(first, tmp_path))

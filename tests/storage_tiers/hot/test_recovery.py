@@ -279,6 +279,23 @@ def test_damage_to_what_says_which_transactions_were_aborted_is_made_good(
 
 
 @pytest.mark.parametrize("clean", [True, False])
+def test_epochs_that_are_lost_are_read_from_all_segments(tmp_path: Path, clean: bool) -> None:
+    """Also from the newest one, of which a clean stop has the rest believed."""
+    log = open_log(tmp_path, settings=SMALL)
+    for epoch in (1, 4):
+        while len(log.segments()) <= epoch:
+            append(log, batch_of(2), epoch=epoch)
+    append(log, batch_of(2), epoch=7)
+    known = log.epochs.entries()
+    assert [entry.epoch for entry in known] == [1, 4, 7]
+    log.flush()
+    log.close(clean=clean)
+    (Path(log.directory) / "leader-epoch-checkpoint").unlink()
+    again = open_log(tmp_path, settings=SMALL, clean=clean, recovery_point=log.recovery_point)
+    assert again.epochs.entries() == known
+
+
+@pytest.mark.parametrize("clean", [True, False])
 def test_a_zeroed_offset_index_is_no_harm(tmp_path: Path, clean: bool) -> None:
     log, batches = filled(tmp_path, flush_at=60)
     log.close(clean=clean)
