@@ -64,6 +64,13 @@ def test_a_step_that_the_store_denies_stays_one() -> None:
     assert seen.expiry_ms(T0 + YEAR + HOUR, T0 + HOUR) == T0 + HOUR
 
 
+def test_a_step_back_that_the_store_denies_stays_one() -> None:
+    seen = watch()
+    seen.look(T0 - HOUR, T0)
+    assert seen.look(T0 - HOUR + 9, T0 + 9, T0 + 9) is None
+    assert seen.step_ms == -HOUR
+
+
 def test_a_step_that_stands_for_long_is_the_truth() -> None:
     seen = watch()
     seen.look(T0 + YEAR, T0)

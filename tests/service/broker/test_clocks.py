@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from service.broker.expiry_clock import ExpiryClock
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.records.builder import NewRecord, build_batch
@@ -164,3 +165,14 @@ async def test_a_store_on_this_machine_confirms_nothing(tmp_path: Path) -> None:
         await until(lambda: node.node.expiry.step_ms > 0)
         await node.node.expiry.compare()
         assert node.node.expiry.step_ms > 0
+
+
+async def test_a_store_that_does_not_say_its_time_says_nothing_of_the_clock() -> None:
+    async def no_date() -> int:
+        return 0
+
+    expiry = ExpiryClock(SystemClock(), tolerance_ms=60_000, settle_ms=HOUR_MS, store_ms=no_date)
+    await expiry.compare()
+    await expiry.tick()
+    assert expiry.step_ms == 0
+    assert abs(expiry.now().expiry_ms - SystemClock().unix_ms()) < 60_000

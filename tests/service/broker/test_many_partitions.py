@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition
-from service.broker.many_partitions import MANY
+from service.broker.many_partitions import MANY, ManyFetch
 from storage_tiers.errors import UnknownTopicOrPartition
+from storage_tiers.turns import SLICE_S
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import Running, running
+from tests.service.broker.support import Running, running, until
 
 COUNT = MANY + 100
 
@@ -64,3 +67,71 @@ async def test_who_leaves_is_forgotten(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert not opened.waiters
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]], None]:
+    """Has something done at each slice of a fetch, by number from 1, after which the fetch has to rest."""
+
+    def at_each(act: Callable[[int], None]) -> None:
+        rest, slices = ManyFetch._rest, 0
+
+        async def slowly(self: ManyFetch, *args: object) -> None:
+            nonlocal slices
+            slices += 1
+            act(slices)
+            began = time.perf_counter()
+            while time.perf_counter() < began + SLICE_S:
+                pass
+            await rest(self, *args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(ManyFetch, "_rest", slowly)
+
+    return at_each
+
+
+async def test_what_comes_where_it_has_looked_already_is_not_missed(
+    tmp_path: Path, looks: Callable[[Callable[[int], None]], None]
+) -> None:
+    async with running(tmp_path) as node:
+        await node.create("t", COUNT)
+        coming: list[asyncio.Task[object]] = []
+
+        def come(slices: int) -> None:
+            if slices == 2:
+                coming.append(asyncio.ensure_future(node.append("t", b"late", partition=0)))
+
+        looks(come)
+        async with asyncio.timeout(20):
+            answers = await fetch(node, asked(60_000))
+        await asyncio.gather(*coming)
+        assert [place for place, part in enumerate(answers) if part.size] == [0]
+        for part in answers:
+            part.release_all()
+
+
+@pytest.mark.parametrize("while_it", ["looks", "waits"])
+async def test_who_leaves_holds_no_file(
+    tmp_path: Path, looks: Callable[[Callable[[int], None]], None], while_it: str
+) -> None:
+    async with running(tmp_path) as node:
+        await node.create("t", COUNT)
+        await node.append("t", b"too little", partition=0)
+        file = node.node.partitions.get(TopicPartition("t", 0)).log.hot._segments[-1].file()
+        before, looked = file.users, 0
+
+        def leave(slices: int) -> None:
+            nonlocal looked
+            looked = slices
+            assert file.users > before or while_it == "waits"
+            if slices == 2 and while_it == "looks":
+                waiting.cancel()
+
+        looks(leave)
+        waiting = fetch(node, asked(60_000)._replace(min_bytes=1 << 20))
+        if while_it == "waits":
+            await until(lambda: looked * 32 >= COUNT and file.users == before)
+            waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert file.users == before
