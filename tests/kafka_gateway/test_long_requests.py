@@ -16,11 +16,12 @@ from grpc_api.contract.log import Append
 from grpc_api.contract.topics import CreatedTopic, NewTopic
 from kafka_gateway.errors import ErrorCode
 from kafka_gateway.hot_parse import FORGOTTEN_A_REQUEST
-from kafka_gateway.message_reader import ROWS_A_REQUEST
+from kafka_gateway.message_reader import ROWS_A_REQUEST, Endless
+from kafka_gateway.message_writer import Writing
 from kafka_gateway.options import Options
 from kafka_gateway.server import GatewayServer
-from storage_tiers.errors import LogError
-from storage_tiers.turns import Lane
+from storage_tiers.errors import LogError, PolicyViolation
+from storage_tiers.turns import AT_WORK, Lane
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
@@ -56,6 +57,16 @@ async def test_others_are_answered_while_a_long_request_is_worked_on(schema: str
             assert await asks_little.correlation() == correlation
             assert not much.done()
         assert await much == 7
+
+
+def test_an_answer_ends_where_it_gets_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka_gateway.message_writer.ANSWER_BYTES", 100_000)
+    writing = Writing(Endless())
+    with pytest.raises(PolicyViolation, match="ask for less at once"):
+        for _ in range(101):
+            writing.encoded(bytes(1000))
+            writing.cut()
+    assert writing.size <= 101_000 and len(writing.pieces) == 100
 
 
 def produce_to_each(core: MemoryCore, batch: bytes, correlation: int, acks: int) -> bytes:
@@ -105,6 +116,31 @@ async def test_a_produce_to_many_partitions_keeps_its_bytes_while_others_are_rec
         assert body is not None
         rows = response("produce", 9, body).responses[0].partition_responses
         assert {(int(row.error_code), row.base_offset) for row in rows} == {(0, 0)}
+
+
+async def test_produces_that_fail_in_the_middle_make_room_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurried, calls, fails, append = itertools.count(), 0, True, MemoryCore.append
+
+    def in_the_second_slice(self: MemoryCore, appends: Sequence[Append], **words: str | None) -> object:
+        nonlocal calls
+        calls += 1
+        if fails and not calls % 2:
+            raise RuntimeError("a defect")
+        return append(self, appends, **words)
+
+    monkeypatch.setattr(MemoryCore, "append", in_the_second_slice)
+    async with serving(tmp_path, options=Options(lane=Lane(lambda: float(next(hurried))))) as (core, server):
+        await core.create([NewTopic("wide", partitions=MANY_PARTITIONS + 1)])
+        async with connected(server) as client, asyncio.timeout(30):
+            for correlation in range(AT_WORK + 1):
+                fails = correlation < AT_WORK
+                client.send(produce_to_each(core, record_batch(b"v"), correlation, 1))
+                body = await client.receive()
+                assert body is not None
+                rows = response("produce", 9, body).responses[0].partition_responses
+                assert {int(row.error_code) != 0 for row in rows} == {fails}
 
 
 async def test_a_large_produce_of_which_some_is_refused_says_so_of_each(tmp_path: Path) -> None:

@@ -143,6 +143,36 @@ async def test_a_listing_that_was_cut_short_goes_on_where_it_was(
         assert sorted(set(asked)) == asked[:3] + asked[4:], "each stretch once"
 
 
+async def test_what_is_written_behind_a_listing_is_looked_at_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listing has passed its place, and ends with something newer."""
+    monkeypatch.setattr("storage_tiers.cold.process.operations.LISTED_KEYS", 3)
+    async with running(tmp_path / "data", broker=CALM) as node:
+        first, last = await tiered(node, "a", "z")
+        for _ in range(3):
+            await round_of(node)
+        node.node.sweeping._grace_ms = lambda: 1
+        client, key = node.node.client, orphan(node, first)
+        assert client is not None
+        list_keys, passed = client.list_keys, list[str]()
+
+        async def listing(prefix: str, after: str) -> object:
+            if after > key and not passed:
+                passed.append(after)
+                await node.store.put(key, b"left behind")
+                await node.store.put(orphan(node, last), b"newer")
+            return await list_keys(prefix, after)
+
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(client, "list_keys", listing)
+            await round_of(node)
+        assert passed and is_there(node, key)()
+        for _ in range(6):
+            await round_of(node)
+        assert not is_there(node, key)()
+
+
 async def test_a_manifest_that_is_gone_is_said_at_the_next_listing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
