@@ -250,7 +250,11 @@ STORE_ROWS = (
         "has a pin named|pins, the most there may be; remove one",
         STORE + "names_of_pins_are_free_again_once_they_are_removed",
     ),
-    row("drop those that are gone", COLD + "test_partition_tier.py::test_more_orphans_than_one_commit_may_condemn"),
+    row(
+        "drop those that are gone",
+        LIBRARIES + "condemned_keys_that_are_gone_make_room",
+        COLD + "test_partition_tier.py::test_more_orphans_than_one_commit_may_condemn",
+    ),
     row("upload under a new uuid", LIBRARIES + "a_range_is_uploaded_again_under_a_new_name"),
     row("is not deleted in the bucket; delete it first", STORE + "what_is_swept_is_deleted_first"),
     row("start from the live state", LIBRARIES + "who_reads_events_too_late_starts_from_the_live_state"),

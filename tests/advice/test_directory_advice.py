@@ -175,8 +175,7 @@ async def test_a_deleted_topics_directory_that_cannot_be_removed_is_removed_by_h
 
 async def test_another_topics_directory_in_the_way_is_moved_and_whole(tmp_path: Path) -> None:
     """It came while the node ran; at a start it would be set aside."""
-    other = await two_topics(tmp_path / "other")
-    assert other is not None
+    await two_topics(tmp_path / "other")
     async with running(tmp_path / "data") as node:
         shutil.copytree(tmp_path / "other" / "u-0", tmp_path / "data" / "u-0")
         with pytest.raises(LogError, match="move it away"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP
 from storage_tiers.cold.manifest.model import Ids, State
-from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
+from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic, encode_topic
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import FencedWriter, LogError, StoreRefused
 from storage_tiers.files import Buffer, OsFiles
@@ -109,6 +111,23 @@ async def test_a_take_over_that_is_cut_anywhere_is_made_to_its_end(tmp_path: Pat
             assert 0 <= start.metadata.image.incarnation - before.incarnation - TAKE_OVER_GAP <= 1
         assert incarnations(store.store, "t") == {writer.incarnation}, (kind, number)  # type: ignore[arg-type]
     assert len(survived) <= 4, survived
+
+
+async def test_what_the_old_node_changes_until_the_incarnation_is_raised_counts(tmp_path: Path) -> None:
+    """It runs still, and a topic's config is altered after the first look at the bucket."""
+    left, before = await left_behind(tmp_path / "lost")
+    store, key = FaultyStore(left), keys.topic_file_key(before.cluster_id, "t")
+    gate = store.hold(1, "put", "cluster.json")
+    async with taking(tmp_path / "new", store, before.cluster_id) as start:
+        taken = asyncio.ensure_future(start.run())
+        await gate.reached.wait()
+        state = decode_topic(left.blocking().get(key).data, before.cluster_id, "t")
+        altered = replace(state, configs={**state.configs, "retention.ms": "123456"}, revision=state.revision + 1)
+        await left.put(key, encode_topic(altered))
+        gate.open()
+        await taken
+        assert start.metadata.image.topic_config("t") == altered.configs
+    assert decode_topic(left.blocking().get(key).data, before.cluster_id, "t").configs == altered.configs
 
 
 async def test_a_recovery_point_is_of_the_time_its_end_was_committed_not_of_the_claim(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_what_came_before_a_restart_is_forgotten(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match="Not a directory"):
+    with pytest.raises(StorageError, match="Not a directory; free some space, or let the node write there"):
         begun(tmp_path / "file")
     (tmp_path / "file").unlink()
     file = begun(tmp_path)
@@ -81,3 +81,9 @@ def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
         file.finish()
     file.discard()
     assert [path.name for path in tmp_path.iterdir()] == ["chunk"]
+    # What it says to do:
+    os.rmdir(tmp_path / "chunk")
+    file = begun(tmp_path)
+    file.write(CONTENT)
+    file.finish()
+    assert (tmp_path / "chunk").read_bytes() == CONTENT
