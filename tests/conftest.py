@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,15 @@ settings.load_profile("without deadlines")
 pytest.register_assert_rewrite("tests.conformance.object_store")
 
 from tests.support import s3_servers  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def own_log_handlers() -> Iterator[None]:
+    """A command that runs within a test sets up the log of its process, for a stream that ends with the test."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
 
 
 @pytest.fixture(scope="session")
