@@ -1,0 +1,68 @@
+"""Who waits for memory: in which order it is given, and that nobody keeps what it gave up."""
+
+from __future__ import annotations
+
+import asyncio
+
+from grpc_api.servicers.memory import CallerMemory
+
+
+def nobody_closed(limit_bytes: int) -> CallerMemory:
+    return CallerMemory(limit_bytes, lambda _: None)
+
+
+async def test_who_is_let_in_and_gives_up_in_the_same_turn_keeps_nothing() -> None:
+    memory = nobody_closed(100)
+
+    async def take() -> None:
+        async with memory.hold("b", 50):
+            raise AssertionError("it had given up")
+
+    first = memory.try_hold("a", 100)
+    assert first is not None
+    waiting = asyncio.ensure_future(take())
+    await asyncio.sleep(0)
+    first.resize(0)
+    assert memory.held_bytes == 50
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert waiting.cancelled() and memory.held_bytes == 0
+
+
+async def test_who_gives_up_while_it_waits_lets_others_pass() -> None:
+    memory = nobody_closed(100)
+    first = memory.try_hold("a", 60)
+    assert first is not None
+
+    async def take(peer: str, size: int) -> int:
+        async with memory.hold(peer, size):
+            return memory.held_bytes
+
+    large, small = asyncio.ensure_future(take("b", 80)), asyncio.ensure_future(take("c", 10))
+    await asyncio.sleep(0)
+    assert memory.try_hold("d", 1) is None, "others wait already"
+    large.cancel()
+    await asyncio.wait({large})
+    first.resize(59)
+    assert await small == 69
+    first.resize(0)
+    assert memory.held_bytes == 0
+
+
+async def test_who_waits_for_others_is_served_before_all_behind_it() -> None:
+    memory, served = nobody_closed(100), list[str]()
+    first = memory.try_hold("a", 100)
+    assert first is not None
+
+    async def take(peer: str, size: int) -> None:
+        async with memory.hold(peer, size):
+            served.append(peer)
+
+    takers = [asyncio.ensure_future(take(peer, size)) for peer, size in (("b", 80), ("c", 10))]
+    await asyncio.sleep(0)
+    first.resize(50)
+    await asyncio.sleep(0)
+    assert served == [] and memory.held_bytes == 50
+    first.resize(0)
+    await asyncio.gather(*takers)
+    assert served == ["b", "c"] and memory.held_bytes == 0
