@@ -86,6 +86,7 @@ class CallerMemory:
         finally:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
+                self._admit()  # those behind it may fit
         hold.size = size
 
     def change(self, peer: str, before: int, after: int) -> None:
