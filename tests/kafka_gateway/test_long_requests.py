@@ -46,6 +46,22 @@ LONG = {
 }
 
 
+class Held(Lane):
+    """Each slice is over as soon as it has begun, and the first request that rests goes on when it is told to."""
+
+    def __init__(self) -> None:
+        hurried = itertools.count()
+        super().__init__(lambda: float(next(hurried)))
+        self.go = asyncio.Event()
+        self._first: asyncio.Task[object] | None = None
+
+    async def rest(self) -> None:
+        self._first = self._first or asyncio.current_task()
+        if self._first is asyncio.current_task():
+            await self.go.wait()
+        await super().rest()
+
+
 @pytest.mark.parametrize("schema", LONG)
 async def test_others_are_answered_while_a_long_request_is_worked_on(schema: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, server), connected(server) as asks_much, connected(server) as asks_little:
@@ -79,9 +95,8 @@ def produce_to_each(core: MemoryCore, batch: bytes, correlation: int, acks: int)
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
 async def test_a_large_produce_is_appended_in_slices_and_overtaken_by_none_behind_it(acks: int, tmp_path: Path) -> None:
-    hurried = itertools.count()
-    options = Options(lane=Lane(lambda: float(next(hurried))))  # each slice is over as soon as it has begun
-    async with serving(tmp_path, options=options) as (core, server), connected(server) as asks_much:
+    lane = Held()
+    async with serving(tmp_path, options=Options(lane=lane)) as (core, server), connected(server) as asks_much:
         await core.create([NewTopic("wide", partitions=40)])
         first, last = core.partitions[TopicPartition("wide", 0)], core.partitions[TopicPartition("wide", 39)]
         async with connected(server) as asks_little:
@@ -91,6 +106,7 @@ async def test_a_large_produce_is_appended_in_slices_and_overtaken_by_none_behin
             asks_little.send(metadata(5))
             assert await asks_little.correlation() == 5
             assert last.next_offset == 0
+            lane.go.set()
         for correlation in (1, 2) if acks else ():
             body = await asks_much.receive()
             assert body is not None
@@ -102,8 +118,8 @@ async def test_a_large_produce_is_appended_in_slices_and_overtaken_by_none_behin
 
 
 async def test_a_produce_to_many_partitions_keeps_its_bytes_while_others_are_received(tmp_path: Path) -> None:
-    hurried = itertools.count()
-    async with serving(tmp_path, options=Options(lane=Lane(lambda: float(next(hurried))))) as (core, server):
+    lane = Held()
+    async with serving(tmp_path, options=Options(lane=lane)) as (core, server):
         await core.create([NewTopic("wide", partitions=MANY_PARTITIONS + 1)])
         batch = record_batch(bytes(range(50)))
         async with connected(server) as asks_much, connected(server) as asks_little:
@@ -112,6 +128,7 @@ async def test_a_produce_to_many_partitions_keeps_its_bytes_while_others_are_rec
             asks_little.send(produce(5, batch=record_batch(bytes(60_000))))
             assert await asks_little.correlation() == 5
             assert core.partitions[TopicPartition("wide", MANY_PARTITIONS)].next_offset == 0
+            lane.go.set()
             body = await asks_much.receive()
         assert body is not None
         rows = response("produce", 9, body).responses[0].partition_responses
