@@ -11,7 +11,6 @@ import asyncio
 import functools
 import re
 import zlib
-from base64 import urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from kafka_gateway.client import Client
 from kafka_gateway.errors import ErrorCode
 from storage_tiers.errors import CorruptRecord, InvalidRecord, RecordTooLarge
 from storage_tiers.records.codecs import Codec, decompress
+from storage_tiers.uuids import uuid_text
 
 #: Client instances that are remembered. Kafka: ClientMetricsManager.CACHE_MAX_SIZE.
 INSTANCES = 16_384
@@ -221,8 +221,3 @@ def _subscribed(asker: Asker, subscriptions: Sequence[Subscription]) -> Subscrib
     interval = min((DEFAULT_INTERVAL_MS, *(each.interval_ms for each in fitting)))
     number = zlib.crc32("\0".join((*sorted(metrics), str(interval))).encode() + asker.instance_id)
     return Subscribed(number - ((number & 0x80000000) << 1), interval, metrics)
-
-
-def uuid_text(instance_id: bytes) -> str:
-    """As Kafka prints a Uuid."""
-    return urlsafe_b64encode(instance_id).rstrip(b"=").decode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import os
 import shutil
@@ -63,6 +62,7 @@ from storage_tiers.hot.ballast import Ballast, FilesWithBallast
 from storage_tiers.hot.checkpoints import mark_clean, take_clean_mark
 from storage_tiers.hot.data_dir import DataDirectory
 from storage_tiers.types import TopicId, TopicPartition
+from storage_tiers.uuids import random_uuid, uuid_text
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +232,7 @@ class Node:
         known = self.data.identity()
         if known is not None:
             return known.cluster_id
-        return self.metadata.image.cluster_id or base64.urlsafe_b64encode(self.rng.token(16)).rstrip(b"=").decode()
+        return self.metadata.image.cluster_id or uuid_text(random_uuid(self.rng))
 
     def _build_configs(self, kafka_port: int) -> None:
         settings = self.settings

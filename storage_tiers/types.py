@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from storage_tiers.uuids import parse_uuid, uuid_text
+
 #: Leader epoch of a batch or request that does not know one (Kafka protocol: -1).
 NO_EPOCH = -1
 #: Producer id of a batch that is not idempotent.
@@ -36,14 +38,10 @@ class TopicId(bytes):
 
     @classmethod
     def parse(cls, text: str) -> TopicId:
-        import base64
-
-        return cls(base64.urlsafe_b64decode(text + "=="))
+        return cls(parse_uuid(text))
 
     def __str__(self) -> str:
-        import base64
-
-        return base64.urlsafe_b64encode(self).rstrip(b"=").decode()
+        return uuid_text(self)
 
     def __repr__(self) -> str:
         return f"TopicId({str(self)!r})"

@@ -10,7 +10,6 @@ gone backwards meanwhile nothing more is deleted, evicted or uploaded; one that 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import logging
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.operations import RecreateCluster, ShownCluster
 from storage_tiers.cold.segments.repairer import RepairReport
 from storage_tiers.errors import Advice, FencedWriter, LogError, StoreBehind, TierUnavailable
+from storage_tiers.uuids import uuid_text
 
 log = logging.getLogger(__name__)
 
@@ -193,7 +193,7 @@ class StoreAccess:
         if self.writer is None:
             start_id = self._rng.token(16)
             await self._metadata.propose(planner.claim_incarnation(self._node_id, number, start_id))
-        holder = Holder(self._node_id, self._directory_id, text_of(start_id))
+        holder = Holder(self._node_id, self._directory_id, uuid_text(start_id))
         await self._client.ask(RecreateCluster(ClusterState(image.cluster_id, number, holder), found))
         events.info(log, "cluster.repaired", incarnation=number)
         if self.writer is not None:
@@ -226,7 +226,7 @@ class StoreAccess:
         number = settle(found, self._metadata.image, self._directory_id)
         start_id = self._rng.token(16)
         await self._metadata.propose(planner.claim_incarnation(self._node_id, number + 1, start_id))
-        holder = Holder(self._node_id, self._directory_id, text_of(start_id))
+        holder = Holder(self._node_id, self._directory_id, uuid_text(start_id))
         incarnation = await self._client.open_cluster(cluster_id, holder, number)
         await self._metadata.propose(planner.confirm_incarnation(incarnation, start_id))
         self.writer = Writer(self._node_id, incarnation)
@@ -236,8 +236,8 @@ class StoreAccess:
 
 def settles(found: ClusterState, image: MetadataImage) -> bool:
     """Whether the bucket shows a start of this directory: the last one, or a claim whose answer was not seen."""
-    claims = {(start.incarnation, text_of(start.start_id)) for start in image.unconfirmed_starts}
-    return (found.incarnation, found.holder.start_id) in claims | {(image.incarnation, text_of(image.start_id))}
+    claims = {(start.incarnation, uuid_text(start.start_id)) for start in image.unconfirmed_starts}
+    return (found.incarnation, found.holder.start_id) in claims | {(image.incarnation, uuid_text(image.start_id))}
 
 
 def settle(found: ClusterState | None, image: MetadataImage, directory_id: str) -> int:
@@ -264,7 +264,3 @@ def settle(found: ClusterState | None, image: MetadataImage, directory_id: str) 
         "store is another one. Stop this node; the one that began last goes on. If its disk is lost and this directory is an "
         f"older copy of it, keep this one and start on another, empty --data-dir with --take-over {image.cluster_id}"
     )
-
-
-def text_of(start_id: bytes) -> str:
-    return base64.urlsafe_b64encode(start_id).rstrip(b"=").decode()

@@ -38,6 +38,7 @@ from storage_tiers.errors import (
     UnknownTopicOrPartition,
 )
 from storage_tiers.types import TopicId
+from storage_tiers.uuids import random_uuid
 
 MAX_TOPIC_NAME = 249
 #: Kafka's bound on what one request may create.
@@ -82,7 +83,7 @@ class BlockPlan(NamedTuple):
 def new_topic_id(image: MetadataImage, rng: Rng) -> TopicId:
     """An id that no topic has. As in Kafka it is neither of the two reserved ids nor prints with a leading dash."""
     while True:
-        topic_id = TopicId(rng.token(16))
+        topic_id = TopicId(random_uuid(rng))
         reserved = int.from_bytes(topic_id, "big") <= 1
         if not (reserved or str(topic_id).startswith("-") or topic_id in image.topics or topic_id in image.deleting):
             return topic_id

@@ -15,8 +15,9 @@ import logging
 import struct
 from collections.abc import Callable, Iterator
 
-from kafka_gateway.telemetry import PushedMetrics, uuid_text
+from kafka_gateway.telemetry import PushedMetrics
 from storage_tiers.errors import InvalidRecord
+from storage_tiers.uuids import uuid_text
 
 NAME = "tidelog.ClientTelemetryLog"
 #: Metrics of one push that are written; how many more there were is said.

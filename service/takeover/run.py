@@ -21,7 +21,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from service.broker.store_access import text_of
 from service.http import Readiness
 from service.metadata import frames, planner
 from service.metadata import records_pb2 as pb
@@ -40,6 +39,7 @@ from storage_tiers.cold.process import operations as ask
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.errors import Advice, FencedWriter, LogError, MetadataCorrupt, StoreRefused
 from storage_tiers.types import TopicId
+from storage_tiers.uuids import uuid_text
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ class TakeOver:
         # What this directory has claimed already is above the gap.
         raised_by = TAKE_OVER_GAP if begun is not None and number == begun.incarnation else 1
         await self._log.propose(planner.claim_incarnation(self._node_id, number + raised_by, start_id))
-        holder = Holder(self._node_id, directory_id, text_of(start_id))
+        holder = Holder(self._node_id, directory_id, uuid_text(start_id))
         incarnation = await self._patiently(
             lambda: self._client.open_cluster(self._cluster_id, holder, number, raised_by)
         )
@@ -225,8 +225,8 @@ class TakeOver:
         """The incarnation to swap from: the one that was found at the beginning, or one of this directory's own."""
         found, image = await self._cluster(), self._log.image
         begun = image.take_over
-        mine = {(start.incarnation, text_of(start.start_id)) for start in image.unconfirmed_starts}
-        mine.add((image.incarnation, text_of(image.start_id)))
+        mine = {(start.incarnation, uuid_text(start.start_id)) for start in image.unconfirmed_starts}
+        mine.add((image.incarnation, uuid_text(image.start_id)))
         if begun is not None:
             mine.add((begun.incarnation, begun.start_id))
         if (found.incarnation, found.holder.start_id) not in mine:

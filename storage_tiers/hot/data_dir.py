@@ -9,7 +9,6 @@ Does not promise protection from another machine on a shared file system that ig
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
 import os
@@ -20,6 +19,7 @@ from storage_tiers.errors import DirectoryLocked, StorageError
 from storage_tiers.files import Files, replace_file
 from storage_tiers.hot import layout
 from storage_tiers.types import TopicId, TopicPartition
+from storage_tiers.uuids import random_uuid, uuid_text
 
 LOCK_FILE = ".lock"
 META_PROPERTIES = "meta.properties"
@@ -101,7 +101,7 @@ class DataDirectory:
         """
         known = self.identity()
         if known is None:
-            return self._write(Identity(cluster_id, node_id, _uuid_text(self._rng.token(16))))
+            return self._write(Identity(cluster_id, node_id, uuid_text(random_uuid(self._rng))))
         if (known.cluster_id, known.node_id) != (cluster_id, node_id):
             raise StorageError(
                 f"{self.path} belongs to node {known.node_id} of cluster {known.cluster_id}, not to node {node_id} of "
@@ -211,7 +211,3 @@ def _make_directories(files: Files, path: str) -> None:
     _make_directories(files, parent)
     files.mkdir(path)
     files.fsync_dir(parent)
-
-
-def _uuid_text(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()

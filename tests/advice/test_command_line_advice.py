@@ -16,8 +16,9 @@ from service.configs.removed import REMOVED_FROM_BROKERS, REMOVED_FROM_TOPICS
 from service.configs.resolve import check_static
 from service.settings import NodeSettings, load_settings
 from storage_tiers.errors import InvalidConfig
-from tests.service.cli.support import closed_port, tidelog
+from tests.service.cli.support import tidelog
 from tests.support.node import Node
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.xdist_group("advice-command-line")
 
@@ -118,7 +119,7 @@ def words(text: str, node: Node) -> Sequence[str]:
         "store": node.store,
         "data": node.data_dir,
         "empty": node.directory / "empty",
-        "nobody": f"127.0.0.1:{closed_port()}",
+        "nobody": f"127.0.0.1:{free_port()}",
     }
     return text.format(**places).split()
 
@@ -159,7 +160,7 @@ STARTS: list[tuple[str, str]] = [
 @pytest.fixture(scope="module")
 def advised_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node that was started with all that the messages of STARTS say to write."""
-    address = f"127.0.0.1:{closed_port()}"
+    address = f"127.0.0.1:{free_port()}"
     flags = ["--listen", "0.0.0.0", "--advertise", address, "--set", "log.retention.ms=86400000", "--new-cluster"]
     node = Node(tmp_path_factory.mktemp("start"), flags=flags)
     node.kafka = address

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from kafka_gateway.gateway_settings import GatewaySettings, listen
 from kafka_gateway.server import serve
 from storage_tiers.clock import SystemClock, SystemRng
 from tests.support.node import Node
+from tests.support.ports import free_port
 
 UNTIL_END = ReaderOptions(until_end=True)
 CODECS: list[Compression] = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -140,9 +140,7 @@ def gateway_over(node: Node, port: int) -> Iterator[None]:
 
 
 def test_kafka_clients_through_a_gateway_in_another_process_than_the_core(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with Node(tmp_path, flags=["--advertise", f"127.0.0.1:{port}"]) as node, gateway_over(node, port):
         address = f"127.0.0.1:{port}"
         with BlockingClient.connect(node.grpc) as client:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from storage_tiers.errors import StoreRefused
 from tests.faults.clients import seal, until
 from tests.support.clients import TIERED, consume, create, produce
 from tests.support.node import Node
+from tests.support.ports import free_port
 from tests.support.s3_proxy import S3Proxy, hang_up_before
 from tests.support.s3_servers import BUCKET, S3Server
 
@@ -32,12 +32,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def clusters(node: Node) -> list[str]:
     """As the store's folders name them."""
     return sorted(path.name for path in node.store_path.iterdir() if (path / "cluster.json").exists())
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def lose_the_disk(node: Node) -> None:

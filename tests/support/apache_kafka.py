@@ -31,6 +31,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support import kafka_jars
+from tests.support.ports import free_port
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
@@ -191,10 +192,7 @@ class ApacheKafka:
 
 
 def _two_ports(first: int) -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return first or one.getsockname()[1], other.getsockname()[1]
+    return first or free_port(), free_port()
 
 
 def _knows_itself(port: int) -> bool:

@@ -23,6 +23,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tests.support.ports import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -84,6 +86,9 @@ class Node:
         if self.running:
             raise NodeFailed(f"the node on {self.data_dir} runs already")
         self.directory.mkdir(parents=True, exist_ok=True)
+        self.kafka, self.grpc, self.http = (
+            address or f"127.0.0.1:{free_port()}" for address in (self.kafka, self.grpc, self.http)
+        )
         with self.output_path.open("ab") as output:
             self.process = subprocess.Popen(
                 self.command(),
@@ -98,7 +103,7 @@ class Node:
         words = [sys.executable, "-m", "service.cli.main", "serve"]
         words += ["--data-dir", str(self.data_dir), "--store", self.store]
         for flag, address in (("--port", self.kafka), ("--grpc-port", self.grpc), ("--http-port", self.http)):
-            words += [flag, address.rpartition(":")[2] or "0"]
+            words += [flag, address.rpartition(":")[2]]
         for key, value in self.settings.items():
             words += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
         return [*words, *self.flags]

@@ -21,6 +21,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.ports import free_port
+
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
@@ -119,12 +121,6 @@ def versitygw_missing() -> str | None:
     from tests.support.install_versitygw import install
 
     return install(VERSITYGW)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _serving(

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.store_access import settle, text_of
+from service.broker.store_access import settle
 from service.metadata.image import MetadataImage, StartImage
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP, ClusterState, Holder
 from storage_tiers.errors import FencedWriter, LogError, StoreBehind
 from storage_tiers.types import TopicPartition
+from storage_tiers.uuids import uuid_text
 from tests.service.broker.support import Running, filled, running, until
 
 #: What deletes, evicts or writes by the clock.
@@ -83,7 +84,7 @@ def test_what_cluster_json_may_show(number: int | None, start: bytes, error: typ
         start_id=b"mine",
         unconfirmed_starts=(StartImage(1, 4, b"unanswered"),),
     )
-    found = None if number is None else ClusterState("c", number, Holder(1, "d", text_of(start)))
+    found = None if number is None else ClusterState("c", number, Holder(1, "d", uuid_text(start)))
     if error is None:
         assert settle(found, image, "d") == number
     else:
@@ -103,7 +104,7 @@ def test_what_cluster_json_may_show(number: int | None, start: bytes, error: typ
 )
 def test_a_lower_incarnation_of_another_directory_is_a_take_over(held: int, number: int, error: type[LogError]) -> None:
     image = MetadataImage(cluster_id="c", incarnation=held, start_id=b"mine")
-    found = ClusterState("c", number, Holder(1, "other", text_of(b"another")))
+    found = ClusterState("c", number, Holder(1, "other", uuid_text(b"another")))
     with pytest.raises(error):
         settle(found, image, "d")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -49,11 +48,3 @@ def tidelog_process(*words: str | Path, stdin: bytes = b"", timeout: float = 60)
         check=False,
     )
     return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-def closed_port() -> int:
-    """A port of loopback at which nothing listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

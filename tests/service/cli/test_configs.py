@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.service.cli.support import Ran, closed_port, tidelog
+from tests.service.cli.support import Ran, tidelog
 from tests.support.node import Node
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.xdist_group("cli-configs")
 
@@ -117,4 +118,4 @@ def test_command_lines_that_say_too_little_or_too_much(node: Node) -> None:
     assert at(node, "alter").code == 2
     assert at(node, "alter", "--set", "novalue").code == 2
     assert at(node, "describe", "--broker", "1", "--topic", "t").code == 2
-    assert tidelog("configs", "describe", "--bootstrap-server", f"127.0.0.1:{closed_port()}").code == 2
+    assert tidelog("configs", "describe", "--bootstrap-server", f"127.0.0.1:{free_port()}").code == 2

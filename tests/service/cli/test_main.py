@@ -9,7 +9,8 @@ import pytest
 
 from service.cli.errors import Unreachable
 from service.cli.topic import _seal
-from tests.service.cli.support import ROOT, closed_port, tidelog, tidelog_process
+from tests.service.cli.support import ROOT, tidelog, tidelog_process
+from tests.support.ports import free_port
 
 HEAVY = (
     "aiobotocore",
@@ -79,7 +80,7 @@ def test_the_command_imports_nothing_heavy_before_it_is_needed() -> None:
     ids=" ".join,
 )
 def test_a_node_that_is_not_there_is_one_line_and_exit_code_2(words: tuple[str, ...]) -> None:
-    address = f"127.0.0.1:{closed_port()}"
+    address = f"127.0.0.1:{free_port()}"
 
     ran = tidelog(*words, "--bootstrap-server", address, stdin="")
 
@@ -133,4 +134,4 @@ def test_a_store_that_is_not_there_is_one_line_and_exit_code_2() -> None:
 
 def test_a_grpc_face_that_is_not_there_is_unreachable_too() -> None:
     with pytest.raises(Unreachable, match=r"cannot seal flights through 127\.0\.0\.1"):
-        _seal(f"127.0.0.1:{closed_port()}", "flights", wait=True, timeout=1)
+        _seal(f"127.0.0.1:{free_port()}", "flights", wait=True, timeout=1)

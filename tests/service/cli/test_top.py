@@ -26,8 +26,9 @@ from service.cli.top_numbers import (
 )
 from service.cli.top_screen import Seen, duration, screen
 from storage_tiers.clock import SystemClock
-from tests.service.cli.support import closed_port, tidelog
+from tests.service.cli.support import tidelog
 from tests.support.node import Node
+from tests.support.ports import free_port
 
 SNAPSHOT = Path(__file__).with_name("top_screen.txt")
 
@@ -186,7 +187,7 @@ def test_times_read_as_people_say_them() -> None:
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
 def test_what_cannot_be_reached_is_said() -> None:
-    address = f"127.0.0.1:{closed_port()}"
+    address = f"127.0.0.1:{free_port()}"
     ran = tidelog("top", "--once", "--http", address, "--interval", "0.2")
     assert ran.code == 2
     assert f"{address}: cannot be reached: Connection refused; it is asked again" in ran.out
@@ -195,7 +196,7 @@ def test_what_cannot_be_reached_is_said() -> None:
 
 
 def test_a_node_that_nobody_started_is_named() -> None:
-    ran = tidelog("top", "--once", "-b", f"127.0.0.1:{closed_port()}")
+    ran = tidelog("top", "--once", "-b", f"127.0.0.1:{free_port()}")
     assert ran.code == 2 and "cannot reach a node" in ran.err
 
 

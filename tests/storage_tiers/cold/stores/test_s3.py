@@ -19,6 +19,7 @@ from storage_tiers.cold.stores.s3_blocking import BlockingS3Store
 from storage_tiers.cold.stores.s3_common import ATTEMPTS
 from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierUnavailable
 from tests.support.blocking_adapter import BlockingAdapter
+from tests.support.ports import free_port
 from tests.support.s3_proxy import (
     S3Proxy,
     answer,
@@ -30,7 +31,7 @@ from tests.support.s3_proxy import (
     truncated,
     without_header,
 )
-from tests.support.s3_servers import BUCKET, REGION, S3Server, free_port, set_environment, versitygw_missing
+from tests.support.s3_servers import BUCKET, REGION, S3Server, set_environment, versitygw_missing
 
 pytestmark = pytest.mark.s3
 

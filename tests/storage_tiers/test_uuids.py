@@ -1,0 +1,33 @@
+"""Ids as people type them."""
+
+from __future__ import annotations
+
+from storage_tiers.clock import SeededRng
+from storage_tiers.uuids import parse_uuid, random_uuid, uuid_text
+
+
+class _Drawn(SeededRng):
+    """Gives what it was made with, one after another."""
+
+    def __init__(self, *tokens: bytes) -> None:
+        super().__init__(0)
+        self._tokens = list(tokens)
+
+    def token(self, size: int) -> bytes:
+        return self._tokens.pop(0)
+
+
+def test_an_id_that_a_command_line_would_read_as_an_option_is_drawn_again() -> None:
+    dashes = [bytes([first]) + bytes(15) for first in (0xF8, 0xFB)]
+    assert [uuid_text(raw)[0] for raw in dashes] == ["-", "-"]
+    for next_to_it in (0xF7, 0xFC):
+        wanted = bytes([next_to_it]) + bytes(15)
+        assert random_uuid(_Drawn(*dashes, wanted)) == wanted
+        assert uuid_text(wanted)[0] in "9_"
+
+
+def test_text_and_bytes_are_one_another() -> None:
+    rng = SeededRng(8)
+    for raw in (rng.token(16) for _ in range(100)):
+        assert len(uuid_text(raw)) == 22
+        assert parse_uuid(uuid_text(raw)) == raw
