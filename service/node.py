@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Sequence
 
 from service.beginning import check_metadata, may_begin, unless_stopped
+from service.broker.append_queues import AppendQueues
 from service.broker.assignment import Assignment
 from service.broker.cold_service import ColdService
 from service.broker.config_service import ConfigService
@@ -28,7 +29,6 @@ from service.broker.partitions import Partitions
 from service.broker.producer_ids import ProducerIds
 from service.broker.repairing import Repairing
 from service.broker.retention import Retention
-from service.broker.rewriting import Rewriter
 from service.broker.store_access import StoreAccess
 from service.broker.store_needed import check_no_store_needed
 from service.broker.sweeping import Sweeping
@@ -306,7 +306,7 @@ class Node:
         ballast = Ballast(self.data.path)
         freeing = FilesWithBallast(self.files, ballast)
         self.flusher = Flusher(self.clock)
-        self.rewriter = Rewriter()
+        self.append_queues = AppendQueues()
         self.expiry = ExpiryClock(
             self.clock,
             tolerance_ms=self.configs.broker_int(self.metadata.image, "tidelog.clock.step.tolerance.ms"),
@@ -392,7 +392,7 @@ class Node:
             tiering=self.tiering,
             disk=self.disk,
             topic_name=self._topic_name,
-            rewriter=self.rewriter,
+            queues=self.append_queues,
             fetch_max_bytes=self.configs.broker_int(self.metadata.image, "fetch.max.bytes"),
         )
 
@@ -468,7 +468,7 @@ class Node:
     async def close(self) -> None:
         """Everything flushed and checkpointed, then the clean-shutdown marker; without it the next start recovers."""
         await self.assignment.close()
-        await self.rewriter.close()
+        await self.append_queues.close()
         await self.tiering.close()
         if self.hydrator is not None:
             await self.hydrator.close()

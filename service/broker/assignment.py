@@ -264,4 +264,4 @@ class Assignment:
         if partition.log.hot.settings != settings:
             partition.log.hot.reconfigure(settings)
             partition.tier_due_ms = 0
-        partition.settle_rewriting()
+        partition.settle_queues()

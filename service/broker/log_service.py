@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 from grpc_api.contract.log import (
     Append,
@@ -16,16 +17,16 @@ from grpc_api.contract.log import (
     SealedPartition,
 )
 from grpc_api.contract.ready import Ready
+from service.broker.append_queues import AppendQueues, Done
 from service.broker.counts import RefusedBatches
 from service.broker.disk import DiskGuard
 from service.broker.fetching import BytesRead, fetch_records
 from service.broker.leading import waits
 from service.broker.looks import Looks
 from service.broker.many_partitions import MANY, ManyFetch
-from service.broker.partition import Partition, TakesLong
+from service.broker.partition import WRITTEN_BY_THREAD, Partition, TakesLong
 from service.broker.partitions import Partitions
 from service.broker.producer_ids import ProducerIds
-from service.broker.rewriting import Rewriter
 from service.broker.tiering import Tiering
 from storage_tiers.errors import (
     CorruptRecord,
@@ -50,6 +51,49 @@ _WITHOUT_LOG_START = (CorruptRecord, LeaderNotAvailable, NotLeader, RecordBatchT
 _UNKNOWN = LogError("the broker gave no answer")
 
 
+class _Late:
+    """The answers to a request of which threads owe some. What they do happens whether or not somebody still waits for it."""
+
+    __slots__ = ("_disk", "_future", "_refusal", "answers", "left")
+
+    def __init__(
+        self,
+        answers: list[Appended | LogError],
+        disk: DiskGuard,
+        refusal: Callable[[LogError, Partition, memoryview], LogError],
+    ) -> None:
+        self.answers = answers
+        self.left = 0
+        self._disk = disk
+        self._refusal = refusal
+        self._future: asyncio.Future[Sequence[Appended | LogError]] | None = None
+
+    def wait(self, partition: Partition, place: int) -> Done:
+        """For one of them: what is to be called with it."""
+        self.left += 1
+        return functools.partial(self._known, partition, place)
+
+    def begin(self) -> asyncio.Future[Sequence[Appended | LogError]]:
+        """All of them, once they are known."""
+        self._future = asyncio.get_running_loop().create_future()
+        return self._future
+
+    def _known(self, partition: Partition, place: int, result: Appended | LogError, batch: memoryview) -> None:
+        self.left -= 1
+        self.answers[place] = self._refusal(result, partition, batch) if isinstance(result, LogError) else result
+        if self.left or self._future is None:
+            return
+        if self._disk.throttle_s:
+            self._disk.throttled += 1
+            asyncio.get_running_loop().call_later(self._disk.throttle_s, self._give, self._future)
+        else:
+            self._give(self._future)
+
+    def _give(self, future: asyncio.Future[Sequence[Appended | LogError]]) -> None:
+        if not future.done():
+            future.set_result(self.answers)
+
+
 class LogService:
     def __init__(
         self,
@@ -60,7 +104,7 @@ class LogService:
         disk: DiskGuard,
         topic_name: Callable[[TopicId], str | None],
         fetch_max_bytes: int,
-        rewriter: Rewriter,
+        queues: AppendQueues,
     ) -> None:
         self._partitions = partitions
         self._producer_ids = producer_ids
@@ -68,7 +112,7 @@ class LogService:
         self._disk = disk
         self._topic_name = topic_name
         self._fetch_max_bytes = fetch_max_bytes
-        self._rewriter = rewriter
+        self._queues = queues
         self._lane = Lane()
         self._looks = Looks()
         self.bytes_read = BytesRead()
@@ -81,47 +125,35 @@ class LogService:
         self, appends: Sequence[Append], *, transactional_id: str | None = None
     ) -> Ready[Sequence[Appended | LogError]]:
         answers: list[Appended | LogError] = []
-        awaited: dict[int, asyncio.Future[Appended | LogError]] = {}
+        late: _Late | None = None
         self.appends += len(appends)
         for wanted in appends:
+            answers.append(_UNKNOWN)
             partition = None
             try:
                 self._disk.admit()
                 partition = self._partitions.get(wanted.partition)
                 partition.counts.appends += 1
-                try:
-                    answer = None if partition.rewrites else partition.append(wanted.batch)
-                except TakesLong:
-                    answer = None
-                if answer is None:
-                    awaited[len(answers)] = self._rewriter.append(partition, wanted.batch)
-                answers.append(answer or _UNKNOWN)
+                if not partition.queues:
+                    try:
+                        if len(wanted.batch) < WRITTEN_BY_THREAD:
+                            answers[-1] = partition.append(wanted.batch)
+                            continue
+                        appended = self._queues.at_once(partition, wanted.batch)
+                        if appended is not None:
+                            answers[-1] = appended
+                            continue
+                    except TakesLong:
+                        pass
+                late = late or _Late(answers, self._disk, self._refusal)
+                self._queues.append(partition, wanted.batch, late.wait(partition, len(answers) - 1))
             except LogError as error:
-                answers.append(self._refusal(error, partition, wanted.batch))
-        if awaited:
-            return asyncio.ensure_future(self._complete(appends, answers, awaited))
+                answers[-1] = self._refusal(error, partition, wanted.batch)
+        if late is not None and late.left:
+            return late.begin()
         if self._disk.throttle_s:
             self._disk.throttled += 1
             return _later(answers, self._disk.throttle_s)
-        return answers
-
-    async def _complete(
-        self,
-        appends: Sequence[Append],
-        answers: list[Appended | LogError],
-        awaited: Mapping[int, asyncio.Future[Appended | LogError]],
-    ) -> Sequence[Appended | LogError]:
-        """The answers, once the batches that are examined in threads are appended, which nobody's leaving ends."""
-        await asyncio.wait(awaited.values())
-        for place, job in awaited.items():
-            result = job.result()
-            if isinstance(result, LogError):
-                wanted = appends[place]
-                result = self._refusal(result, self._partitions.find(wanted.partition), wanted.batch)
-            answers[place] = result
-        if self._disk.throttle_s:
-            self._disk.throttled += 1
-            return await _later(answers, self._disk.throttle_s)
         return answers
 
     def _refusal(self, error: LogError, partition: Partition | None, batch: memoryview) -> LogError:

@@ -7,6 +7,7 @@ report back through `flushed` and `tiered`. A record is visible once it is below
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 
@@ -25,9 +26,11 @@ from storage_tiers.errors import (
     OffsetNotAvailable,
     OffsetOutOfRange,
     RecordTooLarge,
+    StorageError,
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
+from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.settings import LARGE_BATCH_BYTES, UNBOUNDED
 from storage_tiers.records.batch import (
     BatchHeader,
@@ -45,6 +48,9 @@ from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, FileSlice, TopicId, To
 
 #: Bytes that a compressed batch may inflate to on the event loop: a millisecond of gzip's.
 INFLATED_AT_ONCE = 256 << 10
+
+#: From this size on a batch is written by a thread: what it is handed over for takes longer than handing it over.
+WRITTEN_BY_THREAD = 16 << 10
 
 #: Called when a partition has something to flush, to offload, or nothing more to say.
 Notify = Callable[["Partition"], None]
@@ -67,9 +73,9 @@ class Partition:
         "flushed_ms",
         "log",
         "partition",
+        "queued",
+        "queues",
         "reads_blocked",
-        "rewrites",
-        "rewriting",
         "seal_below",
         "state",
         "tier_due_ms",
@@ -94,9 +100,9 @@ class Partition:
         self.unavailable: LogError | None = None
         self.reads_blocked: LogError | None = None
         self.waiters: set[Callable[[], None]] = set()
-        #: Batches that are being examined off the loop, and whether the next one has to be as well.
-        self.rewriting = 0
-        self.rewrites = False
+        #: Batches that wait for threads, and whether the next one has to wait behind them.
+        self.queued = 0
+        self.queues = False
         self.counts = PartitionCounts()
         self.seal_below = 0
         self.tier_due_ms = 0
@@ -107,9 +113,9 @@ class Partition:
         self._committing: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._wake_planned = False
 
-    def settle_rewriting(self) -> None:
-        """After a change of the configs, and whenever a batch has been examined."""
-        self.rewrites = self.rewriting > 0 or self.log.hot.settings.stored_as is not None
+    def settle_queues(self) -> None:
+        """After a change of the configs, and whenever a batch has left the queue."""
+        self.queues = self.queued > 0 or self.log.hot.settings.stored_as is not None
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def append(self, batch: memoryview) -> Appended:
@@ -117,21 +123,24 @@ class Partition:
         in a thread."""
         if self.unavailable is not None:
             self.check_writable()
-        settings = self.log.hot.settings
-        now_ms = self._clock.unix_ms()
+        header = self.plain(batch)
         stamped = -1
-        header = None
-        if len(batch) <= settings.kept_bytes:
-            header = plain_header(
-                batch,
-                settings.cleanup_compact,
-                now_ms,
-                settings.timestamp_before_max_ms,
-                settings.timestamp_after_max_ms,
-            )
         if header is None:
             batch, header, stamped = self.examined(batch, at_once=True)
         return self.take(batch, header, stamped)
+
+    def plain(self, batch: memoryview) -> BatchHeader | None:
+        """The header of a batch that is stored as it came, as nothing is wrong with it; None where more is to be done."""
+        settings = self.log.hot.settings
+        if len(batch) > settings.kept_bytes:
+            return None
+        return plain_header(
+            batch,
+            settings.cleanup_compact,
+            self._clock.unix_ms(),
+            settings.timestamp_before_max_ms,
+            settings.timestamp_after_max_ms,
+        )
 
     def check_writable(self) -> None:
         """Raises why nothing may be appended, if so."""
@@ -140,21 +149,43 @@ class Partition:
                 None
             )  # else one error, raised for ever, would hold every frame it met
 
-    def stage(self, batch: memoryview, header: BatchHeader) -> bool:
-        """Writes a piece of what was examined before it is appended; whether it is all there."""
+    def begin_write(self, batch: memoryview, header: BatchHeader, stamped: int) -> BatchWrite | Appended:
+        """As `take`, of a batch that is worth a thread: what the thread has to write, then `finish_write`."""
         self.check_writable()
-        return self.log.hot.stage(batch, header, now_ms=self._clock.steady_ms())
+        if header.size < WRITTEN_BY_THREAD:
+            return self.take(batch, header, stamped)
+        now_ms = self._clock.steady_ms()
+        if header.producer_id != NO_PRODUCER_ID:
+            duplicate = self._check_producer(header, now_ms)
+            if duplicate is not None:
+                return duplicate
+        return self.log.hot.begin_write(batch, header, now_ms=now_ms)
 
-    def take(self, batch: memoryview, header: BatchHeader, stamped: int, *, staged: bool = False) -> Appended:
-        """Appends what was examined, and `staged` too."""
+    def finish_write(self, write: BatchWrite, batch: memoryview, header: BatchHeader, stamped: int) -> Appended:
+        """Appends what a thread has written, or all of it where something has stopped that."""
+        hot = self.log.hot
+        if self.unavailable is not None and hot.is_writing(write):
+            with contextlib.suppress(StorageError):  # why nothing may be appended says more
+                hot.stop_write()
+        self.check_writable()
+        if not hot.is_writing(write):
+            return self.take(batch, header, stamped)
+        now_ms = self._clock.steady_ms()
+        base = hot.finish_write(write, batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
+        return self._appended(base, stamped)
+
+    def take(self, batch: memoryview, header: BatchHeader, stamped: int) -> Appended:
+        """Appends what was examined."""
         now_ms = self._clock.steady_ms()  # ages are counted from it, and outlive a wall clock that is set
         hot = self.log.hot
         if header.producer_id != NO_PRODUCER_ID:
             duplicate = self._check_producer(header, now_ms)
             if duplicate is not None:
                 return duplicate
-        append = hot.append_staged if staged else hot.append
-        base = append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
+        return self._appended(hot.append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms), stamped)
+
+    def _appended(self, base: int, stamped: int) -> Appended:
+        hot = self.log.hot
         return Appended(
             base, self.state.leader_epoch, stamped, hot.log_start_offset, self._committed(base, hot.end_offset)
         )

@@ -12,8 +12,9 @@ import struct
 from typing import NoReturn
 
 from storage_tiers.errors import CorruptRecord, RecordBatchTooLarge, StorageError
+from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.indexes import MAX_RELATIVE_OFFSET
-from storage_tiers.hot.log_state import LogState, Staged
+from storage_tiers.hot.log_state import LogState
 from storage_tiers.hot.scan import Chunk, ScannedBatch, end_transaction, replay
 from storage_tiers.hot.segment import Segment
 from storage_tiers.hot.settings import UNBOUNDED, LogSettings
@@ -23,10 +24,6 @@ from storage_tiers.types import NO_PRODUCER_ID, AbortedTransaction
 
 # What a leader assigns: base offset, batch length (as it was), leader epoch.
 _assigned = struct.Struct(">qii").pack
-
-
-#: Of a batch that is staged, in one call.
-STAGED_BYTES = 1 << 20
 
 
 class AppendingLog(LogState):
@@ -40,23 +37,26 @@ class AppendingLog(LogState):
         segment = self._writable
         if segment is None:
             segment = self._make_writable(now_ms)
-        timestamp = header.max_timestamp
-        position = segment.size
-        last = base + header.last_offset_delta
         if (
-            position + size > self._roll_bytes
-            or timestamp > self._roll_timestamp
+            segment.size + size > self._roll_bytes
+            or header.max_timestamp > self._roll_timestamp
             or now_ms > self._roll_clock
-            or last - segment.base > MAX_RELATIVE_OFFSET
+            or base + header.last_offset_delta - segment.base > MAX_RELATIVE_OFFSET
         ):
             segment = self._roll_for(size, now_ms)
-            position = segment.size
         try:
             self._files.pwrite(
-                self._fd, (_assigned(base, size - LENGTH_OVERHEAD, leader_epoch), batch[MAGIC:]), position
+                self._fd, (_assigned(base, size - LENGTH_OVERHEAD, leader_epoch), batch[MAGIC:]), segment.size
             )
         except OSError as error:
             self._refused(segment, error)
+        self._book(segment, batch, header, leader_epoch, now_ms)
+        return base
+
+    def _book(self, segment: Segment, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int) -> None:
+        """What was written at the end of `segment` is part of the log from now on."""
+        base, size, position, timestamp = self.end_offset, header.size, segment.size, header.max_timestamp
+        last = base + header.last_offset_delta
         if timestamp > segment.newest_timestamp:
             segment.newest_timestamp = timestamp
             segment.newest_offset = last
@@ -71,50 +71,46 @@ class AppendingLog(LogState):
             self.epochs.assign(leader_epoch, base)
         if header.producer_id != NO_PRODUCER_ID:
             self._note_producer(segment, batch, header, base, now_ms)
-        return base
 
-    def stage(self, batch: memoryview, header: BatchHeader, *, now_ms: int) -> bool:
-        """Writes a piece of a large batch where `append_staged` will want it, behind the log end, where nobody looks. Its
-        first 61 bytes stay zeros, so that recovery finds no batch there. Whether nothing is left to write.
+    def begin_write(self, batch: memoryview, header: BatchHeader, *, now_ms: int) -> BatchWrite:
+        """Makes what a thread has to `run` before `finish_write`. Errors as for `append`.
 
-        `append_staged` or `unstage` comes next; until then nothing else may be appended. Errors as for `append`.
-        """
+        One at a time. An append, a roll or whatever else changes the log meanwhile stops it."""
         segment = self._writable or self._make_writable(now_ms)
-        # One that is empty is not rolled: that would begin the same place anew for ever.
-        if header.size > self.settings.segment_bytes or (segment.size and self._rolls_before(segment, header, now_ms)):
-            segment = self._roll_for(header.size, now_ms)
-        staged = self._tally.staged
-        at = HEADER_BYTES
-        if staged is not None and staged[:2] == (segment, segment.size):  # else the log was rolled since
-            at = staged.upto
-        upto = min(at + STAGED_BYTES, header.size)
-        self._tally.staged = Staged(segment, segment.size, upto)
-        try:
-            self._files.pwrite(self._fd, (batch[at:upto],), segment.size + at)
-        except OSError as error:
-            self._refused(segment, error)
-        return upto == header.size
-
-    def append_staged(self, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int) -> int:
-        """As `append`, of a batch that was staged; one that does not stand where it is wanted is written whole."""
-        segment, staged = self._writable, self._tally.staged
         if (
-            segment is not None
-            and staged == (segment, segment.size, header.size)
-            and not self._rolls_before(segment, header, now_ms)
-        ):
-            batch = batch[:HEADER_BYTES]
-        base = self.append(batch, header, leader_epoch=leader_epoch, now_ms=now_ms)
-        self._tally.staged = None
-        return base
-
-    def _rolls_before(self, segment: Segment, header: BatchHeader, now_ms: int) -> bool:
-        return (
             segment.size + header.size > self._roll_bytes
             or header.max_timestamp > self._roll_timestamp
             or now_ms > self._roll_clock
             or self.end_offset + header.last_offset_delta - segment.base > MAX_RELATIVE_OFFSET
-        )
+        ):
+            segment = self._roll_for(header.size, now_ms)
+        write = BatchWrite(self._files, segment, batch)
+        self._tally.write, self._writable = write, None  # so that who appends meanwhile comes by `_make_writable`
+        return write
+
+    def is_writing(self, write: BatchWrite) -> bool:
+        """Whether nothing has stopped it."""
+        return self._tally.write is write
+
+    def finish_write(
+        self, write: BatchWrite, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int
+    ) -> int:
+        """Makes a batch that a thread has written, and nothing has stopped, part of the log, and returns its base offset.
+        StorageError if the disk refuses it."""
+        base, segment = self.end_offset, write.segment
+        self._tally.write = None
+        write.file.release()
+        try:
+            if write.error is not None:
+                raise write.error
+            head = (_assigned(base, header.size - LENGTH_OVERHEAD, leader_epoch), batch[MAGIC:HEADER_BYTES])
+            self._files.pwrite(self._fd, head, segment.size)
+        except OSError as error:
+            self._refused(segment, error)
+        self._writable = segment
+        self._arm_roll(segment)
+        self._book(segment, batch, header, leader_epoch, now_ms)
+        return base
 
     def append_as_follower(self, batches: memoryview) -> int:
         """Appends whole batches that carry offsets and epochs already; returns the new log end.
@@ -203,6 +199,7 @@ class AppendingLog(LogState):
 
     def _make_writable(self, now_ms: int) -> Segment:
         """The newest segment with maps in memory and nothing behind its end."""
+        self.stop_write()
         segment = self._segments[-1]
         try:
             fd = segment.file().fd

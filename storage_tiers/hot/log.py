@@ -137,12 +137,14 @@ class HotLog(AppendingLog):
         need not read the log: StorageError if that fails, and then the stop was not clean."""
         try:
             if clean:
-                self.unstage()
+                self.stop_write()
                 self._settle_flush()
                 self._sync(self._gather(closing=True))
                 if self._pending:
                     raise StorageError(f"{self.partition}: the indexes could not be written; the next start recovers")
         finally:
+            with contextlib.suppress(StorageError):  # recovery cuts it off
+                self.stop_write()
             self._settle_flush()
             for segment in self._segments:
                 segment.release_file()
@@ -329,6 +331,7 @@ class HotLog(AppendingLog):
                 log_start_offset=self._log_start,
             )
             return
+        self.stop_write()
         self._settle_flush()
         appended = self.appended_records, self.appended_bytes
         index = bisect.bisect_right(self._segments, offset, key=base_of) - 1
@@ -382,6 +385,8 @@ class HotLog(AppendingLog):
         state = self.producer_state.snapshot() if producer_state is None else producer_state
         most, now_ms = self.settings.most_producers, self._clock.steady_ms()
         restored = ProducerStateManager.restore(state, now_ms=now_ms, most=most)
+        with contextlib.suppress(StorageError):  # the file goes
+            self.stop_write()
         self._settle_flush()
         appended = (self.appended_records, self.appended_bytes) if self._segments else (0, 0)
         try:

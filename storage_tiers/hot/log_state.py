@@ -15,6 +15,7 @@ from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import OffsetOutOfRange, StorageError
 from storage_tiers.files import Files
 from storage_tiers.hot import layout, leader_epochs
+from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.flush import FlushTargets
 from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.hot.segment import Segment, SegmentInfo
@@ -39,14 +40,6 @@ class Beyond(NamedTuple):
     since_ms: int
 
 
-class Staged(NamedTuple):
-    """A batch that is being written behind the log end: its segment, its position there, and how far it is written."""
-
-    segment: Segment
-    position: int
-    upto: int
-
-
 NOTHING_BEYOND = Beyond(0, 0, 0, 0, -1)
 
 
@@ -54,11 +47,12 @@ class Tally:
     """What a log counts of itself, apart from it: with more than 30 attributes CPython would give each log a dictionary of
     its own, and every append would find its attributes more slowly."""
 
-    __slots__ = ("evicted_bytes", "opened_bytes", "opened_end", "staged")
+    __slots__ = ("evicted_bytes", "opened_bytes", "opened_end", "write")
 
     def __init__(self) -> None:
         self.evicted_bytes = self.opened_bytes = self.opened_end = 0
-        self.staged: Staged | None = None
+        #: What a thread writes behind the log end.
+        self.write: BatchWrite | None = None
 
 
 class LogState:
@@ -218,7 +212,7 @@ class LogState:
 
     def roll(self) -> int:
         """Closes the newest segment, unless it is empty, and returns the base offset of the newest one then."""
-        self.unstage()
+        self.stop_write()
         newest = self._segments[-1]
         if not newest.size:
             return newest.base
@@ -239,18 +233,17 @@ class LogState:
         self._names_dirty = self.rolled = True
         return segment.base
 
-    def unstage(self) -> None:
-        """Cuts off what was staged and is not appended. StorageError if the disk refuses."""
-        staged, self._tally.staged = self._tally.staged, None
-        if staged is None or staged.segment.size != staged.position:
+    def stop_write(self) -> None:
+        """Gives up what a thread writes behind the log end, and cuts it off. Waits for a piece of it at most. StorageError if
+        the disk refuses."""
+        write, self._tally.write = self._tally.write, None
+        if write is None:
             return
-        self._writable = None  # should the cut fail, the next append makes it
         try:
-            self._files.truncate(staged.segment.file().fd, staged.position)
+            # `_writable` is None, so that the next append cuts it off should this fail.
+            write.stop()
         except OSError as error:
-            raise StorageError(
-                f"{self.partition}: cannot cut {staged.segment.path} ({error}); mend the disk"
-            ) from error
+            raise StorageError(f"{self.partition}: cannot cut {write.segment.path} ({error}); mend the disk") from error
 
     def _forget_index(self, segment: Segment) -> None:
         """A clean stop gave the newest segment a `.index`. Once the segment grows or shrinks, that name would make a

@@ -33,7 +33,7 @@ _ASK_AGAIN = (
     BROKER + "test_repair_sound.py::test_what_a_repair_counts_on_is_not_evicted_meanwhile",
     BROKER + "test_tiering.py::test_what_may_have_been_uploaded_is_not_called_deleted",
     BROKER + "test_waiting.py::test_an_append_that_is_discarded_for_the_buckets_history_is_refused",
-    BROKER + "test_rewriting.py::test_what_waits_is_bounded",
+    BROKER + "test_append_queues.py::test_what_waits_is_bounded",
     REQUESTS + "what_waits_for_a_store_is_asked_again",
     GATEWAY + "test_server.py::test_a_request_that_the_core_gives_up_is_answered",
     SERVICERS + "test_bounds.py::test_beyond_a_bound_calls_are_refused_at_once_and_retriably",

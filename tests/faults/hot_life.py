@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from storage_tiers.clock import SeededRng
+from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.checkpoints import (
     LOG_STARTS,
     RECOVERY_POINTS,
@@ -167,7 +168,27 @@ class Run:
         lineages = (*self.promise.lineages[:-1], self.lineage)
         within = (*self.promise.within[:-1], self.lineage)
         self._promise(lineages=lineages, within=within)
-        assert append(self.log, batch, epoch=self.epoch) == base
+        if base % 3:
+            assert append(self.log, batch, epoch=self.epoch) == base
+            return
+        view, header = memoryview(batch), read_header(batch)
+        write = self.log.begin_write(view, header, now_ms=START_MS)
+        write.run()
+        if base % 4 == 0:
+            write = self._interrupted(write, batch)
+        assert self.log.finish_write(write, view, header, leader_epoch=self.epoch, now_ms=START_MS) == base
+
+    def _interrupted(self, write: BatchWrite, batch: bytes) -> BatchWrite:
+        """What a thread wrote is given up, behind a roll at times, and the batch written again."""
+        # Not after `begin_anew`: names that no flush has made durable may be lost in any order here.
+        if not self.promise.discarded and self.random.randrange(2):
+            self.log.roll()
+        else:
+            self.log.stop_write()
+        assert not self.log.is_writing(write)
+        again = self.log.begin_write(memoryview(batch), read_header(batch), now_ms=START_MS)
+        again.run()
+        return again
 
     def append_some(self, count: int) -> None:
         for _ in range(count):

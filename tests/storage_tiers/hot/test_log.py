@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -505,76 +505,3 @@ def test_a_closed_segment_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_
     found = log.offset_for_timestamp(before[1].max_timestamp)
     assert found is not None
     assert found.offset == before[1].max_timestamp_offset
-
-
-# --- staging ----------------------------------------------------------------------------------------------------------
-LARGE = LogSettings(segment_bytes=8 << 20, max_message_bytes=8 << 20)
-
-
-def stage(log: HotLog, batch: bytes, pieces: int = 99) -> bool:
-    """Whether all of it stands there after so many pieces."""
-    return any(log.stage(memoryview(batch), read_header(batch), now_ms=START_MS) for _ in range(pieces))
-
-
-def append_staged(log: HotLog, batch: bytes) -> int:
-    return log.append_staged(memoryview(batch), read_header(batch), leader_epoch=0, now_ms=START_MS)
-
-
-@pytest.mark.parametrize("pieces", [0, 1, 99])
-@pytest.mark.parametrize("before", [0, 1])
-@pytest.mark.parametrize("is_rolled", [False, True])
-def test_a_large_batch_is_appended_however_much_of_it_is_staged(
-    before: int, pieces: int, is_rolled: bool, tmp_path: Path
-) -> None:
-    log, large, small = open_log(tmp_path, settings=LARGE), batch_of(2, value=os.urandom(2 << 20)), batch_of(1)
-    content = [placed(small, append(log, small), 0) for _ in range(before)]
-    stage(log, large, pieces)
-    assert read_all(log) == b"".join(content)
-    if is_rolled:
-        log.roll()
-    content.append(placed(large, append_staged(log, large), 0))
-    content.append(placed(small, append(log, small), 0))
-    assert read_all(log) == b"".join(content)
-    for segment in log.segments():
-        assert os.path.getsize(segment.path) == segment.size_bytes
-
-
-@pytest.mark.parametrize("pieces", [1, 99])
-def test_what_is_staged_is_gone_after_a_kill_and_cut_off_where_it_is_given_up(pieces: int, tmp_path: Path) -> None:
-    log, large, small = open_log(tmp_path, settings=LARGE), batch_of(2, value=os.urandom(2 << 20)), batch_of(1)
-    append(log, small)
-    stage(log, large, pieces)
-    log.close(clean=False)
-    again = open_log(tmp_path, settings=LARGE, clean=False)
-    assert again.end_offset == 1
-    assert read_all(again) == placed(small, 0, 0)
-    stage(again, large, pieces)
-    again.unstage()
-    assert os.path.getsize(again.segments()[-1].path) == len(small)
-    stage(again, large, pieces)
-    again.close(clean=True)
-    assert read_all(open_log(tmp_path, settings=LARGE)) == placed(small, 0, 0)
-
-
-def test_a_batch_that_no_longer_fits_where_it_is_staged_is_written_whole(tmp_path: Path) -> None:
-    """A changed config has the segment rolled between the last piece and the append."""
-    log, large, small = open_log(tmp_path, settings=LARGE), batch_of(2, value=os.urandom(2 << 20)), batch_of(1)
-    append(log, small)
-    assert stage(log, large)
-    log.reconfigure(replace(LARGE, segment_bytes=len(large)))
-    assert append_staged(log, large) == 1
-    assert [segment.base for segment in log.segments()] == [0, 1]
-    assert read_all(log) == placed(small, 0, 0) + placed(large, 1, 0)
-    for segment in log.segments():
-        assert os.path.getsize(segment.path) == segment.size_bytes
-
-
-def test_a_segment_that_is_full_is_rolled_before_a_batch_is_staged(tmp_path: Path) -> None:
-    log, large = open_log(tmp_path, settings=LARGE), batch_of(2, value=os.urandom(2 << 20))
-    for number in range(3):
-        assert stage(log, large)
-        assert append_staged(log, large) == 2 * number
-    assert [segment.base for segment in log.segments()] == [0, 2, 4]
-    with pytest.raises(RecordBatchTooLarge, match="fits no segment"):
-        stage(log, batch_of(1, value=bytes(9 << 20)))
-    assert log.end_offset == 6

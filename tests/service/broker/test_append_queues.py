@@ -1,8 +1,9 @@
-"""Packing batches anew holds nobody else up, and keeps their order."""
+"""What threads examine and write holds nobody else up, and keeps its order."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -12,8 +13,18 @@ import pytest
 
 from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
-from service.broker.partition import INFLATED_AT_ONCE, Partition
-from storage_tiers.errors import InvalidRecord, InvalidTimestamp, LogError, RequestTimedOut, UnknownTopicOrPartition
+from service.broker.append_queues import FAST_S_PER_GB, PROBED, SLOW_S_PER_GB, WRITING_THREADS, WriteCost
+from service.broker.partition import INFLATED_AT_ONCE, WRITTEN_BY_THREAD, Partition
+from storage_tiers.errors import (
+    InvalidRecord,
+    InvalidTimestamp,
+    LogError,
+    RequestTimedOut,
+    StorageError,
+    UnknownTopicOrPartition,
+)
+from storage_tiers.hot.batch_write import BatchWrite
+from storage_tiers.hot.log import HotLog
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.records.codecs import Codec
 from storage_tiers.records.recompress import recompress
@@ -127,7 +138,7 @@ async def test_what_waits_does_not_change_when_its_buffer_is_used_again(node: Ru
 
 async def test_what_waits_is_bounded(node: Running, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     one = len(batch(b"1"))
-    monkeypatch.setattr("service.broker.rewriting.MAX_HELD_BYTES", one)
+    monkeypatch.setattr("service.broker.append_queues.MAX_HELD_BYTES", one)
     first = send(node, b"1")
     (refused,) = node.log.append([Append(T0, memoryview(batch(b"2")))])
     assert isinstance(refused, RequestTimedOut)
@@ -228,3 +239,161 @@ def partition_of(node: Running) -> Partition:
 
 def active(partition: Partition) -> str:
     return partition.log.hot.segments()[-1].path
+
+
+# --- written by threads -----------------------------------------------------------------------------------------------
+PLAIN = TopicPartition("plain", 0)
+LARGER = os.urandom(WRITTEN_BY_THREAD)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing costs so much that threads do it."""
+    monkeypatch.setattr(WriteCost, "for_thread", lambda _: True)
+
+
+@pytest.fixture
+def held(slow: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """Holds the threads that write, until it is opened."""
+    gate, write = Gate(), BatchWrite._write
+
+    def waits(self: BatchWrite) -> None:
+        gate.waiting += 1
+        assert gate.open.wait(30)
+        write(self)
+
+    monkeypatch.setattr(BatchWrite, "_write", waits)
+    yield gate
+    gate.open.set()
+
+
+def hot_of(node: Running, partition: TopicPartition = PLAIN) -> HotLog:
+    return node.node.partitions.get(partition).log.hot
+
+
+async def plain_values(node: Running) -> list[bytes | None]:
+    return [record.value for record in await node.read_all("plain")]
+
+
+async def test_larger_batches_are_written_by_threads_where_writing_is_slow(node: Running, held: Gate) -> None:
+    first, second, third = (
+        send(node, LARGER, topic="plain"),
+        send(node, b"2", topic="plain"),
+        send(node, LARGER, topic="plain"),
+    )
+    await until(lambda: held.waiting == 1)
+    await node.append("t", b"meanwhile")
+    assert not first.done() and not second.done()
+    assert hot_of(node).end_offset == 0
+    held.open.set()
+    answers = [(await each)[0] for each in (first, second, third)]
+    assert [answer.base_offset for answer in answers if isinstance(answer, Appended)] == [0, 1, 2]
+    assert await plain_values(node) == [LARGER, b"2", LARGER]
+    assert held.waiting == 2
+    assert type(node.log.append([Append(PLAIN, memoryview(batch(b"small")))])) is list, "nothing waits any more"
+
+
+async def test_the_loop_writes_where_that_costs_little(node: Running) -> None:
+    assert type(node.log.append([Append(PLAIN, memoryview(batch(LARGER)))])) is list
+
+
+async def test_partitions_do_not_wait_for_each_other(node: Running, held: Gate) -> None:
+    await node.create("other")
+    await node.create("third")
+    sent = [send(node, LARGER, topic=topic) for topic in ("plain", "other", "third")]
+    await until(lambda: held.waiting == WRITING_THREADS)
+    held.open.set()
+    assert [each.base_offset for (each,) in [await one for one in sent] if isinstance(each, Appended)] == [0, 0, 0]
+
+
+async def test_a_batch_that_is_sent_twice_is_written_once(node: Running, slow: None) -> None:
+    once = build_batch([NewRecord(None, LARGER)], producer_id=5, producer_epoch=0, base_sequence=0)
+    answers = [node.log.append([Append(PLAIN, memoryview(once))]) for _ in range(2)]
+    assert [(await each)[0].base_offset for each in answers] == [0, 0]  # type: ignore[misc]
+    assert hot_of(node).end_offset == 1
+    assert os.path.getsize(hot_of(node).segments()[-1].path) == len(once)
+
+
+@pytest.mark.parametrize("change", ["a seal", "a deleted topic", "a failed disk"])
+async def test_what_happens_to_the_partition_meanwhile(node: Running, held: Gate, change: str) -> None:
+    waiting, behind = send(node, LARGER, topic="plain"), send(node, b"2", topic="plain")
+    partition = node.node.partitions.get(PLAIN)
+    await until(lambda: held.waiting == 1)
+    threading.Timer(0.02, held.open.set).start()  # whoever needs the file waits for the thread
+    if change == "a seal":
+        await node.append("t", b"x")
+        partition.log.hot.roll()
+        answers = [(await each)[0] for each in (waiting, behind)]
+        assert [answer.base_offset for answer in answers if isinstance(answer, Appended)] == [0, 1]
+        assert await plain_values(node) == [LARGER, b"2"]
+    elif change == "a deleted topic":
+        await node.core.topics.delete(["plain"])
+        assert {type((await each)[0]) for each in (waiting, behind)} == {UnknownTopicOrPartition}
+    else:
+        partition.fail(StorageError("fsync failed"))
+        assert {type((await each)[0]) for each in (waiting, behind)} == {StorageError}
+        assert partition.log.hot.end_offset == 0
+        assert os.path.getsize(partition.log.hot.segments()[-1].path) == 0
+
+
+async def test_a_disk_that_refuses_a_thread_refuses_the_batch_alone(
+    node: Running, slow: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(_: BatchWrite) -> None:
+        monkeypatch.undo()
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(WriteCost, "for_thread", lambda _: True)
+    monkeypatch.setattr(BatchWrite, "_write", refuses)
+    first, second = send(node, LARGER, topic="plain"), send(node, LARGER, topic="plain")
+    assert isinstance((await first)[0], StorageError)
+    assert (await second)[0].base_offset == 0  # type: ignore[union-attr]
+    assert await plain_values(node) == [LARGER]
+
+
+async def test_beyond_a_bound_the_loop_writes_by_itself(
+    node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that sends on without an answer is slowed, not refused."""
+    monkeypatch.setattr("service.broker.append_queues.WRITING_BYTES", 2 * len(LARGER))
+    sent = [send(node, LARGER, topic="plain")]
+    await until(lambda: held.waiting == 1)
+    sent.append(send(node, b"2", topic="plain"))
+    threading.Timer(0.02, held.open.set).start()
+    answer = node.log.append([Append(PLAIN, memoryview(batch(LARGER)))])
+    assert type(answer) is list and answer[0].base_offset == 2, "all before it is appended as well"
+    assert [(await each)[0].base_offset for each in sent] == [0, 1]  # type: ignore[union-attr]
+    assert await plain_values(node) == [LARGER, b"2", LARGER]
+    assert node.node.append_queues.held_bytes == 0
+
+
+async def test_a_node_that_closes_finishes_what_threads_write(tmp_path: Path, held: Gate) -> None:
+    async with running(tmp_path / "data") as node:
+        await node.create("plain")
+        sent = [send(node, LARGER, topic="plain") for _ in range(3)]
+        await until(lambda: held.waiting == 1)
+        held.open.set()
+    assert [(await each)[0].base_offset for each in sent] == [0, 1, 2]  # type: ignore[union-attr]
+    async with running(tmp_path / "data") as node:
+        assert await plain_values(node) == [LARGER] * 3
+
+
+def test_threads_write_from_where_writing_is_slow_until_it_is_fast() -> None:
+    cost, size = WriteCost(), 64 << 10
+    between = (SLOW_S_PER_GB + FAST_S_PER_GB) / 2 * size / 1e9
+
+    def after(seconds: float, times: int) -> bool:
+        for _ in range(times):
+            cost.took(size, seconds)
+        return cost.is_slow
+
+    assert not after(between, 1000)
+    cost.took(size, 10.0)  # one that waited for the processor says little
+    assert cost.s_per_gb < 2 * SLOW_S_PER_GB
+    assert not after(0, 100)
+    assert after(2 * SLOW_S_PER_GB * size / 1e9, 100)
+    assert after(between, 1000)
+    asked = [cost.for_thread() for _ in range(3 * PROBED)]
+    assert asked.count(False) == 3, "the loop goes on to see what writing costs"
+    assert not after(0, 100)
+    assert not cost.for_thread()

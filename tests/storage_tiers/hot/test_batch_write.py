@@ -1,0 +1,216 @@
+"""A batch that a thread writes behind the log end: part of the log when it is finished, and gone when it is not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage_tiers.errors import RecordBatchTooLarge, StorageError
+from storage_tiers.files import Buffer, OsFiles
+from storage_tiers.hot import batch_write
+from storage_tiers.hot.batch_write import BatchWrite
+from storage_tiers.hot.log import HotLog
+from storage_tiers.hot.settings import LogSettings
+from storage_tiers.records.batch import read_header
+from tests.storage_tiers.hot.support import START_MS, append, batch_of, open_log, placed, read_all
+
+SETTINGS = LogSettings(segment_bytes=8 << 20, max_message_bytes=8 << 20)
+SMALL = batch_of(1)
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """A batch of several pieces."""
+    monkeypatch.setattr(batch_write, "PIECE_BYTES", 64 << 10)
+    return batch_of(2, value=os.urandom(200 << 10))
+
+
+def begin(log: HotLog, batch: bytes) -> BatchWrite:
+    return log.begin_write(memoryview(batch), read_header(batch), now_ms=START_MS)
+
+
+def run(write: BatchWrite) -> BatchWrite:
+    write.run()
+    return write
+
+
+def finish(log: HotLog, write: BatchWrite, batch: bytes, epoch: int = 0) -> int:
+    return log.finish_write(write, memoryview(batch), read_header(batch), leader_epoch=epoch, now_ms=START_MS)
+
+
+def ends_where_it_says(log: HotLog) -> bool:
+    return all(os.path.getsize(segment.path) == segment.size_bytes for segment in log.segments())
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_what_was_written_is_appended(before: int, large: bytes, tmp_path: Path) -> None:
+    log = open_log(tmp_path, settings=SETTINGS)
+    content = [placed(SMALL, append(log, SMALL), 0) for _ in range(before)]
+    write = begin(log, large)
+    assert read_all(log) == b"".join(content)
+    write.run()
+    assert read_all(log) == b"".join(content)
+    content.append(placed(large, finish(log, write, large, epoch=7), 7))
+    content.append(placed(SMALL, append(log, SMALL, epoch=7), 7))
+    assert read_all(log) == b"".join(content)
+    assert ends_where_it_says(log)
+    log.close(clean=False)
+    assert read_all(open_log(tmp_path, settings=SETTINGS, clean=False)) == b"".join(content)
+
+
+@pytest.mark.parametrize("is_run", [False, True])
+def test_what_is_not_finished_is_gone_after_a_kill(is_run: bool, large: bytes, tmp_path: Path) -> None:
+    (tmp_path / "live").mkdir()
+    log = open_log(tmp_path / "live", settings=SETTINGS)
+    append(log, SMALL)
+    write = begin(log, large)
+    if is_run:
+        write.run()
+    shutil.copytree(tmp_path / "live", tmp_path / "killed")
+    killed = open_log(tmp_path / "killed", settings=SETTINGS, clean=False)
+    assert killed.end_offset == 1
+    assert read_all(killed) == placed(SMALL, 0, 0)
+    append(killed, SMALL)
+    assert ends_where_it_says(killed)
+
+
+CHANGES: dict[str, Callable[[HotLog], object]] = {
+    "an append": lambda log: append(log, SMALL),
+    "another write": lambda log: finish(log, run(begin(log, SMALL)), SMALL),
+    "a roll": lambda log: log.roll(),
+    "a truncation": lambda log: log.truncate_to(1),
+    "a new beginning": lambda log: log.truncate_fully_and_start_at(50),
+    "a follower's append": lambda log: log.append_as_follower(memoryview(placed(SMALL, 2, 0))),
+    "giving it up": lambda log: log.stop_write(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("when", ["before it is run", "after it is run"])
+def test_what_changes_the_log_stops_a_write(change: str, when: str, large: bytes, tmp_path: Path) -> None:
+    log = open_log(tmp_path, settings=SETTINGS)
+    append(log, SMALL), append(log, SMALL)
+    write = begin(log, large)
+    assert log.is_writing(write)
+    if when == "after it is run":
+        write.run()
+    CHANGES[change](log)
+    assert not log.is_writing(write)
+    write.run()  # a thread that comes to it now does nothing
+    assert ends_where_it_says(log)
+    end = log.end_offset
+    assert append(log, large) == end
+    assert read_all(log, start=end) == placed(large, end, 0)
+    assert ends_where_it_says(log)
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_log_that_is_closed_keeps_nothing_of_it(is_clean: bool, large: bytes, tmp_path: Path) -> None:
+    log = open_log(tmp_path, settings=SETTINGS)
+    append(log, SMALL)
+    path, write = log.segments()[0].path, begin(log, large)
+    write.run()
+    log.close(clean=is_clean)
+    assert os.path.getsize(path) == len(SMALL)
+    assert write.file.fd == -1, "its descriptor is given back"
+    assert read_all(open_log(tmp_path, settings=SETTINGS, clean=is_clean)) == placed(SMALL, 0, 0)
+
+
+class HeldFiles(OsFiles):
+    """A disk that holds one write of a thread until it is told otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.goes_on = threading.Event(), threading.Event()
+        self.writes = 0
+
+    def pwrite(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        if threading.current_thread() is not threading.main_thread():
+            self.writes += 1
+            self.entered.set()
+            assert self.goes_on.wait(30)
+        return super().pwrite(fd, buffers, position)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_log_waits_for_the_piece_that_a_thread_writes(change: str, large: bytes, tmp_path: Path) -> None:
+    """Else it would stand behind the log end, in a segment that is closed, or in a file of another name."""
+    files = HeldFiles()
+    log = open_log(tmp_path, settings=SETTINGS, files=files)
+    append(log, SMALL), append(log, SMALL)
+    write = begin(log, large)
+    thread = threading.Thread(target=write.run)
+    thread.start()
+    assert files.entered.wait(30)
+    threading.Timer(0.05, files.goes_on.set).start()
+    CHANGES[change](log)
+    assert files.goes_on.is_set()
+    assert ends_where_it_says(log)
+    thread.join()
+    assert files.writes == 1, "no further piece"
+    assert ends_where_it_says(log)
+
+
+class FullFiles(OsFiles):
+    full = False
+
+    def pwrite(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        if self.full:
+            super().pwrite(fd, (b"torn",), position)
+            raise OSError(errno.ENOSPC, "no space")
+        return super().pwrite(fd, buffers, position)
+
+
+@pytest.mark.parametrize("fails", ["the body", "the head"])
+def test_a_disk_that_refuses_it_leaves_the_log_as_it_was(fails: str, large: bytes, tmp_path: Path) -> None:
+    files = FullFiles()
+    log = open_log(tmp_path, settings=SETTINGS, files=files)
+    append(log, SMALL)
+    write = begin(log, large)
+    files.full = fails == "the body"
+    write.run()
+    files.full = fails == "the head"
+    with pytest.raises(StorageError, match="refused an append"):
+        finish(log, write, large)
+    files.full = False
+    assert log.end_offset == 1
+    assert ends_where_it_says(log)
+    assert append(log, large) == 1
+    assert read_all(log) == placed(SMALL, 0, 0) + placed(large, 1, 0)
+
+
+def test_a_segment_that_is_full_is_rolled_before(large: bytes, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, segment_bytes=len(large) + len(SMALL))
+    log = open_log(tmp_path, settings=settings)
+    for number in range(3):
+        assert finish(log, run(begin(log, large)), large) == 2 * number
+    assert [segment.base for segment in log.segments()] == [0, 2, 4]
+    with pytest.raises(RecordBatchTooLarge, match="fits no segment"):
+        begin(log, batch_of(1, value=bytes(2 * len(large))))
+    assert log.end_offset == 6
+    assert append(log, SMALL) == 6
+
+
+def test_changed_configs_bind_the_next_append(large: bytes, tmp_path: Path) -> None:
+    log = open_log(tmp_path, settings=SETTINGS)
+    append(log, SMALL)
+    write = run(begin(log, large))
+    log.reconfigure(replace(SETTINGS, segment_bytes=len(large)))
+    assert finish(log, write, large) == 1
+    assert append(log, SMALL) == 3
+    assert [segment.base for segment in log.segments()] == [0, 3]
+
+
+def test_producers_are_known_from_it(tmp_path: Path) -> None:
+    log = open_log(tmp_path, settings=SETTINGS)
+    batch = batch_of(2, producer=(5, 0, 0))
+    finish(log, run(begin(log, batch)), batch)
+    known = log.producer_state.check(read_header(batch), now_ms=START_MS)
+    assert known is not None and known.base_offset == 0
