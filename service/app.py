@@ -96,13 +96,13 @@ async def _serve(settings: NodeSettings) -> int:
         http = await serve_http(readiness, stats, scrape, settings.listen, settings.http_port, connections=most)
         stack.push_async_callback(http.stop)
         listener = _taken(listen, GatewaySettings(host=settings.listen, port=settings.port))
-        port = listener.getsockname()[1]
+        grpc_port = stack.enter_context(_held_for_grpc(settings))
         try:
             node = await Node.open(
                 settings,
                 readiness,
                 stop,
-                kafka_port=port,
+                kafka_port=listener.getsockname()[1],
                 files=OsFiles(reserve),
                 clock=clock,
                 rng=SystemRng(),
@@ -118,7 +118,7 @@ async def _serve(settings: NodeSettings) -> int:
         stack.push_async_callback(gateway.stop)
         scrapers.append(Scraper(node, gateway))
         node.metadata.subscribe(lambda image, _: gateway.limit_connections(connection_limits(node, image)))
-        grpc = await _serve_grpc(core, settings, grpc_connections(node))
+        grpc = await _serve_grpc(core, settings, grpc_port, grpc_connections(node))
         stack.push_async_callback(grpc.stop)
         node.configs.announce("tidelog.grpc.listener", f"{settings.listen}:{grpc.port}")
         node.configs.announce("tidelog.http.listener", f"{settings.listen}:{http.port}")
@@ -181,10 +181,17 @@ def _taken(listen: Callable[[GatewaySettings], socket.socket], wanted: GatewaySe
         ) from None
 
 
-async def _serve_grpc(core: BrokerCore, settings: NodeSettings, connections: int) -> GrpcServer:
+def _held_for_grpc(settings: NodeSettings) -> socket.socket:
+    from grpc_api.servicers.server import hold_port
+
+    return hold_port(settings.listen, settings.grpc_port)
+
+
+async def _serve_grpc(core: BrokerCore, settings: NodeSettings, held: socket.socket, connections: int) -> GrpcServer:
     from grpc_api.servicers.server import serve_grpc
 
-    return await serve_grpc(core, settings.listen, settings.grpc_port, connections=connections)
+    with held:
+        return await serve_grpc(core, settings.listen, held.getsockname()[1], connections=connections)
 
 
 def _stop_on_signals(readiness: Readiness) -> asyncio.Event:

@@ -6,6 +6,7 @@ grpc is imported when a server is asked for and not before: a process without on
 from __future__ import annotations
 
 import logging
+import socket
 from typing import TYPE_CHECKING, Any
 
 from grpc_api.contract.core import Core
@@ -31,6 +32,30 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
+def hold_port(host: str, port: int) -> socket.socket:
+    """Keeps `host`:`port` (0: a free one) from others that listen until it is closed, without listening, so that `serve_grpc`
+    can have the port meanwhile. InvalidConfig if the address cannot be had."""
+    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        # Linux lets two share an address so while neither listens: gRPC sets it as well.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((host, port))
+    except OSError as error:
+        held.close()
+        raise _not_listening(host, port, error.strerror) from None
+    return held
+
+
+def _not_listening(host: str, port: int, why: str | None) -> InvalidConfig:
+    return InvalidConfig(
+        f"cannot listen on {_address(host, port)} for gRPC: {why}; choose another --grpc-port, or stop who has it"
+    )
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 async def serve_grpc(core: Core, host: str, port: int, *, connections: int = MAX_CONNECTIONS) -> GrpcServer:
     """Listens on `host`:`port` (0: a free one) and serves `core` to so many connections. InvalidConfig if that address cannot
     be had."""
@@ -48,11 +73,11 @@ async def serve_grpc(core: Core, host: str, port: int, *, connections: int = MAX
     status = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        bound = server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise InvalidConfig(f"cannot listen on {address} for gRPC: is the port taken? ({error})") from None
+        bound = server.add_insecure_port(_address(host, port))
+    except RuntimeError:
+        hold_port(host, port).close()  # says why, as gRPC does not
+        raise _not_listening(host, port, "gRPC has no more to say") from None
     bounds.connections.port = bound
     await server.start()
     for service in ("", *services):

@@ -97,7 +97,7 @@ WORD_ROWS = (
     ),
     row("name its address with --http", WORDS + "top_reads_the_address_that_it_is_told_to_be_named"),
     row(
-        "choose another --(port|listen)|Say it when the node starts|^--set …: write|^--listen …: write|^write HOST:PORT|"
+        "choose another --(port|listen|grpc-port)|Say it when the node starts|^--(set|listen) …: write|^write HOST:PORT|"
         "^--new-cluster begins .*give one of them|give its --store|add --advertise HOST:PORT",
         WORDS + "what_a_start_is_told_to_say_starts_a_node",
         LIBRARIES + "a_restore_goes_to_an_empty_directory",

@@ -154,6 +154,7 @@ STARTS: list[tuple[str, str]] = [
     ("--set novalue", "write KEY=VALUE, for example --set log.retention.ms=86400000"),
     ("--port {taken}", "choose another --port, or stop who has it"),
     ("--http-port {taken} --port 0", "choose another --listen or --http-port"),
+    ("--grpc-port {taken} --port 0", "choose another --grpc-port, or stop who has it"),
 ]
 
 

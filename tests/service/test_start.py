@@ -40,10 +40,13 @@ def test_bad_settings_leave_no_directory(tmp_path: Path, settings: dict[str, obj
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("port", ["port", "http_port"])
+@pytest.mark.parametrize("port", ["port", "http_port", "grpc_port"])
 def test_a_port_that_is_taken_is_named(tmp_path: Path, taken: int, port: str) -> None:
     wanted = NodeSettings(**{"port": 0, port: taken, "data_dir": tmp_path / "data", "store": "none"})  # type: ignore[arg-type]
-    with pytest.raises(LogError, match=str(taken)):
+    flag = f"--{port.replace('_', '-')}"
+    with pytest.raises(
+        LogError, match=f"(?i)^cannot listen on .*:{taken}.*address already in use.*; choose another .*{flag}"
+    ):
         run(wanted)
     assert not list(tmp_path.iterdir())
 

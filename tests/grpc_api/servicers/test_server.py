@@ -19,7 +19,7 @@ from grpc_api.messages.errors import detail_in
 from grpc_api.proto.errors_pb2 import Advice
 from grpc_api.proto.topics_pb2 import SealRequest, SealResponse
 from grpc_api.proto.topics_pb2_grpc import TopicsStub
-from grpc_api.servicers.server import GrpcServer, serve_grpc
+from grpc_api.servicers.server import GrpcServer, hold_port, serve_grpc
 from storage_tiers.errors import InvalidConfig, LogError, RequestTimedOut, TierUnavailable, UnknownTopicOrPartition
 from tests.kafka_gateway.memory_core import MemoryCore
 
@@ -152,8 +152,20 @@ async def test_reflection_lists_the_services(channel: Any) -> None:
 
 
 async def test_a_taken_port_is_refused_with_its_address(server: GrpcServer, core: SealingCore) -> None:
-    with pytest.raises(InvalidConfig, match=f"127.0.0.1:{server.port}"):
+    with pytest.raises(InvalidConfig, match=f"127.0.0.1:{server.port} for gRPC: Address already in use; choose"):
         await serve_grpc(core, "127.0.0.1", server.port)
+
+
+async def test_a_port_is_held_for_the_server_from_whoever_listens(core: SealingCore) -> None:
+    with hold_port("127.0.0.1", 0) as held:
+        port = held.getsockname()[1]
+        server = await serve_grpc(core, "127.0.0.1", port)
+        try:
+            with pytest.raises(InvalidConfig, match=f"127.0.0.1:{port} for gRPC: Address already in use; choose"):
+                hold_port("127.0.0.1", port)
+        finally:
+            await server.stop(0)
+    hold_port("127.0.0.1", port).close()
 
 
 async def test_after_stop_the_port_is_free(core: SealingCore) -> None:
