@@ -1,7 +1,8 @@
 """Newer roots are taken over: saved beside the segments and synced first, then current, so that eviction may follow them.
 
-Memory keeps what sums a root up; whoever needs its ranges gets the saved copy. Invariants: of one partition one root at a time
-is saved, and none that does not contain the one before; nothing is written for a topic that was deleted.
+Memory keeps a summary of a root; whoever needs its ranges gets the saved copy. Invariants: of one partition one root at a time
+is saved, and none that does not contain the one before; what is saved becomes current, also when the caller leaves; nothing is
+written for a topic that was deleted.
 
 Not promised: that the saved copy is sound when it is read. Then the store is asked, which is the caller's.
 """
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from service.broker.lineage import StoreLineage
 from service.broker.partition import Partition
@@ -22,6 +24,8 @@ from storage_tiers.files import Files
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class AcceptedRoots:
     def __init__(
@@ -31,17 +35,20 @@ class AcceptedRoots:
         *,
         ids_of: Callable[[Partition], Ids],
         on_fatal: Callable[[LogError], None],
+        on_newer: Callable[[Partition], None],
     ) -> None:
+        """`on_newer` is called when a newer root of a partition has become current."""
         self._lineage = lineage
         self._files = files
         self._ids_of = ids_of
         self._on_fatal = on_fatal
+        self._on_newer = on_newer
         self._locks: dict[Partition, asyncio.Lock] = {}
-        self._saving: set[asyncio.Future[None]] = set()
+        self._saving: set[asyncio.Task[Any]] = set()
 
-    async def accept(self, partition: Partition, root: Root, writer: Writer) -> bool:
-        """Whether it is newer than the one before. FencedWriter, which ends the node, if a newer incarnation than the writer's
-        has committed it; StoreBehind if it does not contain the one before."""
+    async def accept(self, partition: Partition, root: Root, writer: Writer) -> None:
+        """Makes it current if it is newer. FencedWriter, which ends the node, if a newer incarnation than the writer's has
+        committed it; StoreBehind if it does not contain the one before."""
         partition.check_exists()
         if root.incarnation > (writer.incarnation or 0):
             fenced = FencedWriter(
@@ -52,19 +59,23 @@ class AcceptedRoots:
             self._on_fatal(fenced)
             raise fenced
         check_writer(root, writer)
+        await self._to_its_end(self._take_over(partition, root))
+
+    async def _take_over(self, partition: Partition, root: Root) -> None:
         async with self._lock(partition):
             known = partition.log.tier
             if known is not None and root.commit < known.commit:
-                return False  # answers may overtake each other
+                return  # answers may overtake each other
             self._lineage.check_follows(partition, root)
             if known is not None and root.commit == known.commit:
-                return False
+                return
             await self._save(partition, root)
             partition.log.follow(root)
-        return True
+        self._on_newer(partition)
 
     async def current(self, partition: Partition) -> Root | None:
         """The saved copy of the current root; None if the disk has lost or changed it."""
+        partition.check_exists()
         directory, ids = partition.log.hot.directory, self._ids_of(partition)
         async with self._lock(partition):  # what is being saved becomes current first
             partition.check_exists()
@@ -78,6 +89,10 @@ class AcceptedRoots:
 
     async def save_again(self, partition: Partition, root: Root) -> bool:
         """The copy of the current root is lost: made anew. False if another one is current by now."""
+        partition.check_exists()
+        return await self._to_its_end(self._replace(partition, root))
+
+    async def _replace(self, partition: Partition, root: Root) -> bool:
         async with self._lock(partition):
             tier = partition.log.tier
             if tier is None or not tier.is_of(root):
@@ -87,7 +102,7 @@ class AcceptedRoots:
 
     async def close(self) -> None:
         if self._saving:
-            # In threads that no cancellation reaches: a root saved late would replace what the next start has saved.
+            # A root that is saved late would replace what the next start has saved.
             await asyncio.wait(self._saving)
 
     def forget(self, partition: Partition) -> None:
@@ -96,16 +111,21 @@ class AcceptedRoots:
     def _lock(self, partition: Partition) -> asyncio.Lock:
         return self._locks.setdefault(partition, asyncio.Lock())
 
-    async def _save(self, partition: Partition, root: Root) -> None:
-        saving = asyncio.get_running_loop().run_in_executor(None, self._write, partition, root)
-        self._saving.add(saving)
-        saving.add_done_callback(self._saved)
-        await asyncio.shield(saving)
+    async def _to_its_end(self, saving: Coroutine[Any, Any, T]) -> T:
+        """Also when the caller is cancelled. No cancellation reaches a thread that writes: a lock that was let go meanwhile
+        would let an older root replace a newer one."""
+        task = asyncio.get_running_loop().create_task(saving)
+        self._saving.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
 
-    def _saved(self, saving: asyncio.Future[None]) -> None:
-        self._saving.discard(saving)
-        if not saving.cancelled():
-            saving.exception()  # of a topic that was deleted meanwhile nobody asks any more
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._saving.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may have left
+
+    async def _save(self, partition: Partition, root: Root) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self._write, partition, root)
 
     def _write(self, partition: Partition, root: Root) -> None:
         # Looked at again in the thread: the directory's name may have become another topic's in the queue.

@@ -99,7 +99,7 @@ class Tiering:
         self._tidying = PartitionWork("tidying", self._tidy, clock=clock, rng=rng, on_fatal=on_fatal)
         self._compared: set[Partition] = set()
         self.lineage = StoreLineage(self._falls_behind)
-        self._roots = AcceptedRoots(self.lineage, files, ids_of=ids_of, on_fatal=on_fatal)
+        self._roots = AcceptedRoots(self.lineage, files, ids_of=ids_of, on_fatal=on_fatal, on_newer=self._is_newer)
         self._extensions = Extensions()
         self._moved = asyncio.Event()
         self._troubles = events.Troubles()
@@ -362,9 +362,11 @@ class Tiering:
 
     async def accept(self, partition: Partition, root: Root) -> None:
         """Takes a newer root over that contains the one before (`AcceptedRoots`)."""
-        if await self._roots.accept(partition, root, self._writer()):
-            self._tidying.request(partition)
-            self._notify()
+        await self._roots.accept(partition, root, self._writer())
+
+    def _is_newer(self, partition: Partition) -> None:
+        self._tidying.request(partition)
+        self._notify()
 
     async def current_root(self, partition: Partition) -> Root:
         """The root that is current: from the copy beside the segments or, where the disk lost or changed that, from the store,

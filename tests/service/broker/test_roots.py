@@ -27,19 +27,29 @@ CHANCE_S = 0.2
 
 
 class HeldFiles(OsFiles):
-    """The next root that is saved stands still before it gets its name, in its thread, until `may_go`."""
+    """The next root that is saved stands still before it gets its name, in its thread, until `may_go`. With `early`, before its
+    file is made."""
 
     def __init__(self) -> None:
-        self.armed = False
+        self.armed = self.early = False
         self.reached = threading.Event()
         self.may_go = threading.Event()
 
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, truncate: bool = False) -> int:
+        if self.early and os.path.basename(path).startswith(FILE_NAME):
+            self._hold()
+        return super().open(path, create=create, exclusive=exclusive, truncate=truncate)
+
     def rename(self, source: str, target: str) -> None:
-        if self.armed and os.path.basename(target) == FILE_NAME:
+        if not self.early and os.path.basename(target) == FILE_NAME:
+            self._hold()
+        super().rename(source, target)
+
+    def _hold(self) -> None:
+        if self.armed:
             self.armed = False
             self.reached.set()
             assert self.may_go.wait(20)
-        super().rename(source, target)
 
 
 @pytest.fixture
@@ -121,6 +131,33 @@ async def test_a_root_whose_saving_nobody_waits_for_is_saved_before_the_node_end
     files.may_go.set()
     await closing
     assert saved(node, led) == root.commit + 1
+
+
+async def test_a_caller_that_leaves_does_not_let_an_older_root_be_saved_last(node: Running, files: HeldFiles) -> None:
+    led, root = await offloaded(node)
+    files.armed = files.early = True
+    leaving = asyncio.ensure_future(node.node.tiering.accept(led, later(root, 1)))
+    await asyncio.to_thread(files.reached.wait, 20)
+    leaving.cancel()
+    staying = asyncio.ensure_future(node.node.tiering.accept(led, later(root, 2)))
+    await asyncio.wait({staying}, timeout=CHANCE_S)
+    files.may_go.set()
+    await staying
+    await node.node.tiering.close()
+    assert led.log.tier is not None
+    assert led.log.tier.commit == saved(node, led) == root.commit + 2
+
+
+async def test_what_was_saved_counts_also_when_its_caller_has_left(node: Running, files: HeldFiles) -> None:
+    led, root = await offloaded(node)
+    files.armed = True
+    leaving = asyncio.ensure_future(node.node.tiering.accept(led, later(root, 1)))
+    await asyncio.to_thread(files.reached.wait, 20)
+    leaving.cancel()
+    files.may_go.set()
+    await node.node.tiering.close()
+    assert led.log.tier is not None
+    assert led.log.tier.commit == saved(node, led) == root.commit + 1
 
 
 @contextmanager
