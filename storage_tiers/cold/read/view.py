@@ -148,11 +148,11 @@ class ColdView:
             done = os.preadv(file.fd, (target,), position)  # a file system without RWF_NOWAIT
         if done < len(target):
             # Its pages left memory: a thread reads them, the loop does not wait for a disk.
-            file.acquire()
             raise Missing(lambda: _warm(file, position, len(target)))
 
 
 async def _warm(file: SharedFile, position: int, length: int) -> None:
+    file.acquire()  # not sooner: nobody need bring what is missing
     try:
         data = await asyncio.to_thread(os.pread, file.fd, length, position)
     except OSError as error:

@@ -155,6 +155,15 @@ async def test_few_sidecars_in_memory_are_enough(tmp_path: Path, monkeypatch: py
         assert len(b.hydrator._fronts) == 1
 
 
+def forget_pages(cache: Path) -> None:
+    """What the kernel has of the chunks leaves memory, where files live on a disk."""
+    for path in cache.iterdir():
+        fd = os.open(path, os.O_RDWR)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
 async def test_a_chunk_that_left_memory_is_read_by_a_thread(tmp_path: Path) -> None:
     async with broker(tmp_path, settings=PATIENT) as b:
         content = b"".join(batch(offset, size=300_000) for offset in range(40))
@@ -163,11 +172,7 @@ async def test_a_chunk_that_left_memory_is_read_by_a_thread(tmp_path: Path) -> N
         misses = 0
         for offset in (3, 20, 3, 39):
             taken(await read(reader, root, offset))
-            for path in (tmp_path / "cache").iterdir():
-                fd = os.open(path, os.O_RDWR)
-                os.fsync(fd)
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-                os.close(fd)
+            forget_pages(tmp_path / "cache")
             found = reader.read(root, offset, 1, log_start=0)
             if isinstance(found, ColdMiss):  # not where files live in memory anyway
                 misses += 1
@@ -176,6 +181,21 @@ async def test_a_chunk_that_left_memory_is_read_by_a_thread(tmp_path: Path) -> N
             assert taken(found) == batch(offset, size=300_000)
         print(f"{misses} of 4 reads would have waited for the disk")
         assert b.gets() == 3
+
+
+async def test_a_chunk_that_a_thread_has_read_is_let_go(tmp_path: Path) -> None:
+    async with broker(tmp_path, settings=PATIENT) as b:
+        root = await b.upload(b"".join(batch(offset, size=300_000) for offset in range(3)), 0, 3)
+        reader = b.reader()
+        taken(await read(reader, root, 1))
+        forget_pages(tmp_path / "cache")
+        found = reader.read(root, 1, 1, log_start=0)
+        if not isinstance(found, ColdMiss):
+            pytest.skip("files live in memory here")
+        await found.waiter
+        taken(await read(reader, root, 1))
+        chunk = b.hydrator.chunk(root.entries[0], 0)
+        assert chunk is not None and chunk.users == 1
 
 
 @pytest.fixture
