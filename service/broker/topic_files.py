@@ -101,11 +101,13 @@ class TopicFiles:
 
     async def _save_revisions(self) -> None:
         """A start after this one compares with them."""
-        if not self._unsaved:
-            return
-        seen = {topic_id: self._revisions[topic_id] for topic_id in self._unsaved if topic_id in self._revisions}
-        self._unsaved.clear()
-        await self._metadata.change(lambda image: (planner.topic_files_seen(image, seen), None))
+        seen = {topic_id: self._revisions[topic_id] for topic_id in self._unsaved}
+        if seen:
+            await self._metadata.change(lambda image: (planner.topic_files_seen(image, seen), None))
+            # Not sooner: the disk may refuse. What was shown meanwhile stays.
+            self._unsaved -= {
+                topic_id for topic_id, revision in seen.items() if self._revisions.get(topic_id) == revision
+            }
 
     async def _look(self, topic_id: TopicId) -> LogError | None:
         topic, doomed = self._metadata.image.topics.get(topic_id), self._metadata.image.deleting.get(topic_id)
@@ -166,11 +168,9 @@ class TopicFiles:
         """Writes `topic.json` again where the store shows an older one than was seen there, or none: what would be done, and
         the revision that was written, or 0. UnknownTopicOrPartition."""
         assert self._client is not None
+        self._named(name)  # no lock is made for a name that no topic has
         async with self._one_at_a_time(name):
-            image = self._metadata.image
-            topic = image.topic(name)
-            if topic is None:
-                raise UnknownTopicOrPartition(f"there is no topic {name}")
+            image, topic = self._metadata.image, self._named(name)
             found = (await self._client.ask(ShownTopic(image.cluster_id, name))).state
             known, file_key = self._revisions.get(topic.topic_id, 0), keys.topic_file_key(image.cluster_id, name)
             if found is not None and found.revision >= known:
@@ -199,6 +199,12 @@ class TopicFiles:
             await self._save_revisions()
             events.info(log, "topic.repaired", topic=name, revision=shown.revision)
             return report, shown.revision
+
+    def _named(self, name: str) -> TopicImage:
+        topic = self._metadata.image.topic(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name}")
+        return topic
 
     def _one_at_a_time(self, name: str) -> asyncio.Lock:
         return self._writing.setdefault(name, asyncio.Lock())

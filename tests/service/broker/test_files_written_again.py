@@ -13,6 +13,10 @@ import pytest
 
 from service.broker.partition import Partition
 from service.broker.store_access import StoreAccess
+from service.broker.topic_files import TopicFiles
+from service.metadata import records_pb2 as pb
+from service.metadata.log import MetadataLog
+from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import (
     TAKE_OVER_GAP,
@@ -24,10 +28,11 @@ from storage_tiers.cold.manifest.cluster_file import (
 from storage_tiers.cold.manifest.json import decode, encode
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic
-from storage_tiers.errors import FencedWriter, StoreBehind
-from storage_tiers.types import TopicPartition
+from storage_tiers.errors import FencedWriter, StorageError, StoreBehind, UnknownTopicOrPartition
+from storage_tiers.types import TopicId, TopicPartition
 from tests.service.broker.support import Running, filled, running, until
 from tests.service.broker.test_store_lineage import configure, said
+from tests.service.metadata.disks import TroubledFiles
 from tests.support.faulty_store import FaultyStore
 
 T0 = TopicPartition("t", 0)
@@ -213,3 +218,30 @@ async def blocked_and_repaired(node: Running, newest: TopicState) -> None:
     await until(lambda: led(node) not in lineage)
     await node.seal("t")
     assert (await node.core.cold.repair_topic("t", apply=True)).summary == ""
+
+
+async def test_a_revision_that_the_disk_refused_is_saved_by_a_later_round(tmp_path: Path) -> None:
+    """A start compares with the saved one: without it, nobody would notice that the file has gone backwards."""
+    files = TroubledFiles()
+    metadata = MetadataLog.open(str(tmp_path), files)
+    topic_id = TopicId(bytes(range(16)))
+    await metadata.propose((pb.MetadataRecord(topic=pb.TopicRecord(name="t", topic_id=topic_id)),))
+    topics = TopicFiles(metadata, None, None, grace_ms=lambda: 0, clock=SystemClock())
+    topics._shown(topic_id, 5)
+    files.fail["pwrite"] = 1
+    with pytest.raises(StorageError):
+        await topics.tick()
+    await topics.tick()
+    assert metadata.image.topic_files == {topic_id: 5}
+    await metadata.close()
+
+
+async def test_nothing_stays_of_a_topic_that_there_is_not(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await until(lambda: access_of(node).writer is not None)
+        await filled(node, 2)
+        known = len(node.node.topic_files._writing)
+        for number in range(20):
+            with pytest.raises(UnknownTopicOrPartition):
+                await node.core.cold.repair_topic(f"no-{number}", apply=False)
+        assert len(node.node.topic_files._writing) <= known
