@@ -285,7 +285,8 @@ def _unaccepted(
             f"offsets {_spelled(sorted(accepted))} are not lost: nothing is given up. Leave --accept-loss away"
         )
     flags = " ".join(f"--accept-loss {root.ids.partition}:{each.base}-{each.end}" for each in ranges)
-    keys = [key for entry in lost for key in (entry.key, entry.sidecar_key) if key in set(evidence.missing)]
+    missing = frozenset(evidence.missing)
+    keys = [key for entry in lost for key in (entry.key, entry.sidecar_key) if key in missing]
     pins = {pin.name for pin, entry in itertools.product(root.pins, lost) if pin.end > entry.base}
     local = evidence.local
     kept = f"the local log holds [{local.base}, {local.end}) and cannot stand in"

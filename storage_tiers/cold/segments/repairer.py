@@ -1,7 +1,8 @@
 """Gathers the evidence for a repair of one partition's manifest, and commits what the plan says (`manifest.repair`).
 
 Every live object of the root to be committed is proven: its length and CRC-32C as the store reports them, or as they are read
-back where it reports none; each sidecar is read and compared with its entry. Nothing is written before all of it is known.
+back where it reports none; each sidecar and each page is read and compared with what names it. Nothing is written before all
+of it is known.
 
 A manifest that shows all that was seen is compared with one listing of the partition's objects, by their keys and sizes. Only
 where that misses some is everything proven, and the manifest repaired as a lost one is.
@@ -25,7 +26,7 @@ from pathlib import Path
 
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.commit import CommitLoop
-from storage_tiers.cold.manifest.model import Author, Entry, Root
+from storage_tiers.cold.manifest.model import Author, Entry, PageRef, Root
 from storage_tiers.cold.manifest.pages import Change
 from storage_tiers.cold.manifest.repair import (
     Evidence,
@@ -79,7 +80,6 @@ class Repairer:
         self._store = store
         self._loop = loop
         self._uploader = uploader
-        self._slots = asyncio.Semaphore(CHECKS_AT_ONCE)
 
     async def repair(
         self, local: LocalEvidence, *, apply: bool, accepted: Sequence[OffsetRange] = ()
@@ -134,7 +134,8 @@ class Repairer:
     async def _lacks_some(self, root: Root, log_start: int) -> bool:
         ids, log_start = self._loop.ids, max(root.log_start, log_start)
         sizes = {info.key: info.size async for info in self._store.list(ids.segments_prefix)}
-        pages = {info.key async for info in self._store.list(ids.pages_prefix)} if root.live_pages else set()
+        if root.live_pages:
+            sizes.update({info.key: info.size async for info in self._store.list(ids.pages_prefix)})
         refs, entries = list(root.live_pages), list(root.entries)
         while refs or entries:
             if any(_is_missed(entry, log_start, sizes) for entry in entries):
@@ -142,9 +143,12 @@ class Repairer:
             entries.clear()
             if refs:
                 ref = refs.pop()
-                if ref.key not in pages:
+                if sizes.get(ref.key) != ref.length:
                     return True
-                page = await self._loop.page(ref)
+                try:
+                    page = await self._loop.page(ref)
+                except (TierObjectMissing, TierCorrupt):
+                    return True
                 refs.extend(page.pages)
                 entries.extend(page.entries)
         return False
@@ -192,12 +196,10 @@ class Repairer:
         refs = list(reversed(root.live_pages))
         while refs:
             ref = refs.pop()
-            try:
-                await self._store.head(ref.key)  # a page in memory does not say that it is still there
-                page = await self._loop.page(ref)
-            except (TierObjectMissing, TierCorrupt):
+            if not await _there(self._holds_page(ref)):
                 missing.add(ref.key)
                 continue
+            page = await self._loop.page(ref)
             if page.pages:
                 refs.extend(reversed(page.pages))
                 continue
@@ -237,9 +239,13 @@ class Repairer:
                     lost.append(entry)
 
     async def _lacks(self, entry: Entry) -> list[str]:
-        async with self._slots:
-            gone = [] if await _there(self._holds_segment(entry)) else [entry.key]
-            return gone if await _there(self._holds_sidecar(entry)) else [*gone, entry.sidecar_key]
+        gone = [] if await _there(self._holds_segment(entry)) else [entry.key]
+        return gone if await _there(self._holds_sidecar(entry)) else [*gone, entry.sidecar_key]
+
+    async def _holds_page(self, ref: PageRef) -> bool:
+        """A page in memory does not say that the store still has it."""
+        data = (await self._store.get(ref.key)).data
+        return (len(data), crc32c(data)) == (ref.length, ref.crc32c)
 
     async def _holds_segment(self, entry: Entry) -> bool:
         info = await self._store.head(entry.key)

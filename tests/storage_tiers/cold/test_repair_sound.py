@@ -79,18 +79,42 @@ async def test_a_lost_range_is_taken_again_from_the_local_log(world: World) -> N
     assert await world.tier.repair(HELD, apply=True) == (RepairReport(), None)
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["in memory", "not read yet"])
-async def test_a_lost_page_is_asked_for_by_name(world: World, known: bool) -> None:
+@pytest.mark.parametrize(
+    ("damage", "known"),
+    [("gone", True), ("gone", False), ("cut", True), ("cut", False), ("flipped", False)],
+)
+async def test_a_lost_page_is_asked_for_by_name(world: World, damage: str, known: bool) -> None:
+    """`known`: it is in memory."""
     saved = await world.extend(80)
     key = saved.live_pages[0].key
     tier = world.tier if known else tier_of(world.store, world.clock, seed=5)
-    kept = world.store.blocking().get(key).data
-    world.store.blocking().delete([key])
+    kept = damaged(world, key, damage)
     for apply in (False, True):
         refused, root = await tier.repair(HELD, apply=apply)
         assert root is None and key in refused.refused and "put it back" in refused.refused
+    world.store.blocking().delete([key])
     world.store.blocking().put(key, kept)
     assert await tier.repair(HELD, apply=True) == (RepairReport(), None)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])
+async def test_a_root_is_not_made_again_over_a_damaged_page_that_is_in_memory(world: World, damage: str) -> None:
+    saved = await world.extend(80)
+    key = saved.live_pages[0].key
+    damaged(world, key, damage)
+    restore(world, None)
+    refused, root = await world.tier.repair(HELD, apply=True)
+    assert root is None and key in refused.refused and "put it back" in refused.refused
+
+
+def damaged(world: World, key: str, damage: str) -> bytes:
+    """What the object held before."""
+    blocking = world.store.blocking()
+    kept = blocking.get(key).data
+    blocking.delete([key])
+    if damage != "gone":
+        blocking.put(key, kept[:-1] if damage == "cut" else bytes((kept[0] ^ 1,)) + kept[1:])
+    return kept
 
 
 async def test_what_lies_below_log_start_is_not_missed(world: World) -> None:
