@@ -10,12 +10,13 @@ Not promised: a dry run that leaves the directory untouched. What a start recove
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
 from grpc_api.contract.cold import ColdRepair
 from service.beginning import belongs
 from service.broker.store_access import StoreAccess
 from service.http import Readiness
+from service.metadata.image import MetadataImage
 from service.node import Node
 from service.settings import NodeSettings
 from storage_tiers.clock import SystemClock, SystemRng
@@ -31,9 +32,10 @@ async def repaired(
     *,
     apply: bool,
     accept_loss: Mapping[int, Sequence[OffsetRange]],
-) -> AsyncIterator[tuple[str, int, ColdRepair]]:
+) -> AsyncGenerator[tuple[str, int, ColdRepair], None]:
     """(topic, partition, what was found), one after another: of one topic, or with None of `cluster.json` (topic empty,
-    partition -1) and all topics; of each first `topic.json` (partition -1). LogError if the directory is in use or nobody's."""
+    partition -1) and all topics; of each first `topic.json` (partition -1). `accept_loss` are offsets of the one topic's
+    partitions. LogError, with nothing written, if the directory is in use or nobody's, or lacks what is named."""
     node = await _opened(settings)
     claiming: asyncio.Task[None] | None = None
     try:
@@ -41,15 +43,14 @@ async def repaired(
         await node.tiering.close()
         if node.access is None:
             raise InvalidConfig("a repair is of the store: give its --store")
+        image = node.metadata.image
+        _check_named(image, settings, topic, accept_loss)
         if apply:
             claiming = asyncio.create_task(node.access.run())
             await _claimed(node.access, claiming)
         cold = node.core.cold
         if topic is None:
             yield "", -1, await cold.repair_cluster(apply=apply)
-        image = node.metadata.image
-        if topic is not None and topic not in image.topic_ids:
-            raise UnknownTopicOrPartition(f"{settings.data_dir} has no topic {topic}")
         for name in sorted(image.topic_ids) if topic is None else [topic]:
             yield name, -1, await cold.repair_topic(name, apply=apply)
             for number in range(len(image.topics[image.topic_ids[name]].partitions)):
@@ -61,6 +62,18 @@ async def repaired(
             claiming.cancel()
             await asyncio.gather(claiming, return_exceptions=True)
         await node.close()
+
+
+def _check_named(image: MetadataImage, settings: NodeSettings, topic: str | None, losses: Collection[int]) -> None:
+    """UnknownTopicOrPartition unless the topic is there, with every partition of which offsets are to be given up."""
+    if topic is None:
+        return
+    found = image.topic(topic)
+    if found is None:
+        raise UnknownTopicOrPartition(f"{settings.data_dir} has no topic {topic}")
+    unknown = [number for number in sorted(losses) if number >= len(found.partitions)]
+    if unknown:
+        raise UnknownTopicOrPartition(f"there is no partition {unknown[0]}, of which --accept-loss names offsets")
 
 
 async def _opened(settings: NodeSettings) -> Node:

@@ -107,7 +107,7 @@ def repair(
         raise typer.BadParameter("--data-dir and --store are of a node that is stopped: give both, or neither")
     if data_dir is not None and store is not None:
         settings = NodeSettings(data_dir=data_dir, store=store, s3_endpoint=s3_endpoint, s3_region=s3_region)
-        answers = iter(repairs_offline(settings, topic, apply=apply, losses=losses))
+        answers = repairs_offline(settings, topic, apply=apply, losses=losses)
     else:
         admin = connect_admin(bootstrap)
         names = [topic] if topic is not None else all_topics(bootstrap, admin)

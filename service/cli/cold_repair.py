@@ -57,12 +57,12 @@ class PartitionRepair:
             return f"{name}: cannot be repaired: {self.refused}"
         if not self.summary:
             return f"{name}: nothing to repair"
-        done = f" (done: {self._what} {self.commit})" if self.commit else ""
-        checked = f"; {self.checked} objects are what was uploaded" if self.partition >= 0 else ""
+        done = f" (done: {self._numbered} {self.commit})" if self.commit else ""
+        checked = f"; {self.checked} objects were checked" if self.partition >= 0 else ""
         return f"{name}: {self.summary}{checked}{done}"
 
     @property
-    def _what(self) -> str:
+    def _numbered(self) -> str:
         if self.partition >= 0:
             return "commit"
         return "revision" if self.topic else "incarnation"
@@ -112,7 +112,7 @@ def repairs(
 
 def repairs_offline(
     settings: NodeSettings, topic: str | None, *, apply: bool, losses: Sequence[Loss]
-) -> list[PartitionRepair]:
+) -> Iterator[PartitionRepair]:
     """As `repairs`, by the data directory of a node that is stopped. LogError."""
     from service.repair_offline import repaired
     from storage_tiers.types import OffsetRange
@@ -121,10 +121,16 @@ def repairs_offline(
     for loss in losses:
         accepted.setdefault(loss.partition, []).append(OffsetRange(loss.base, loss.end))
 
-    async def collected() -> list[PartitionRepair]:
-        return [
-            PartitionRepair(name, number, found.summary, found.refused, found.checked, found.commit)
-            async for name, number, found in repaired(settings, topic, apply=apply, accept_loss=accepted)
-        ]
+    answers = repaired(settings, topic, apply=apply, accept_loss=accepted)
 
-    return asyncio.run(collected())
+    async def following() -> PartitionRepair | None:
+        async for name, number, found in answers:
+            return PartitionRepair(name, number, found.summary, found.refused, found.checked, found.commit)
+        return None
+
+    with asyncio.Runner() as runner:
+        try:
+            while (answer := runner.run(following())) is not None:
+                yield answer
+        finally:
+            runner.run(answers.aclose())

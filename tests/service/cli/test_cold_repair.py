@@ -259,6 +259,23 @@ def test_a_stopped_node_is_repaired_by_its_directory(node: Node) -> None:
     offload(node, "t", RECORDS)
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [(["typo"], "has no topic typo"), (["t", "--accept-loss", "9:0-10"], "there is no partition 9")],
+)
+def test_what_a_stopped_node_does_not_have_is_refused_before_anything_is_written(
+    node: Node, words: list[str], why: str
+) -> None:
+    assert at(node, "topic", "create", "t").code == 0
+    offload(node, "t", 0)
+    node.stop()
+    store = Path(node.store.removeprefix("file://"))
+    before = {path: path.read_bytes() for path in store.rglob("*.json")}
+    refused = tidelog("cold", "repair", *words, "--apply", "--data-dir", node.data_dir, "--store", node.store)
+    assert refused.code == 1 and why in refused.err
+    assert {path: path.read_bytes() for path in store.rglob("*.json")} == before
+
+
 def test_a_directory_of_no_node_is_refused(tmp_path: Path) -> None:
     refused = tidelog("cold", "repair", "t", "--data-dir", tmp_path / "none", "--store", tmp_path / "store")
     assert refused.code == 1 and "no node's data directory" in refused.err
