@@ -28,7 +28,8 @@ LOOKS = 40
 
 @dataclass
 class Puts:
-    """`levels` is whether pages of level 1 were there; `largest` the most pages that the root named."""
+    """PUTs of a manifest: `most` in one commit. `largest` is the most pages that the root named, `levels` whether pages of
+    level 1 were among them."""
 
     commits: int = 0
     puts: int = 0
@@ -42,7 +43,7 @@ class Puts:
 
 
 def run(commits: int, *, bounds: Mapping[str, int], live: int, grace: int) -> Puts:
-    """`live` ranges are kept; what is removed is swept `grace` commits later."""
+    """`live` ranges are kept; removed ones are swept `grace` commits later."""
     patched: dict[str, Any] = {**bounds, "encode": lambda root: b"", "encode_page": lambda ids, page: b""}
     with mock.patch.multiple("storage_tiers.cold.manifest.pages", **patched):
         partition = _Partition()
@@ -84,7 +85,7 @@ class _Partition:
             pass
 
     def sweep(self, grace: int) -> None:
-        """As `sweeper` does: what the root itself names, one page of level 1 opened, page by page what is due."""
+        """As `sweeper` does: keys that the root itself names, one page of level 1 opened, then the due keys page by page."""
         due = self._root.commit - grace
         gone = {key for item in self._root.removed if item.at.commit <= due for key in item.keys}
         self._drop(gone, ())

@@ -188,7 +188,8 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 async def requests(directory: Path) -> Sequence[tuple[str, str, float]]:
-    """Rows: what an idle cluster asks of the store in an hour, for its partitions; a sweep's listing; and a cold read."""
+    """Rows: the requests of an idle cluster to the store in an hour, by partition; those of a sweep's listing; and those of a
+    cold read."""
     rows: list[tuple[str, str, float]] = []
     async with running(directory, broker={"log.retention.check.interval.ms": "300000"}) as node:
         await node.create("t", IDLE_PARTITIONS, TIERED)
@@ -197,7 +198,7 @@ async def requests(directory: Path) -> Sequence[tuple[str, str, float]]:
         await node.seal("t")
         for number in range(OBJECTS):
             await node.store.put(f"{node.node.cluster_id}/readers/r/{number:06}", b"")
-        for _ in range(3):  # what is new is looked at until a round has listed all that was written before
+        for _ in range(3):  # new keys are looked at until a round has listed all that were written before
             await _listing(node)
         listed = len([key async for key in node.store.list("")])
         made = await _listing(node)
@@ -260,7 +261,7 @@ async def _cold_read(node: Running) -> Sequence[tuple[str, str, float]]:
 
 
 class _Counted:
-    """A store that counts what is got of it, and the bytes of segments."""
+    """A store that counts its GETs, and the bytes of segments that they fetch."""
 
     def __init__(self, store: BlockingObjectStore) -> None:
         self._store = store

@@ -1,10 +1,9 @@
 """Memory of what has been received and not done, and of what was answered and not sent: bytes of requests that are not whole
 yet, or that are worked on or wait for that, and of large answers, of all connections together.
 
-Each connection may hold a request of the largest size, and an answer; what bounds their sum is this. Connections report what
-they hold, and
-whoever has to go is named here and closed by the server. Does not promise: that the sum is never exceeded, only that it is
-not once the turn is over.
+Each connection may hold a request of the largest size, and an answer; their sum is bounded here. Connections report the
+bytes that they hold; the one that has to go is named here, and closed by the server. Does not promise: that the sum is never
+exceeded, only that it is not once the turn is over.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class HeldMemory:
         self.held_bytes -= session.held_bytes
 
     def reclaim(self, active_before: float) -> None:
-        """Takes the buffers of connections that have nothing in them."""
+        """Takes the buffers of connections that have nothing in them, and have been quiet since then."""
         for session in self._sessions.values():
             if session.held_bytes and not session.connection.has_rest and session.last_active <= active_before:
                 session.connection.discard()

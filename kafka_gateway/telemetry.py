@@ -57,14 +57,14 @@ class Receiver(Protocol):
 
 
 class Subscription(NamedTuple):
-    """`metrics` are prefixes of names, `match` is (what, pattern) pairs that must all fit a client."""
+    """`metrics` are prefixes of names, `match` is (selector, pattern) pairs that must all fit a client."""
 
     metrics: Sequence[str]
     interval_ms: int
     match: Sequence[tuple[str, str]]
 
     def fits(self, known: Mapping[str, str]) -> bool:
-        texts = ((known.get(what, ""), pattern) for what, pattern in self.match)
+        texts = ((known.get(selector, ""), pattern) for selector, pattern in self.match)
         return all(len(text) <= LONGEST_MATCHED and re.fullmatch(pattern, text) for text, pattern in texts)
 
 

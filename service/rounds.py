@@ -23,7 +23,7 @@ OPEN_TICK_S = 5.0
 HOME_TICK_S = 0.5
 CLUSTER_TICK_S = 5.0
 METADATA_TICK_S = 1.0
-#: A sweep lists every partition's prefix, so it comes seldom, but often enough for a short grace.
+#: A sweep finds what has become due for deletion: four times a grace is often enough.
 LONGEST_SWEEP_PAUSE_S = 3600.0
 #: One round saves all checkpoints, as often as the more frequent asks.
 CHECKPOINT_KEYS = ("log.flush.offset.checkpoint.interval.ms", "log.flush.start.offset.checkpoint.interval.ms")

@@ -33,7 +33,7 @@ class TieredLog:
         self.read_bytes = 0
 
     def follow(self, root: Root | None) -> None:
-        """This root is current from now on. Only what sums it up is kept, but where readers have use for the rest."""
+        """This root is current from now on. Only its summary is kept, and the rest where readers have loaded it."""
         self.tier = None if root is None else summary_of(root)
         if self.cold is not None:
             self.cold.replaced(root)

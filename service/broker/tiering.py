@@ -204,7 +204,7 @@ class Tiering:
 
     def _evictions(self, partition: Partition, now: Now) -> list[int]:
         """The ends of the local segments that may go, in order: by an end that the store has shown in this start, or below
-        log start. None while the store shows less than was seen: what is here may be all there is."""
+        log start. Empty while the store shows less than was seen: the local copy may be the only one."""
         if partition in self.lineage:
             return []
         hot, tier = partition.log.hot, partition.log.tier

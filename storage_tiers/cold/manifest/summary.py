@@ -1,7 +1,7 @@
 """What a broker keeps of a partition's newest root, whatever its history: less than 2 KiB.
 
-Everything that is asked of each partition by the clock is answered from it: whether something expires, is due to be swept, or
-is hidden; whether what the store shows contains what was seen. What names ranges is in the root, which is loaded when a range
+It answers every question that the clock asks of each partition: whether something expires, is due to be swept, or is hidden;
+whether the root that the store shows contains the one seen. The ranges themselves are in the root, which is loaded when a range
 is asked for (`cold/read/known_ranges.py`).
 
 Pure. Not promised: anything about ranges but the oldest one.
@@ -42,7 +42,7 @@ class RootSummary:
     condemned: bool
 
     def seen(self, saved_at: str = "") -> Seen | None:
-        """The digest for whom the store is asked; None for a root that was never stored."""
+        """The digest that goes with a question to the store; None for a root that was never stored."""
         if not self.commit_id:
             return None
         return Seen(

@@ -65,7 +65,7 @@ class KnownRanges:
         known.root = root
         self._settle(known)
 
-    def renew(self, ids: Ids, root: Root | None) -> None:
+    def renew(self, ids: Ids, root: Root) -> None:
         """The root has been replaced: the new one is kept only where the old one was."""
         known = self._known.get(ids)
         if known is not None and known.root is not None:
@@ -116,6 +116,6 @@ def cost(root: Root) -> int:
     return ROOT_BYTES + (len(root.entries) + len(root.removed)) * ENTRY_BYTES + len(root.pages) * PAGE_REF_BYTES
 
 
-def holding(entries: tuple[Entry, ...], offset: int) -> Entry:
+def entry_of(entries: tuple[Entry, ...], offset: int) -> Entry:
     """Of neighbours one of which holds `offset`, that one."""
     return entries[bisect.bisect_right(entries, offset, key=lambda entry: entry.end)]

@@ -19,7 +19,7 @@ from storage_tiers.cold.manifest.model import Entry, Ids, PageRef, Root
 from storage_tiers.cold.process.operations import PageEntries
 from storage_tiers.cold.process.settings import CHUNK_BYTES
 from storage_tiers.cold.read.fetcher import Hydrator
-from storage_tiers.cold.read.known_ranges import holding
+from storage_tiers.cold.read.known_ranges import entry_of
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import StorageError, TierCorrupt, TierUnavailable
 from storage_tiers.types import SharedFile
@@ -91,7 +91,7 @@ class ColdView:
     def _entry_in_page(self, page: PageRef, offset: int) -> Entry:
         found = self._hydrator.known.run(self.ids, page.key, offset)
         if found:
-            return holding(found, offset)
+            return entry_of(found, offset)
         raise Missing(lambda: self._bring_run(page, offset))
 
     async def _bring_run(self, page: PageRef, offset: int) -> None:

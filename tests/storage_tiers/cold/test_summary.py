@@ -11,7 +11,7 @@ from benchmarks.history import synthetic
 from storage_tiers.cold.manifest.lineage import seen_of
 from storage_tiers.cold.manifest.model import Condemned, Entry, Ids, PageRef, Pin, Removed, Root, Stamp, first_root
 from storage_tiers.cold.manifest.summary import summary_of
-from storage_tiers.cold.read.known_ranges import ENTRY_BYTES, MAX_RUNS, KnownRanges, cost, holding
+from storage_tiers.cold.read.known_ranges import ENTRY_BYTES, MAX_RUNS, KnownRanges, cost, entry_of
 from storage_tiers.types import TopicId
 
 IDS = [Ids("c", "t", TopicId(bytes(16)), number) for number in range(8)]
@@ -71,7 +71,7 @@ def test_runs_count_and_go_with_their_partition(root: Root) -> None:
     assert known.bytes == MAX_RUNS * 64 * ENTRY_BYTES + cost(root)
     assert known.run(IDS[0], "page 0", 5) == ()
     found = known.run(IDS[0], "page 1", 5)
-    assert holding(found, 5).base <= 5 < holding(found, 5).end
+    assert entry_of(found, 5).base <= 5 < entry_of(found, 5).end
     assert known.run(IDS[0], "page 1", run[-1].end) == ()
     known.keep_run(IDS[2], "another", 0, run)
     assert known.root(IDS[1]) is None
