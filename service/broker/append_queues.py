@@ -6,28 +6,34 @@ codec that its topic stores from 2 ms (lz4) to a second (zstd's highest level); 
 answers meanwhile.
 
 Invariants: the batches of one partition are appended in the order in which they came, small ones too while others wait; of one
-partition one batch is written at a time, and nothing of it is part of the log before the loop says so. What waits holds copies
-of its bytes (of large ones the sender's): those to be examined within MAX_HELD_BYTES for the whole node, beyond which producers
-are told to send again; those to be written within WRITING_BYTES, beyond which the loop writes by itself.
+partition one batch is written at a time, and nothing of it is part of the log before the loop says so. Whatever becomes of a
+batch, the next one has its turn. What waits holds copies of its bytes (of large ones the sender's): those to be examined, and
+those behind them, within MAX_HELD_BYTES for the whole node, beyond which producers are told to send again; those that only
+wait to be written within WRITING_BYTES, beyond which the loop writes by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from grpc_api.contract.log import Appended
 from service.broker.partition import Partition
+from storage_tiers import events
 from storage_tiers.errors import LogError, RequestTimedOut
 from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.settings import LARGE_BATCH_BYTES
 from storage_tiers.records.batch import BatchHeader
+
+log = logging.getLogger(__name__)
 
 #: Batches that are examined at once.
 EXAMINING_THREADS = 2
@@ -41,6 +47,7 @@ WRITING_BYTES = 16 << 20
 #: Is told on the loop how an append ended, of the bytes that were kept of it.
 Done = Callable[[Appended | LogError, memoryview], None]
 Examined = tuple[memoryview, BatchHeader, int]
+Result = TypeVar("Result")
 
 
 #: Seconds a GB that the loop's appends of larger batches may cost before threads write them, and at which it writes them again.
@@ -104,10 +111,10 @@ class AppendQueues:
         #: Of batches that wait, as they are kept.
         self.held_bytes = 0
         self.cost = WriteCost()
-        self._writes: queue.SimpleQueue[_Append | None] = queue.SimpleQueue()
+        self._writes: queue.SimpleQueue[tuple[_Append, BatchWrite] | None] = queue.SimpleQueue()
         self._writers: list[threading.Thread] = []
-        # Whose thread is done, and whether the loop has been told.
-        self._ready: deque[_Append] = deque()
+        # What a thread is done with, its write or the examination before, and whether the loop has been told.
+        self._ready: deque[tuple[_Append, BatchWrite | None]] = deque()
         self._is_told = False
         self._emptied: asyncio.Future[None] | None = None
 
@@ -122,21 +129,20 @@ class AppendQueues:
 
     def append(self, partition: Partition, batch: memoryview, done: Done) -> None:
         """As `Partition.append`, later: `done` is called with what became of it, also before this returns. RequestTimedOut if
-        too much waits for a batch to be examined as well."""
-        header = partition.plain(batch)
-        if header is None and self.held_bytes + len(batch) > MAX_HELD_BYTES:
+        too much waits already."""
+        header, waiting = partition.plain(batch), self._queues.get(partition)
+        if self.held_bytes + len(batch) > MAX_HELD_BYTES and (header is None or waiting is not None):
             text = f"{partition.partition}: batches of {self.held_bytes} bytes wait to be examined; send again"
             done(RequestTimedOut(text), batch)
             return
         kept = batch if len(batch) > LARGE_BATCH_BYTES else memoryview(bytes(batch))
         job = _Append(partition, kept, None if header is None else (kept, header, -1), done)
+        if header is None:
+            job.examining = self._examiners.submit(partition.examined, kept)
+            job.examining.add_done_callback(lambda _: self._tell(job, None))
         self.held_bytes += len(kept)
         partition.queued += 1
         partition.queues = True
-        if header is None:
-            job.examining = self._examiners.submit(partition.examined, kept)
-            job.examining.add_done_callback(lambda _: self._tell(job))
-        waiting = self._queues.get(partition)
         if waiting is None:
             self._queues[partition] = deque((job,))
             if header is not None:
@@ -158,22 +164,29 @@ class AppendQueues:
             writer.join()
 
     # --- threads ------------------------------------------------------------------------------------------------------
-    def _hand_over(self, job: _Append) -> None:
+    def _hand_over(self, job: _Append, write: BatchWrite) -> None:
         if len(self._writers) < WRITING_THREADS:
             writer = threading.Thread(target=self._work, name=f"append-{len(self._writers)}", daemon=True)
-            self._writers.append(writer)
-            writer.start()
-        self._writes.put(job)
+            try:
+                writer.start()
+            except RuntimeError:  # the machine has none left
+                if not self._writers:
+                    write.run()
+                    self._tell(job, write)
+                    return
+            else:
+                self._writers.append(writer)
+        self._writes.put((job, write))
 
     def _work(self) -> None:
-        while (job := self._writes.get()) is not None:
-            assert job.write is not None
-            job.write.run()
-            self._tell(job)
+        while (handed := self._writes.get()) is not None:
+            job, write = handed
+            write.run()
+            self._tell(job, write)
 
-    def _tell(self, job: _Append) -> None:
+    def _tell(self, job: _Append, write: BatchWrite | None) -> None:
         """In any thread. The loop is woken once for all that is done until it looks."""
-        self._ready.append(job)
+        self._ready.append((job, write))
         if not self._is_told:
             self._is_told = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -183,11 +196,12 @@ class AppendQueues:
     def _look(self) -> None:
         self._is_told = False
         while self._ready:
-            job = self._ready.popleft()
+            job, write = self._ready.popleft()
             waiting = self._queues.get(job.partition)
-            if waiting is not None and waiting[0] is job:
-                if job.write is not None:
-                    self._end(waiting, job)
+            # One that was found examined without being told may be with a thread that writes it by now.
+            if waiting is not None and waiting[0] is job and job.write is write:
+                if write is not None:
+                    self._leave(waiting, job, self._result(self._finish, job))
                 self._advance(job.partition)
 
     def _advance(self, partition: Partition) -> None:
@@ -195,28 +209,21 @@ class AppendQueues:
         waiting = self._queues.get(partition)
         while waiting:
             job = waiting[0]
-            try:
-                if job.found is None:
-                    if job.examining is None or not job.examining.done():
-                        return
-                    job.found = job.examining.result()
-                begun: BatchWrite | Appended | LogError = partition.begin_write(*job.found)
-            except LogError as error:
-                begun = error
+            if job.found is None and (job.examining is None or not job.examining.done()):
+                return
+            begun = self._result(self._begin, job)
             if isinstance(begun, BatchWrite):
                 job.write = begun
-                self._hand_over(job)
+                self._hand_over(job, begun)
                 return
             self._leave(waiting, job, begun)
 
-    def _end(self, waiting: deque[_Append], job: _Append) -> None:
-        """What a thread has written is appended."""
-        assert job.found is not None and job.write is not None
-        try:
-            result: Appended | LogError = job.partition.finish_write(job.write, *job.found)
-        except LogError as error:
-            result = error
-        self._leave(waiting, job, result)
+    def _settle(self, partition: Partition) -> None:
+        """Appends what waits of a partition, as far as it is examined, here and now: what a thread has begun is waited for."""
+        waiting = self._queues.get(partition)
+        while waiting and (job := waiting[0]).found is not None:
+            self._leave(waiting, job, self._result(self._take, job))
+        self._advance(partition)
 
     def _leave(self, waiting: deque[_Append], job: _Append, result: Appended | LogError) -> None:
         partition = job.partition
@@ -230,13 +237,33 @@ class AppendQueues:
         partition.settle_queues()
         job.done(result, job.batch)
 
-    def _settle(self, partition: Partition) -> None:
-        """Appends what waits of a partition, as far as it is examined, here and now: what a thread has begun is waited for."""
-        waiting = self._queues.get(partition)
-        while waiting and (job := waiting[0]).found is not None:
-            try:
-                result: Appended | LogError = partition.take(*job.found)
-            except LogError as error:
-                result = error
-            self._leave(waiting, job, result)
-        self._advance(partition)
+    # --- of one of them -----------------------------------------------------------------------------------------------
+    def _result(self, step: Callable[[_Append], Result], job: _Append) -> Result | LogError:
+        """Of a step with it. What nobody foresaw is its producer's to know, and must not leave it in its place for ever."""
+        try:
+            return step(job)
+        except LogError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - see above
+            events.error(log, "append.defect", partition=job.partition.partition, defect=error)
+            return LogError(f"{job.partition.partition}: the batch could not be appended ({error!r})")
+
+    @staticmethod
+    def _begin(job: _Append) -> BatchWrite | Appended:
+        if job.found is None:
+            assert job.examining is not None
+            job.found = job.examining.result()
+        return job.partition.begin_write(*job.found)
+
+    @staticmethod
+    def _finish(job: _Append) -> Appended:
+        assert job.found is not None and job.write is not None
+        return job.partition.finish_write(job.write, *job.found)
+
+    @staticmethod
+    def _take(job: _Append) -> Appended:
+        assert job.found is not None
+        if job.write is not None:
+            job.partition.give_up(job.write)
+        job.partition.check_writable()
+        return job.partition.take(*job.found)

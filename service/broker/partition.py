@@ -164,15 +164,20 @@ class Partition:
     def finish_write(self, write: BatchWrite, batch: memoryview, header: BatchHeader, stamped: int) -> Appended:
         """Appends what a thread has written, or all of it where something has stopped that."""
         hot = self.log.hot
-        if self.unavailable is not None and hot.is_writing(write):
-            with contextlib.suppress(StorageError):  # why nothing may be appended says more
-                hot.stop_write()
+        if self.unavailable is not None:
+            self.give_up(write)
         self.check_writable()
         if not hot.is_writing(write):
             return self.take(batch, header, stamped)
         now_ms = self._clock.steady_ms()
         base = hot.finish_write(write, batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
         return self._appended(base, stamped)
+
+    def give_up(self, write: BatchWrite) -> None:
+        """What a thread writes, or has written, unless something has stopped it. Waits for a piece of it at most."""
+        if self.log.hot.is_writing(write):
+            with contextlib.suppress(StorageError):  # the next append cuts it off
+                self.log.hot.stop_write()
 
     def take(self, batch: memoryview, header: BatchHeader, stamped: int) -> Appended:
         """Appends what was examined."""

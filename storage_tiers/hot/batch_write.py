@@ -48,6 +48,8 @@ class BatchWrite:
             self._write()
         except OSError as error:
             self.error = error
+        except Exception as error:  # noqa: BLE001 - whoever waits for it is told, and the thread goes on to the next
+            self.error = OSError(repr(error))
         finally:
             self._done.release()
 

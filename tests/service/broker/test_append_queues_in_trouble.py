@@ -1,0 +1,151 @@
+"""Whatever befalls one batch that threads have to do with, those behind it go on, and half a batch is no part of the log."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from grpc_api.contract.log import Append, Appended
+from service.broker.append_queues import AppendQueues
+from service.broker.partition import INFLATED_AT_ONCE, WRITTEN_BY_THREAD, Partition
+from storage_tiers.errors import LeaderNotAvailable, LogError, RequestTimedOut, StorageError
+from storage_tiers.hot.batch_write import BatchWrite
+from storage_tiers.hot.log import HotLog
+from storage_tiers.records.batch import BatchHeader
+from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.records.codecs import Codec
+from tests.service.broker.support import Running, batch, until
+from tests.service.broker.test_append_queues import (
+    LARGER,
+    PLAIN,
+    T0,
+    Gate,
+    gate,
+    held,
+    hot_of,
+    node,
+    plain_values,
+    send,
+    slow,
+)
+
+__all__ = ["gate", "held", "node", "slow"]
+
+
+def halted(condition: Callable[[], bool]) -> None:
+    """Holds the event loop until threads have come so far."""
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def queues_of(node: Running) -> AppendQueues:
+    return node.node.append_queues
+
+
+async def test_a_batch_is_no_part_of_the_log_before_it_is_written(node: Running, gate: Gate, held: Gate) -> None:
+    """Two are examined before the loop looks: what it is told of the second one's examination says nothing of its writing."""
+    ready = queues_of(node)._ready
+    first, second = send(node, b"1", b"2"), send(node, LARGER)
+    halted(lambda: len(ready) == 1)
+    gate.open.set()
+    halted(lambda: len(ready) == 2)
+    assert isinstance((await first)[0], Appended)
+    await until(lambda: held.waiting == 1)
+    assert not second.done()
+    assert hot_of(node, T0).end_offset == 2
+    held.open.set()
+    assert (await second)[0].base_offset == 2  # type: ignore[union-attr]
+    assert [record.value for record in await node.read_all("t")] == [b"1", b"2", LARGER]
+
+
+@pytest.mark.parametrize("why", [StorageError("fsync failed"), LeaderNotAvailable("not compared yet")])
+async def test_a_partition_that_takes_nothing_takes_nothing_beyond_the_bound_either(
+    node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch, why: LogError
+) -> None:
+    monkeypatch.setattr("service.broker.append_queues.WRITING_BYTES", 2 * len(LARGER))
+    partition, sent = node.node.partitions.get(PLAIN), [send(node, LARGER, topic="plain")]
+    await until(lambda: held.waiting == 1)
+    sent.append(send(node, b"2", topic="plain"))
+    if isinstance(why, LeaderNotAvailable):
+        partition.wait(why)
+    else:
+        partition.fail(why)
+    threading.Timer(0.02, held.open.set).start()
+    (refused,) = node.log.append([Append(PLAIN, memoryview(batch(LARGER)))])
+    assert type(refused) is type(why)
+    assert [type((await each)[0]) for each in sent] == [type(why)] * 2
+    hot = partition.log.hot
+    assert hot.end_offset == 0
+    assert os.path.getsize(hot.segments()[-1].path) == 0
+    assert queues_of(node).held_bytes == 0
+
+
+async def test_what_waits_behind_a_batch_that_is_examined_is_bounded_too(
+    node: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop cannot write it by itself: it would overtake."""
+    goes_on, examine = threading.Event(), Partition.examined
+
+    def waits(self: Partition, batch: memoryview, *, at_once: bool = False) -> tuple[memoryview, BatchHeader, int]:
+        assert at_once or goes_on.wait(30)
+        return examine(self, batch, at_once=at_once)
+
+    monkeypatch.setattr(Partition, "examined", waits)
+    bomb = build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=Codec.GZIP)
+    one = batch(bytes(1000))
+    monkeypatch.setattr("service.broker.append_queues.MAX_HELD_BYTES", len(bomb) + 2 * len(one))
+    sent = [node.log.append([Append(PLAIN, memoryview(each))]) for each in (bomb, one, one)]
+    (refused,) = node.log.append([Append(PLAIN, memoryview(one))])
+    assert isinstance(refused, RequestTimedOut)
+    goes_on.set()
+    assert [(await each)[0].base_offset for each in sent] == [0, 1, 2]  # type: ignore[misc]
+
+
+FAILING: dict[str, tuple[object, str]] = {
+    "examining": (Partition, "examined"),
+    "beginning to write": (HotLog, "begin_write"),
+    "writing": (BatchWrite, "_write"),
+    "finishing": (HotLog, "finish_write"),
+}
+
+
+@pytest.mark.parametrize("where", FAILING)
+async def test_a_defect_refuses_its_batch_and_holds_nobody_up(
+    node: Running, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """As many as there are threads, so that none is left if they die of it."""
+    owner, name = FAILING[where]
+    method, left = getattr(owner, name), [2]
+
+    def fails(*args: object, **named: object) -> object:
+        if left[0]:
+            left[0] -= 1
+            raise MemoryError(where)
+        return method(*args, **named)
+
+    monkeypatch.setattr(owner, name, fails)
+    values = [os.urandom(WRITTEN_BY_THREAD) for _ in range(4)]
+    answers = [(await each)[0] for each in [send(node, value) for value in values]]
+    assert [isinstance(answer, LogError) for answer in answers] == [True, True, False, False]
+    assert [record.value for record in await node.read_all("t")] == values[2:]
+    assert queues_of(node).held_bytes == 0
+
+
+async def test_without_a_thread_to_be_had_the_loop_writes(
+    node: Running, slow: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuses)
+        sent = [send(node, LARGER, topic="plain") for _ in range(2)]
+        assert [(await each)[0].base_offset for each in sent] == [0, 1]  # type: ignore[union-attr]
+    assert (await send(node, LARGER, topic="plain"))[0].base_offset == 2  # type: ignore[union-attr]
+    assert await plain_values(node) == [LARGER] * 3
