@@ -112,17 +112,17 @@ class StoreLineage:
     def check_follows(self, partition: Partition, root: Root) -> None:
         """StoreBehind if `root` is newer than the one seen by number alone. What the digest cannot tell was looked at where the
         root was read."""
-        if root.line == self._repaired.get(partition):
-            return
         seen = self.seen(partition)
-        fault = None if seen is None else lineage.fault(root, seen)
+        if seen is None or (root.line != seen.line and root.line == self._repaired.get(partition)):
+            return
+        fault = lineage.fault(root, seen)
         if fault is not None:
             raise StoreBehind(
                 f"{partition.partition}: {fault}; nothing is deleted or evicted until it shows that again"
             )
 
     def repaired(self, partition: Partition, line: str) -> None:
-        """A repair of this node has begun this line: its root follows whatever was seen."""
+        """A repair of this node has begun this line: its root follows whatever was seen of another one."""
         self._repaired[partition] = line
 
     def caught_up(self, partition: Partition) -> None:

@@ -36,7 +36,6 @@ class Codec(IntEnum):
 MIN_INFLATION_BOUND = 64 << 20
 #: Beyond that, how many times its own size.
 MAX_INFLATION_RATIO = 16
-DEFAULT_MAX_DECOMPRESSED = MIN_INFLATION_BOUND
 
 _FIRST_RATIO = 4
 _SMALLEST_BUFFER = 4096

@@ -71,7 +71,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Repair:
+class RepairPlan:
     """`basis` up to `end`, without the entries `dropped`; from there to `again` the local log is uploaded again. In place of
     the entries `given_up` stand ranges without records."""
 
@@ -155,7 +155,9 @@ def basis(
     return saved
 
 
-def plan(root: Root, shown: Root | None, evidence: Evidence, accepted: Sequence[OffsetRange] = ()) -> Repair | Refused:
+def plan(
+    root: Root, shown: Root | None, evidence: Evidence, accepted: Sequence[OffsetRange] = ()
+) -> RepairPlan | Refused:
     """`accepted` are the offsets that may be given up: all of those that cannot be had, and no others."""
     log_start = max(root.log_start, evidence.log_start, 0 if shown is None else shown.log_start)
     beyond_end = [base for base in evidence.unnamed if base >= root.end]
@@ -182,11 +184,11 @@ def plan(root: Root, shown: Root | None, evidence: Evidence, accepted: Sequence[
         return refused
     if cut is not None:
         return replace(_cut(root, root.entries.index(cut), log_start, evidence), given_up=tuple(lost))
-    whole = Repair(root, root.end, root.end, min(log_start, root.end), root.last_record_epoch, root.sidecar)
+    whole = RepairPlan(root, root.end, root.end, min(log_start, root.end), root.last_record_epoch, root.sidecar)
     return replace(whole, given_up=tuple(lost))
 
 
-def repaired(repair: Repair, shown: Root | None, by: Author) -> Root:
+def repaired(repair: RepairPlan, shown: Root | None, by: Author) -> Root:
     """The root to commit over the one shown. FencedWriter for a writer of an older incarnation."""
     root = repair.basis
     known = [root] if shown is None else [root, shown]
@@ -313,14 +315,14 @@ def _stray(shown: Root, saved: Root) -> Entry | None:
     return next((entry for entry in shown.entries if entry.key not in known and entry.added.commit > paged), None)
 
 
-def _cut(root: Root, place: int, log_start: int, evidence: Evidence) -> Repair:
+def _cut(root: Root, place: int, log_start: int, evidence: Evidence) -> RepairPlan:
     """`root` up to the entry at `place`: the local log stands in for what follows."""
     entry = root.entries[place]
     before = root.entries[place - 1] if place else evidence.last_paged
     end = entry.base if before is None else before.end
     sidecar = None if before is None else NewestSidecar(before.sidecar_key, before.sections)
     epoch = max((known.epoch for known in evidence.epochs if known.start_offset < end), default=NO_EPOCH)
-    return Repair(root, end, root.end, min(log_start, end), epoch, sidecar, root.entries[place:])
+    return RepairPlan(root, end, root.end, min(log_start, end), epoch, sidecar, root.entries[place:])
 
 
 def _pins(known: list[Root], end: int) -> tuple[Pin, ...]:

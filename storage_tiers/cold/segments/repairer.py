@@ -31,7 +31,7 @@ from storage_tiers.cold.manifest.pages import Change
 from storage_tiers.cold.manifest.repair import (
     Evidence,
     Refused,
-    Repair,
+    RepairPlan,
     basis,
     plan,
     repaired,
@@ -153,7 +153,7 @@ class Repairer:
                 entries.extend(page.entries)
         return False
 
-    async def _commit(self, repair: Repair, shown: Root | None, local: LocalEvidence) -> Root:
+    async def _commit(self, repair: RepairPlan, shown: Root | None, local: LocalEvidence) -> Root:
         fillers = {lost.key: await self._filler(repair.basis, lost, local.epochs) for lost in repair.given_up}
 
         def make(by: Author) -> Change:

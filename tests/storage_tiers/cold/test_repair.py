@@ -13,7 +13,7 @@ from storage_tiers.cold.manifest import model as manifest
 from storage_tiers.cold.manifest.commit import ReadSaved
 from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.manifest.model import Author, Root, State, Writer, broken
-from storage_tiers.cold.manifest.repair import Evidence, Refused, Repair, basis, plan, repaired
+from storage_tiers.cold.manifest.repair import Evidence, Refused, RepairPlan, basis, plan, repaired
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import PreconditionFailed, StoreBehind, TierCorrupt
@@ -80,8 +80,8 @@ def evidence(
     return Evidence(set(missing), unnamed, last_paged, local, EPOCHS, log_start, lost)
 
 
-def planned(found: Repair | Refused) -> Repair:
-    assert isinstance(found, Repair), found
+def planned(found: RepairPlan | Refused) -> RepairPlan:
+    assert isinstance(found, RepairPlan), found
     return found
 
 
