@@ -7,7 +7,6 @@ otherwise. Whatever is rare (a roll, a first batch, a refused write) stands in a
 from __future__ import annotations
 
 import contextlib
-import os
 import struct
 from typing import NoReturn
 
@@ -202,10 +201,9 @@ class AppendingLog(LogState):
         self.stop_write()
         segment = self._segments[-1]
         try:
-            fd = segment.file().fd
-            if os.fstat(fd).st_size != segment.size:
-                self._files.truncate(fd, segment.size)
+            fd = self._fit(segment)
             segment.load_maps()
+            segment.first_batch_timestamp()  # which `_arm_roll` asks for, and may read
         except OSError as error:
             raise StorageError(f"{self.partition}: cannot append ({error}); free space or mend the disk") from error
         if segment.first_append_ms < 0:

@@ -138,6 +138,7 @@ class HotLog(AppendingLog):
         try:
             if clean:
                 self.stop_write()
+                self._cut_tail()
                 self._settle_flush()
                 self._sync(self._gather(closing=True))
                 if self._pending:

@@ -217,6 +217,7 @@ class LogState:
         if not newest.size:
             return newest.base
         segment = self._segment(self.end_offset)
+        self._cut_tail()
         try:
             newest.load_maps()
             self._forget_index(newest)
@@ -244,6 +245,24 @@ class LogState:
             write.stop()
         except OSError as error:
             raise StorageError(f"{self.partition}: cannot cut {write.segment.path} ({error}); mend the disk") from error
+
+    def _cut_tail(self) -> None:
+        """Takes off what a refused append has left behind the end of the newest segment, before that is closed: recovery would
+        take it for damage, and drop the segments that follow. StorageError if the disk refuses."""
+        newest = self._segments[-1]
+        if self._writable is not None or not newest.is_open:
+            return  # nobody has written behind its end
+        try:
+            self._fit(newest)
+        except OSError as error:
+            raise StorageError(f"{self.partition}: cannot cut {newest.path} ({error}); mend the disk") from error
+
+    def _fit(self, segment: Segment) -> int:
+        """Its file ends where the segment does; returns the descriptor. OSError or StorageError if the disk refuses."""
+        fd = segment.file().fd
+        if os.fstat(fd).st_size != segment.size:
+            self._files.truncate(fd, segment.size)
+        return fd
 
     def _forget_index(self, segment: Segment) -> None:
         """A clean stop gave the newest segment a `.index`. Once the segment grows or shrinks, that name would make a

@@ -186,6 +186,70 @@ def test_a_disk_that_refuses_it_leaves_the_log_as_it_was(fails: str, large: byte
     assert read_all(log) == placed(SMALL, 0, 0) + placed(large, 1, 0)
 
 
+class StuckFiles(FullFiles):
+    """A disk that cannot shorten a file either, so many times."""
+
+    stuck = 0
+
+    def truncate(self, fd: int, size: int) -> None:
+        if self.stuck:
+            self.stuck -= 1
+            raise OSError(errno.EIO, "cannot cut")
+        super().truncate(fd, size)
+
+
+@pytest.mark.parametrize("of", ["a write", "an append"])
+@pytest.mark.parametrize("then", ["a roll", "a clean stop"])
+def test_what_could_not_be_cut_off_is_cut_off_before_a_segment_is_closed(
+    of: str, then: str, large: bytes, tmp_path: Path
+) -> None:
+    """Recovery would take off what follows it in later segments, and readers would find no batch there."""
+    files = StuckFiles()
+    log = open_log(tmp_path, settings=SETTINGS, files=files)
+    append(log, SMALL)
+    files.stuck = 1
+    if of == "a write":
+        run(begin(log, large))
+        with pytest.raises(StorageError, match="cannot cut"):
+            log.stop_write()
+    else:
+        files.full = True
+        with pytest.raises(StorageError, match="refused an append"):
+            append(log, SMALL)
+        files.full = False
+    assert not ends_where_it_says(log)
+    if then == "a roll":
+        log.roll()
+        assert ends_where_it_says(log)
+        append(log, SMALL)
+        log.close(clean=False)
+        assert read_all(open_log(tmp_path, settings=SETTINGS)) == placed(SMALL, 0, 0) + placed(SMALL, 1, 0)
+    else:
+        path = log.segments()[0].path
+        log.close(clean=True)
+        assert os.path.getsize(path) == len(SMALL)
+        assert read_all(open_log(tmp_path, settings=SETTINGS, clean=True)) == placed(SMALL, 0, 0)
+
+
+def test_a_disk_that_does_not_say_when_a_segment_began_refuses_an_append(
+    large: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = open_log(tmp_path, settings=SETTINGS)
+    append(log, large), append(log, large)
+    log.close(clean=True)
+    log = open_log(tmp_path, settings=SETTINGS, clean=True)
+
+    def refuses(*_: object) -> bytes:
+        raise OSError(errno.EIO, "cannot read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", refuses)
+        for appending in (begin, append):
+            with pytest.raises(StorageError, match="cannot append"):
+                appending(log, large)
+    assert append(log, SMALL) == 4
+
+
 def test_a_segment_that_is_full_is_rolled_before(large: bytes, tmp_path: Path) -> None:
     settings = replace(SETTINGS, segment_bytes=len(large) + len(SMALL))
     log = open_log(tmp_path, settings=settings)
