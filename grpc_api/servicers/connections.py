@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Generator
@@ -23,6 +24,7 @@ from urllib.parse import unquote
 from storage_tiers.errors import Busy
 
 _DESCRIPTORS = "/proc/self/fd"
+_NONE_LEFT = (errno.EMFILE, errno.ENFILE)
 #: Seconds between two looks at who has gone, however many ask.
 LOOK_S = 0.25
 
@@ -60,12 +62,20 @@ class Connections:
             if loop.time() - self._looked_at < LOOK_S:
                 return True
             self._looking = loop.run_in_executor(None, callers, self.port)
-        looking = self._looking
-        there = await asyncio.shield(looking)
-        if self._looking is looking:
-            self._looking, self._looked_at = None, loop.time()
-            self.admitted = {peer for peer in self.admitted if there is None or _address(peer) in there}
-        return there is not None
+            # Not by the caller, who may leave: what is seen now would be believed at any later time.
+            self._looking.add_done_callback(self._looked)
+        try:
+            return await asyncio.shield(self._looking) is not None
+        except OSError:
+            return True  # no descriptor is left to look with: as far as is known, nobody has gone
+
+    def _looked(self, looking: asyncio.Future[set[Address] | None]) -> None:
+        self._looking, self._looked_at = None, asyncio.get_running_loop().time()
+        if looking.cancelled() or looking.exception() is not None:
+            return
+        there = looking.result()
+        if there is not None:
+            self.admitted = {peer for peer in self.admitted if _address(peer) in there}
 
     def close(self, peer: str) -> None:
         """Begins to end the connection, in a thread: with many open files they take a while to look through."""
@@ -94,7 +104,8 @@ def shut_down(peer: str, port: int) -> bool:
 
 
 def callers(port: int) -> set[Address] | None:
-    """The far ends of the connections to `port` of this process; None where that cannot be known."""
+    """The far ends of the connections to `port` of this process; None where that cannot be known. OSError if no descriptor is
+    left."""
     if not os.path.isdir(_DESCRIPTORS):
         return None
     return {address for _, address in _sockets(port)}
@@ -107,10 +118,10 @@ def _address(peer: str) -> Address | None:
 
 
 def _sockets(port: int) -> Generator[tuple[socket.socket, Address], None, None]:
-    """The connections to `port` of this process, with their far ends."""
+    """The connections to `port` of this process, with their far ends. OSError if no descriptor is left."""
     try:
         names = os.listdir(_DESCRIPTORS)
-    except OSError:
+    except FileNotFoundError:
         return
     for name in names:
         try:
@@ -122,5 +133,7 @@ def _sockets(port: int) -> Generator[tuple[socket.socket, Address], None, None]:
                     continue
                 host, number = found.getpeername()[:2]
                 yield found, (host.removeprefix("::ffff:"), number)
-        except (OSError, ValueError):  # gone meanwhile, or it only listens
-            continue
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in _NONE_LEFT:
+                raise
+            continue  # gone meanwhile, or it only listens
