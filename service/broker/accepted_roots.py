@@ -18,7 +18,7 @@ from service.broker.lineage import StoreLineage
 from service.broker.partition import Partition
 from service.broker.roots import read_root, write_root
 from storage_tiers import events
-from storage_tiers.cold.manifest.model import Ids, Root, Writer, check_writer
+from storage_tiers.cold.manifest.model import Ids, Root, Writer, check_not_fenced, check_writer
 from storage_tiers.errors import FencedWriter, LogError, TierCorrupt
 from storage_tiers.files import Files
 
@@ -50,14 +50,11 @@ class AcceptedRoots:
         """Makes it current if it is newer. FencedWriter, which ends the node, if a newer incarnation than the writer's has
         committed it; StoreBehind if it does not contain the one before."""
         partition.check_exists()
-        if root.incarnation > (writer.incarnation or 0):
-            fenced = FencedWriter(
-                f"the manifest of {partition.partition} was committed by incarnation {root.incarnation}, this node is "
-                f"{writer.incarnation}: a copy of its directory has run, or the cluster was taken over. Stop this "
-                "node; the one that began last goes on"
-            )
-            self._on_fatal(fenced)
-            raise fenced
+        try:
+            check_not_fenced(root, writer)
+        except FencedWriter as error:
+            self._on_fatal(error)
+            raise
         check_writer(root, writer)
         await self._to_its_end(self._take_over(partition, root))
 

@@ -351,6 +351,11 @@ def check_writer(root: Root, writer: Writer) -> None:
             f"more is uploaded, evicted or swept. If the topic is to live, put the version of {root.ids.manifest_key} before "
             "the deletion back, with every object that was there then; else delete the topic"
         )
+    check_not_fenced(root, writer)
+
+
+def check_not_fenced(root: Root, writer: Writer) -> None:
+    """FencedWriter if the partition has a commit of a newer incarnation."""
     if writer.incarnation is not None and writer.incarnation < root.incarnation:
         raise FencedWriter(
             f"the manifest of {root.ids} was committed by incarnation {root.incarnation}, this node is "
