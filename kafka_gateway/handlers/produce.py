@@ -33,7 +33,7 @@ from storage_tiers.errors import (
     RequestTimedOut,
 )
 from storage_tiers.steps import at_once
-from storage_tiers.turns import Lane
+from storage_tiers.turns import Lane, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -96,17 +96,14 @@ class ProduceHandler:
 
     async def _read_again(self, data: bytearray, version: int, correlation: int) -> Sequence[Piece]:
         request = self._parser.produce(data, memoryview(data), 0, len(data), version)
+        del data  # the request's views keep it until they are appended
         return await self._append_on(request, version, correlation)
 
     async def _append_on(self, request: ProduceRequest, version: int, correlation: int) -> Sequence[Piece]:
         """In slices, while its bytes stay as they are: a large request has a buffer of its own."""
         turn = self._lane.turn()  # what a client sent before it left is appended all the same
         try:
-            found: list[Results | asyncio.Future[Results]] = []
-            for some in _in_slices(request.appends):
-                found.append(self._append(some, transactional_id=request.transactional_id))
-                await turn.rest_if_over()
-            request.appends.clear()
+            found = await self._sliced(request, turn)
             turn.leave()
             results = [result for some in found for result in await settled(some)]
             found.clear()
@@ -125,6 +122,15 @@ class ProduceHandler:
             return self._refuse(request, version, correlation, error)
         finally:
             turn.leave()
+
+    async def _sliced(self, request: ProduceRequest, turn: Turn) -> list[Results | asyncio.Future[Results]]:
+        """Nothing of this request keeps its bytes afterwards: its answer may wait for long."""
+        found = []
+        for some in _in_slices(request.appends):
+            found.append(self._append(some, transactional_id=request.transactional_id))
+            await turn.rest_if_over()
+        request.appends.clear()
+        return found
 
     def _answer(self, request: ProduceRequest, version: int, correlation: int, results: Results) -> Sequence[Piece]:
         self._count(request, results)

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import struct
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +15,10 @@ import pytest
 
 from grpc_api.contract.log import Append
 from grpc_api.contract.topics import CreatedTopic, NewTopic
+from kafka_gateway.connection import Piece
 from kafka_gateway.errors import ErrorCode
-from kafka_gateway.hot_parse import FORGOTTEN_A_REQUEST
+from kafka_gateway.handlers.produce import ProduceHandler
+from kafka_gateway.hot_parse import FORGOTTEN_A_REQUEST, HotParser, ProduceRequest
 from kafka_gateway.message_reader import ROWS_A_REQUEST, Endless
 from kafka_gateway.message_writer import Writing
 from kafka_gateway.options import Options
@@ -23,6 +26,7 @@ from kafka_gateway.server import GatewayServer
 from storage_tiers.errors import LogError, PolicyViolation
 from storage_tiers.turns import AT_WORK, Lane
 from storage_tiers.types import TopicPartition
+from tests.kafka_gateway.asking import AFTER_CORRELATION, joined
 from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
 from tests.kafka_gateway.test_server import BATCH, PARTITION, connected, metadata, produce, serving, until
@@ -133,6 +137,58 @@ async def test_a_produce_to_many_partitions_keeps_its_bytes_while_others_are_rec
         assert body is not None
         rows = response("produce", 9, body).responses[0].partition_responses
         assert {(int(row.error_code), row.base_offset) for row in rows} == {(0, 0)}
+
+
+class Remembering(HotParser):
+    """Keeps every buffer that it has read a Produce from."""
+
+    def __init__(self, parser: HotParser) -> None:
+        self._parser = parser
+        self.buffers: list[bytearray] = []
+
+    def produce(self, data: bytearray, view: memoryview, start: int, end: int, version: int) -> ProduceRequest:
+        self.buffers.append(data)
+        return self._parser.produce(data, view, start, end, version)
+
+    def holders(self) -> int:
+        """References to the buffers, views among them, from anywhere else."""
+        return sum(sys.getrefcount(self.buffers[place]) - 2 for place in range(len(self.buffers)))
+
+
+@pytest.mark.parametrize("waits_for", ["the core", "its commit"])
+@pytest.mark.parametrize(("partitions", "size"), [(20, 300_000), (MANY_PARTITIONS + 1, 10)], ids=["large", "wide"])
+async def test_a_produce_that_waits_for_its_answer_keeps_no_bytes(
+    tmp_path: Path, waits_for: str, partitions: int, size: int
+) -> None:
+    core = MemoryCore(str(tmp_path))
+    await core.create([NewTopic("wide", partitions=partitions)])
+    handler = ProduceHandler(core, Lane())
+    parser = handler._parser = Remembering(handler._parser)
+    committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    if waits_for == "the core":
+        core.hold_appends = True
+    else:
+        for each in core.partitions.values():
+            each.committed = committed
+
+    def asked() -> asyncio.Task[Sequence[Piece]]:
+        frame = bytearray(produce_to_each(core, record_batch(bytes(size)), 1, -1))
+        reply = handler.handle(frame, memoryview(frame), AFTER_CORRELATION, len(frame), 9, 1)
+        assert asyncio.iscoroutine(reply)
+        return asyncio.create_task(reply)
+
+    answer = asked()
+    try:
+        await until(lambda: all(each.next_offset for name, each in core.partitions.items() if name.topic == "wide"))
+        await until(lambda: parser.holders() == 0)
+        assert parser.buffers and not answer.done()
+        core.release_appends()
+        committed.set_result(None)
+        rows = response("produce", 9, joined(await answer)[4:]).responses[0].partition_responses
+        assert [int(row.error_code) for row in rows] == [0] * partitions
+    finally:
+        answer.cancel()
+        core.close()
 
 
 async def test_produces_that_fail_in_the_middle_make_room_for_the_next(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.broker.disk import DiskGuard, Watermarks
-from storage_tiers.errors import LogError, StorageError
+from storage_tiers.errors import LogError, StorageError, UnknownTopicOrPartition
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, batch, running
 
@@ -39,6 +39,17 @@ async def test_an_error_that_is_raised_for_ever_gathers_no_frames(node: Running)
             led.append(data)
     assert led.unavailable is not None
     assert frames(led.unavailable) < 5
+
+
+async def test_what_fails_after_its_deletion_stays_deleted(node: Running) -> None:
+    """A flush under way fails because the files are gone: who asks learns that the topic is."""
+    await node.create("t")
+    led = node.node.partitions.get(T0)
+    led.delete()
+    led.fail(StorageError("the disk failed"))
+    assert led.deleted
+    with pytest.raises(UnknownTopicOrPartition, match="was deleted"):
+        led.append(memoryview(batch(b"a")))
 
 
 async def test_a_full_disk_gathers_no_frames(tmp_path: Path) -> None:

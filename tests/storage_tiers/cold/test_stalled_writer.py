@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -119,7 +120,12 @@ async def test_condemned_between_verification_and_commit(world: World) -> None:
     assert world.check().end == 10
 
 
-async def test_referenced_and_spilled_while_the_sweeper_stalls(world: World) -> None:
+@pytest.mark.parametrize(
+    "bounds",
+    [{"MAX_ENTRIES": 2}, {"MAX_ENTRIES": 4, "MAX_PAGES": 3, "MAX_PAGE_ENTRIES": 2, "UNFOLDABLE": 1}],
+    ids=["in a page", "in a page of a page"],
+)
+async def test_referenced_and_spilled_while_the_sweeper_stalls(world: World, bounds: dict[str, Any]) -> None:
     """The sweeper has listed an object as unreferenced; before it condemns it, its writer commits, and pages take it."""
     await world.writer.extend(world.local.job(0, 1))
     gate = world.store.hold(1, "put", "/manifests/")
@@ -132,15 +138,16 @@ async def test_referenced_and_spilled_while_the_sweeper_stalls(world: World) -> 
     await condemnation.reached.wait()
     gate.open()
     await extension
-    with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_ENTRIES=2):
-        for base in range(2, 8):
+    with mock.patch.multiple("storage_tiers.cold.manifest.pages", **bounds):
+        for base in range(2, 12):
             await world.writer.extend(world.local.job(base, 1))
     root = world.check()
-    assert all(entry.base > 1 for entry in root.entries), "the stalled range stands in a page by now"
+    (page,) = (ref for ref in root.live_pages if ref.base <= 1 < ref.end)
+    assert page.level == (len(bounds) > 1), "the stalled range stands there by now"
     condemnation.open()
     await sweep
-    assert world.check().end == 8
-    assert len(world.keys()) == 16
+    assert world.check().end == 12
+    assert len(world.keys()) == 24
 
 
 async def test_retention_and_sweep_pass_by_a_stalled_extension(world: World) -> None:

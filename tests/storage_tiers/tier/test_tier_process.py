@@ -18,7 +18,6 @@ import pytest
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import Root
 from storage_tiers.cold.process.launcher import ExecLauncher
-from storage_tiers.cold.process.main import NICENESS
 from storage_tiers.cold.process.operations import FetchChunk
 from storage_tiers.cold.process.protocol import Configure, encode
 from storage_tiers.cold.process.settings import TierSettings
@@ -221,7 +220,7 @@ async def test_it_is_nicer_than_its_broker(tmp_path: Path) -> None:
         await b.client.fetch_chunk(chunk())
         assert b.client.process_id is not None
         own, lowest = os.getpriority(os.PRIO_PROCESS, 0), 19
-        assert os.getpriority(os.PRIO_PROCESS, b.client.process_id) == min(lowest, own + NICENESS)
+        assert os.getpriority(os.PRIO_PROCESS, b.client.process_id) == min(lowest, own + 5)
 
 
 def start_alone(tmp_path: Path) -> tuple[subprocess.Popen[bytes], socket.socket]:
