@@ -112,19 +112,20 @@ class HomeGuard:
         self._unclaimed = unclaimed
         self._began = clock.monotonic()
         self._expired = False
+        #: What has happened to the directory, because of which the store must be asked; None where nothing has.
         self.away: str | None = None
 
     def look(self, *, new: bool, taken_over: bool, has_store: bool) -> None:
         """At start. A `new` directory, and any without a store, is recorded as it is. Into one that has just `taken_over` a
-        cluster partitions may have been put that must be compared: it counts as moved, which nobody needs to be told.
+        cluster partitions may have been put that must be compared: it is held as a moved one, without a warning.
         OSError if the disk refuses."""
         recorded = read_home(self._directory)
         difference = moved(recorded, self._directory, self._log_path())
         if taken_over and has_store:
-            self.away = "it has just taken the cluster over"
+            self.away = "has just taken the cluster over"
             return
         if difference is not None and has_store and not new:
-            self.away = difference
+            self.away = f"was copied, restored or moved ({difference})"
             events.warning(log, "directory.moved", path=self._directory, difference=difference)
             return
         self._record(recorded)
@@ -135,7 +136,7 @@ class HomeGuard:
             holds_back(
                 partition,
                 LeaderNotAvailable(
-                    f"{partition.partition}: the data directory was copied, restored or moved ({self.away}); the partition "
+                    f"{partition.partition}: the data directory {self.away}; the partition "
                     "takes records once the store has been asked what it holds"
                 ),
             )
@@ -149,7 +150,7 @@ class HomeGuard:
         """Why the node is not ready, or empty."""
         if self.away is None or self._serves:
             return ""
-        return f"the data directory was copied, restored or moved ({self.away}): nothing is taken before the store is claimed"
+        return f"the data directory {self.away}: nothing is taken before the store is claimed"
 
     def tick(self, partitions: Iterable[Partition], *, claimed: bool) -> None:
         """Every second or so. `claimed`: the store is this start's."""

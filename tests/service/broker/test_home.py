@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.home import FILE_NAME, home_of, moved, read_home
+from service.broker.home import FILE_NAME, HomeGuard, home_of, moved, read_home
+from storage_tiers.clock import SystemClock
 from storage_tiers.errors import LeaderNotAvailable, OffsetNotAvailable
+from storage_tiers.files import OsFiles
 from storage_tiers.hot import place
 from storage_tiers.hot.place import place_of
 from storage_tiers.types import TopicPartition
@@ -48,6 +50,15 @@ async def test_where_it_was_it_leads_at_once_without_a_store(tmp_path: Path) -> 
         async with running(tmp_path / "data", node.store, REFUSE) as again:
             assert again.node.readiness.holding() == ""
             await again.append("t", b"a")
+
+
+def test_a_directory_that_took_the_cluster_over_is_not_called_moved(tmp_path: Path) -> None:
+    clock = SystemClock()
+    guard = HomeGuard(str(tmp_path), lambda: str(tmp_path), OsFiles(), clock, wait_ms=0, unclaimed="refuse")
+    guard.look(new=False, taken_over=True, has_store=True)
+    assert guard.holding == (
+        "the data directory has just taken the cluster over: nothing is taken before the store is claimed"
+    )
 
 
 async def test_a_copy_reads_and_takes_nothing_before_the_store_is_claimed(tmp_path: Path) -> None:
