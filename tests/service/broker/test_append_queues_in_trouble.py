@@ -82,6 +82,7 @@ async def test_a_partition_that_takes_nothing_takes_nothing_beyond_the_bound_eit
     assert [type((await each)[0]) for each in sent] == [type(why)] * 2
     hot = partition.log.hot
     assert hot.end_offset == 0
+    assert hot._tally.write is None, "it is given up"
     assert os.path.getsize(hot.segments()[-1].path) == 0
     assert queues_of(node).held_bytes == 0
 

@@ -16,6 +16,7 @@ from storage_tiers.errors import RecordBatchTooLarge, StorageError
 from storage_tiers.files import Buffer, OsFiles
 from storage_tiers.hot import batch_write
 from storage_tiers.hot.batch_write import BatchWrite
+from storage_tiers.hot.indexes import MAX_RELATIVE_OFFSET
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.records.batch import read_header
@@ -260,6 +261,23 @@ def test_a_segment_that_is_full_is_rolled_before(large: bytes, tmp_path: Path) -
         begin(log, batch_of(1, value=bytes(2 * len(large))))
     assert log.end_offset == 6
     assert append(log, SMALL) == 6
+
+
+ROLLS: dict[str, tuple[bytes, bytes, int]] = {
+    "its timestamp": (SMALL, batch_of(1, timestamps=[START_MS + 2000]), START_MS),
+    "the clock, without timestamps": (batch_of(1, timestamps=[-1]), SMALL, START_MS + 2000),
+    "its last offset": (placed(SMALL, MAX_RELATIVE_OFFSET, 0), SMALL, START_MS),
+}
+
+
+@pytest.mark.parametrize("why", ROLLS)
+def test_a_segment_is_rolled_before_it_as_before_an_append(why: str, tmp_path: Path) -> None:
+    first, batch, now_ms = ROLLS[why]
+    log = open_log(tmp_path, settings=replace(SETTINGS, segment_ms=1000))
+    log.append_as_follower(memoryview(first))
+    end = log.end_offset
+    run(log.begin_write(memoryview(batch), read_header(batch), now_ms=now_ms))
+    assert [segment.base for segment in log.segments()] == [0, end]
 
 
 def test_changed_configs_bind_the_next_append(large: bytes, tmp_path: Path) -> None:
