@@ -7,15 +7,17 @@ answers meanwhile.
 
 Invariants: the batches of one partition are appended in the order in which they came, small ones too while others wait; of one
 partition one batch is written at a time, and nothing of it is part of the log before the loop says so. Whatever becomes of a
-batch, the next one has its turn. What waits holds copies of its bytes (of large ones the sender's): those to be examined, and
-those behind them, within MAX_HELD_BYTES for the whole node, beyond which producers are told to send again; those that only
-wait to be written within WRITING_BYTES, beyond which the loop writes by itself.
+batch, the next one has its turn. What waits holds copies of its bytes (of large ones the sender's) within MAX_HELD_BYTES for
+the whole node, beyond which producers are told to send again. Those that need not be examined wait within WRITING_BYTES, beyond
+which the loop writes by itself, unless they wait behind one that is examined or is large. What the loop does of one queue in a
+turn takes SLICE_S.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import queue
 import threading
@@ -32,16 +34,21 @@ from storage_tiers.errors import LogError, RequestTimedOut
 from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.settings import LARGE_BATCH_BYTES
 from storage_tiers.records.batch import BatchHeader
+from storage_tiers.turns import SLICE_S
 
 log = logging.getLogger(__name__)
 
 #: Batches that are examined at once.
 EXAMINING_THREADS = 2
+#: Batches that threads are given to examine: those at work, and as many for them to go on with.
+_GIVEN = 2 * EXAMINING_THREADS
+#: Bytes that batches may have grown to before their turn to be appended; beyond it no other is examined.
+EXAMINED_BYTES = 64 << 20
 #: Batches that are written at once.
 WRITING_THREADS = 2
 #: Bytes of batches that wait, as they were sent; beyond it producers are told to send again.
 MAX_HELD_BYTES = 256 << 20
-#: Of those among them that only wait to be written.
+#: Of those among them that need not be examined.
 WRITING_BYTES = 16 << 20
 
 #: Is told on the loop how an append ended, of the bytes that were kept of it.
@@ -90,15 +97,36 @@ class WriteCost:
 class _Append:
     """One batch in a partition's queue: to be examined unless `found` has it, then perhaps to be written, then taken."""
 
-    __slots__ = ("batch", "done", "examining", "found", "partition", "write")
+    __slots__ = ("batch", "done", "examined", "found", "is_plain", "partition", "rewritten_bytes", "write")
 
-    def __init__(self, partition: Partition, batch: memoryview, found: Examined | None, done: Done) -> None:
+    def __init__(self, partition: Partition, batch: memoryview, header: BatchHeader | None, done: Done) -> None:
         self.partition = partition
         self.batch = batch
-        self.found = found
+        self.is_plain = header is not None
+        self.found: Examined | Exception | None = None if header is None else (batch, header, -1)
         self.done = done
-        self.examining: Future[Examined] | None = None
+        self.examined: Examined | Exception | None = None
+        #: Of what it was packed anew to, until it is appended.
+        self.rewritten_bytes = 0
         self.write: BatchWrite | None = None
+
+    def examine(self) -> None:
+        """In a thread. The loop takes what is `examined` for `found` when it is told."""
+        try:
+            self.examined = self.partition.examined(self.batch)
+        except Exception as error:  # noqa: BLE001 - the loop has to do with it
+            self.examined = error
+
+    def what_was_found(self) -> Examined:
+        """Raises what examining it has raised."""
+        if isinstance(self.found, Exception):
+            raise self.found
+        assert self.found is not None
+        return self.found
+
+    def forget(self) -> None:
+        """Nothing of it names it any more: a cycle would keep its bytes until the collector comes."""
+        self.found = self.examined = self.write = None
 
 
 class AppendQueues:
@@ -110,17 +138,25 @@ class AppendQueues:
         self._queues: dict[Partition, deque[_Append]] = {}
         #: Of batches that wait, as they are kept.
         self.held_bytes = 0
+        #: Of those among them that need not be examined.
+        self.writing_bytes = 0
         self.cost = WriteCost()
         self._writes: queue.SimpleQueue[tuple[_Append, BatchWrite] | None] = queue.SimpleQueue()
         self._writers: list[threading.Thread] = []
         # What a thread is done with, its write or the examination before, and whether the loop has been told.
         self._ready: deque[tuple[_Append, BatchWrite | None]] = deque()
         self._is_told = False
+        # Whose turn of the loop ended before their queue did.
+        self._resting: dict[Partition, None] = {}
+        self._unexamined: deque[_Append] = deque()
+        self._given = 0
+        #: What examined batches that wait have been packed anew to.
+        self.examined_bytes = 0
         self._emptied: asyncio.Future[None] | None = None
 
     def at_once(self, partition: Partition, batch: memoryview) -> Appended | None:
         """`Partition.append`, here and now, of a batch that could be written by a thread; None where it had better be."""
-        if self.held_bytes <= WRITING_BYTES and self.cost.for_thread():
+        if self.writing_bytes <= WRITING_BYTES and self.cost.for_thread():
             return None
         began = time.thread_time()
         appended = partition.append(batch)
@@ -130,27 +166,46 @@ class AppendQueues:
     def append(self, partition: Partition, batch: memoryview, done: Done) -> None:
         """As `Partition.append`, later: `done` is called with what became of it, also before this returns. RequestTimedOut if
         too much waits already."""
-        header, waiting = partition.plain(batch), self._queues.get(partition)
-        if self.held_bytes + len(batch) > MAX_HELD_BYTES and (header is None or waiting is not None):
-            text = f"{partition.partition}: batches of {self.held_bytes} bytes wait to be examined; send again"
+        header, waits = partition.plain(batch), partition in self._queues
+        is_too_much = self.held_bytes + len(batch) > MAX_HELD_BYTES
+        is_by_loop = is_too_much or self.writing_bytes + len(batch) > WRITING_BYTES
+        if header is not None and waits and is_by_loop:
+            self._advance(partition, at_once=True)
+            waits = partition in self._queues
+        if is_too_much and (header is None or waits):
+            text = f"{partition.partition}: batches of {self.held_bytes} bytes wait to be appended; send again"
             done(RequestTimedOut(text), batch)
             return
+        self._keep(partition, batch, header, done)
+        if not waits and header is not None:
+            self._advance(partition, at_once=is_by_loop)
+
+    def _keep(self, partition: Partition, batch: memoryview, header: BatchHeader | None, done: Done) -> None:
         kept = batch if len(batch) > LARGE_BATCH_BYTES else memoryview(bytes(batch))
-        job = _Append(partition, kept, None if header is None else (kept, header, -1), done)
-        if header is None:
-            job.examining = self._examiners.submit(partition.examined, kept)
-            job.examining.add_done_callback(lambda _: self._tell(job, None))
+        job = _Append(partition, kept, header, done)
         self.held_bytes += len(kept)
         partition.queued += 1
         partition.queues = True
-        if waiting is None:
-            self._queues[partition] = deque((job,))
-            if header is not None:
-                self._advance(partition)
-            return
-        waiting.append(job)
-        if self.held_bytes > WRITING_BYTES:
-            self._settle(partition)
+        self._queues.setdefault(partition, deque()).append(job)
+        if job.is_plain:
+            self.writing_bytes += len(kept)
+        else:
+            self._unexamined.append(job)
+            self._examine_more()
+
+    def _examine_more(self) -> None:
+        """In the order in which they came, so that what is examined never waits for what may not be."""
+        while self._unexamined and self._given < _GIVEN and self.examined_bytes <= EXAMINED_BYTES:
+            self._given += 1
+            job = self._unexamined.popleft()
+            try:
+                self._examiners.submit(job.examine).add_done_callback(functools.partial(self._tell_examined, job))
+            except RuntimeError as error:  # the machine has no thread left
+                job.examined = error
+                self._tell(job, None)
+
+    def _tell_examined(self, job: _Append, _: Future[None]) -> None:
+        self._tell(job, None)
 
     async def close(self) -> None:
         """What is under way is appended."""
@@ -183,6 +238,7 @@ class AppendQueues:
             job, write = handed
             write.run()
             self._tell(job, write)
+            del handed, job, write  # else the next one's arrival would be what frees its batch
 
     def _tell(self, job: _Append, write: BatchWrite | None) -> None:
         """In any thread. The loop is woken once for all that is done until it looks."""
@@ -197,38 +253,68 @@ class AppendQueues:
         self._is_told = False
         while self._ready:
             job, write = self._ready.popleft()
+            if write is None:
+                self._take_examined(job)
             waiting = self._queues.get(job.partition)
-            # One that was found examined without being told may be with a thread that writes it by now.
-            if waiting is not None and waiting[0] is job and job.write is write:
+            if waiting is not None and waiting[0] is job:
                 if write is not None:
                     self._leave(waiting, job, self._result(self._finish, job))
                 self._advance(job.partition)
 
-    def _advance(self, partition: Partition) -> None:
-        """Goes on with the first of a partition's queue, up to one that a thread has to do with."""
+    def _take_examined(self, job: _Append) -> None:
+        """Only now: a job moves on once for each time that the loop is told of it."""
+        found = job.found = job.examined
+        if isinstance(found, tuple) and found[0] is not job.batch:
+            job.rewritten_bytes = len(found[0])
+            self.examined_bytes += job.rewritten_bytes
+        self._given -= 1
+        self._examine_more()
+
+    def _advance(self, partition: Partition, *, at_once: bool = False) -> None:
+        """Goes on with the first of a partition's queue, up to one that a thread has to do with, or for a slice. The loop
+        itself writes what is not large `at_once`: what a thread has begun of it is waited for."""
         waiting = self._queues.get(partition)
+        until = time.perf_counter() + SLICE_S
         while waiting:
             job = waiting[0]
-            if job.found is None and (job.examining is None or not job.examining.done()):
+            if job.found is None:
                 return
-            begun = self._result(self._begin, job)
+            is_large = isinstance(job.found, tuple) and len(job.found[0]) > LARGE_BATCH_BYTES
+            is_by_loop = at_once and not is_large
+            if job.write is not None and not is_by_loop:
+                return
+            begun = self._result(self._take if is_by_loop else self._begin, job)
+            if job.write is not None:
+                until = time.perf_counter() + SLICE_S  # not of the slice: what a thread was waited for
             if isinstance(begun, BatchWrite):
                 job.write = begun
                 self._hand_over(job, begun)
                 return
             self._leave(waiting, job, begun)
+            if waiting and time.perf_counter() >= until:
+                self._rest(partition)
+                return
 
-    def _settle(self, partition: Partition) -> None:
-        """Appends what waits of a partition, as far as it is examined, here and now: what a thread has begun is waited for."""
-        waiting = self._queues.get(partition)
-        while waiting and (job := waiting[0]).found is not None:
-            self._leave(waiting, job, self._result(self._take, job))
+    def _rest(self, partition: Partition) -> None:
+        """It goes on once the loop has looked at all sockets and it is its turn."""
+        if not self._resting:
+            self._loop.call_soon(self._go_on)
+        self._resting[partition] = None
+
+    def _go_on(self) -> None:
+        partition = next(iter(self._resting))
+        del self._resting[partition]
+        if self._resting:
+            self._loop.call_soon(self._go_on)
         self._advance(partition)
 
     def _leave(self, waiting: deque[_Append], job: _Append, result: Appended | LogError) -> None:
         partition = job.partition
         waiting.popleft()
         self.held_bytes -= len(job.batch)
+        if job.is_plain:
+            self.writing_bytes -= len(job.batch)
+        self.examined_bytes -= job.rewritten_bytes
         partition.queued -= 1
         if not waiting:
             del self._queues[partition]
@@ -236,6 +322,8 @@ class AppendQueues:
                 self._emptied.set_result(None)
         partition.settle_queues()
         job.done(result, job.batch)
+        job.forget()
+        self._examine_more()
 
     # --- of one of them -----------------------------------------------------------------------------------------------
     def _result(self, step: Callable[[_Append], Result], job: _Append) -> Result | LogError:
@@ -250,20 +338,16 @@ class AppendQueues:
 
     @staticmethod
     def _begin(job: _Append) -> BatchWrite | Appended:
-        if job.found is None:
-            assert job.examining is not None
-            job.found = job.examining.result()
-        return job.partition.begin_write(*job.found)
+        return job.partition.begin_write(*job.what_was_found())
 
     @staticmethod
     def _finish(job: _Append) -> Appended:
-        assert job.found is not None and job.write is not None
-        return job.partition.finish_write(job.write, *job.found)
+        assert job.write is not None
+        return job.partition.finish_write(job.write, *job.what_was_found())
 
     @staticmethod
     def _take(job: _Append) -> Appended:
-        assert job.found is not None
         if job.write is not None:
             job.partition.give_up(job.write)
         job.partition.check_writable()
-        return job.partition.take(*job.found)
+        return job.partition.take(*job.what_was_found())
