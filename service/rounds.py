@@ -1,4 +1,4 @@
-"""The rounds of background work of a node, and how often each comes: what the clock demands, one worker each."""
+"""The rounds of a node's background work that the clock demands, and how often each comes. Each is one worker."""
 
 from __future__ import annotations
 

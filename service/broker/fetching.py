@@ -197,8 +197,8 @@ def _read_one(
 
 
 class Misses:
-    """The chunks that a waiting fetch waits for. `hydrated` is told of each that has arrived, with the errors of the places
-    that wait for it in vain."""
+    """The chunks that a waiting fetch waits for. `hydrated` is called when one has arrived, with the errors of the places that
+    wait for it in vain."""
 
     __slots__ = ("_hydrated", "_places")
 

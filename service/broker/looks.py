@@ -1,11 +1,11 @@
 """Looks of fetches that wait, within a share of each turn of the event loop.
 
-A record wakes whoever waits for its partition, and each looks at all of its partitions again: what two thousand fetches of
-two hundred partitions see in it takes seconds. A look is made at once while its turn of the loop has time left for looks, and
+A record wakes every fetch that waits for its partition, and each looks at all of its partitions again: two thousand fetches of
+two hundred partitions take seconds for that. A look is made at once while its turn of the loop has time left for looks, and
 else waits in line, once however often it is woken meanwhile.
 
-Invariant: who looks at few partitions does not wait behind those who look at many; each of the two lines has half of a turn,
-and what the other leaves of its half.
+Invariant: a fetch of few partitions does not wait behind fetches of many; each of the two lines has half of a turn, and the
+time that the other leaves of its half.
 """
 
 from __future__ import annotations

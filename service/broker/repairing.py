@@ -1,8 +1,8 @@
 """Repairs of manifests that a store which went backwards shows less of than was seen here (`storage_tiers…manifest.repair`).
 
-The evidence of this node is the root that it saved last and the log on its disk. What was committed is saved and taken over
-before anything else is asked of the partition; a crash in between leaves the store with a root of another line, which a second
-repair takes over where nothing is missing of it.
+The evidence of this node is the root that it saved last and the log on its disk. The root that a repair commits is saved and
+current before anything else is asked of the partition; a crash in between leaves the store with a root of another line, which a
+second repair takes over where nothing is missing of it.
 """
 
 from __future__ import annotations

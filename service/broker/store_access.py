@@ -3,8 +3,8 @@
 Until both are done nothing is uploaded, retired, evicted or deleted; local data is served all the while. A store that does
 not answer is asked again with back-off; one that is not ours any more (a copy of this directory has run) ends the node. One
 that shows a lower incarnation than this directory has held, or none, went backwards (I10): it stays untouched and is asked
-again until it shows what it had, or is repaired. While the node runs it is looked at again once a day or grace: of one that has
-gone backwards meanwhile nothing more is deleted, evicted or uploaded; one that another start has taken ends the node.
+again until it shows its newest state, or is repaired. While the node runs the file is read again once a day or grace: if it
+has gone backwards meanwhile, nothing more is deleted, evicted or uploaded; if another start has taken it, the node ends.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class StoreAccess:
 
     @property
     def preview_writer(self) -> Writer:
-        """Who would write: for what only looks, also while the store is not this start's."""
+        """The writer of this start, for questions that change nothing; also while the store is not this start's."""
         return self.writer or Writer(self._node_id, self._metadata.image.incarnation)
 
     async def run(self) -> None:

@@ -59,7 +59,7 @@ class TopicFiles:
         clock: Clock,
         on_behind: Callable[[str, StoreBehind], None] = lambda topic, error: None,
     ) -> None:
-        """`on_behind` is told of a topic whose file the store shows an older version of than was seen, or none."""
+        """`on_behind` is called with a topic whose file is gone from the store, or older there than was seen."""
         self._on_behind = on_behind
         self._metadata = metadata
         self._client = client

@@ -1,4 +1,5 @@
-"""What the tier process does for a bucket that went backwards: proves, compares, and writes again what only a repair may."""
+"""The tier process's part in repairs of a bucket that went backwards: it proves, compares, and writes files that only a repair
+may write."""
 
 from __future__ import annotations
 
