@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from service.beginning import NAMED_CLUSTERS, refusal
+from service.metadata.store import DIRECTORY as METADATA_DIRECTORY
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.clusters import MAX_FOLDERS, ClusterFound, find_clusters
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -138,3 +139,28 @@ def test_a_node_whose_records_went_to_a_store_does_not_start_without_one(tmp_pat
         node.store = "none"
         node.start()
         assert len(consume(node, "kept", 1, 10)) == 10
+
+
+@pytest.mark.parametrize("topics", [1, 0], ids=["beside partitions", "alone"])
+def test_an_identity_without_metadata_begins_no_cluster_beside_its_own(node: Node, topics: int) -> None:
+    """With `--new-cluster` left in a unit file: its metadata log is lost, and nobody asked for another cluster."""
+    if topics:
+        create(node, "orders", topics, TIERED)
+        produce(node, "orders", 10)
+        seal(node, "orders")
+    (cluster,) = clusters(node)
+    node.stop()
+    shutil.rmtree(node.data_dir / METADATA_DIRECTORY)
+    before = sorted(path.relative_to(node.data_dir) for path in node.data_dir.rglob("*"))
+    node.flags = ["--new-cluster"]
+    node.spawn()
+    assert node.wait() == 1
+    said = node.output_tail(1)
+    assert f"holds 1 cluster: {cluster}" in said and "__cluster_metadata-0 is gone" in said, said
+    assert sorted(path.relative_to(node.data_dir) for path in node.data_dir.rglob("*")) == before
+    assert clusters(node) == [cluster]
+    node.flags = ["--take-over", cluster]
+    node.start()
+    if topics:
+        assert len(consume(node, "orders", 1, 10)) == 10
+    assert clusters(node) == [cluster]
