@@ -65,11 +65,11 @@ def _identified(data_dir: str) -> str:
 
 def check_metadata(data: DataDirectory, image: MetadataImage) -> None:
     """MetadataCorrupt if the metadata log is empty beside partitions: without it nobody knows whose they are, and a start
-    would set all of them aside."""
+    would set all of them aside. An identity without partitions is what a first start leaves that was cut off."""
     known = data.identity()
     if known is None or image.cluster_id:
         return
-    held = data.partitions()
+    held = [each for each in data.partitions() if os.path.basename(each.path) != METADATA_DIRECTORY]
     if held:
         raise MetadataCorrupt(
             f"{os.path.join(data.path, METADATA_DIRECTORY)} is empty, and {len(held)} partitions of cluster "

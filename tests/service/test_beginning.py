@@ -164,3 +164,16 @@ def test_an_identity_without_metadata_begins_no_cluster_beside_its_own(node: Nod
     if topics:
         assert len(consume(node, "orders", 1, 10)) == 10
     assert clusters(node) == [cluster]
+
+
+def test_a_first_start_that_was_cut_off_is_made_again(node: Node) -> None:
+    """It had written its identity, and not yet the first entry of its metadata log; the store had not been claimed."""
+    node.stop()
+    shutil.rmtree(node.store_path)
+    for file in (node.data_dir / METADATA_DIRECTORY).iterdir():
+        file.unlink()
+    node.start()
+    create(node, "orders", 1, TIERED)
+    produce(node, "orders", 10)
+    node.restart()
+    assert len(consume(node, "orders", 1, 10)) == 10

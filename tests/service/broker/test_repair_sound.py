@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from grpc_api.contract.log import Append, Appended
+from grpc_api.contract.ready import settled
+from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.process.operations import Repair
+from storage_tiers.cold.segments.repairer import RepairReport
 from storage_tiers.errors import TierUnavailable
-from tests.service.broker.support import filled, running, until
+from storage_tiers.types import OffsetRange
+from tests.service.broker.support import batch, filled, running, until
 from tests.service.broker.test_store_lineage import T0, configure, grown, led, manifest, put_back, root_of
 
 
@@ -90,3 +96,26 @@ async def test_of_partitions_without_commits_nothing_is_missed(tmp_path: Path) -
                 assert (await node.core.cold.repair(T0._replace(topic=name), apply=apply)).refused == ""
                 found = await node.core.cold.repair_topic(name, apply=False)
                 assert (found.refused, found.summary) == ("", "")
+
+
+async def test_what_is_not_committed_yet_is_no_evidence(tmp_path: Path) -> None:
+    """It may be taken back: a repair that let it stand in for a lost range would promise what nobody has."""
+    async with grown(tmp_path) as (node, _):
+        hot = led(node).log.hot
+        await until(lambda: led(node).log.tiered_end == hot.end_offset)
+        committed = hot.end_offset
+        led(node).state.set_in_sync({2: committed})
+        (answer,) = await settled(node.log.append([Append(T0, memoryview(batch(b"z" * 1500)))]))
+        assert isinstance(answer, Appended) and hot.end_offset == committed + 1
+        asked: list[Repair] = []
+        client = node.node.client
+        assert client is not None
+        ask = client.repair
+
+        async def heard(question: Repair) -> tuple[RepairReport, Root | None]:
+            asked.append(question)
+            return await ask(question)
+
+        client.repair = heard  # type: ignore[method-assign]
+        assert (await node.core.cold.repair(T0, apply=False)).refused == ""
+        assert [each.local.held for each in asked] == [OffsetRange(0, committed)]
