@@ -12,7 +12,10 @@ from service.cli.store import S3Endpoint, S3Region, StoreUrl
 
 
 def restore(
-    cluster_id: Annotated[str, typer.Argument(metavar="CLUSTER_ID", help="As `tidelog cold ls` names it.")],
+    cluster_id: Annotated[
+        str,
+        typer.Argument(metavar="CLUSTER_ID", help="As `tidelog cold ls` names it; after -- if it begins with a dash."),
+    ],
     store: StoreUrl,
     data_dir: Annotated[Path, typer.Option(help="An empty directory.")] = Path("data/node"),
     node_id: Annotated[int, typer.Option(help="The number that the lost node had.")] = 1,
