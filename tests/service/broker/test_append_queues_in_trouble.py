@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ from storage_tiers.hot.log import HotLog
 from storage_tiers.records.batch import BatchHeader
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.records.codecs import Codec
+from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, batch, until
 from tests.service.broker.test_append_queues import (
     LARGER,
@@ -150,3 +152,40 @@ async def test_without_a_thread_to_be_had_the_loop_writes(
         assert [(await each)[0].base_offset for each in sent] == [0, 1]  # type: ignore[union-attr]
     assert (await send(node, LARGER, topic="plain"))[0].base_offset == 2  # type: ignore[union-attr]
     assert await plain_values(node) == [LARGER] * 3
+
+
+async def test_a_batch_that_was_examined_behind_another_has_its_turn_beyond_the_bound(
+    node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop was told of its examination when that was of no use."""
+    queues, bomb = queues_of(node), build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=Codec.GZIP)
+    sent = [send(node, LARGER, topic="plain")]
+    await until(lambda: held.waiting == 1)
+    sent.append(node.log.append([Append(PLAIN, memoryview(bomb))]))  # type: ignore[arg-type]
+    examined = queues._queues[node.node.partitions.get(PLAIN)][1]
+    await until(lambda: examined.examining is not None and examined.examining.done() and not queues._ready)
+    monkeypatch.setattr("service.broker.append_queues.WRITING_BYTES", 0)
+    threading.Timer(0.02, held.open.set).start()
+    third = node.log.append([Append(PLAIN, memoryview(batch(b"3")))])
+    assert type(third) is list and third[0].base_offset == 2
+    assert [(await each)[0].base_offset for each in sent] == [0, 1]  # type: ignore[union-attr]
+
+
+async def test_the_bound_is_for_all_partitions(node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    await node.create("other")
+    monkeypatch.setattr("service.broker.append_queues.WRITING_BYTES", len(LARGER))
+    waiting = send(node, LARGER, topic="plain")
+    other = [Append(TopicPartition("other", 0), memoryview(batch(LARGER)))]
+    assert type(node.log.append(other)) is list, "the loop writes it"
+    held.open.set()
+    await waiting
+
+
+async def test_a_request_is_answered_when_the_last_of_its_batches_is(node: Running, gate: Gate, slow: None) -> None:
+    places = [Append(PLAIN, memoryview(batch(LARGER))), Append(T0, memoryview(batch(b"1")))]
+    answering = node.log.append(places)
+    assert isinstance(answering, asyncio.Future)
+    await until(lambda: gate.waiting == 1 and hot_of(node).end_offset == 1)
+    assert not answering.done()
+    gate.open.set()
+    assert [type(answer) for answer in await answering] == [Appended, Appended]

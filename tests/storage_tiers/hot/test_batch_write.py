@@ -63,21 +63,23 @@ def test_what_was_written_is_appended(before: int, large: bytes, tmp_path: Path)
     assert read_all(log) == b"".join(content)
     assert ends_where_it_says(log)
     log.close(clean=False)
+    assert write.file.fd == -1, "its descriptor is given back"
     assert read_all(open_log(tmp_path, settings=SETTINGS, clean=False)) == b"".join(content)
 
 
+@pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("is_run", [False, True])
-def test_what_is_not_finished_is_gone_after_a_kill(is_run: bool, large: bytes, tmp_path: Path) -> None:
+def test_what_is_not_finished_is_gone_after_a_kill(is_run: bool, before: int, large: bytes, tmp_path: Path) -> None:
     (tmp_path / "live").mkdir()
     log = open_log(tmp_path / "live", settings=SETTINGS)
-    append(log, SMALL)
+    content = b"".join(placed(SMALL, append(log, SMALL), 0) for _ in range(before))
     write = begin(log, large)
     if is_run:
         write.run()
     shutil.copytree(tmp_path / "live", tmp_path / "killed")
     killed = open_log(tmp_path / "killed", settings=SETTINGS, clean=False)
-    assert killed.end_offset == 1
-    assert read_all(killed) == placed(SMALL, 0, 0)
+    assert killed.end_offset == before
+    assert read_all(killed) == content
     append(killed, SMALL)
     assert ends_where_it_says(killed)
 
