@@ -163,7 +163,7 @@ async def test_a_batch_that_was_examined_behind_another_has_its_turn_beyond_the_
     await until(lambda: held.waiting == 1)
     sent.append(node.log.append([Append(PLAIN, memoryview(bomb))]))  # type: ignore[arg-type]
     examined = queues._queues[node.node.partitions.get(PLAIN)][1]
-    await until(lambda: examined.examining is not None and examined.examining.done() and not queues._ready)
+    await until(lambda: examined.found is not None)
     monkeypatch.setattr("service.broker.append_queues.WRITING_BYTES", 0)
     threading.Timer(0.02, held.open.set).start()
     third = node.log.append([Append(PLAIN, memoryview(batch(b"3")))])
@@ -173,7 +173,7 @@ async def test_a_batch_that_was_examined_behind_another_has_its_turn_beyond_the_
 
 async def test_the_bound_is_for_all_partitions(node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     await node.create("other")
-    monkeypatch.setattr("service.broker.append_queues.WRITING_BYTES", len(LARGER))
+    monkeypatch.setattr("service.broker.append_queues.WRITING_BYTES", len(batch(LARGER)))
     waiting = send(node, LARGER, topic="plain")
     other = [Append(TopicPartition("other", 0), memoryview(batch(LARGER)))]
     assert type(node.log.append(other)) is list, "the loop writes it"
