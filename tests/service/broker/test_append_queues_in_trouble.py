@@ -86,7 +86,7 @@ async def test_a_partition_that_takes_nothing_takes_nothing_beyond_the_bound_eit
     assert hot.end_offset == 0
     assert hot._tally.write is None, "it is given up"
     assert os.path.getsize(hot.segments()[-1].path) == 0
-    assert queues_of(node).held_bytes == 0
+    assert queues_of(node).held_bytes == queues_of(node).writing_bytes == 0
 
 
 async def test_what_waits_behind_a_batch_that_is_examined_is_bounded_too(
@@ -137,7 +137,7 @@ async def test_a_defect_refuses_its_batch_and_holds_nobody_up(
     answers = [(await each)[0] for each in [send(node, value) for value in values]]
     assert [isinstance(answer, LogError) for answer in answers] == [True, True, False, False]
     assert [record.value for record in await node.read_all("t")] == values[2:]
-    assert queues_of(node).held_bytes == 0
+    assert queues_of(node).held_bytes == queues_of(node).writing_bytes == 0
 
 
 async def test_without_a_thread_to_be_had_the_loop_writes(
@@ -152,6 +152,7 @@ async def test_without_a_thread_to_be_had_the_loop_writes(
         assert [(await each)[0].base_offset for each in sent] == [0, 1]  # type: ignore[union-attr]
     assert (await send(node, LARGER, topic="plain"))[0].base_offset == 2  # type: ignore[union-attr]
     assert await plain_values(node) == [LARGER] * 3
+    assert queues_of(node).writing_bytes == 0
 
 
 async def test_a_batch_that_was_examined_behind_another_has_its_turn_beyond_the_bound(
