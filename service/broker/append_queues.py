@@ -28,7 +28,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from grpc_api.contract.log import Appended
-from service.broker.partition import Partition
+from service.broker.partition import WRITTEN_BY_THREAD, Partition
 from storage_tiers import events
 from storage_tiers.errors import LogError, RequestTimedOut
 from storage_tiers.hot.batch_write import BatchWrite
@@ -178,7 +178,7 @@ class AppendQueues:
             return
         self._keep(partition, batch, header, done)
         if not waits and header is not None:
-            self._advance(partition, at_once=is_by_loop)
+            self._advance(partition, at_once=is_by_loop, is_asked=True)
 
     def _keep(self, partition: Partition, batch: memoryview, header: BatchHeader | None, done: Done) -> None:
         kept = batch if len(batch) > LARGE_BATCH_BYTES else memoryview(bytes(batch))
@@ -270,9 +270,10 @@ class AppendQueues:
         self._given -= 1
         self._examine_more()
 
-    def _advance(self, partition: Partition, *, at_once: bool = False) -> None:
+    def _advance(self, partition: Partition, *, at_once: bool = False, is_asked: bool = False) -> None:
         """Goes on with the first of a partition's queue, up to one that a thread has to do with, or for a slice. The loop
-        itself writes what is not large `at_once`: what a thread has begun of it is waited for."""
+        itself writes what is not large `at_once`: what a thread has begun of it is waited for. `is_asked`: of the first it
+        is known that a thread had better write it."""
         waiting = self._queues.get(partition)
         until = time.perf_counter() + SLICE_S
         while waiting:
@@ -280,7 +281,8 @@ class AppendQueues:
             if job.found is None:
                 return
             is_large = isinstance(job.found, tuple) and len(job.found[0]) > LARGE_BATCH_BYTES
-            is_by_loop = at_once and not is_large
+            is_by_loop = not is_large and (at_once or (not is_asked and self._is_cheap(job)))
+            is_asked = False
             if job.write is not None and not is_by_loop:
                 return
             begun = self._result(self._take if is_by_loop else self._begin, job)
@@ -294,6 +296,11 @@ class AppendQueues:
             if waiting and time.perf_counter() >= until:
                 self._rest(partition)
                 return
+
+    def _is_cheap(self, job: _Append) -> bool:
+        """Whether the loop had better write what has come to the head of its queue: a queue that is never empty would
+        otherwise stay with the threads for ever."""
+        return job.is_plain and job.write is None and len(job.batch) >= WRITTEN_BY_THREAD and not self.cost.for_thread()
 
     def _rest(self, partition: Partition) -> None:
         """It goes on once the loop has looked at all sockets and it is its turn."""
@@ -345,9 +352,12 @@ class AppendQueues:
         assert job.write is not None
         return job.partition.finish_write(job.write, *job.what_was_found())
 
-    @staticmethod
-    def _take(job: _Append) -> Appended:
+    def _take(self, job: _Append) -> Appended:
         if job.write is not None:
             job.partition.give_up(job.write)
         job.partition.check_writable()
-        return job.partition.take(*job.what_was_found())
+        began = time.thread_time()
+        appended = job.partition.take(*job.what_was_found())
+        if job.is_plain and job.write is None and len(job.batch) >= WRITTEN_BY_THREAD:
+            self.cost.took(len(job.batch), time.thread_time() - began)
+        return appended

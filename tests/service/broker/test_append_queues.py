@@ -378,6 +378,20 @@ async def test_a_node_that_closes_finishes_what_threads_write(tmp_path: Path, he
         assert await plain_values(node) == [LARGER] * 3
 
 
+async def test_a_queue_that_is_never_empty_goes_back_to_the_loop(
+    node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One producer with several requests in flight: no batch of it finds its partition free."""
+    sent = [send(node, LARGER, topic="plain") for _ in range(5)]
+    await until(lambda: held.waiting == 1)
+    monkeypatch.setattr(WriteCost, "for_thread", lambda _: False)
+    held.open.set()
+    assert [(await each)[0].base_offset for each in sent] == [0, 1, 2, 3, 4]  # type: ignore[union-attr]
+    assert held.waiting == 1
+    assert node.node.append_queues.cost.s_per_gb > 0
+    assert await plain_values(node) == [LARGER] * 5
+
+
 def test_threads_write_from_where_writing_is_slow_until_it_is_fast() -> None:
     cost, size = WriteCost(), 64 << 10
     between = (SLOW_S_PER_GB + FAST_S_PER_GB) / 2 * size / 1e9
