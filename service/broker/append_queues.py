@@ -1,9 +1,9 @@
 """Appends that the event loop hands to threads: batches that take long to examine, and larger ones to be written.
 
 A batch of 2 KB can inflate to 64 MB, naming the records for which one is refused takes 10 ms, and packing a megabyte in the
-codec that its topic stores from 2 ms (lz4) to a second (zstd's highest level); the event loop must wait for none of it. To copy
-64 KiB to the page cache takes the half of what such a request costs: threads do it beside the loop, which receives, checks and
-answers meanwhile.
+codec that its topic stores from 2 ms (lz4) to a second (zstd's highest level); the event loop must wait for none of it. Where
+the page cache is slow, copying 64 KiB to it is more than half of what such a request costs: threads do it then (`WriteCost`),
+and the loop receives, checks and answers meanwhile.
 
 Invariants: the batches of one partition are appended in the order in which they came, small ones too while others wait; of one
 partition one batch is written at a time, and nothing of it is part of the log before the loop says so. Whatever becomes of a
@@ -56,7 +56,6 @@ Done = Callable[[Appended | LogError, memoryview], None]
 Examined = tuple[memoryview, BatchHeader, int]
 Result = TypeVar("Result")
 
-
 #: Seconds a GB that the loop's appends of larger batches may cost before threads write them, and at which it writes them again.
 #: A page cache that has memory at hand costs 0.65; one that must get it from elsewhere, or wait for the disk, 2 and more.
 SLOW_S_PER_GB, FAST_S_PER_GB = 1.6, 1.1
@@ -70,7 +69,7 @@ _MOST_S_PER_GB = 4 * SLOW_S_PER_GB
 class WriteCost:
     """What appends of larger batches have cost the loop lately; whether threads had better write them.
 
-    A hand-over costs 10 to 20 microseconds and the processor's caches, so that it pays only where writing is slow."""
+    A hand-over wakes a thread and moves the batch to another processor's cache, so that it pays only where writing is slow."""
 
     def __init__(self) -> None:
         self.s_per_gb = 0.0

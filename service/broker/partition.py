@@ -49,7 +49,7 @@ from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, FileSlice, TopicId, To
 #: Bytes that a compressed batch may inflate to on the event loop: a millisecond of gzip's.
 INFLATED_AT_ONCE = 256 << 10
 
-#: From this size on a batch is written by a thread: what it is handed over for takes longer than handing it over.
+#: From this size on a batch may be written by a thread, and is where writing is slow (`append_queues.WriteCost`).
 WRITTEN_BY_THREAD = 16 << 10
 
 #: Called when a partition has something to flush, to offload, or nothing more to say.

@@ -62,8 +62,8 @@ _BOUNDS = """
 ## Bounds that Kafka does not have
 
 A request that takes long is read, done and written in slices, between which everybody else is served; Produce alone is parsed
-in one go. It ends when who asked has left, and rows done by then stay done, while Kafka goes on; what was produced is appended
-all the same. What one caller can ask for, and what all of them can make a node hold, is bounded:
+in one go. It ends when its client has left, and rows done by then stay done, while Kafka goes on; batches of a Produce are
+appended all the same. What one caller can ask for, and what all of them can make a node hold, is bounded:
 
 """
 
