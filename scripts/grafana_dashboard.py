@@ -141,6 +141,12 @@ HOT = (
             Query(rate("tidelog_produce_refused_total"), "refused"),
         ),
     ),
+    Panel(
+        "Batches that wait for threads",
+        "bytes",
+        (Query(now("tidelog_append_queue_bytes", "instance"), "{{instance}}"),),
+        "To be examined, packed anew, or written where the page cache is slow.",
+    ),
     Panel("Flushes", "ops", (Query(rate("kafka_log_logflushstats_logflushrateandtimems_count"), "flushes/s"),)),
     Panel("A flush takes", "ms", (Query(mean("kafka_log_logflushstats_logflushrateandtimems"), "mean"),)),
     Panel(

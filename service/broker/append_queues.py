@@ -139,6 +139,8 @@ class AppendQueues:
         self.held_bytes = 0
         #: Of those among them that need not be examined.
         self.writing_bytes = 0
+        #: Batches that were handed to threads to be written, so far.
+        self.written_by_threads = 0
         self.cost = WriteCost()
         self._writes: queue.SimpleQueue[tuple[_Append, BatchWrite] | None] = queue.SimpleQueue()
         self._writers: list[threading.Thread] = []
@@ -231,6 +233,7 @@ class AppendQueues:
             else:
                 self._writers.append(writer)
         self._writes.put((job, write))
+        self.written_by_threads += 1
 
     def _work(self) -> None:
         while (handed := self._writes.get()) is not None:

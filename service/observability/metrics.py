@@ -326,6 +326,13 @@ _NODE = (
     _own(_GAUGE, "disk_used_ratio", "Used share of the data directory's file system, 0 to 1."),
     _own(_COUNTER, "produce_throttled_total", "Produce requests held back because the disk fills."),
     _own(_COUNTER, "produce_refused_total", "Batches refused because the disk is full."),
+    _own(_GAUGE, "append_queue_bytes", "Bytes of batches that wait for a thread to examine, repack or write them."),
+    _own(_COUNTER, "append_written_by_threads_total", "Batches that threads wrote, as the page cache was slow."),
+    _own(
+        _GAUGE,
+        "append_seconds_per_gigabyte",
+        "What the event loop's own appends of batches from 16 KiB on cost lately, in processor time; threads write above 1.6.",
+    ),
     _own(_COUNTER, "gateway_busy_seconds_total", "Seconds that the event loop spent on Kafka requests and answers."),
     _own(
         _COUNTER,

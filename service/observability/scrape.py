@@ -110,3 +110,7 @@ class Scraper:
         into.put("tidelog_clock_step_seconds", self._node.expiry.step_ms / 1000)
         into.put("tidelog_produce_throttled_total", disk.throttled)
         into.put("tidelog_produce_refused_total", disk.refused)
+        queues = self._node.append_queues
+        into.put("tidelog_append_queue_bytes", queues.held_bytes)
+        into.put("tidelog_append_written_by_threads_total", queues.written_by_threads)
+        into.put("tidelog_append_seconds_per_gigabyte", queues.cost.s_per_gb)

@@ -74,7 +74,8 @@ async def test_what_is_damaged_is_found_where_the_error_says_to_look(
     damage(first)
     async with on_disk(tmp_path) as node:
         await leads(node, "t")
-        await node.node.topic_files.publish_now("t")  # under this start's incarnation; else it is written while fsck reads
+        # A start writes topic.json under its own incarnation: not while fsck reads.
+        await node.node.topic_files.publish_now("t")
         with pytest.raises(LogError, match=SAYS):
             await node.read("t", 0)
         assert first.name.split(".")[0] in found_by_fsck(tmp_path)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import resource
 import struct
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,11 +14,12 @@ import pytest
 
 from kafka_gateway.errors import ErrorCode
 from service.broker.leading import wait_for_store
-from service.broker.partition import Partition
+from service.broker.partition import WRITTEN_BY_THREAD, Partition
 from service.descriptors import Descriptors
 from service.metadata import planner
 from storage_tiers.errors import StorageError, StoreBehind
 from storage_tiers.files import DescriptorReserve
+from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.types import TopicPartition
 from tests.faults.wire import idempotent_batch
 from tests.kafka_gateway.kio_wire import record_batch, request_frame
@@ -177,6 +179,33 @@ async def an_answer_waits_for_its_flush(world: World) -> AsyncIterator[None]:
     yield
     assert await world.produce("t", {0: BATCH}) == [0]
     yield
+
+
+@work(
+    {
+        "tidelog_append_queue_bytes": Within(WRITTEN_BY_THREAD, 2 * WRITTEN_BY_THREAD),
+        "tidelog_append_written_by_threads_total": 1,
+        "tidelog_append_seconds_per_gigabyte": Is(2.5),
+    }
+)
+async def a_thread_writes(world: World) -> AsyncIterator[None]:
+    await world.create("t")
+    yield
+    gate, write = threading.Event(), BatchWrite._write
+
+    def waits(held: BatchWrite) -> None:
+        assert gate.wait(30)
+        write(held)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BatchWrite, "_write", waits)
+        world.inner.append_queues.cost.s_per_gb, world.inner.append_queues.cost.is_slow = 2.5, True
+        _, writer = await world.connect()
+        writer.write(produce_frame("t", {0: record_batch(bytes(WRITTEN_BY_THREAD))}))
+        await until(lambda: world.gateway.held_answers(0) == 1)
+        yield
+        gate.set()
+        await until(lambda: world.inner.append_queues.held_bytes == 0)
 
 
 @work({"tidelog_produce_throttled_total": 1, PURGATORY + '{delayedOperation="Produce"}': Is(1)})
