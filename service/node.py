@@ -321,6 +321,7 @@ class Node:
                 max_lag_ms=lambda topic: self.configs.topic_int(self.metadata.image, topic, "tidelog.tier.max.lag.ms"),
                 publish=lambda topic: self.topic_files.publish_now(topic),
                 now=self.expiry.now,
+                may_be_copy=lambda: self.home.away is not None,
             ),
             flusher=self.flusher,
             files=freeing,

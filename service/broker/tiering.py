@@ -64,11 +64,12 @@ LOOKS_A_TURN = 64
 class TieringPolicy:
     """What tiering asks of the node: `max_lag_ms(topic)` is `tidelog.tier.max.lag.ms`; `publish(topic)` makes `topic.json`
     name the topic, before the first upload, so that no reader finds ranges of a topic that it cannot name; `now` is the time
-    for planners."""
+    for planners; `may_be_copy()` says whether another node may run on the directory that this one is a copy of."""
 
     max_lag_ms: Callable[[str], int]
     publish: Callable[[str], Awaitable[None]]
     now: Callable[[], Now]
+    may_be_copy: Callable[[], bool]
 
 
 class Tiering:
@@ -264,11 +265,26 @@ class Tiering:
     async def _compare(self, partition: Partition) -> None:
         """The store's own root is looked at before the first commit of this start."""
         await self._policy.publish(partition.partition.topic)
-        await self._load(partition)
+        root = await self._load(partition)
+        if self._policy.may_be_copy() and self._tiered(partition):
+            await self._claim(partition, root)
         self.lineage.caught_up(partition)
         await adopt(partition)
         self._compared.add(partition)
         self._tidying.request(partition)
+
+    async def _claim(self, partition: Partition, root: Root | None) -> None:
+        """Commits this start's incarnation. `cluster.json` alone stops no node that runs: the original of a copied directory
+        would go on extending the manifest, and what the copy acknowledges would be discarded for that."""
+        assert self._client is not None
+        writer = self._writer()
+        if root is not None and root.incarnation == writer.incarnation:
+            return
+        before, epoch = partition.log.tier, partition.state.leader_epoch
+        with self.lineage.asking(partition) as seen:
+            claimed = await self._client.claim(self._ids_of(partition), writer, epoch, seen)
+        say_committed(partition, claimed, before)
+        await self.accept(partition, claimed)
 
     async def reload(self, partition: Partition) -> Root:
         """The store's own root, taken over. TierCorrupt if there is none and none was seen."""

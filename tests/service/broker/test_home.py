@@ -12,7 +12,7 @@ import pytest
 
 from service.broker.home import FILE_NAME, HomeGuard, home_of, moved, read_home
 from storage_tiers.clock import SystemClock
-from storage_tiers.errors import LeaderNotAvailable, OffsetNotAvailable
+from storage_tiers.errors import FencedWriter, LeaderNotAvailable, OffsetNotAvailable
 from storage_tiers.files import OsFiles
 from storage_tiers.hot import place
 from storage_tiers.hot.place import place_of
@@ -185,3 +185,27 @@ def test_a_birth_time_is_of_the_file_and_stays(tmp_path: Path) -> None:
     if first.born_ns is not None:
         assert abs(first.born_ns - os.stat(tmp_path).st_mtime_ns) < 3600 * 10**9
     assert home_of(str(tmp_path), str(path)).log == first
+
+
+async def test_a_copy_beside_a_running_original_loses_nothing_that_it_acknowledges(tmp_path: Path) -> None:
+    """It takes records once every manifest bears its incarnation: the original can commit no more, and stops."""
+    directory, copied = tmp_path / "data", tmp_path / "copy"
+    async with running(directory) as node:
+        await written(node)
+        await node.create("new", configs=TIERED)
+        await node.seal("t")
+        # The copy writes both topics' files again: the original must have nothing left to write there.
+        new = node.node.partitions.get(TopicPartition("new", 0))
+        await until(lambda: node.node.tiering.has_compared(new))
+        shutil.copytree(directory, copied)
+        async with running(copied, node.store) as copy:
+            await until(lambda: copy.node.home.away is None)
+            for topic in ("t", "new"):
+                await node.append(topic, b"of the original")
+                await copy.append(topic, b"of the copy")
+                await node.log.seal(topic, wait=False, timeout_ms=0)
+                await until(lambda: isinstance(node.node.fatal, FencedWriter))
+                node.node.fatal = None
+                await copy.seal(topic)
+            assert [record.value for record in await copy.read_all("t")] == [*VALUES, b"of the copy"]
+            assert [record.value for record in await copy.read_all("new")] == [b"of the copy"]
