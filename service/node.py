@@ -24,7 +24,7 @@ from service.broker.maintenance import Maintenance
 from service.broker.metadata_snapshots import MetadataSnapshots
 from service.broker.node_service import NodeService
 from service.broker.opening import opened
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.producer_ids import ProducerIds
 from service.broker.repairing import Repairing

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from service.broker.lineage import StoreLineage
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from service.broker.roots import read_root, write_root
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Ids, Root, Writer, check_not_fenced, check_writer

@@ -28,7 +28,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from grpc_api.contract.log import Appended
-from service.broker.partition import WRITTEN_BY_THREAD, Partition
+from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
 from storage_tiers import events
 from storage_tiers.errors import LogError, RequestTimedOut
 from storage_tiers.hot.batch_write import BatchWrite

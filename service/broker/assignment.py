@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 from grpc_api.contract.topics import Resource, ResourceKind
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from service.broker.partitions import Partitions
 from service.configs.resolve import Resolver
 from service.metadata.image import Changes, MetadataImage, TopicImage

@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Callable, Sequence
 
 from grpc_api.contract.cold import MAX_RANGES, ColdManifest, ColdRange, ColdRepair
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.repairing import Repairing
 from storage_tiers.cold.manifest.model import Entry, Ids, first_root

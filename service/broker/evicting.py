@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from storage_tiers import events
 
 log = logging.getLogger(__name__)

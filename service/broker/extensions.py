@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.errors import TierUnavailable
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.errors import StorageError

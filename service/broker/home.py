@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from service.broker.leading import holds_back, waits
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.errors import LeaderNotAvailable

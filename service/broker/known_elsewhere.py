@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from service.broker.roots import FILE_NAME, read_root
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Ids

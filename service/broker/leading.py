@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Root
 from storage_tiers.cold.manifest.summary import RootSummary

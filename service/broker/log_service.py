@@ -24,7 +24,7 @@ from service.broker.fetching import BytesRead, fetch_records
 from service.broker.leading import waits
 from service.broker.looks import Looks
 from service.broker.many_partitions import MANY, ManyFetch
-from service.broker.partition import WRITTEN_BY_THREAD, Partition, TakesLong
+from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition, TakesLong
 from service.broker.partitions import Partitions
 from service.broker.producer_ids import ProducerIds
 from service.broker.tiering import Tiering

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from grpc_api.contract.log import Fetch, Fetched
 from service.broker.fetching import Attempt, BytesRead, Locate, Misses, attempt_some
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from storage_tiers.errors import LogError
 from storage_tiers.turns import Lane, Turn
 

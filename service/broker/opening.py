@@ -6,7 +6,7 @@ import logging
 
 from service.broker.home import HomeGuard
 from service.broker.leading import agrees, has_hole, holds_back, wait_for_store
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.roots import read_root
 from storage_tiers import events

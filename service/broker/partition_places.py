@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from service.broker.leading import waits
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from storage_tiers import events
 from storage_tiers.files import Files, replace_file
 from storage_tiers.hot.layout import PARTITION_METADATA

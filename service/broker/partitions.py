@@ -17,9 +17,9 @@ from service.broker.checkpointing import NAMES, OffsetCheckpoints, Offsets
 from service.broker.counts import PartitionCounts
 from service.broker.known_elsewhere import least_log_start, open_identified
 from service.broker.leading import waits
-from service.broker.partition import Notify, Partition
+from service.broker.partition.partition import Notify, Partition
+from service.broker.partition.state import PartitionState
 from service.broker.partition_places import PartitionPlaces
-from service.broker.partition_state import PartitionState
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.read.reader import ColdReader
 from storage_tiers.errors import StorageError, UnknownTopicOrPartition

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from service.broker.leading import agrees, has_hole
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.roots import FILE_NAME
 from service.broker.store_access import StoreAccess

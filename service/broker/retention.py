@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from service.broker.leading import waits
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.roots import say_committed
 from service.broker.store_access import StoreAccess

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from storage_tiers import events
 from storage_tiers.cold.manifest.json import decode, encode
 from storage_tiers.cold.manifest.model import Ids, Root

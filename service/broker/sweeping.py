@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from service.broker.leading import has_hole
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.store_access import StoreAccess
 from service.broker.tiering import Tiering

@@ -23,7 +23,7 @@ from service.broker.extensions import Extensions
 from service.broker.flusher import Flusher
 from service.broker.leading import adopt, waits
 from service.broker.lineage import StoreLineage
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from service.broker.partition_work import PartitionWork
 from service.broker.roots import say_committed
 from service.broker.store_access import StoreAccess

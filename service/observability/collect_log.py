@@ -16,7 +16,7 @@ from service.observability.exposition import Exposition, labels_of
 from storage_tiers.errors import StorageError
 
 if TYPE_CHECKING:
-    from service.broker.partition import Partition
+    from service.broker.partition.partition import Partition
     from service.node import Node
 
 #: Partitions looked at in one turn of the event loop: well below a millisecond.

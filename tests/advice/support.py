@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, until
 

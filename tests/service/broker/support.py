@@ -20,7 +20,7 @@ from grpc_api.contract.log import (
 )
 from grpc_api.contract.ready import settled
 from grpc_api.contract.topics import NewTopic
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from service.http import Readiness
 from service.node import Node
 from service.settings import NodeSettings

@@ -15,7 +15,7 @@ import pytest
 
 from grpc_api.contract.log import Append, Appended
 from service.broker.append_queues import WriteCost
-from service.broker.partition import INFLATED_AT_ONCE, WRITTEN_BY_THREAD, Partition
+from service.broker.partition.partition import INFLATED_AT_ONCE, WRITTEN_BY_THREAD, Partition
 from storage_tiers.errors import LogError, RequestTimedOut, StorageError
 from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.settings import LARGE_BATCH_BYTES

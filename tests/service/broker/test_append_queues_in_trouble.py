@@ -12,7 +12,7 @@ import pytest
 
 from grpc_api.contract.log import Append, Appended
 from service.broker.append_queues import AppendQueues
-from service.broker.partition import INFLATED_AT_ONCE, WRITTEN_BY_THREAD, Partition
+from service.broker.partition.partition import INFLATED_AT_ONCE, WRITTEN_BY_THREAD, Partition
 from storage_tiers.errors import LeaderNotAvailable, LogError, RequestTimedOut, StorageError
 from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.log import HotLog

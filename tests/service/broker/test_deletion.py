@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from service.broker.roots import FILE_NAME
 from storage_tiers.errors import LogError, UnknownTopicOrPartition
 from storage_tiers.types import TopicPartition

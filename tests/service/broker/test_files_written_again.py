@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from service.broker.store_access import StoreAccess
 from service.broker.topic_files import TopicFiles
 from service.metadata import records_pb2 as pb

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.broker.partition_state import PartitionState
+from service.broker.partition.state import PartitionState
 
 
 def alone(log_end: int = 0) -> PartitionState:

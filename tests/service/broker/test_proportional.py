@@ -9,7 +9,7 @@ import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, NewTopic, Resource, ResourceKind
 from service.broker.assignment import Assignment
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from service.broker.topic_files import TopicFiles
 from service.metadata.image import MetadataImage, TopicImage
 from storage_tiers.errors import TierUnavailable

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from service.broker.roots import FILE_NAME, read_root
 from storage_tiers.cold.manifest.model import RECENT_COMMITS, CommitId, Root
 from storage_tiers.errors import UnknownTopicOrPartition

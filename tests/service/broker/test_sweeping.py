@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.stores.memory import MemoryStore

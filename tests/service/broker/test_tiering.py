@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
-from service.broker.partition import Partition
+from service.broker.partition.partition import Partition
 from service.broker.roots import FILE_NAME
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import State

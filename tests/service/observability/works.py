@@ -14,7 +14,7 @@ import pytest
 
 from kafka_gateway.errors import ErrorCode
 from service.broker.leading import wait_for_store
-from service.broker.partition import WRITTEN_BY_THREAD, Partition
+from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
 from service.descriptors import Descriptors
 from service.metadata import planner
 from storage_tiers.errors import StorageError, StoreBehind

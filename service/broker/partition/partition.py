@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from grpc_api.contract.log import Appended, Isolation
 from service.broker.counts import PartitionCounts
-from service.broker.partition_state import PartitionState
+from service.broker.partition.state import PartitionState
 from storage_tiers.clock import Clock
 from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import (
