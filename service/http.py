@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -68,11 +69,31 @@ class HttpServer:
         await self._runner.cleanup()
 
 
-class _Refused(asyncio.Protocol):
-    """A connection beyond the bound: closed at once."""
+class _Places:
+    """So many connections at a time. A new one takes the place of the oldest that has nothing under way, as strangers who
+    connect and say nothing, or ask and do not read, must not keep out who asks whether the node lives."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._working: set[asyncio.BaseProtocol] = set()
+
+    def make_room(self, server: web.Server) -> None:
+        """For one more. Those accepted in one turn of the loop may be more than the limit, by the listen backlog."""
+        here = [each for each in server.connections if each.transport and not each.transport.is_closing()]
+        here.sort(key=lambda each: each in self._working)
+        for leaving in here[: max(0, len(here) + 1 - self._limit)]:
+            assert leaving.transport is not None
+            # What is unsent goes too: its reader may never take it.
+            leaving.transport.abort()
+
+    @asynccontextmanager
+    async def at_work(self, request: web.Request) -> AsyncIterator[None]:
+        """While an answer is made. While it is sent it is not: its reader may never take it."""
+        self._working.add(request.protocol)
+        try:
+            yield
+        finally:
+            self._working.discard(request.protocol)
 
 
 def _not_of_a_stranger(record: logging.LogRecord) -> bool:
@@ -99,8 +120,8 @@ async def serve_http(
     *,
     connections: int = 64,
 ) -> HttpServer:
-    """Listens on `host`:`port` (0: a free port), for so many connections at a time: further ones are closed at once.
-    InvalidConfig if that address cannot be had."""
+    """Listens on `host`:`port` (0: a free port), for so many connections at a time: a further one takes the place of one that
+    is idle. InvalidConfig if that address cannot be had."""
     from aiohttp import web
 
     async def healthz(_: web.Request) -> web.Response:
@@ -111,8 +132,11 @@ async def serve_http(
             text=readiness.body(), status=200 if readiness.ready else 503, content_type="application/json"
         )
 
-    async def counters(_: web.Request) -> web.Response:
-        return web.json_response(await stats())
+    places = _Places(connections)
+
+    async def counters(request: web.Request) -> web.Response:
+        async with places.at_work(request):
+            return web.json_response(await stats())
 
     async def metrics(request: web.Request) -> web.Response:
         open_metrics = prefers_open_metrics(request.headers.get("Accept", ""))
@@ -120,7 +144,8 @@ async def serve_http(
         if scraping is None:
             return web.Response(text="the node does not serve yet; ask again\n", status=503)
         kind = OPEN_METRICS if open_metrics else TEXT
-        return web.Response(body=await scraping, headers={"Content-Type": kind})
+        async with places.at_work(request):
+            return web.Response(body=await scraping, headers={"Content-Type": kind})
 
     app = web.Application()
     app.router.add_get("/healthz", healthz)
@@ -133,7 +158,8 @@ async def serve_http(
     assert server is not None
 
     def welcome() -> asyncio.Protocol:
-        return server() if len(server.connections) < connections else _Refused()
+        places.make_room(server)
+        return server()
 
     try:
         return HttpServer(runner, await asyncio.get_running_loop().create_server(welcome, host, port))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 
 import pytest
 
@@ -15,9 +15,22 @@ async def _stats() -> Mapping[str, object]:
     raise RuntimeError("a defect")
 
 
+#: Far more than the buffers of two sockets hold.
+LARGE = bytes(32 << 20)
+PLACES = 4
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def _scrape(open_metrics: bool) -> Awaitable[bytes]:
+    async def large() -> bytes:
+        return LARGE
+
+    return large()
+
+
 @pytest.fixture
 async def server() -> AsyncIterator[HttpServer]:
-    started = await serve_http(Readiness(), _stats, lambda open_metrics: None, "127.0.0.1", 0)
+    started = await serve_http(Readiness(), _stats, _scrape, "127.0.0.1", 0, connections=PLACES)
     yield started
     await started.stop()
 
@@ -49,3 +62,44 @@ async def test_a_malformed_request_is_answered_and_leaves_no_line(
 async def test_a_defect_of_ours_is_in_the_log(server: HttpServer, caplog: pytest.LogCaptureFixture) -> None:
     assert b" 500 " in await _answer(server, b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n")
     assert any(record.exc_info and isinstance(record.exc_info[1], RuntimeError) for record in caplog.records)
+
+
+@pytest.mark.parametrize("said", [b"", HEALTH[:10], HEALTH, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"])
+async def test_strangers_who_stay_keep_nobody_out(server: HttpServer, said: bytes) -> None:
+    """Silent ones, ones in the middle of a request, answered ones, and such as do not read a large answer."""
+    strangers = []
+    for _ in range(3 * PLACES):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
+        writer.write(said)
+        strangers.append((reader, writer))
+        if said.startswith(b"GET /metrics"):
+            await reader.readexactly(1)  # its answer has begun
+    assert b" 200 " in await _answer(server, HEALTH)
+    # The oldest ones gave way.
+    with pytest.raises((EOFError, ConnectionError)):
+        await strangers[0][0].readexactly(len(LARGE))
+    for _, writer in strangers:
+        writer.close()
+
+
+async def test_an_answer_that_is_being_made_is_not_given_up_for_a_stranger() -> None:
+    """The one whose answer takes long came first; those after it have nothing under way."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> Mapping[str, object]:
+        asked.set()
+        await go_on.wait()
+        return {}
+
+    server = await serve_http(Readiness(), slow, _scrape, "127.0.0.1", 0, connections=PLACES)
+    try:
+        answer = asyncio.create_task(_answer(server, b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n"))
+        await asked.wait()
+        strangers = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3 * PLACES)]
+        assert b" 200 " in await _answer(server, HEALTH)
+        go_on.set()
+        assert b" 200 " in await answer
+        for _, writer in strangers:
+            writer.close()
+    finally:
+        await server.stop()
