@@ -195,8 +195,7 @@ async def test_a_copy_beside_a_running_original_loses_nothing_that_it_acknowledg
         await node.create("new", configs=TIERED)
         await node.seal("t")
         # The copy writes both topics' files again: the original must have nothing left to write there.
-        new = node.node.partitions.get(TopicPartition("new", 0))
-        await until(lambda: node.node.tiering.has_compared(new))
+        await node.node.topic_files.publish_now("new")
         shutil.copytree(directory, copied)
         async with running(copied, node.store) as copy:
             await until(lambda: copy.node.home.away is None)
