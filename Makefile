@@ -91,6 +91,7 @@ mutants: test-tools  ## faults put into hot/, cold/ and broker/, one at a time: 
 	@$(MUTANTS)/bin/python scripts/mutants.py --python $(BIN)/python $(ARGS)
 
 docs: test-tools  ## what is made from tables: pages of configs, compatibility, clients and metrics, the Grafana dashboard
+	@$(BIN)/python -m service.configs.typed
 	@$(BIN)/python -m service.configs.page
 	@$(BIN)/python -m service.observability.page
 	@$(BIN)/python -m scripts.grafana_dashboard

@@ -117,7 +117,9 @@ async def _serve(settings: NodeSettings) -> int:
         gateway = await serve(core, gateway_settings(node), listener)
         stack.push_async_callback(gateway.stop)
         scrapers.append(Scraper(node, gateway))
-        node.metadata.subscribe(lambda image, _: gateway.limit_connections(connection_limits(node, image)))
+        node.metadata.subscribe(
+            lambda image, _: gateway.limit_connections(connection_limits(node, node.configs.broker(image)))
+        )
         grpc = await _serve_grpc(core, settings, grpc_port, grpc_connections(node))
         stack.push_async_callback(grpc.stop)
         node.configs.announce("tidelog.grpc.listener", f"{settings.listen}:{grpc.port}")

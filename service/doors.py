@@ -14,53 +14,51 @@ from service.descriptors import Shares
 from service.observability.client_telemetry import ClientTelemetryLog
 
 if TYPE_CHECKING:
-    from service.metadata.image import MetadataImage
+    from service.configs.values import BrokerConfigs
     from service.node import Node
 
 
 def gateway_settings(node: Node) -> GatewaySettings:
-    image, number = node.metadata.image, node.configs.broker_int
+    configs = node.broker_configs
     return GatewaySettings(
         host=node.settings.listen,
         port=node.settings.port,
-        limits=Limits(request_max_bytes=number(image, "socket.request.max.bytes")),
+        limits=Limits(request_max_bytes=configs.socket_request_max_bytes),
         options=Options(
-            fetch_session_slots=number(image, "max.incremental.fetch.session.cache.slots"),
-            described_partitions=number(image, "max.request.partition.size.limit"),
+            fetch_session_slots=configs.max_incremental_fetch_session_cache_slots,
+            described_partitions=configs.max_request_partition_size_limit,
             clock=node.clock,
             rng=node.rng,
             telemetry=Telemetry(
-                ClientTelemetryLog(lambda: node.configs.broker_text(node.metadata.image, "metric.reporters")),
-                max_bytes=number(image, "telemetry.max.bytes"),
+                ClientTelemetryLog(lambda: node.broker_configs.metric_reporters),
+                max_bytes=configs.telemetry_max_bytes,
             ),
         ),
-        connections=connection_limits(node, image),
-        connections_max_idle_ms=number(image, "connections.max.idle.ms"),
+        connections=connection_limits(node, configs),
+        connections_max_idle_ms=configs.connections_max_idle_ms,
     )
 
 
-def connection_limits(node: Node, image: MetadataImage) -> ConnectionLimits:
+def connection_limits(node: Node, configs: BrokerConfigs) -> ConnectionLimits:
     """By the configs, and by what the logs leave of the files that the process may open."""
-    number = node.configs.broker_int
-    wanted = number(image, "max.connections")
-    shares = _shares(node, image)
+    shares = _shares(node, configs)
     return ConnectionLimits(
         total=shares.connections,
-        total_by="max.connections" if shares.connections == wanted else "the limit of open files",
-        per_address=number(image, "max.connections.per.ip"),
-        overrides=connection_counts(node.configs.broker_text(image, "max.connections.per.ip.overrides") or ""),
-        a_second=number(image, "max.connection.creation.rate"),
+        total_by="max.connections" if shares.connections == configs.max_connections else "the limit of open files",
+        per_address=configs.max_connections_per_ip,
+        overrides=connection_counts(configs.max_connections_per_ip_overrides),
+        a_second=configs.max_connection_creation_rate,
     )
 
 
 def grpc_connections(node: Node) -> int:
     """As many as are served over gRPC, by the same."""
-    return _shares(node, node.metadata.image).grpc
+    return _shares(node, node.broker_configs).grpc
 
 
-def _shares(node: Node, image: MetadataImage) -> Shares:
+def _shares(node: Node, configs: BrokerConfigs) -> Shares:
     return node.descriptors.shares(
         partitions=len(node.partitions),
-        max_connections=node.configs.broker_int(image, "max.connections"),
-        max_grpc=node.configs.broker_int(image, "tidelog.grpc.max.connections"),
+        max_connections=configs.max_connections,
+        max_grpc=configs.tidelog_grpc_max_connections,
     )

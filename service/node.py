@@ -17,7 +17,7 @@ from service.broker.core import BrokerCore
 from service.broker.disk import DiskGuard, Watermarks
 from service.broker.expiry_clock import ExpiryClock
 from service.broker.flusher import Flusher
-from service.broker.home import REFUSE, HomeGuard
+from service.broker.home import HomeGuard
 from service.broker.leading import waits
 from service.broker.log_service import LogService
 from service.broker.maintenance import Maintenance
@@ -36,6 +36,7 @@ from service.broker.tiering import Tiering, TieringPolicy
 from service.broker.topic_files import TopicFiles
 from service.broker.topic_service import TopicService
 from service.configs.resolve import Resolver, check_static
+from service.configs.values import BrokerConfigs
 from service.descriptors import Descriptors, open_limit
 from service.http import Readiness
 from service.metadata import planner
@@ -149,7 +150,7 @@ class Node:
         self.cluster_id = self._cluster_id()
         self._build_home(new=new, taken_over=taken_over)
         host, port = advertised(settings, kafka_port)
-        rack = self.configs.broker_text(self.metadata.image, "broker.rack")
+        rack = self.broker_configs.broker_rack
         for records in (
             planner.name_cluster(self.metadata.proposed, self.cluster_id),
             planner.register_broker(self.metadata.proposed, settings.node_id, directory_id.encode(), host, port, rack),
@@ -246,14 +247,13 @@ class Node:
         self.configs = Resolver(static, node_id=settings.node_id, has_store=settings.store != NO_STORE)
 
     def _build_home(self, *, new: bool, taken_over: bool) -> None:
-        image = self.metadata.image
         self.home = HomeGuard(
             self.data.path,
             lambda: self.metadata.path,
             self.files,
             self.clock,
-            wait_ms=self.configs.broker_int(image, "tidelog.store.claim.wait.ms"),
-            unclaimed=self.configs.broker_text(image, "tidelog.store.unclaimed") or REFUSE,
+            wait_ms=self.broker_configs.tidelog_store_claim_wait_ms,
+            unclaimed=self.broker_configs.tidelog_store_unclaimed,
         )
         try:
             self.home.look(new=new, taken_over=taken_over, has_store=self.client is not None)
@@ -275,7 +275,7 @@ class Node:
             os.makedirs(cache_directory, exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot make {cache_directory} ({error}); free space or mend the disk") from error
-        size = self.configs.broker_int(self.metadata.image, CACHE_BYTES)
+        size = self.broker_configs.tidelog_tier_chunk_cache_bytes
         if CACHE_BYTES not in self.settings.broker:  # who says a size gets it, whatever share of the disk that is
             size = min(size, default_cache_bytes(cache_directory))
         self.cache = ChunkCache(cache_directory, size)
@@ -291,14 +291,14 @@ class Node:
             readiness=self.readiness,
             clock=self.clock,
             rng=self.rng,
-            grace_ms=lambda: self.configs.broker_int(self.metadata.image, "tidelog.tier.delete.grace.ms"),
+            grace_ms=lambda: self.broker_configs.tidelog_tier_delete_grace_ms,
         )
         self.snapshots = MetadataSnapshots(
             self.metadata,
             self.client,
             self.access,
             cache_directory,
-            interval_ms=lambda: self.configs.broker_int(self.metadata.image, "tidelog.metadata.snapshot.interval.ms"),
+            interval_ms=lambda: self.broker_configs.tidelog_metadata_snapshot_interval_ms,
             clock=self.clock,
         )
 
@@ -309,8 +309,8 @@ class Node:
         self.append_queues = AppendQueues()
         self.expiry = ExpiryClock(
             self.clock,
-            tolerance_ms=self.configs.broker_int(self.metadata.image, "tidelog.clock.step.tolerance.ms"),
-            settle_ms=self.configs.broker_int(self.metadata.image, "tidelog.clock.step.settle.ms"),
+            tolerance_ms=self.broker_configs.tidelog_clock_step_tolerance_ms,
+            settle_ms=self.broker_configs.tidelog_clock_step_settle_ms,
             store_ms=self.access.store_ms if self.access is not None and other_clock(self.settings) else None,
         )
         self.tiering = Tiering(
@@ -318,7 +318,7 @@ class Node:
             self.access,
             ids_of=self.ids_of,
             policy=TieringPolicy(
-                max_lag_ms=lambda topic: self.configs.topic_int(self.metadata.image, topic, "tidelog.tier.max.lag.ms"),
+                max_lag_ms=lambda topic: self.configs.topic(self.metadata.image, topic).tidelog_tier_max_lag_ms,
                 publish=lambda topic: self.topic_files.publish_now(topic),
                 now=self.expiry.now,
                 may_be_copy=lambda: self.home.away is not None,
@@ -346,15 +346,9 @@ class Node:
             on_open=self._opened,
             on_close=self.tiering.forget,
         )
-        image = self.metadata.image
-        self.disk = DiskGuard(
-            self.data.path,
-            Watermarks(
-                self.configs.broker_float(image, "tidelog.disk.watermark.slow"),
-                self.configs.broker_float(image, "tidelog.disk.watermark.refuse"),
-            ),
-            ballast,
-        )
+        configs = self.broker_configs
+        marks = Watermarks(configs.tidelog_disk_watermark_slow, configs.tidelog_disk_watermark_refuse)
+        self.disk = DiskGuard(self.data.path, marks, ballast)
         self.maintenance = Maintenance(self.partitions, self.tiering, self.flusher, clock=self.clock)
         self.sweeping = Sweeping(
             self.partitions,
@@ -394,8 +388,13 @@ class Node:
             disk=self.disk,
             topic_name=self._topic_name,
             queues=self.append_queues,
-            fetch_max_bytes=self.configs.broker_int(self.metadata.image, "fetch.max.bytes"),
+            fetch_max_bytes=self.broker_configs.fetch_max_bytes,
         )
+
+    @property
+    def broker_configs(self) -> BrokerConfigs:
+        """This broker's, as they are now."""
+        return self.configs.broker(self.metadata.image)
 
     def _topic_name(self, topic_id: TopicId) -> str | None:
         topic = self.metadata.image.topic_by_id(topic_id)
@@ -420,12 +419,12 @@ class Node:
         return Ids(self.cluster_id, key.topic, partition.topic_id, key.partition)
 
     def _most_waiting(self) -> float:
-        return self.configs.broker_int(self.metadata.image, "tidelog.tier.read.most.waiting.percent") / 100
+        return self.broker_configs.tidelog_tier_read_most_waiting_percent / 100
 
     def grace_ms(self) -> int:
         """Longer by what the wall clock has been set ahead: what was removed before that is not older for it."""
         ahead_ms = self.clock.unix_ms() - self.expiry.now().expiry_ms
-        return self.configs.broker_int(self.metadata.image, "tidelog.tier.delete.grace.ms") + max(0, ahead_ms)
+        return self.broker_configs.tidelog_tier_delete_grace_ms + max(0, ahead_ms)
 
     def _cold_reader(self, partition: TopicPartition, topic_id: TopicId) -> ColdReader | None:
         if self.hydrator is None:

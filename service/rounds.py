@@ -25,15 +25,17 @@ CLUSTER_TICK_S = 5.0
 METADATA_TICK_S = 1.0
 #: A sweep finds what has become due for deletion: four times a grace is often enough.
 LONGEST_SWEEP_PAUSE_S = 3600.0
-#: One round saves all checkpoints, as often as the more frequent asks.
-CHECKPOINT_KEYS = ("log.flush.offset.checkpoint.interval.ms", "log.flush.start.offset.checkpoint.interval.ms")
 
 
 def rounds(node: Node) -> Sequence[Worker]:
     """To be run under a supervisor as long as the node lives."""
-    maintenance = node.maintenance
-    retention_s = _seconds(node, "log.retention.check.interval.ms")
-    checkpoint_s = max(SHORTEST_CHECKPOINT_PAUSE_S, min(_seconds(node, key) for key in CHECKPOINT_KEYS))
+    maintenance, configs = node.maintenance, node.broker_configs
+    retention_s = configs.log_retention_check_interval_ms / 1000
+    # One round saves all checkpoints, as often as the more frequent asks.
+    checkpoint_ms = min(
+        configs.log_flush_offset_checkpoint_interval_ms, configs.log_flush_start_offset_checkpoint_interval_ms
+    )
+    checkpoint_s = max(SHORTEST_CHECKPOINT_PAUSE_S, checkpoint_ms / 1000)
     sweep_s = min(LONGEST_SWEEP_PAUSE_S, max(1.0, node.grace_ms() / 4000))
 
     async def snapshot_metadata() -> None:
@@ -70,8 +72,3 @@ def rounds(node: Node) -> Sequence[Worker]:
         ("memory", memory.TICK_S, memory.HeapTrimmer().tick),
     ]
     return [Worker(*each) for each in found]
-
-
-def _seconds(node: Node, key: str) -> float:
-    """Of a broker config in milliseconds."""
-    return node.configs.broker_int(node.metadata.image, key) / 1000

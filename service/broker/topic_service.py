@@ -131,7 +131,7 @@ class TopicService:
         return CreatedTopic(topic.name, made.topic_id, made.partitions, made.replication_factor, entries)
 
     async def auto_create(self, names: Sequence[str]) -> None:
-        if not self._configs.broker_bool(self._metadata.image, "auto.create.topics.enable"):
+        if not self._configs.broker(self._metadata.image).auto_create_topics_enable:
             return
         missing = [name for name in names if self._metadata.image.topic(name) is None]
         await self.create([NewTopic(name) for name in missing])

@@ -10,6 +10,7 @@ was stored stays readable: a value that a later version's rule refuses would be 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
@@ -28,6 +29,7 @@ from service.configs.differences import DEFAULTS_WITH_STORE
 from service.configs.keys import ConfigKey, Dynamic, Scope, Synonym
 from service.configs.topic_keys import TOPIC_KEYS
 from service.configs.types import Value, check_length, format_value, is_number, refusal, split_list
+from service.configs.values import BrokerConfigs, TopicConfigs
 from service.metadata import records_pb2 as pb
 from service.metadata.image import MetadataImage, config_record
 from service.metadata.planner import check_topic_name
@@ -107,32 +109,24 @@ class Resolver:
 
     # --- values ---------------------------------------------------------------------------------------------------
 
-    def broker_value(self, image: MetadataImage, name: str) -> Value | None:
+    def broker(self, image: MetadataImage) -> BrokerConfigs:
+        return BrokerConfigs(functools.partial(self._broker_value, image))
+
+    def topic(self, image: MetadataImage, topic: str) -> TopicConfigs:
+        """The topic need not exist: then it is what a topic of that name would start with."""
+
+        def value(name: str) -> Value | None:
+            found, source = self._topic_value(image, image.topic_config(topic), TOPIC_KEYS.get(name))
+            if name == "tidelog.tier.max.lag.ms" and topic in INTERNAL_TOPICS and source is ConfigSource.DEFAULT:
+                return INTERNAL_TIER_MAX_LAG_MS
+            return found
+
+        return TopicConfigs(value)
+
+    def _broker_value(self, image: MetadataImage, name: str) -> Value | None:
         key = BROKER_KEYS.get(name)
         holds = next(self._candidates(image, (Synonym(name),)), None)
         return None if holds is None else key.parse(holds.text)
-
-    def broker_int(self, image: MetadataImage, name: str) -> int:
-        return cast(int, self.broker_value(image, name))
-
-    def broker_bool(self, image: MetadataImage, name: str) -> bool:
-        return cast(bool, self.broker_value(image, name))
-
-    def broker_float(self, image: MetadataImage, name: str) -> float:
-        return cast(float, self.broker_value(image, name))
-
-    def broker_text(self, image: MetadataImage, name: str) -> str | None:
-        return format_value(self.broker_value(image, name))
-
-    def topic_value(self, image: MetadataImage, topic: str, name: str) -> Value | None:
-        """The topic need not exist: then it is what a topic of that name would start with."""
-        value, source = self._topic_value(image, image.topic_config(topic), TOPIC_KEYS.get(name))
-        if name == "tidelog.tier.max.lag.ms" and topic in INTERNAL_TOPICS and source is ConfigSource.DEFAULT:
-            return INTERNAL_TIER_MAX_LAG_MS
-        return value
-
-    def topic_int(self, image: MetadataImage, topic: str, name: str) -> int:
-        return cast(int, self.topic_value(image, topic, name))
 
     def log_settings(self, image: MetadataImage, topic: str) -> LogSettings:
         """Everything a partition's log is told, in plain values: local retention never exceeds the whole retention."""
@@ -147,43 +141,37 @@ class Resolver:
         return settings
 
     def _log_settings(self, image: MetadataImage, own: Mapping[str, str]) -> LogSettings:
-        def value(name: str) -> Value | None:
-            return self._topic_value(image, own, TOPIC_KEYS.get(name))[0]
-
-        def number(name: str) -> int:
-            return cast(int, value(name))
-
-        policy = cast("tuple[str, ...]", value("cleanup.policy"))
+        topic = TopicConfigs(lambda name: self._topic_value(image, own, TOPIC_KEYS.get(name))[0])
+        broker = self.broker(image)
+        levels = {
+            "gzip": topic.compression_gzip_level,
+            "lz4": topic.compression_lz4_level,
+            "zstd": topic.compression_zstd_level,
+        }
         return LogSettings(
-            segment_bytes=cast(int, value("internal.segment.bytes") or value("segment.bytes")),
-            segment_ms=number("segment.ms"),
-            segment_jitter_ms=number("segment.jitter.ms"),
-            segment_index_bytes=number("segment.index.bytes"),
-            index_interval_bytes=number("index.interval.bytes"),
-            retention_ms=number("retention.ms"),
-            retention_bytes=max(-1, number("retention.bytes")),
-            local_retention_ms=_smaller_bound(number("local.retention.ms"), number("retention.ms")),
-            local_retention_bytes=_smaller_bound(number("local.retention.bytes"), number("retention.bytes")),
-            max_message_bytes=number("max.message.bytes"),
-            timestamp_type=cast(TimestampType, value("message.timestamp.type")),
-            timestamp_before_max_ms=number("message.timestamp.before.max.ms"),
-            timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
-            flush_messages=number("flush.messages"),
-            flush_ms=number("flush.ms"),
-            file_delete_delay_ms=number("file.delete.delay.ms"),
-            cleanup_compact="compact" in policy,
-            cleanup_delete="delete" in policy,
-            remote_storage_enable=self._has_store and bool(value("remote.storage.enable")),
-            remote_copy_disable=bool(value("remote.log.copy.disable")),
-            min_insync_replicas=number("min.insync.replicas"),
-            preallocate=bool(value("preallocate")),
-            stored_as=target(
-                cast(str, value("compression.type")),
-                {codec: number(f"compression.{codec}.level") for codec in ("gzip", "lz4", "zstd")},
-            ),
-            validate_records=value("tidelog.record.validation") == "full",
-            producer_id_expiration_ms=self.broker_int(image, "producer.id.expiration.ms"),
-            most_producers=self.broker_int(image, "tidelog.partition.max.producer.ids"),
+            segment_bytes=topic.internal_segment_bytes or topic.segment_bytes,
+            segment_ms=topic.segment_ms,
+            segment_jitter_ms=topic.segment_jitter_ms,
+            segment_index_bytes=topic.segment_index_bytes,
+            index_interval_bytes=topic.index_interval_bytes,
+            retention_ms=topic.retention_ms,
+            retention_bytes=max(-1, topic.retention_bytes),
+            local_retention_ms=_smaller_bound(topic.local_retention_ms, topic.retention_ms),
+            local_retention_bytes=_smaller_bound(topic.local_retention_bytes, topic.retention_bytes),
+            max_message_bytes=topic.max_message_bytes,
+            timestamp_type=cast(TimestampType, topic.message_timestamp_type),
+            timestamp_before_max_ms=topic.message_timestamp_before_max_ms,
+            timestamp_after_max_ms=topic.message_timestamp_after_max_ms,
+            flush_messages=topic.flush_messages,
+            flush_ms=topic.flush_ms,
+            cleanup_compact="compact" in topic.cleanup_policy,
+            cleanup_delete="delete" in topic.cleanup_policy,
+            remote_storage_enable=self._has_store and topic.remote_storage_enable,
+            remote_copy_disable=topic.remote_log_copy_disable,
+            stored_as=target(topic.compression_type, levels),
+            validate_records=topic.tidelog_record_validation == "full",
+            producer_id_expiration_ms=broker.producer_id_expiration_ms,
+            most_producers=broker.tidelog_partition_max_producer_ids,
         )
 
     def _topic_value(
@@ -272,7 +260,7 @@ class Resolver:
             if not synonyms:
                 return None
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-        value = synonyms[0].value if everywhere else format_value(self.broker_value(image, key.name))
+        value = synonyms[0].value if everywhere else format_value(self._broker_value(image, key.name))
         return _entry(key, value, source, synonyms, read_only=key.dynamic is Dynamic.READ_ONLY)
 
     def _synonyms(self, image: MetadataImage, synonyms: Sequence[Synonym], first: str) -> list[ConfigSynonym]:
@@ -346,7 +334,7 @@ class Resolver:
         elif key.scope is Scope.TOPIC:
             items = cast("tuple[str, ...]", self._topic_value(image, old, key)[0])
         else:
-            items = cast("tuple[str, ...]", self.broker_value(image, name) or ())
+            items = cast("tuple[str, ...]", self._broker_value(image, name) or ())
         given = split_list(text)
         if op is AlterOp.SUBTRACT:
             taken = set(given)

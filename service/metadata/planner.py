@@ -53,14 +53,25 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 Records = tuple[pb.MetadataRecord, ...]
 
 
-class TopicConfigs(Protocol):
+class TopicDefaults(Protocol):
+    """Of broker configs (`service.configs.values.BrokerConfigs`), those that planning reads."""
+
+    @property
+    def delete_topic_enable(self) -> bool: ...
+
+    @property
+    def num_partitions(self) -> int: ...
+
+    @property
+    def default_replication_factor(self) -> int: ...
+
+
+class ConfigRules(Protocol):
     """What planning asks of the config registry (`service.configs.resolve.Resolver`)."""
 
     def check_new_topic(self, image: MetadataImage, configs: Mapping[str, str | None]) -> Mapping[str, str]: ...
 
-    def broker_int(self, image: MetadataImage, key: str) -> int: ...
-
-    def broker_bool(self, image: MetadataImage, key: str) -> bool: ...
+    def broker(self, image: MetadataImage) -> TopicDefaults: ...
 
 
 class TopicPlan(NamedTuple):
@@ -104,7 +115,7 @@ def check_topic_name(name: str) -> None:
         raise InvalidTopic(f"Topic name is invalid: {complaint}")
 
 
-def create_topic(image: MetadataImage, topic: NewTopic, configs: TopicConfigs, topic_id: TopicId) -> TopicPlan:
+def create_topic(image: MetadataImage, topic: NewTopic, configs: ConfigRules, topic_id: TopicId) -> TopicPlan:
     """Raises InvalidTopic, TopicExists, InvalidConfig, InvalidRequest, InvalidPartitions, InvalidReplicationFactor,
     InvalidReplicaAssignment or PolicyViolation, the first that applies in Kafka's order."""
     if topic.name == METADATA_TOPIC:
@@ -153,16 +164,16 @@ def create_partitions(
     return tuple(_new_partitions(topic.topic_id, current, assignments))
 
 
-def delete_topic(image: MetadataImage, name: str, configs: TopicConfigs) -> tuple[Records, TopicImage]:
+def delete_topic(image: MetadataImage, name: str, configs: ConfigRules) -> tuple[Records, TopicImage]:
     """Records that hide the topic and free its name, and the topic as it was. UnknownTopicOrPartition,
     TopicDeletionDisabled."""
-    if not configs.broker_bool(image, "delete.topic.enable"):
+    if not configs.broker(image).delete_topic_enable:
         raise TopicDeletionDisabled("Topic deletion is disabled: delete.topic.enable is false.")
     topic = _known(image, name)
     return (pb.MetadataRecord(topic_deletion=pb.TopicDeletionRecord(topic_id=topic.topic_id)),), topic
 
 
-def delete_topic_by_id(image: MetadataImage, topic_id: TopicId, configs: TopicConfigs) -> tuple[Records, TopicImage]:
+def delete_topic_by_id(image: MetadataImage, topic_id: TopicId, configs: ConfigRules) -> tuple[Records, TopicImage]:
     """As `delete_topic`; UnknownTopicId if no live topic has that id."""
     topic = image.topic_by_id(topic_id)
     if topic is None:
@@ -305,7 +316,7 @@ def _check_assignment(image: MetadataImage, replicas: Sequence[int], size: int) 
 
 
 def _automatic_assignments(
-    image: MetadataImage, topic: NewTopic, configs: TopicConfigs, topic_id: TopicId
+    image: MetadataImage, topic: NewTopic, configs: ConfigRules, topic_id: TopicId
 ) -> Sequence[Sequence[int]]:
     if topic.partitions > MAX_PARTITIONS_PER_REQUEST:
         _check_size(topic.partitions)
@@ -314,8 +325,8 @@ def _automatic_assignments(
     if topic.partitions < -1 or topic.partitions == 0:
         raise InvalidPartitions("Number of partitions was set to an invalid non-positive value.")
     count, factor = topic.partitions, topic.replication_factor
-    count = configs.broker_int(image, "num.partitions") if count == -1 else count
-    factor = configs.broker_int(image, "default.replication.factor") if factor == -1 else factor
+    count = configs.broker(image).num_partitions if count == -1 else count
+    factor = configs.broker(image).default_replication_factor if factor == -1 else factor
     return placement.place(list(image.brokers.values()), 0, count, factor, topic_id)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from kafka_gateway.telemetry import PushedMetrics
 from storage_tiers.errors import InvalidRecord
@@ -34,13 +34,13 @@ _DOUBLE, _INT64 = struct.Struct("<d"), struct.Struct("<q")
 class ClientTelemetryLog:
     """`reporters` gives the value of `metric.reporters` as it is now."""
 
-    def __init__(self, reporters: Callable[[], str | None]) -> None:
+    def __init__(self, reporters: Callable[[], Sequence[str]]) -> None:
         self._reporters = reporters
         self.pushes = 0
 
     @property
     def enabled(self) -> bool:
-        return NAME in (each.strip() for each in (self._reporters() or "").split(","))
+        return NAME in self._reporters()
 
     def receive(self, pushed: PushedMetrics) -> None:
         values, others = metrics_of(pushed.otlp)

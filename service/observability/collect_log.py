@@ -70,8 +70,6 @@ class Seen:
     serving: int = 0
     waiting: int = 0
     producers: int = 0
-    at_min_isr: int = 0
-    under_min_isr: int = 0
     failed: int = 0
     evicted_bytes: int = 0
     longest_lag_s: float = 0.0
@@ -79,8 +77,8 @@ class Seen:
 
 async def collect_log(node: Node, into: Exposition) -> Seen:
     """Everything of partitions and topics; returns what other metrics are made of."""
-    image, number = node.metadata.image, node.configs.broker_int
-    most_topics, left = number(image, "tidelog.metrics.topics"), number(image, "tidelog.metrics.partitions")
+    configs = node.broker_configs
+    most_topics, left = configs.tidelog_metrics_topics, configs.tidelog_metrics_partitions
     partitions, past = tuple(node.partitions), node.partitions.past
     seen = Seen(partitions=len(partitions), evicted_bytes=past.evicted_bytes)
     everything = Sums()
@@ -117,9 +115,6 @@ def _look(node: Node, partition: Partition, sums: Sums, seen: Seen, into: Exposi
     seen.failed += isinstance(partition.unavailable, StorageError)
     seen.producers += len(hot.producer_state.producers)
     seen.evicted_bytes += hot.evicted_bytes
-    least = hot.settings.min_insync_replicas
-    seen.at_min_isr += least == 1
-    seen.under_min_isr += least > 1
     labels = ""
     if into is not None:
         labels = labels_of(topic=partition.partition.topic, partition=partition.partition.partition)

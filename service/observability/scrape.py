@@ -68,8 +68,8 @@ class Scraper:
         into.put(manager + "offlinereplicacount", self._node.assignment.unopened + seen.failed)
         # The only replica there is, is in sync.
         into.put(manager + "underreplicatedpartitions", 0)
-        into.put(manager + "underminisrpartitioncount", seen.under_min_isr)
-        into.put(manager + "atminisrpartitioncount", seen.at_min_isr)
+        into.put(manager + "underminisrpartitioncount", 0)
+        into.put(manager + "atminisrpartitioncount", seen.serving)
         into.put(manager + "produceridcount", seen.producers)
         flusher = self._node.flusher
         into.put_summary("kafka_log_logflushstats_logflushrateandtimems", flusher.flushes, flusher.flushing_s * 1000)

@@ -45,13 +45,10 @@ class LogSettings:
     timestamp_after_max_ms: int = HOUR_MS
     flush_messages: int = UNBOUNDED
     flush_ms: int = UNBOUNDED
-    file_delete_delay_ms: int = 60_000
     cleanup_compact: bool = False
     cleanup_delete: bool = True
     remote_storage_enable: bool = False
     remote_copy_disable: bool = False
-    min_insync_replicas: int = 1
-    preallocate: bool = False
     stored_as: Target | None = None
     validate_records: bool = True
     producer_id_expiration_ms: int = DAY_MS

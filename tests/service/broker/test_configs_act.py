@@ -264,7 +264,7 @@ async def test_connections_are_bounded_as_the_brokers_are_told_live(node: Runnin
         max_connections_per_ip_overrides="10.0.0.1:3,[::1]:4",
         max_connection_creation_rate="5",
     )
-    limits = connection_limits(node.node, node.node.metadata.image)
+    limits = connection_limits(node.node, node.node.broker_configs)
     assert (limits.total, limits.per_address, limits.a_second) == (70, 7, 5)
     assert limits.overrides == {"10.0.0.1": 3, "::1": 4}
     with pytest.raises(InvalidRequest, match=r"'x' does not appear to be an IPv4 or IPv6 address"):

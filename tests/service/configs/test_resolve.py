@@ -48,13 +48,13 @@ def listed(entry: ConfigEntry) -> list[tuple[str, str | None, int]]:
 def test_topic_before_broker_before_every_broker_before_static_before_default() -> None:
     node = Resolver(check_static({"log.segment.bytes": "4000000"}), node_id=1, has_store=False)
     image = EMPTY
-    assert node.topic_value(image, "z", "segment.bytes") == 4_000_000
+    assert node.topic(image, "z").segment_bytes == 4_000_000
     image = altered(image, EVERY_BROKER, ("log.segment.bytes", SET, "2000000"))
-    assert node.topic_value(image, "z", "segment.bytes") == 2_000_000
+    assert node.topic(image, "z").segment_bytes == 2_000_000
     image = altered(image, BROKER, ("log.segment.bytes", SET, "3000000"))
-    assert node.topic_value(image, "z", "segment.bytes") == 3_000_000
+    assert node.topic(image, "z").segment_bytes == 3_000_000
     image = altered(image, Z, ("segment.bytes", SET, " 5000000 "))
-    assert node.topic_value(image, "z", "segment.bytes") == 5_000_000
+    assert node.topic(image, "z").segment_bytes == 5_000_000
     entry = described(image, Z, "segment.bytes", node)
     assert (entry.value, entry.source) == ("5000000", ConfigSource.DYNAMIC_TOPIC)
     assert listed(entry) == [
@@ -85,7 +85,7 @@ def test_units_of_retention(static: Mapping[str, str], retention_ms: int) -> Non
 def test_a_dynamic_value_of_a_later_synonyms_unit_does_not_hide_an_earlier_source() -> None:
     node = Resolver(check_static({"log.retention.hours": "1"}), node_id=1, has_store=False)
     image = altered(EMPTY, EVERY_BROKER, ("log.retention.ms", SET, "987654321"))
-    assert node.topic_value(image, "z", "retention.ms") == 987654321
+    assert node.topic(image, "z").retention_ms == 987654321
     assert listed(described(image, Z, "retention.ms", node)) == [
         ("log.retention.ms", "987654321", 3),
         ("log.retention.hours", "1", 4),
@@ -165,12 +165,11 @@ def test_settings_follow_every_kind_of_change() -> None:
         ("flush.messages", SET, "1"),
         ("message.timestamp.type", SET, "LogAppendTime"),
         ("internal.segment.bytes", SET, "1000"),
-        ("preallocate", SET, "true"),
     )
     settings = NODE.log_settings(image, "z")
     assert settings.cleanup_policy == ("compact",)
     assert (settings.flush_messages, settings.timestamp_type) == (1, "LogAppendTime")
-    assert (settings.segment_bytes, settings.preallocate) == (1000, True)
+    assert settings.segment_bytes == 1000
     assert described(image, Z, "internal.segment.bytes").value == "1000"
     image = altered(image, EVERY_BROKER, ("producer.id.expiration.ms", SET, "5"), ("log.roll.ms", SET, "77"))
     assert NODE.log_settings(image, "z").producer_id_expiration_ms == 5
@@ -189,10 +188,10 @@ def test_topics_without_configs_share_their_settings_and_the_cache_is_bounded(mo
 
 
 def test_internal_topics_reach_the_bucket_sooner_unless_told_otherwise() -> None:
-    assert TIERED.topic_int(EMPTY, "z", "tidelog.tier.max.lag.ms") == 3_600_000
-    assert TIERED.topic_int(EMPTY, "__consumer_offsets", "tidelog.tier.max.lag.ms") == 600_000
+    assert TIERED.topic(EMPTY, "z").tidelog_tier_max_lag_ms == 3_600_000
+    assert TIERED.topic(EMPTY, "__consumer_offsets").tidelog_tier_max_lag_ms == 600_000
     image = altered(EMPTY, EVERY_BROKER, ("tidelog.tier.max.lag.ms", SET, "5"))
-    assert TIERED.topic_int(image, "__consumer_offsets", "tidelog.tier.max.lag.ms") == 5
+    assert TIERED.topic(image, "__consumer_offsets").tidelog_tier_max_lag_ms == 5
 
 
 # --- incremental changes ----------------------------------------------------------------------------------------------
@@ -528,8 +527,8 @@ def test_typed_look_ups() -> None:
     node = Resolver(
         check_static({"num.partitions": "3", "auto.create.topics.enable": "FALSE"}), node_id=1, has_store=True
     )
-    assert node.broker_int(EMPTY, "num.partitions") == 3
-    assert node.broker_bool(EMPTY, "auto.create.topics.enable") is False
-    assert node.broker_float(EMPTY, "tidelog.disk.watermark.refuse") == 0.95
-    assert node.broker_text(EMPTY, "broker.rack") is None
-    assert node.broker_int(EMPTY, "log.local.retention.ms") == 3_600_000
+    assert node.broker(EMPTY).num_partitions == 3
+    assert node.broker(EMPTY).auto_create_topics_enable is False
+    assert node.broker(EMPTY).tidelog_disk_watermark_refuse == 0.95
+    assert node.broker(EMPTY).broker_rack is None
+    assert node.broker(EMPTY).log_local_retention_ms == 3_600_000

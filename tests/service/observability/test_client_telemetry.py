@@ -66,15 +66,15 @@ def test_what_is_no_metrics_data_is_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reporters", "enabled"), [(None, False), ("", False), ("a.B", False), (NAME, True), (f"a.B, {NAME}", True)]
+    ("reporters", "enabled"), [((), False), (("a.B",), False), ((NAME,), True), (("a.B", NAME), True)]
 )
-def test_only_who_is_named_reports(reporters: str | None, enabled: bool) -> None:
+def test_only_who_is_named_reports(reporters: tuple[str, ...], enabled: bool) -> None:
     assert ClientTelemetryLog(lambda: reporters).enabled is enabled
 
 
 def test_a_push_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "tidelog.client.metrics")
-    ClientTelemetryLog(lambda: NAME).receive(PushedMetrics(bytes(16), "me", data_of(SUM), True))
+    ClientTelemetryLog(lambda: (NAME,)).receive(PushedMetrics(bytes(16), "me", data_of(SUM), True))
     line = json.loads(caplog.messages[0].removeprefix("client metrics "))
     assert line == {
         "client_id": "me",
@@ -88,7 +88,7 @@ def test_a_push_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_push_of_many_metrics_takes_several_lines(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "tidelog.client.metrics")
     many = [message((1, b"metric.%03d" % n), (7, message((1, DOUBLE)))) for n in range(100)]
-    ClientTelemetryLog(lambda: NAME).receive(PushedMetrics(bytes(16), "me", b"".join(map(data_of, many)), False))
+    ClientTelemetryLog(lambda: (NAME,)).receive(PushedMetrics(bytes(16), "me", b"".join(map(data_of, many)), False))
     lines = [json.loads(each.removeprefix("client metrics "))["metrics"] for each in caplog.messages]
     assert len(lines) > 1
     assert [name for line in lines for name in line] == [f"metric.{n:03}" for n in range(100)]

@@ -1,0 +1,85 @@
+"""Broker and topic configs as attributes of their types, so that no typo in a key and no wrong type reaches run time.
+
+`values.py` beside has an attribute for each key that is honoured; it is made from the registry by `python -m
+service.configs.typed`, and a test fails while it is stale. What is accepted without effect, refused, or only shown is not
+there: no code may act on it.
+
+Invariant: an attribute is `<type> | None` exactly where its key has no default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Generic, TypeVar, cast
+
+from grpc_api.contract.topics import ConfigKind
+from service.configs.keys import ConfigKey, Effect
+from service.configs.types import Value
+
+T = TypeVar("T")
+
+MODULE = Path(__file__).with_name("values.py")
+
+_TYPES = {
+    ConfigKind.BOOLEAN: "bool",
+    ConfigKind.SHORT: "int",
+    ConfigKind.INT: "int",
+    ConfigKind.LONG: "int",
+    ConfigKind.DOUBLE: "float",
+    ConfigKind.LIST: "tuple[str, ...]",
+}
+
+_HEAD = '''\
+"""The configs that tidelog honours, as attributes. Made by `python -m service.configs.typed`: change the registry instead."""
+
+from __future__ import annotations
+
+from service.configs.typed import Typed, Values
+'''
+
+
+class Values:
+    """Configs of one resource, each looked up when it is asked for: the image that `value` reads is the caller's choice."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Callable[[str], Value | None]) -> None:
+        self.value = value
+
+
+class Typed(Generic[T]):
+    """An attribute of `Values`: the value of one key."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, values: Values, owner: type) -> T:
+        return cast(T, values.value(self._name))
+
+
+def attribute(name: str) -> str:
+    """Of a key: `log.dirs` is `log_dirs`."""
+    return name.replace(".", "_").replace("-", "_")
+
+
+def render(broker: Iterable[ConfigKey], topic: Iterable[ConfigKey]) -> str:
+    return "\n".join((_HEAD, *_class("BrokerConfigs", "broker", broker), *_class("TopicConfigs", "topic", topic)))
+
+
+def _class(name: str, of: str, keys: Iterable[ConfigKey]) -> Iterator[str]:
+    yield f'\nclass {name}(Values):\n    """Of a {of}."""\n\n    __slots__ = ()\n'
+    for key in keys:
+        if key.effect is Effect.HONOURED and not key.given_by:
+            kind = _TYPES.get(key.kind, "str") + (" | None" if key.default is None else "")
+            yield f'    {attribute(key.name)} = Typed[{kind}]("{key.name}")'
+    yield ""
+
+
+if __name__ == "__main__":
+    from service.configs.broker_keys import BROKER_KEYS
+    from service.configs.topic_keys import TOPIC_KEYS
+
+    MODULE.write_text(render(BROKER_KEYS, TOPIC_KEYS), encoding="utf-8")
