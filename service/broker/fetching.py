@@ -24,6 +24,10 @@ Locate = Callable[[TopicPartition], Partition]
 
 _NONE: Mapping[int, LogError] = {}
 
+#: Partitions of one fetch that are brought from the bucket at a time, those asked for first. What is known of them fits in
+#: memory beside that of other fetches; of thousands, the first would be gone when the last has come, at each look anew.
+MAX_MISSES = 128
+
 
 class BytesRead:
     """Bytes of record batches that fetches were answered with since the start, by the tier they were read from: `hot` from
@@ -174,6 +178,8 @@ def _read_one(
             return Fetched(None, state.high_watermark, stable, log.log_start_offset, diverging=(epoch, end))
     nothing_yet = taken.size == 0
     if left <= 0 and not nothing_yet:
+        return Fetched(None, state.high_watermark, stable, log.log_start_offset, (), aborted)
+    if len(taken.misses) >= MAX_MISSES and log.log_start_offset <= wanted.offset < log.hot.local_start_offset:
         return Fetched(None, state.high_watermark, stable, log.log_start_offset, (), aborted)
     found = partition.read(
         wanted.offset,

@@ -22,6 +22,7 @@ from storage_tiers.cold.process.settings import CHUNK_BYTES, MAX_METADATA_OBJECT
 from storage_tiers.cold.read.cache import ChunkCache, ChunkKey
 from storage_tiers.cold.read.known_ranges import KnownRanges
 from storage_tiers.cold.read.pace import Pace
+from storage_tiers.cold.read.places import Places
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import LogError, StorageError, TierCorrupt, TierUnavailable
@@ -59,6 +60,7 @@ class Hydrator:
         self.cache = cache
         self.known = KnownRanges()
         self.pace = pace
+        self.places = Places()
         self._fronts: OrderedDict[str, Sidecar] = OrderedDict()
         self._fronts_bytes = 0
         self._flights: dict[ChunkKey | str, Flight] = {}

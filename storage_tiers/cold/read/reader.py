@@ -40,8 +40,6 @@ Reload = Callable[[Ids], Awaitable[Root]]
 
 #: Bytes of batch headers that one step looks through.
 WALK_BYTES = 128 << 10
-#: Offsets of one partition that are being hydrated at a time.
-MAX_HYDRATIONS = 256
 #: Seconds for who waited for a batch to come and read it, before it may be evicted.
 HOLD_S = 1.0
 #: Chunks that one step of a reader may ask for ahead: a window over tiny ranges is many objects.
@@ -214,12 +212,15 @@ class ColdReader:
         known = self._hydrating.get(offset)
         if known is not None and not known.done():
             return known
-        if len(self._hydrating) >= MAX_HYDRATIONS:
-            raise TierUnavailable(f"{self.ids}: {MAX_HYDRATIONS} cold offsets are being fetched already; ask again")
+        places = self._hydrator.places
+        room = places.take()
+        if room is not None:
+            return room
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter.add_done_callback(_seen)
         self._hydrating[offset] = waiter
-        self._hydrator.spawn(self._hydrate(waiter, root, offset, log_start))
+        task = self._hydrator.spawn(self._hydrate(waiter, root, offset, log_start))
+        task.add_done_callback(lambda _: places.give_back())
         return waiter
 
     async def _hydrate(self, waiter: asyncio.Future[None], root: Root | None, offset: int, log_start: int) -> None:

@@ -12,10 +12,12 @@ import pytest
 
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition
 from grpc_api.contract.ready import settled
+from service.broker import fetching
 from service.broker.fetching import DelayedFetch
+from storage_tiers.cold.read.known_ranges import KnownRanges, cost
 from storage_tiers.errors import OffsetOutOfRange, StorageError, TierCorrupt
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import TIERED, Running, records, running
+from tests.service.broker.support import TIERED, Running, records, root_of, running
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -177,3 +179,24 @@ async def test_a_fetch_that_waited_leaves_nothing_for_the_collector(tmp_path: Pa
             assert not left
         finally:
             gc.enable()
+
+
+async def test_of_many_cold_partitions_the_first_are_brought_first(
+    node: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many as have room in memory: those that are brought later do not drive them out before they are answered."""
+    monkeypatch.setattr(fetching, "MAX_MISSES", 2)
+    await cold(node, 5)
+    wanted = Fetch([FetchPartition(TopicPartition("t", n), 0, 1 << 20) for n in range(5)], 0, 1, 1 << 20)
+    led = node.node.partitions.get
+    hydrator = led(wanted.partitions[0].partition).log.cold._hydrator  # type: ignore[union-attr]
+    hydrator.known = KnownRanges(2 * cost(await root_of(led(wanted.partitions[0].partition))))
+    missed = fetching.attempt(wanted, led)
+    assert [place for place, _ in missed.misses] == [0, 1]
+    assert [part.error for part in missed.answers] == [None] * 5
+    await asyncio.gather(*(asyncio.shield(miss.waiter) for _, miss in missed.misses))
+    found = fetching.attempt(wanted, led)
+    assert [place for place, part in enumerate(found.answers) if part.size] == [0, 1]
+    assert [place for place, _ in found.misses] == [2, 3]
+    found.release()
+    await asyncio.gather(*(asyncio.shield(miss.waiter) for _, miss in found.misses))

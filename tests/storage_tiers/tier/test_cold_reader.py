@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from storage_tiers.cold.manifest.model import Section
+from storage_tiers.cold.read.known_ranges import KnownRanges, cost
+from storage_tiers.cold.read.places import MAX_HYDRATIONS, Places
 from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.errors import OffsetOutOfRange, TierCorrupt, TierObjectMissing, TierUnavailable
@@ -338,3 +340,43 @@ async def test_the_indexes_of_twenty_segments_of_a_gibibyte_stay_at_hand(tmp_pat
             assert front.floor_position(entry.base + 77) == (entry.base + 77, 77 * sidecar.INTERVAL_BYTES)
             assert list(front.mib_crcs) == list(range(1024))
         assert b.gets(".idx") == 20
+
+
+async def test_a_fetch_of_thousands_of_cold_partitions_gets_on_a_bounded_number_at_a_time(tmp_path: Path) -> None:
+    """More partitions than their roots have room in memory for, each asked for over and over, in the same order."""
+    partitions = 2 * MAX_HYDRATIONS
+    async with broker(tmp_path) as b:
+        root = await b.upload(batch(0), 0, 1)
+        b.hydrator.known = KnownRanges(partitions // 2 * cost(root))
+        readers = [b.reader(replace(IDS, partition=n)) for n in range(partitions)]
+
+        def look() -> tuple[int, list[asyncio.Future[None]]]:
+            found = [reader.read(reader.root_at_hand, 0, 1 << 20, log_start=0) for reader in readers]
+            waiting = [one.waiter for one in found if isinstance(one, ColdMiss)]
+            return sum(bool(taken(one)) for one in found if not isinstance(one, ColdMiss)), waiting
+
+        at_hand, most = 0, 0
+        for _ in range(10):
+            at_hand, waiting = look()
+            most = max(most, b.hydrator.places.taken)
+            if at_hand:
+                break
+            await asyncio.wait(waiting)
+        assert at_hand > 0
+        assert most == MAX_HYDRATIONS
+        await until(lambda: b.hydrator.places.taken == 0)
+
+
+async def test_who_finds_no_place_is_told_when_there_is_room(tmp_path: Path) -> None:
+    places = Places(4)
+    assert [places.take() for _ in range(4)] == [None] * 4
+    room = places.take()
+    assert room is not None and room is places.take()
+    places.give_back()
+    assert not room.done()
+    assert places.take() is None
+    places.give_back()
+    places.give_back()
+    assert room.done()
+    assert [places.take() for _ in range(2)] == [None, None]
+    assert places.take() is not room
