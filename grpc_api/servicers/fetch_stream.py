@@ -1,8 +1,8 @@
 """One fetch stream: fetch, cut to whole batches, send, go on from where they end.
 
 Invariants: the next read begins only when the last message has been taken by HTTP/2's window, so a stream holds one
-message; each partition's batches come once, whole and in order; a partition that found no room goes first the next time.
-A stream whose partition fails sends what the others had, then ends with that error.
+message, and none while it waits; each partition's batches come once, whole and in order; a partition that found no room goes
+first the next time. A stream whose partition fails sends what the others had, then ends with that error.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ LEAST_SILENCE_MS = 100
 LOOKS_PER_SECOND = 10_000
 
 Part = tuple[pb.FetchedPartition, bytes]
+#: High watermark, last stable offset, log start offset.
+_Bounds = tuple[int, int, int]
 
 
 class _Follower:
-    """Where one stream stands: partitions in the order of the next read, each with its place in the request."""
+    """Where one stream stands. What is kept for each partition is made anew only where the partition has moved: streams that
+    wait follow a hundred thousand between them, and the collector looks at all that is new."""
 
     def __init__(self, fetch: Fetch) -> None:
         wait_ms = fetch.max_wait_ms or DEFAULT_SILENCE_MS
@@ -38,32 +41,45 @@ class _Follower:
             raise InvalidRequest("a stream reads at least one partition")
         if fetch.max_bytes < 1:
             raise InvalidRequest("a stream needs max_bytes: records that one message may hold, in bytes")
-        self._fetch = fetch._replace(max_wait_ms=wait_ms, min_bytes=max(1, fetch.min_bytes))
-        self._order: list[tuple[int, FetchPartition]] = list(enumerate(fetch.partitions))
-        self._told: dict[int, tuple[int, int, int]] = {}
+        self._fetch = fetch._replace(partitions=(), max_wait_ms=wait_ms, min_bytes=max(1, fetch.min_bytes))
+        #: By place in the request, as which `_order` names them for the next read.
+        self._wanted: list[FetchPartition] = list(fetch.partitions)
+        self._told: list[_Bounds | None] = [None] * len(fetch.partitions)
+        self._order: list[int] = list(range(len(fetch.partitions)))
+        self._is_new = True
 
     def next_fetch(self, followed: int) -> Fetch:
         """The next read, while so many partitions are followed by all streams."""
         # The first answer comes at once: it says where each partition stands.
-        wait_ms = max(self._fetch.max_wait_ms, followed * 1000 // LOOKS_PER_SECOND) if self._told else 0
-        return self._fetch._replace(max_wait_ms=wait_ms, partitions=[wanted for _, wanted in self._order])
+        wait_ms = 0 if self._is_new else max(self._fetch.max_wait_ms, followed * 1000 // LOOKS_PER_SECOND)
+        return self._fetch._replace(max_wait_ms=wait_ms, partitions=[self._wanted[index] for index in self._order])
 
     async def parts(self, answers: list[Fetched]) -> tuple[list[Part], LogError | None]:
         """What these answers have to say, and the first error among them; moves every partition on."""
         parts: list[Part] = []
         failure: LogError | None = None
-        served: list[tuple[int, FetchPartition]] = []
-        waiting: list[tuple[int, FetchPartition]] = []
-        for (index, wanted), answer in zip(self._order, answers, strict=True):
-            records, following = _whole_batches(await records_of(answer), wanted.offset)
-            bounds = (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset)
+        served: list[int] = []
+        for index, answer in zip(self._order, answers, strict=True):
             if answer.error is not None:
                 failure = failure or answer.error
-            elif records or answer.diverging or self._told.get(index) != bounds:
+                continue
+            bounds = (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset)
+            records = b""
+            if answer.slices:
+                wanted = self._wanted[index]
+                records, following = _whole_batches(await records_of(answer), wanted.offset)
+                if records:
+                    self._wanted[index] = wanted._replace(offset=following)
+                    served.append(index)
+            is_told = self._told[index] == bounds
+            if records or answer.diverging or not is_told:
                 parts.append((part_of(index, answer), records))
-            self._told[index] = bounds
-            (served if records else waiting).append((index, wanted._replace(offset=following)))
-        self._order = waiting + served
+            if not is_told:
+                self._told[index] = bounds
+        self._is_new = False
+        if served:
+            last = set(served)
+            self._order = [index for index in self._order if index not in last] + served
         return parts, failure
 
 
@@ -80,6 +96,7 @@ async def follow(log: Log, fetch: Fetch, context: CallContext) -> None:
             release(answers)  # the caller may take its time
             if failure is None or has_parts:
                 await context.write_counted(data)
+            del data  # it is sent, and no longer counted
         if failure is not None:
             forget_frames(failure)
             raise failure

@@ -8,6 +8,7 @@ import itertools
 import logging
 import os
 import sys
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 
 from grpc_api import limits
 from grpc_api.channel import open_channel
+from grpc_api.contract.log import Fetch, Fetched, FetchPartition, Isolation
 from grpc_api.messages.errors import detail_in
 from grpc_api.proto import configs_pb2, log_pb2, offsets_pb2, topics_pb2
 from grpc_api.proto.configs_pb2_grpc import ConfigsStub
@@ -28,11 +30,13 @@ from grpc_api.proto.topics_pb2_grpc import TopicsStub
 from grpc_api.remote import RemoteCore
 from grpc_api.servicers import fetching, topics
 from grpc_api.servicers.calls import PIECE
+from grpc_api.servicers.fetch_stream import LOOKS_PER_SECOND, _Follower
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import LogError
 from storage_tiers.records.batch import headers
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.turns import Lane
+from storage_tiers.types import TopicPartition
 from tests.grpc_api.support import Served
 from tests.service.broker.support import batch, until
 from tests.support.node import Node
@@ -123,6 +127,41 @@ async def test_callers_who_stand_still_are_closed_when_others_need_what_they_hol
         assert answers.held_bytes <= 3 * MIB
     assert "memory.refused" in [getattr(record, "event", "") for record in caplog.records]
     await until(lambda: answers.held_bytes == 0)
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+@pytest.mark.usefixtures("traced")
+async def test_a_stream_that_waits_keeps_nothing_of_what_it_has_sent(node: Served, channel: Any) -> None:
+    """Whether it waits for records or for room: what is sent is not counted any more."""
+    await fill(node, 1)
+    answers = node.server.bounds.answers
+    calls = [LogStub(channel).FetchStream(fetch(MIB)) for _ in range(4)]
+    for call in calls:
+        assert (await call.read()).partitions[0].records
+    partition = node.node.node.partitions.get(TopicPartition("t", 0))
+    await until(lambda: len(partition.waiters) == 4)
+    assert answers.held_bytes == 0
+    assert _bytes_made_by(fetching.__file__) < 100_000
+
+    async with answers.hold("another", answers.limit_bytes):
+        await fill(node, 1)
+        await until(lambda: len(answers._waiting) == 4)
+        assert _bytes_made_by(fetching.__file__) < 100_000
+    for call in calls:
+        assert (await call.read()).partitions[0].records
+        call.cancel()
+
+
+def _bytes_made_by(path: str) -> int:
+    """That are still in memory."""
+    made = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, path)])
+    return sum(each.size for each in made.traces)
 
 
 async def test_a_batch_that_no_message_holds_is_an_error_in_its_place(
@@ -233,16 +272,24 @@ async def test_beyond_a_bound_calls_are_refused_at_once_and_retriably(
 
 
 async def test_the_more_streams_follow_the_longer_each_may_be_silent() -> None:
-    from grpc_api.contract.log import Fetch, FetchPartition, Isolation
-    from grpc_api.servicers.fetch_stream import LOOKS_PER_SECOND, _Follower
-    from storage_tiers.types import TopicPartition
-
     wanted = [FetchPartition(TopicPartition("t", each), 0, 1) for each in range(100)]
     follower = _Follower(Fetch(wanted, 100, 1, 1, Isolation(0)))
     assert follower.next_fetch(100).max_wait_ms == 0
-    follower._told[0] = (0, 0, 0)
+    await follower.parts([Fetched(None, 0, 0, 0)] * 100)
     assert follower.next_fetch(100).max_wait_ms == 100
     assert follower.next_fetch(100_000).max_wait_ms == 100_000 * 1000 // LOOKS_PER_SECOND
+
+
+async def test_a_silent_look_makes_nothing_anew_of_the_partitions_a_stream_follows() -> None:
+    """Objects that are new and stay are what the collector looks at while everybody waits."""
+    wanted = [FetchPartition(TopicPartition("t", each), 0, 1) for each in range(100)]
+    follower = _Follower(Fetch(wanted, 100, 1, 1, Isolation(0)))
+    silence = [Fetched(None, 0, 0, 0)] * 100
+    assert len((await follower.parts(silence))[0]) == 100
+    kept = (*follower.next_fetch(100).partitions, *follower._told)
+    assert await follower.parts(silence) == ([], None)
+    assert list(map(id, (*follower.next_fetch(100).partitions, *follower._told))) == list(map(id, kept))
+    assert list(map(id, kept[:100])) == list(map(id, wanted))
 
 
 # --- turns --------------------------------------------------------------------------------------------------------------
