@@ -8,7 +8,6 @@ unready at once, doors closed, answers in flight finished, everything flushed, c
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import logging
 import os
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from service.beginning import StoppedBeforeStart
 from service.broker.core import BrokerCore
+from service.collecting import collect_a_few_at_a_time
 from service.descriptors import RESERVED, Descriptors, raise_limit, shares
 from service.doors import connection_limits, gateway_settings, grpc_connections
 from service.http import Readiness, serve_http
@@ -46,10 +46,6 @@ if TYPE_CHECKING:
     from kafka_gateway.gateway_settings import GatewaySettings
 
 log = logging.getLogger("tidelog")
-
-#: Collections of the youngest generation only after this many allocations: records never become Python objects, so what
-#: the hot path allocates dies by count, and a full collection would stop every connection. To look at as many takes 1 ms.
-GC_THRESHOLD = 10_000
 
 
 def run(settings: NodeSettings) -> int:
@@ -133,9 +129,7 @@ async def _serve(settings: NodeSettings) -> int:
         }
         replace_file(OsFiles(), str(settings.data_dir / "endpoints.json"), json.dumps(endpoints, indent=1).encode())
         _announce(settings, node, endpoints, round((clock.monotonic() - began) * 1000))
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(GC_THRESHOLD, 20, 100)
+        collect_a_few_at_a_time()
         code = await _until_stopped(node, stop)
         readiness.stopping = True
         began = clock.monotonic()

@@ -1,0 +1,37 @@
+"""No collection but a full one looks at many objects, however many come and stay."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from service.collecting import MOST_LOOKED_AT, collect_a_few_at_a_time
+
+
+@pytest.fixture
+def looked_at() -> Iterator[list[tuple[int, int]]]:
+    """Generation and number of objects of each collection since the policy came into force, which is undone."""
+    found: list[tuple[int, int]] = []
+
+    def look(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            generation = info["generation"]
+            found.append((generation, sum(len(gc.get_objects(each)) for each in range(generation + 1))))
+
+    before = gc.get_threshold()
+    collect_a_few_at_a_time()
+    gc.callbacks.append(look)
+    yield found
+    gc.callbacks.remove(look)
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+def test_a_collection_looks_at_few_objects_however_many_come_and_stay(looked_at: list[tuple[int, int]]) -> None:
+    kept = [[number] for number in range(500_000)]
+    assert {generation for generation, _ in looked_at} == {0, 1}
+    assert max(count for _, count in looked_at) < MOST_LOOKED_AT + 1000
+    assert MOST_LOOKED_AT <= 50_000
+    assert len(kept) == 500_000
