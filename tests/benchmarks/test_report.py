@@ -1,3 +1,5 @@
+"""Tables of benchmarks get to the pages that show them, and nothing else on those pages changes."""
+
 from __future__ import annotations
 
 from dataclasses import replace

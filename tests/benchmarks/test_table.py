@@ -1,3 +1,5 @@
+"""What a table of benchmarks makes of its rounds: medians, ratios, verdicts."""
+
 from __future__ import annotations
 
 from benchmarks.table import BESIDE, Row, Table, rendered, summary, verdicts

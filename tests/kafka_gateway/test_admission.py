@@ -1,3 +1,5 @@
+"""Bounds on connections: in all, of an address, in a second."""
+
 from __future__ import annotations
 
 from kafka_gateway.admission import Admission, ConnectionLimits

@@ -1,3 +1,5 @@
+"""The event loop's short time slice on the processor, and what it waits for one."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Errors on the wire of gRPC: each has a name, a status that fits its advice, and comes back as what it was."""
+
 from __future__ import annotations
 
 import grpc

@@ -1,3 +1,5 @@
+"""The generated protobuf code is that of the .proto files."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""The wheel has what programs in other languages and type checkers need."""
+
 from __future__ import annotations
 
 from hatchling.builders.wheel import WheelBuilder

@@ -1,3 +1,5 @@
+"""When records of a producer become a batch, and in which order batches leave."""
+
 from __future__ import annotations
 
 from asyncio import Future

@@ -1,3 +1,5 @@
+"""Which partition a record goes to: Java's murmur2 with a key, sticky without."""
+
 from __future__ import annotations
 
 from itertools import pairwise

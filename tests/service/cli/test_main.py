@@ -1,3 +1,5 @@
+"""The command line as a whole: help, versions, exit codes, what a missing server says."""
+
 from __future__ import annotations
 
 import re

@@ -1,3 +1,5 @@
+"""The registry has all of Kafka 4.2.1's configs, with its kinds, defaults and rules."""
+
 from __future__ import annotations
 
 import csv

@@ -1,3 +1,5 @@
+"""docs/configs.md is the registry."""
+
 from __future__ import annotations
 
 from service.configs.broker_keys import BROKER_KEYS

@@ -1,3 +1,5 @@
+"""Frames of the metadata log: their layout, and what a crash or damage leaves of them."""
+
 from __future__ import annotations
 
 import pytest

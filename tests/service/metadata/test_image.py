@@ -1,3 +1,5 @@
+"""Metadata records make images, each of which stays as it is; records that fit none are refused."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

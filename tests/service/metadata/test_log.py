@@ -1,3 +1,5 @@
+"""The metadata log: proposals are durable before they are seen, and there again after a start."""
+
 from __future__ import annotations
 
 import asyncio

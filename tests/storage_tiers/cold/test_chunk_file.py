@@ -1,3 +1,5 @@
+"""A chunk of an object is written in pieces and checked by MiB."""
+
 from __future__ import annotations
 
 import os

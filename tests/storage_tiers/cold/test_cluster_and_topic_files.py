@@ -1,3 +1,5 @@
+"""cluster.json and topic.json: who may write which version over which."""
+
 from __future__ import annotations
 
 import asyncio

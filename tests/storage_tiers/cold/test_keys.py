@@ -1,3 +1,5 @@
+"""Keys of objects: built, read back, and nothing but what the layout says."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Manifests and their pages as JSON: round trips, and each damage refused."""
+
 from __future__ import annotations
 
 import gzip

@@ -1,3 +1,5 @@
+"""Chunks are fetched more slowly while clients produce and processors are short."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""A partition's tier over a store: extended, shortened, swept, fenced."""
+
 from __future__ import annotations
 
 import asyncio

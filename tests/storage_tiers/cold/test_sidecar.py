@@ -1,3 +1,5 @@
+"""Sidecars: what is built is found again, and each damage refused."""
+
 from __future__ import annotations
 
 import struct

@@ -1,3 +1,5 @@
+"""The tier process gives the system back what it has freed."""
+
 from __future__ import annotations
 
 import subprocess

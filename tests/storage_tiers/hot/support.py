@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from storage_tiers.clock import ManualClock, SeededRng
 from storage_tiers.files import Files, OsFiles
@@ -16,6 +17,7 @@ from storage_tiers.types import FileSlice, TopicId, TopicPartition
 PARTITION = TopicPartition("flights", 3)
 TOPIC_ID = TopicId(b"topic-id-0123456")
 START_MS = 1_700_000_000_000
+SMALL = LogSettings(segment_bytes=2000, index_interval_bytes=300)
 
 
 def batch_of(
@@ -115,3 +117,12 @@ def read_all(log: HotLog, start: int | None = None, upto: int | None = None) -> 
             break
         content += part[:at]
     return bytes(content)
+
+
+def filled(path: Path, count: int, settings: LogSettings = SMALL, records: int = 2) -> tuple[HotLog, list[bytes]]:
+    """A log of `count` batches of `records` records, and the batches as they must lie in it."""
+    log, content = open_log(path, settings=settings), []
+    for number in range(count):
+        batch = batch_of(records, value=b"%d" % number, timestamps=[START_MS + number * 10 + n for n in range(records)])
+        content.append(placed(batch, append(log, batch, epoch=1), 1))
+    return log, content

@@ -1,3 +1,5 @@
+"""The pure planners of eviction, retention, uploads and sweeps, by tables."""
+
 from __future__ import annotations
 
 import itertools

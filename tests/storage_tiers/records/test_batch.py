@@ -1,3 +1,5 @@
+"""Headers of record batches: layout, checks, and the refusals in which they end."""
+
 from __future__ import annotations
 
 import struct

@@ -1,3 +1,5 @@
+"""Codecs: round trips, bounds on inflating, damage."""
+
 from __future__ import annotations
 
 import gzip

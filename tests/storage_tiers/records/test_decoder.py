@@ -1,3 +1,5 @@
+"""Record batches into records: what is built is read, what is damaged is refused."""
+
 from __future__ import annotations
 
 import struct

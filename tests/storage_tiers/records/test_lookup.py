@@ -1,3 +1,5 @@
+"""The first record of a batch at or after a time."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Varints as Kafka spells them, and those that are cut or too wide."""
+
 from __future__ import annotations
 
 import pytest
