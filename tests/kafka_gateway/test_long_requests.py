@@ -29,7 +29,7 @@ from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.asking import AFTER_CORRELATION, joined
 from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
-from tests.kafka_gateway.test_server import BATCH, PARTITION, connected, metadata, produce, serving, until
+from tests.kafka_gateway.server_support import BATCH, PARTITION, connected, metadata, produce, serving, until
 
 MANY = 20_000
 #: As many as a Produce is appended of in one go.
