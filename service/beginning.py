@@ -27,6 +27,7 @@ from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest.clusters import ClusterFound
 from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.process.operations import FindClusters
 from storage_tiers.errors import Advice, LogError, MetadataCorrupt, StoreRefused
 from storage_tiers.hot.data_dir import META_PROPERTIES, DataDirectory
 
@@ -118,7 +119,7 @@ async def _clusters(
     backoff = Backoff(BACKOFF, rng)
     while True:
         try:
-            return await unless_stopped(stop, client.find_clusters())
+            return await unless_stopped(stop, client.ask(FindClusters()))
         except LogError as error:
             if error.advice is not Advice.RETRY:
                 raise

@@ -105,7 +105,8 @@ class Repairing:
             self._tiering.lineage.seen(partition),
             tuple(accepted),
         )
-        report, root = await client.repair(question)
+        found = await client.ask(question)
+        report, root = found.report, found.root
         if root is None:
             behind = self._tiering.lineage.reason(partition)
             if behind is not None and report == RepairReport():

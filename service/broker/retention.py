@@ -24,7 +24,7 @@ from storage_tiers import events
 from storage_tiers.cold.manifest.lookup import live_bytes
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.process.client import TierClient
-from storage_tiers.cold.process.operations import PlanPages
+from storage_tiers.cold.process.operations import PlanPages, Retire
 from storage_tiers.errors import Advice, LogError, TierUnavailable
 from storage_tiers.policy.retention import (
     Expired,
@@ -130,7 +130,7 @@ class Retention:
             if root.live_pages:
                 assert self._client is not None
                 question = PlanPages(self._ids_of(partition), root.live_pages, found, moment)
-                found = await self._client.plan_pages(question)
+                found = await self._client.ask(question)
             found = plan_entries(root.entries, found, moment)
         start = max(root.end if root is not None else 0, hot.log_start_offset)
         plan = plan_local([segment for segment in hot.segments() if segment.end > start], found, moment)
@@ -178,7 +178,7 @@ class Retention:
             before, log_start = partition.log.tier, partition.log.log_start_offset
             with self._tiering.lineage.asking(partition) as seen:
                 ids, writer = self._ids_of(partition), self._access.writer
-                retired = await self._client.retire(ids, writer, log_start, seen)
+                retired = await self._client.ask(Retire(ids, writer, log_start, seen))
                 say_committed(partition, retired, before)
                 await self._tiering.accept(partition, retired)
 

@@ -25,7 +25,15 @@ from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP, ClusterState, Holder, is_taken_over
 from storage_tiers.cold.manifest.model import Writer
 from storage_tiers.cold.process.client import TierClient
-from storage_tiers.cold.process.operations import RecreateCluster, ShownCluster
+from storage_tiers.cold.process.operations import (
+    HighestIncarnation,
+    ListKeys,
+    OpenCluster,
+    Probe,
+    ReadStoreTime,
+    RecreateCluster,
+    ShownCluster,
+)
 from storage_tiers.cold.segments.repairer import RepairReport
 from storage_tiers.errors import Advice, FencedWriter, LogError, StoreBehind, TierUnavailable
 from storage_tiers.uuids import uuid_text
@@ -123,7 +131,7 @@ class StoreAccess:
         """The store's clock (ms since 1970). TierUnavailable if it has not been opened, or does not answer."""
         if self.writer is None:
             raise TierUnavailable("the store has not been opened yet; ask again")
-        return await self._client.store_time(f"{self._metadata.image.cluster_id}/")
+        return await self._client.ask(ReadStoreTime(f"{self._metadata.image.cluster_id}/"))
 
     def _opened(self) -> None:
         self.behind = None
@@ -146,14 +154,14 @@ class StoreAccess:
         image = self._metadata.image
         found = await self._client.ask(ShownCluster(image.cluster_id))
         self._looked_at = self._clock.monotonic()
-        if found.state is not None and settles(found.state, image):
+        if found is not None and settles(found, image):
             if self.behind is not None:
                 self.behind = None
                 self._readiness.store = "ok"
                 events.info(log, "store.cluster_back", incarnation=image.incarnation)
             return
         try:
-            settle(found.state, image, self._directory_id)
+            settle(found, image, self._directory_id)
         except StoreBehind as error:
             self._begin(error)
 
@@ -163,7 +171,7 @@ class StoreAccess:
         image = self._metadata.image
         if refused := await self.nothing_there():
             return RepairReport(refused=refused), 0
-        found = (await self._client.ask(ShownCluster(image.cluster_id))).state
+        found = await self._client.ask(ShownCluster(image.cluster_id))
         if apply and self.writer is None and self.behind is None:
             raise TierUnavailable("the object store has not answered yet, or the node is new there; ask again")
         try:
@@ -173,7 +181,7 @@ class StoreAccess:
             pass
         except FencedWriter as error:
             return RepairReport(refused=str(error)), 0
-        highest = await self._client.highest_incarnation(image.cluster_id)
+        highest = await self._client.ask(HighestIncarnation(image.cluster_id))
         if highest.number > image.incarnation:
             return RepairReport(
                 refused=f"{highest.key} is of incarnation {highest.number}, and this directory has held {image.incarnation}: "
@@ -209,7 +217,7 @@ class StoreAccess:
         image = self._metadata.image
         if image.incarnation == 0:
             return ""
-        listed = await self._client.list_keys(keys.cluster_prefix(image.cluster_id), "")
+        listed = await self._client.ask(ListKeys(keys.cluster_prefix(image.cluster_id), ""))
         if any(keys.is_key(each.key) for each in listed.keys):
             return ""
         return (
@@ -221,13 +229,13 @@ class StoreAccess:
     async def _open(self) -> None:
         began = self._clock.monotonic()
         cluster_id = self._metadata.image.cluster_id
-        await self._client.probe(f"{cluster_id}/")
-        found = (await self._client.ask(ShownCluster(cluster_id))).state
+        await self._client.ask(Probe(f"{cluster_id}/"))
+        found = await self._client.ask(ShownCluster(cluster_id))
         number = settle(found, self._metadata.image, self._directory_id)
         start_id = self._rng.token(16)
         await self._metadata.propose(planner.claim_incarnation(self._node_id, number + 1, start_id))
         holder = Holder(self._node_id, self._directory_id, uuid_text(start_id))
-        incarnation = await self._client.open_cluster(cluster_id, holder, number)
+        incarnation = await self._client.ask(OpenCluster(cluster_id, holder, number))
         await self._metadata.propose(planner.confirm_incarnation(incarnation, start_id))
         self.writer = Writer(self._node_id, incarnation)
         took_ms = round((self._clock.monotonic() - began) * 1000)

@@ -31,6 +31,7 @@ from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.process.operations import AbortUploads, ListKeys, Sweep
 from storage_tiers.cold.segments.sweeper import Listed
 from storage_tiers.errors import Advice, LogError, StoreBehind, TierObjectMissing
 from storage_tiers.types import TopicPartition
@@ -115,14 +116,14 @@ class Sweeping:
         assert self._client is not None
         try:
             if self._after is None:
-                aborted = await self._client.abort_uploads(self._prefix, self._grace_ms())
+                aborted = await self._client.ask(AbortUploads(self._prefix, self._grace_ms()))
                 if aborted:
                     events.info(log, "uploads.aborted", uploads=aborted)
                 self._after, self._newest_ms = "", 0
                 self._shown.clear()
                 self._failed.clear()
             while True:
-                stretch = await self._client.list_keys(self._prefix, self._after)
+                stretch = await self._client.ask(ListKeys(self._prefix, self._after))
                 await self._look_at(stretch.keys)
                 if stretch.last:
                     break
@@ -191,7 +192,7 @@ class Sweeping:
             while True:
                 with self._tiering.lineage.asking(partition) as seen:
                     ids, writer = self._ids_of(partition), self._access.writer
-                    report = await self._client.sweep(ids, writer, self._grace_ms(), listed, seen)
+                    report = await self._client.ask(Sweep(ids, writer, self._grace_ms(), listed, seen))
                 young = young or bool(report.young)
                 swept = report.removed + report.orphans
                 partition.counts.deletes += swept

@@ -31,6 +31,7 @@ from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest.model import Ids, Root, Writer
 from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.process.operations import Claim, Extend, LoadRoot, RaiseLogStart
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.errors import (
     InvalidRequest,
@@ -282,7 +283,7 @@ class Tiering:
             return
         before, epoch = partition.log.tier, partition.state.leader_epoch
         with self.lineage.asking(partition) as seen:
-            claimed = await self._client.claim(self._ids_of(partition), writer, epoch, seen)
+            claimed = await self._client.ask(Claim(self._ids_of(partition), writer, epoch, seen))
         say_committed(partition, claimed, before)
         await self.accept(partition, claimed)
 
@@ -296,7 +297,7 @@ class Tiering:
     async def _load(self, partition: Partition) -> Root | None:
         assert self._client is not None
         with self.lineage.asking(partition) as seen:
-            root = await self._client.load_root(self._ids_of(partition), self._writer(), seen)
+            root = await self._client.ask(LoadRoot(self._ids_of(partition), self._writer(), seen))
             self.lineage.check_joins(partition, root)
             if root is not None:
                 await self.accept(partition, root)
@@ -338,7 +339,7 @@ class Tiering:
         partition.counts.copies += 1
         try:
             with self.lineage.asking(partition) as seen:
-                root = await self._client.extend(self._ids_of(partition), self._writer(), job, seen)
+                root = await self._client.ask(Extend(self._ids_of(partition), self._writer(), job, seen))
         except LogError:
             partition.counts.failed_copies += 1
             raise
@@ -372,7 +373,7 @@ class Tiering:
             log_start = partition.log.log_start_offset
             before = partition.log.tier
             with self.lineage.asking(partition) as seen:
-                root = await self._client.raise_log_start(self._ids_of(partition), self._writer(), log_start, seen)
+                root = await self._client.ask(RaiseLogStart(self._ids_of(partition), self._writer(), log_start, seen))
             say_committed(partition, root, before)
             await self.accept(partition, root)
 

@@ -29,7 +29,16 @@ from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.model import Ids, State, Writer
 from storage_tiers.cold.manifest.topic_file import TopicState, republished
 from storage_tiers.cold.process.client import TierClient
-from storage_tiers.cold.process.operations import RepublishTopic, ShownTopic
+from storage_tiers.cold.process.operations import (
+    AbortUploads,
+    DeletePartition,
+    ListKeys,
+    MarkTopicDeleted,
+    PublishTopic,
+    RepublishTopic,
+    ShownTopic,
+    SweepDeleted,
+)
 from storage_tiers.cold.segments.repairer import RepairReport
 from storage_tiers.cold.segments.sweeper import Listed
 from storage_tiers.errors import (
@@ -149,7 +158,7 @@ class TopicFiles:
                 state = self._state(topic.name, topic.topic_id, len(topic.partitions), configs)
                 known = self._revisions.get(topic.topic_id, 0)
                 try:
-                    shown = await self._client.put_topic_file(replace(state, revision=known))
+                    shown = await self._client.ask(PublishTopic(replace(state, revision=known)))
                 except (StoreBehind, TierCorrupt) as error:
                     behind = StoreBehind(
                         f"{error}. If that version is gone for good, see what `tidelog cold repair {topic.name}` would write"
@@ -171,11 +180,11 @@ class TopicFiles:
         self._named(name)  # no lock is made for a name that no topic has
         async with self._one_at_a_time(name):
             image, topic = self._metadata.image, self._named(name)
-            found = (await self._client.ask(ShownTopic(image.cluster_id, name))).state
+            found = await self._client.ask(ShownTopic(image.cluster_id, name))
             known, file_key = self._revisions.get(topic.topic_id, 0), keys.topic_file_key(image.cluster_id, name)
             if found is not None and found.revision >= known:
                 return RepairReport(), 0
-            if found is None and known == 0 and not (await self._client.list_keys(file_key, "")).keys:
+            if found is None and known == 0 and not (await self._client.ask(ListKeys(file_key, ""))).keys:
                 return RepairReport(), 0  # no revision was seen there; the first one is published by itself
             count, configs = len(topic.partitions), dict(image.topic_config(name))
             state = replace(self._state(name, topic.topic_id, count, configs), revision=known)
@@ -191,7 +200,7 @@ class TopicFiles:
             )
             if not apply:
                 return report, 0
-            shown = (await self._client.ask(RepublishTopic(state))).state
+            shown = await self._client.ask(RepublishTopic(state))
             if shown is None:
                 raise TierUnavailable(f"{name}: the tier process gave an empty answer; ask again")
             self._shown(topic.topic_id, shown.revision)
@@ -213,9 +222,8 @@ class TopicFiles:
         if doomed.topic_id in self._terminated:
             return
         async with self._one_at_a_time(doomed.name):
-            await self._store()[0].mark_topic_deleted(
-                self._state(doomed.name, doomed.topic_id, doomed.partition_count, {})
-            )
+            state = self._state(doomed.name, doomed.topic_id, doomed.partition_count, {})
+            await self._store()[0].ask(MarkTopicDeleted(state))
         await self._delete_partitions(doomed)
         self._published.pop(doomed.topic_id, None)
         self._revisions.pop(doomed.topic_id, None)
@@ -226,7 +234,7 @@ class TopicFiles:
     async def _delete_partitions(self, doomed: DeletingTopic) -> None:
         """Every manifest is deleted then. Nothing is written where it was, unless the store went backwards."""
         client, writer = self._store()
-        roots = [await client.delete_partition(ids, writer) for ids in self._partitions_of(doomed)]
+        roots = [await client.ask(DeletePartition(ids, writer)) for ids in self._partitions_of(doomed)]
         self._terminated[doomed.topic_id] = max((root.committed_at for root in roots), default=0)
 
     async def _sweep(self, doomed: DeletingTopic) -> None:
@@ -239,21 +247,21 @@ class TopicFiles:
         prefix = keys.topic_id_prefix(self._metadata.image.cluster_id, doomed.name, doomed.topic_id)
         done, after = True, ""
         while True:
-            stretch = await client.list_keys(prefix, after)
+            stretch = await client.ask(ListKeys(prefix, after))
             for number, listed in _by_partition(stretch.keys).items():
                 if number in of_number:
                     done = await self._sweep_some(of_number[number], tuple(listed)) and done
             if stretch.last:
                 break
             after = stretch.keys[-1].key
-        await client.abort_uploads(prefix, 0)
+        await client.ask(AbortUploads(prefix, 0))
         if done:
             await self._forget(doomed.topic_id)
             self._terminated.pop(doomed.topic_id, None)
 
     async def _sweep_some(self, ids: Ids, listed: tuple[Listed, ...]) -> bool:
         client, writer = self._store()
-        return (await client.sweep_deleted(ids, writer, self._grace_ms(), listed)).done
+        return (await client.ask(SweepDeleted(ids, writer, self._grace_ms(), listed))).done
 
     def _store(self) -> tuple[TierClient, Writer]:
         assert self._client is not None

@@ -13,6 +13,7 @@ from service.settings import NodeSettings
 from service.takeover.run import RecoveryPoint, TakeOver
 from service.takeover.verify import verify
 from storage_tiers.clock import SystemClock, SystemRng
+from storage_tiers.cold.process.operations import FindClusters
 from storage_tiers.errors import InvalidConfig, StoreRefused
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.data_dir import DataDirectory
@@ -27,7 +28,7 @@ async def restore(settings: NodeSettings, cluster_id: str, *, dry_run: bool) -> 
         raise InvalidConfig("a restore is from the store: give its --store")
     parts = {"node_id": settings.node_id, "readiness": Readiness(), "clock": clock, "rng": rng}
     try:
-        found = await client.find_clusters()
+        found = await client.ask(FindClusters())
         if cluster_id not in [cluster.cluster_id for cluster in found]:
             raise StoreRefused(no_such_cluster(settings.store, cluster_id, found))
         if settings.verify:

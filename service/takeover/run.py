@@ -35,8 +35,22 @@ from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP, ClusterState, Holder
 from storage_tiers.cold.manifest.model import Ids, State, Writer
 from storage_tiers.cold.manifest.topic_file import TopicState
-from storage_tiers.cold.process import operations as ask
 from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.process.operations import (
+    FetchObject,
+    FindSnapshot,
+    ListManifests,
+    ListTopicIds,
+    ListTopics,
+    MarkTopicDeleted,
+    OpenCluster,
+    Probe,
+    PublishTopic,
+    ReadCluster,
+    ReadTopic,
+    TakenPartition,
+    TakePartition,
+)
 from storage_tiers.errors import Advice, FencedWriter, LogError, MetadataCorrupt, StoreRefused
 from storage_tiers.types import TopicId
 from storage_tiers.uuids import uuid_text
@@ -104,7 +118,7 @@ class TakeOver:
         """Returns once the metadata are whole and durable."""
         began = self._clock.monotonic()
         events.info(log, "takeover.started", cluster_id=self._cluster_id)
-        await self._patiently(lambda: self._client.probe(f"{self._cluster_id}/"))
+        await self._patiently(lambda: self._client.ask(Probe(f"{self._cluster_id}/")))
         # What refuses the take-over does so before the bucket is changed; the second look is of what no other can add to.
         await self._claim(await self.look(), Writer(self._node_id, 0), dry=True)
         writer = await self._raise_incarnation(directory_id)
@@ -147,7 +161,7 @@ class TakeOver:
         """StoreRefused unless a manifest of the id is `deleted`, which none of a live topic ever is."""
         for number in numbers:
             ids = Ids(self._cluster_id, gone.name, gone.topic_id, number)
-            question = ask.TakePartition(ids, Writer(self._node_id, 0), -1, with_producers=False, dry=True)
+            question = TakePartition(ids, Writer(self._node_id, 0), -1, with_producers=False, dry=True)
             if (await self._patiently(lambda q=question: self._client.ask(q))).deleted:  # type: ignore[misc]
                 return
         held = f"{len(numbers)} live manifests" if numbers else "objects and no manifest"
@@ -166,7 +180,7 @@ class TakeOver:
         return recovery_points(bucket.inventory, claimed)
 
     async def _cluster(self) -> ClusterState:
-        found = await self._patiently(lambda: self._client.read_cluster(self._cluster_id))
+        found = await self._patiently(lambda: self._client.ask(ReadCluster(self._cluster_id)))
         if found is None:
             raise StoreRefused(
                 f"the store holds no cluster.json of cluster {self._cluster_id}: correct --store or the cluster id, or put "
@@ -175,11 +189,11 @@ class TakeOver:
         return found
 
     async def _snapshot(self) -> MetadataImage | None:
-        found = await self._patiently(lambda: self._client.ask(ask.FindSnapshot(self._cluster_id)))
+        found = await self._patiently(lambda: self._client.ask(FindSnapshot(self._cluster_id)))
         key = found.key
         if key is None:
             return None
-        ready = await self._patiently(lambda: self._client.fetch_object(ask.FetchObject(key, 0, found.size)))
+        ready = await self._patiently(lambda: self._client.ask(FetchObject(key, 0, found.size)))
         try:
             return await asyncio.to_thread(_decoded, ready.path, key)
         finally:
@@ -189,22 +203,22 @@ class TakeOver:
         names: list[str] = []
         while True:
             after = names[-1] if names else ""
-            page = await self._patiently(lambda after=after: self._client.ask(ask.ListTopics(self._cluster_id, after)))  # type: ignore[misc]
-            if not page.names:
+            page = await self._patiently(lambda after=after: self._client.ask(ListTopics(self._cluster_id, after)))  # type: ignore[misc]
+            if not page:
                 return names
-            names += page.names
+            names += page
 
     async def _seen(self, name: str) -> SeenTopic:
-        state = await self._patiently(lambda: self._client.read_topic(self._cluster_id, name))
-        ids = await self._patiently(lambda: self._client.ask(ask.ListTopicIds(self._cluster_id, name)))
+        state = await self._patiently(lambda: self._client.ask(ReadTopic(self._cluster_id, name)))
+        ids = await self._patiently(lambda: self._client.ask(ListTopicIds(self._cluster_id, name)))
         manifests = {}
-        for text in ids.names:
-            question = ask.ListManifests(self._cluster_id, name, text)
+        for text in ids:
+            question = ListManifests(self._cluster_id, name, text)
             try:
                 topic_id = TopicId.parse(text)
             except ValueError:
                 continue  # nothing of ours
-            manifests[topic_id] = (await self._patiently(lambda q=question: self._client.ask(q))).numbers  # type: ignore[misc]
+            manifests[topic_id] = await self._patiently(lambda q=question: self._client.ask(q))  # type: ignore[misc]
         return SeenTopic(name, state, manifests)
 
     # --- changing -----------------------------------------------------------------------------------------------------
@@ -216,7 +230,7 @@ class TakeOver:
         await self._log.propose(planner.claim_incarnation(self._node_id, number + raised_by, start_id))
         holder = Holder(self._node_id, directory_id, uuid_text(start_id))
         incarnation = await self._patiently(
-            lambda: self._client.open_cluster(self._cluster_id, holder, number, raised_by)
+            lambda: self._client.ask(OpenCluster(self._cluster_id, holder, number, raised_by))
         )
         await self._log.propose(planner.confirm_incarnation(incarnation, start_id))
         return Writer(self._node_id, incarnation)
@@ -245,9 +259,9 @@ class TakeOver:
         ]
         with_producers = bucket.snapshot is None
 
-        async def claim(ids: Ids) -> tuple[Ids, ask.TakenPartition]:
+        async def claim(ids: Ids) -> tuple[Ids, TakenPartition]:
             least = plan.least_epoch(bucket.snapshot, ids.topic_id, ids.partition)
-            question = ask.TakePartition(ids, writer, least, with_producers, dry)
+            question = TakePartition(ids, writer, least, with_producers, dry)
             return ids, await self._patiently(lambda: self._client.ask(question))
 
         claimed = {}
@@ -267,11 +281,11 @@ class TakeOver:
 
         async def publish(topic: plan.LiveTopic) -> None:
             state = self._state(topic.name, topic.topic_id, topic.partitions, incarnation, dict(topic.configs))
-            await self._patiently(lambda: self._client.put_topic_file(state))
+            await self._patiently(lambda: self._client.ask(PublishTopic(state)))
 
         async def bury(topic: plan.DoomedTopic) -> None:
             state = self._state(topic.name, topic.topic_id, topic.partitions, incarnation, {})
-            await self._patiently(lambda: self._client.mark_topic_deleted(state))
+            await self._patiently(lambda: self._client.ask(MarkTopicDeleted(state)))
 
         await self._each(found.live, publish)
         named = {topic.name for topic in found.live}

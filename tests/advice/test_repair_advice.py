@@ -10,6 +10,7 @@ import pytest
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.json import decode
 from storage_tiers.cold.manifest.model import Entry
+from storage_tiers.cold.process.operations import DeletePartition
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from tests.advice.support import configure, leads
 from tests.service.broker.support import Running, root_of, until
@@ -116,7 +117,7 @@ async def test_an_object_that_a_pin_keeps_is_put_back(world: World) -> None:
 async def deleted_in_the_bucket(node: Running) -> None:
     client, access = node.node.client, node.node.access
     assert client is not None and access is not None and access.writer is not None
-    await client.delete_partition(node.node.ids_of(led(node)), access.writer)
+    await client.ask(DeletePartition(node.node.ids_of(led(node)), access.writer))
     await until(lambda: led(node) in node.node.tiering.lineage)
 
 

@@ -20,24 +20,14 @@ from typing import Any, TypeVar
 from storage_tiers import events
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.manifest import json as manifest_json
-from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
-from storage_tiers.cold.manifest.clusters import ClusterFound
-from storage_tiers.cold.manifest.lineage import Seen
-from storage_tiers.cold.manifest.model import Entry, Ids, Root, Writer
-from storage_tiers.cold.manifest.topic_file import TopicState
-from storage_tiers.cold.process import operations as questions
 from storage_tiers.cold.process.launcher import ExecLauncher, TierHandle, TierLauncher
-from storage_tiers.cold.process.operations import Counters, Hurry, Question, ReadyFile, Stats, answer_type
+from storage_tiers.cold.process.operations import Counters, Deadline, Question, Stats
 from storage_tiers.cold.process.protocol import Ask, Configure, Forget, Frame, Idle, Reply, encode, read_frame
-from storage_tiers.cold.process.settings import MIB, TierSettings
+from storage_tiers.cold.process.settings import TierSettings
+from storage_tiers.cold.process.table import row_of
 from storage_tiers.cold.process.wire import ProtocolError, from_json
-from storage_tiers.cold.segments.repairer import RepairReport
-from storage_tiers.cold.segments.sweeper import Listed, SweepReport
-from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import LogError, StoreRefused, TierUnavailable
-from storage_tiers.policy.retention import Expired
 
 log = logging.getLogger(__name__)
 
@@ -152,106 +142,6 @@ class TierClient:
         asked_at, error = self._unanswered
         return f"did not answer when it was last asked, {self._clock.monotonic() - asked_at:.0f} s ago: {error}"
 
-    # --- the cluster and its topics -----------------------------------------------------------------------------------
-    async def probe(self, key_prefix: str) -> None:
-        """StoreRefused if the store ignores conditional writes, tried on a key under `key_prefix`."""
-        await self.ask(questions.Probe(key_prefix))
-
-    async def store_time(self, key_prefix: str) -> int:
-        """The store's clock, in milliseconds since 1970, to a second. Two requests."""
-        return (await self.ask(questions.ReadStoreTime(key_prefix))).unix_ms
-
-    async def find_clusters(self) -> tuple[ClusterFound, ...]:
-        return (await self.ask(questions.FindClusters())).clusters
-
-    async def read_cluster(self, cluster_id: str) -> ClusterState | None:
-        return (await self.ask(questions.ReadCluster(cluster_id))).state
-
-    async def open_cluster(self, cluster_id: str, holder: Holder, expected_incarnation: int, raised_by: int = 1) -> int:
-        """The new incarnation (`cluster_file.open_cluster`). FencedWriter if the bucket has another than was expected."""
-        return (await self.ask(questions.OpenCluster(cluster_id, holder, expected_incarnation, raised_by))).number
-
-    async def highest_incarnation(self, cluster_id: str) -> questions.FoundIncarnation:
-        """That anything in the cluster's bucket shows; looks through all manifests."""
-        question = questions.HighestIncarnation(cluster_id)
-        return await self.ask(question, more_s=questions.REPAIR_S_PER_CLUSTER)
-
-    async def read_topic(self, cluster_id: str, topic: str) -> TopicState | None:
-        return (await self.ask(questions.ReadTopic(cluster_id, topic))).state
-
-    async def put_topic_file(self, topic: TopicState) -> TopicState:
-        return _present((await self.ask(questions.PublishTopic(topic))).state)
-
-    async def mark_topic_deleted(self, topic: TopicState) -> TopicState:
-        """What the file says then: it is left alone if the name means another id by now."""
-        return _present((await self.ask(questions.MarkTopicDeleted(topic))).state)
-
-    # --- one partition's manifest -------------------------------------------------------------------------------------
-    # Each is StoreBehind if the store does not show a root that contains the one `seen`; None: nothing was seen.
-    async def load_root(self, ids: Ids, writer: Writer, seen: Seen | None = None) -> Root | None:
-        """The store's own root; None if there is no manifest."""
-        return _root((await self.ask(questions.LoadRoot(ids, writer, seen))).text, ids)
-
-    async def extend(self, ids: Ids, writer: Writer, job: ExtendJob, seen: Seen | None = None) -> Root:
-        """The newest root: with the range, or, if the manifest's end is not where it begins, without."""
-        return await self._commit(ids, questions.Extend(ids, writer, job, seen), job.length)
-
-    async def claim(self, ids: Ids, writer: Writer, leader_epoch: int, seen: Seen | None = None) -> Root:
-        return await self._commit(ids, questions.Claim(ids, writer, leader_epoch, seen))
-
-    async def raise_log_start(self, ids: Ids, writer: Writer, offset: int, seen: Seen | None = None) -> Root:
-        return await self._commit(ids, questions.RaiseLogStart(ids, writer, offset, seen))
-
-    async def retire(self, ids: Ids, writer: Writer, log_start: int, seen: Seen | None = None) -> Root:
-        """The newest root; it may still have live ranges below `log_start`: ask again with that one as `seen`."""
-        return await self._commit(ids, questions.Retire(ids, writer, log_start, seen))
-
-    async def repair(self, question: questions.Repair) -> tuple[RepairReport, Root | None]:
-        """What was found, and the root that was committed, if one was."""
-        found = await self.ask(question, more_s=question.patience_s)
-        return found.report, _root(found.root, question.ids)
-
-    async def delete_partition(self, ids: Ids, writer: Writer) -> Root:
-        return await self._commit(ids, questions.DeletePartition(ids, writer))
-
-    async def sweep(
-        self,
-        ids: Ids,
-        writer: Writer,
-        grace_ms: int,
-        listed: tuple[Listed, ...] | None = None,
-        seen: Seen | None = None,
-    ) -> SweepReport:
-        return await self.ask(questions.Sweep(ids, writer, grace_ms, listed, seen))
-
-    async def list_keys(self, prefix: str, after: str) -> questions.ListedKeys:
-        return await self.ask(questions.ListKeys(prefix, after))
-
-    async def abort_uploads(self, prefix: str, grace_ms: int) -> int:
-        return (await self.ask(questions.AbortUploads(prefix, grace_ms))).count
-
-    async def sweep_deleted(self, ids: Ids, writer: Writer, grace_ms: int, listed: tuple[Listed, ...]) -> SweepReport:
-        return await self.ask(questions.SweepDeleted(ids, writer, grace_ms, listed))
-
-    async def _commit(self, ids: Ids, question: Question[questions.RootDocument], upload_bytes: int = 0) -> Root:
-        return _present(_root((await self.ask(question, upload_bytes=upload_bytes)).text, ids))
-
-    # --- reading ------------------------------------------------------------------------------------------------------
-    async def fetch_chunk(self, question: questions.FetchChunk) -> ReadyFile:
-        return await self.ask(question)
-
-    async def fetch_object(self, question: questions.FetchObject) -> ReadyFile:
-        return await self.ask(question)
-
-    async def hurry(self, question: questions.Hurry) -> None:
-        await self.ask(question)
-
-    async def page_entries(self, question: questions.PageEntries) -> tuple[Entry, ...]:
-        return (await self.ask(question)).entries
-
-    async def plan_pages(self, question: questions.PlanPages) -> Expired:
-        return await self.ask(question)
-
     # --- asking -------------------------------------------------------------------------------------------------------
     async def refresh_counters(self) -> Counters | None:
         """The newest counters of the process. Starts none: without one, those that the last one left."""
@@ -259,14 +149,13 @@ class TierClient:
             self.stats.counters = await self.ask(Stats())
         return self.stats.counters
 
-    async def ask(self, question: Question[Answer], *, upload_bytes: int = 0, more_s: float = 0.0) -> Answer:
+    async def ask(self, question: Question[Answer]) -> Answer:
         """The process's answer, or its LogError. TierUnavailable if it ended, or did not answer in time: longer than the
         process's own deadlines, so that this one counts only if the process hangs or its queues are long."""
         name = type(question).__name__
         self.stats.asked[name] += 1
         settings = self._settings
-        deadline_s = max(settings.read_deadline_s, settings.commit_deadline_s) + SLACK_S
-        deadline_s += upload_bytes / MIB * settings.upload_s_per_mib + more_s
+        deadline_s = max(settings.read_deadline_s, settings.commit_deadline_s) + SLACK_S + question.extra_s(settings)
         try:
             async with asyncio.timeout(deadline_s), self._slots:
                 life = await self._running_life()
@@ -284,9 +173,7 @@ class TierClient:
             raise
 
     def _note(self, question: Question[Any], failure: LogError | None) -> None:
-        if isinstance(question, Stats | Hurry):
-            return  # the process answers these without the store
-        if self._closed:
+        if row_of(question).deadline is Deadline.NONE or self._closed:
             return
         now, before = self._clock.monotonic(), self._unanswered
         if isinstance(failure, TierUnavailable | StoreRefused):
@@ -414,19 +301,9 @@ class TierClient:
                 events.warning(log, "cache.strays_left", error=error)
 
 
-def _root(text: str | None, ids: Ids) -> Root | None:
-    return None if text is None else manifest_json.decode(text.encode(), ids)
-
-
-def _present(found: Answer | None) -> Answer:
-    if found is None:
-        raise TierUnavailable("the tier process gave an empty answer; ask again")
-    return found
-
-
 @dataclass(slots=True)
 class _Open:
-    kind: type[Question[Any]]
+    question: Question[Any]
     answer: asyncio.Future[Any]
 
 
@@ -459,7 +336,7 @@ class _Life:
         number = self._last_number
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.send(Ask(number, question))
-        self.waiting[number] = _Open(type(question), answer)
+        self.waiting[number] = _Open(question, answer)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -477,7 +354,7 @@ class _Life:
             asked.answer.set_exception(reply.error)
             return
         try:
-            asked.answer.set_result(from_json(answer_type(asked.kind), reply.value))
+            asked.answer.set_result(from_json(row_of(asked.question).answer, reply.value))
         except ProtocolError as error:
             asked.answer.set_exception(TierUnavailable(f"the tier process broke the protocol ({error}); ask again"))
             raise

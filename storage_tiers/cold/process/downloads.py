@@ -14,7 +14,7 @@ from typing import NamedTuple
 from storage_tiers.clock import Rng
 from storage_tiers.cold.process.byte_budget import ByteBudget, Ticket
 from storage_tiers.cold.process.chunk_file import ChunkFile
-from storage_tiers.cold.process.operations import Done, FetchChunk, FetchObject, Hurry, ReadyFile
+from storage_tiers.cold.process.operations import FetchChunk, FetchObject, Hurry, ReadyFile
 from storage_tiers.cold.process.patient_reads import GetStore, PatientReads
 from storage_tiers.cold.process.settings import CHUNK_BYTES, MAX_METADATA_OBJECT_BYTES, MIB, TierSettings
 from storage_tiers.errors import InvalidRequest
@@ -49,11 +49,10 @@ class Downloads:
             raise InvalidRequest(f"{question.length} bytes of {question.key} are not fetched as one object")
         return await self._once(question, None)
 
-    async def hurry(self, question: Hurry) -> Done:
+    async def hurry(self, question: Hurry) -> None:
         for wanted, flight in self._flying.items():
             if wanted[:3] == (question.key, question.position, question.length):
                 self.budget.hurry(flight.ticket)
-        return Done()
 
     async def close(self) -> None:
         """Gives up what is under way and leaves no file of it."""

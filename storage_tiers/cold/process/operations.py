@@ -1,20 +1,25 @@
 """What the broker may ask of the tier process, and what it gets. Values only: both sides import them.
 
-The name of a question's class is its name on the wire. Errors are LogErrors: `TierUnavailable` for what may pass (the store
-did not answer in time, the process ended), `TierObjectMissing` for a 404, `TierCorrupt` for bytes that fail their
-checksum, `StorageError` where the cache's disk refused, `StoreRefused` and `FencedWriter` as they are.
+An operation is a question here and its row in `table.py`. The name of a question's class is its name on the wire.
+
+Errors are LogErrors: `TierUnavailable` for what may pass (the store did not answer in time, the process ended),
+`TierObjectMissing` for a 404, `TierCorrupt` for bytes that fail their checksum, `StorageError` where the cache's disk
+refused, `StoreRefused` and `FencedWriter` as they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, get_args
+from enum import Enum
+from typing import Any, Generic, TypeVar
 
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
 from storage_tiers.cold.manifest.clusters import ClusterFound
 from storage_tiers.cold.manifest.lineage import Seen
-from storage_tiers.cold.manifest.model import Entry, Ids, PageRef, Writer
+from storage_tiers.cold.manifest.model import Entry, Ids, PageRef, Root, Writer
 from storage_tiers.cold.manifest.topic_file import TopicState
+from storage_tiers.cold.process.settings import MIB, TierSettings
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
 from storage_tiers.cold.segments.sweeper import Listed, SweepReport
 from storage_tiers.cold.segments.uploader import ExtendJob
@@ -33,6 +38,18 @@ REPAIR_S_PER_RANGE = 0.5
 REPAIR_S_PER_CLUSTER = 3600.0
 
 Answer = TypeVar("Answer", covariant=True)
+Asked = TypeVar("Asked", bound="Question[Any]")
+Context = TypeVar("Context")
+
+
+class Deadline(Enum):
+    """What ends the work on a question in the tier process. The broker waits longer than that for the answer."""
+
+    NONE = "the store is not asked; the answer does not say whether it works"
+    READ = "read_deadline_s for all attempts: it is asked again while the store does not answer"
+    COMMIT = "commit_deadline_s and the question's extra_s; past it the outcome is open"
+    UPLOAD = "as COMMIT, from when one of the uploads' places is free"
+    STEPS = "each of its reads and commits has its own"
 
 
 class Question(Generic[Answer]):
@@ -40,10 +57,27 @@ class Question(Generic[Answer]):
 
     __slots__ = ()
 
+    def extra_s(self, settings: TierSettings) -> float:
+        """Seconds that it may take beyond the deadline of its kind."""
+        return 0.0
+
+    @classmethod
+    def by(
+        cls: type[Asked], deadline: Deadline, run: Callable[[Context, Asked], Awaitable[Answer]], what: str = ""
+    ) -> Operation[Context]:
+        """The row of this question. `run` gives its answer; `what` names the work in errors, with the question as `q`."""
+        return Operation(cls, cls.__orig_bases__[0].__args__[0], deadline, run, what)  # type: ignore[attr-defined]
+
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """The answer of an operation that has nothing to say."""
+class Operation(Generic[Context]):
+    """A row of the table: a question, the type of its answer, the kind of its deadline, and who works on it."""
+
+    question: type[Question[Any]]
+    answer: Any
+    deadline: Deadline
+    run: Callable[[Context, Any], Awaitable[Any]]
+    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +112,7 @@ class FetchObject(Question[ReadyFile]):
 
 
 @dataclass(frozen=True, slots=True)
-class FoundEntries:
-    entries: tuple[Entry, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PageEntries(Question[FoundEntries]):
+class PageEntries(Question[tuple[Entry, ...]]):
     """Up to MAX_PAGE_ENTRIES neighbours in a live page, from the first on that ends after offset `start` and, unless it is
     None, reaches `timestamp` (ms). No entries: the page has none like that."""
 
@@ -104,7 +133,7 @@ class PlanPages(Question[Expired]):
 
 
 @dataclass(frozen=True, slots=True)
-class Hurry(Question[Done]):
+class Hurry(Question[None]):
     """Someone waits now for a download that was asked for as read-ahead. Nothing if it is over."""
 
     key: str
@@ -114,54 +143,33 @@ class Hurry(Question[Done]):
 
 # --- the cluster and its topics ---------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Probe(Question[Done]):
+class Probe(Question[None]):
     """Whether the store keeps conditional writes, tried on a key under `key_prefix`. StoreRefused if not."""
 
     key_prefix: str
 
 
 @dataclass(frozen=True, slots=True)
-class StoreTime:
-    """`unix_ms` is the store's clock, to a second."""
-
-    unix_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadStoreTime(Question[StoreTime]):
-    """The store's clock, by an object under `key_prefix` that is written and deleted for it."""
+class ReadStoreTime(Question[int]):
+    """The store's clock (ms since 1970, to a second), by an object under `key_prefix` that is written and deleted for it."""
 
     key_prefix: str
 
 
 @dataclass(frozen=True, slots=True)
-class FoundClusters:
-    clusters: tuple[ClusterFound, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FindClusters(Question[FoundClusters]):
+class FindClusters(Question[tuple[ClusterFound, ...]]):
     """`clusters.find_clusters`: which clusters the store's prefix holds."""
 
 
 @dataclass(frozen=True, slots=True)
-class FoundCluster:
-    state: ClusterState | None
-
-
-@dataclass(frozen=True, slots=True)
-class ReadCluster(Question[FoundCluster]):
+class ReadCluster(Question[ClusterState | None]):
     cluster_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Incarnation:
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenCluster(Question[Incarnation]):
-    """`cluster_file.open_cluster`: raises the incarnation from exactly `expected_incarnation`."""
+class OpenCluster(Question[int]):
+    """`cluster_file.open_cluster`: raises the incarnation from exactly `expected_incarnation`; answers the new
+    one. FencedWriter if the bucket has another."""
 
     cluster_id: str
     holder: Holder
@@ -170,7 +178,7 @@ class OpenCluster(Question[Incarnation]):
 
 
 @dataclass(frozen=True, slots=True)
-class ShownCluster(Question[FoundCluster]):
+class ShownCluster(Question[ClusterState | None]):
     """As ReadCluster; also None for a file that cannot be read."""
 
     cluster_id: str
@@ -191,9 +199,12 @@ class HighestIncarnation(Question[FoundIncarnation]):
 
     cluster_id: str
 
+    def extra_s(self, settings: TierSettings) -> float:
+        return REPAIR_S_PER_CLUSTER
+
 
 @dataclass(frozen=True, slots=True)
-class RecreateCluster(Question[Done]):
+class RecreateCluster(Question[None]):
     """`cluster_file.recreate_cluster`: only a repair may."""
 
     new: ClusterState
@@ -201,7 +212,7 @@ class RecreateCluster(Question[Done]):
 
 
 @dataclass(frozen=True, slots=True)
-class PutSnapshot(Question[Done]):
+class PutSnapshot(Question[None]):
     """`snapshot_files.put_snapshot` of the whole file at `path`, which stays the broker's."""
 
     cluster_id: str
@@ -228,12 +239,7 @@ class FindSnapshot(Question[FoundSnapshot]):
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ListTopics(Question[Names]):
+class ListTopics(Question[tuple[str, ...]]):
     """Names after `after`, in order, at most MAX_NAMES: ask on until there is none."""
 
     cluster_id: str
@@ -241,7 +247,7 @@ class ListTopics(Question[Names]):
 
 
 @dataclass(frozen=True, slots=True)
-class ListTopicIds(Question[Names]):
+class ListTopicIds(Question[tuple[str, ...]]):
     """Every id of that name that the bucket holds anything of."""
 
     cluster_id: str
@@ -249,12 +255,7 @@ class ListTopicIds(Question[Names]):
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    numbers: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ListManifests(Question[Numbers]):
+class ListManifests(Question[tuple[int, ...]]):
     """The partitions of a topic id that have a manifest."""
 
     cluster_id: str
@@ -289,25 +290,20 @@ class TakePartition(Question[TakenPartition]):
 
 
 @dataclass(frozen=True, slots=True)
-class FoundTopic:
-    state: TopicState | None
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTopic(Question[FoundTopic]):
+class ReadTopic(Question[TopicState | None]):
     cluster_id: str
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
-class PublishTopic(Question[FoundTopic]):
+class PublishTopic(Question[TopicState]):
     """`topic_file.publish_topic`: makes a live topic's file current."""
 
     topic: TopicState
 
 
 @dataclass(frozen=True, slots=True)
-class ShownTopic(Question[FoundTopic]):
+class ShownTopic(Question[TopicState | None]):
     """As ReadTopic; also None for a file that cannot be read."""
 
     cluster_id: str
@@ -315,14 +311,14 @@ class ShownTopic(Question[FoundTopic]):
 
 
 @dataclass(frozen=True, slots=True)
-class RepublishTopic(Question[FoundTopic]):
+class RepublishTopic(Question[TopicState]):
     """`topic_file.republish_topic`: over an older file than was seen; only a repair may."""
 
     topic: TopicState
 
 
 @dataclass(frozen=True, slots=True)
-class MarkTopicDeleted(Question[FoundTopic]):
+class MarkTopicDeleted(Question[TopicState]):
     """`topic_file.delete_topic`: only while the file names this id. Answers what it says then."""
 
     topic: TopicState
@@ -332,15 +328,8 @@ class MarkTopicDeleted(Question[FoundTopic]):
 # `seen` is of the last root that the asker knows: StoreBehind if the store does not show one that contains it. A question
 # makes at most MAX_COMMITS commits, so that an asker who dies before it has saved the answer is found in `recent`.
 @dataclass(frozen=True, slots=True)
-class RootDocument:
-    """A root as its object holds it (`manifest_json`); None: there is no manifest."""
-
-    text: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class LoadRoot(Question[RootDocument]):
-    """Reads the root from the store."""
+class LoadRoot(Question[Root | None]):
+    """The store's own root; None if there is no manifest."""
 
     ids: Ids
     writer: Writer
@@ -348,18 +337,21 @@ class LoadRoot(Question[RootDocument]):
 
 
 @dataclass(frozen=True, slots=True)
-class Extend(Question[RootDocument]):
-    """`PartitionTier.extend`: the newest root, which may lack the range."""
+class Extend(Question[Root]):
+    """The newest root: with the range, or, if the manifest's end is not where it begins, without."""
 
     ids: Ids
     writer: Writer
     job: ExtendJob
     seen: Seen | None = None
 
+    def extra_s(self, settings: TierSettings) -> float:
+        return self.job.length / MIB * settings.upload_s_per_mib
+
 
 @dataclass(frozen=True, slots=True)
-class Claim(Question[RootDocument]):
-    """Records the leader epoch before anything else of that epoch."""
+class Claim(Question[Root]):
+    """Records the leader epoch, and with it the writer's incarnation, before anything else of that epoch."""
 
     ids: Ids
     writer: Writer
@@ -368,7 +360,7 @@ class Claim(Question[RootDocument]):
 
 
 @dataclass(frozen=True, slots=True)
-class RaiseLogStart(Question[RootDocument]):
+class RaiseLogStart(Question[Root]):
     """Answered once the manifest's log start is at least min(`offset`, `end`)."""
 
     ids: Ids
@@ -378,7 +370,7 @@ class RaiseLogStart(Question[RootDocument]):
 
 
 @dataclass(frozen=True, slots=True)
-class Retire(Question[RootDocument]):
+class Retire(Question[Root]):
     """As RaiseLogStart, and everything wholly below it has moved to `removed`, or MAX_COMMITS commits have moved a part:
     ask again with what the answer shows."""
 
@@ -389,7 +381,7 @@ class Retire(Question[RootDocument]):
 
 
 @dataclass(frozen=True, slots=True)
-class DeletePartition(Question[RootDocument]):
+class DeletePartition(Question[Root]):
     """The terminal commit, whatever was seen before."""
 
     ids: Ids
@@ -401,7 +393,7 @@ class Repaired:
     """What was found, and with it the root that was committed, if one was."""
 
     report: RepairReport
-    root: str | None
+    root: Root | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,8 +409,7 @@ class Repair(Question[Repaired]):
     seen: Seen | None = None
     accepted: tuple[OffsetRange, ...] = ()
 
-    @property
-    def patience_s(self) -> float:
+    def extra_s(self, settings: TierSettings) -> float:
         return self.ranges * REPAIR_S_PER_RANGE
 
 
@@ -462,24 +453,15 @@ class ListKeys(Question[ListedKeys]):
 
 
 @dataclass(frozen=True, slots=True)
-class AbortedUploads:
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class AbortUploads(Question[AbortedUploads]):
-    """Ends the multipart uploads of keys under `prefix` that were begun longer than `grace_ms` ago by the store's clock."""
+class AbortUploads(Question[int]):
+    """Ends the multipart uploads of keys under `prefix` that were begun longer than `grace_ms` ago by the store's clock;
+    answers how many."""
 
     prefix: str
     grace_ms: int
 
 
 # --- the process itself -----------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Stats(Question["Counters"]):
-    """Does not count as work: asking never keeps the process alive."""
-
-
 @dataclass(frozen=True, slots=True)
 class Counters:
     """Since this process started. `store_calls` counts calls of the object store by kind, `store_failures` those that failed
@@ -500,12 +482,6 @@ class Counters:
     peak_resident_bytes: int
 
 
-def operations() -> dict[str, type[Question[Any]]]:
-    """Every question by name. Subclasses register by existing; both sides import the same modules."""
-    return {kind.__name__: kind for kind in Question.__subclasses__()}
-
-
-def answer_type(question: type[Question[Any]]) -> Any:
-    """The type argument of `Question` in the class's declaration."""
-    (argument,) = get_args(question.__orig_bases__[0])  # type: ignore[attr-defined]
-    return Counters if question is Stats else argument
+@dataclass(frozen=True, slots=True)
+class Stats(Question[Counters]):
+    """Does not count as work: asking never keeps the process alive."""

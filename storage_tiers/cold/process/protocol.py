@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage_tiers import errors
-from storage_tiers.cold.process.operations import Counters, Question, operations
+from storage_tiers.cold.process.operations import Counters, Question
 from storage_tiers.cold.process.settings import TierSettings
+from storage_tiers.cold.process.table import TABLE
 from storage_tiers.cold.process.wire import ProtocolError, from_json, to_json
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import Advice, LogError
@@ -51,6 +52,14 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Unknown:
+    """A question that this version has no row for: it is answered with an error."""
+
+    number: int
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """From the broker: give this question up if it is still worked on."""
 
@@ -66,7 +75,7 @@ class Reply:
     error: LogError | None = None
 
 
-Frame = Configure | Ask | Forget | Idle | Reply
+Frame = Configure | Ask | Unknown | Forget | Idle | Reply
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
@@ -109,6 +118,8 @@ def _frame_to_json(frame: Frame) -> dict[str, Any]:
             return {"frame": "reply", "number": number, "value": value}
         case Reply(number, _, error):
             return {"frame": "error", "number": number, **_error_to_json(error)}
+        case Unknown(number, name):
+            return {"frame": "ask", "number": number, "operation": name, "body": {}}
         case Forget(number):
             return {"frame": "forget", "number": number}
         case Configure():
@@ -117,9 +128,10 @@ def _frame_to_json(frame: Frame) -> dict[str, Any]:
             return {"frame": "idle", "body": to_json(frame)}
 
 
-def _ask_from_json(tree: dict[str, Any]) -> Ask:
-    question = operations()[tree["operation"]]
-    return Ask(from_json(int, tree["number"]), from_json(question, tree["body"]))
+def _ask_from_json(tree: dict[str, Any]) -> Ask | Unknown:
+    number, name = from_json(int, tree["number"]), from_json(str, tree["operation"])
+    row = TABLE.get(name)
+    return Unknown(number, name) if row is None else Ask(number, from_json(row.question, tree["body"]))
 
 
 _DECODERS: dict[str, Any] = {

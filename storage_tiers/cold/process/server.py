@@ -1,6 +1,6 @@
 """The tier process behind its socket: takes questions, works on them side by side, answers, and ends with the socket.
 
-A thin shell: which question is worked on by whom stands in one table; the bounds stand in TierSettings. Every question is
+A thin shell: who works on which question stands in `table.py`; the bounds stand in TierSettings. Every question is
 answered exactly once unless it was forgotten or the socket is gone. What an operation raises that is no LogError is a
 bug: it is logged with its trace and answered as an error, and the process goes on.
 
@@ -18,14 +18,10 @@ from typing import Any
 
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.process import operations as ask
-from storage_tiers.cold.process.downloads import Downloads
-from storage_tiers.cold.process.manifests import TierCommits
+from storage_tiers.cold.process.context import TierContext
 from storage_tiers.cold.process.operations import Counters, Question, Stats
-from storage_tiers.cold.process.patient_reads import PatientReads
-from storage_tiers.cold.process.protocol import Ask, Configure, Forget, Idle, Reply, encode, read_frame
-from storage_tiers.cold.process.repairs import Repairs
-from storage_tiers.cold.process.takeovers import Takeovers
+from storage_tiers.cold.process.protocol import Ask, Configure, Forget, Idle, Reply, Unknown, encode, read_frame
+from storage_tiers.cold.process.table import perform
 from storage_tiers.cold.process.wire import ProtocolError, to_json
 from storage_tiers.cold.stores.counting import CountingStore
 from storage_tiers.cold.stores.location import StoreLocation
@@ -75,51 +71,6 @@ class TierServer:
         self._stopped.set()
 
 
-Workers = dict[type[Question[Any]], Callable[[Any], Awaitable[Any]]]
-
-
-def workers(downloads: Downloads, commits: TierCommits) -> Workers:
-    """Who works on which question."""
-    takeover, repairs = Takeovers(commits), Repairs(commits)
-    return {
-        ask.FetchChunk: downloads.fetch_chunk,
-        ask.FetchObject: downloads.fetch_object,
-        ask.Hurry: downloads.hurry,
-        ask.PageEntries: commits.page_entries,
-        ask.PlanPages: commits.plan_pages,
-        ask.Probe: commits.probe,
-        ask.ReadStoreTime: commits.store_time,
-        ask.FindClusters: commits.find_clusters,
-        ask.PutSnapshot: takeover.put_snapshot,
-        ask.FindSnapshot: takeover.find_snapshot,
-        ask.ListTopics: takeover.list_topics,
-        ask.ListTopicIds: takeover.list_topic_ids,
-        ask.ListManifests: takeover.list_manifests,
-        ask.TakePartition: takeover.take_partition,
-        ask.ReadCluster: commits.read_cluster,
-        ask.OpenCluster: commits.open_cluster,
-        ask.ReadTopic: commits.read_topic,
-        ask.PublishTopic: commits.publish_topic,
-        ask.MarkTopicDeleted: commits.mark_topic_deleted,
-        ask.LoadRoot: commits.load_root,
-        ask.Extend: commits.extend,
-        ask.Claim: commits.claim,
-        ask.RaiseLogStart: commits.raise_log_start,
-        ask.Retire: commits.retire,
-        ask.DeletePartition: commits.delete_partition,
-        ask.Repair: repairs.repair,
-        ask.ShownCluster: repairs.shown_cluster,
-        ask.HighestIncarnation: repairs.highest_incarnation,
-        ask.RecreateCluster: repairs.recreate_cluster,
-        ask.ShownTopic: repairs.shown_topic,
-        ask.RepublishTopic: repairs.republish_topic,
-        ask.Sweep: commits.sweep,
-        ask.ListKeys: commits.list_keys,
-        ask.AbortUploads: commits.abort_uploads,
-        ask.SweepDeleted: commits.sweep_deleted,
-    }
-
-
 def _peak_resident_bytes() -> int:
     """Not `ru_maxrss`, which begins with the memory of the broker that called exec. 0 where there is no /proc."""
     try:
@@ -143,13 +94,13 @@ class Session:
         self._open_store = open_store
         self._opening = asyncio.Lock()
         self._store: CountingStore | None = None
-        self._reads = PatientReads(settings, clock, rng)
-        self._downloads = Downloads(self._get_store, configure.cache_directory, settings, self._reads, rng)
+        self._context = TierContext(
+            self._get_store, settings, configure.cache_directory, clock, rng, counters=self.counters
+        )
         self._working: dict[int, asyncio.Task[None]] = {}
         self._asked: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._workers = workers(self._downloads, TierCommits(self._get_store, settings, self._reads, clock, rng))
         self._wait_idle()
 
     # --- frames -------------------------------------------------------------------------------------------------------
@@ -157,10 +108,13 @@ class Session:
         """Until the socket ends. ProtocolError if the broker breaks the protocol."""
         while (frame := await read_frame(reader)) is not None:
             match frame:
-                case Ask(number, Stats()):
-                    self._send(Reply(number, to_json(self.counters())))
+                case Ask(number, Stats() as question):
+                    await self._work(number, question)
                 case Ask(number, question):
                     self._take(number, question)
+                case Unknown(number, name):
+                    advice = "the program was replaced while the node ran; restart the node"
+                    self._fail(number, TierUnavailable(f"the tier process knows no question {name!r}: {advice}"))
                 case Forget(number):
                     task = self._working.get(number)
                     if task is not None:
@@ -182,7 +136,7 @@ class Session:
 
     async def _work(self, number: int, question: Question[Any]) -> None:
         try:
-            answer = to_json(await self._workers[type(question)](question))
+            answer = to_json(await perform(self._context, question))
             self._send(Reply(number, answer))
         except LogError as error:
             self._fail(number, error)
@@ -233,8 +187,8 @@ class Session:
             store_seconds=dict(store.seconds) if store is not None else {},
             bytes_downloaded=store.bytes_downloaded if store is not None else 0,
             bytes_uploaded=store.bytes_uploaded if store is not None else 0,
-            retries=self._reads.repeated,
-            most_bytes_in_flight=self._downloads.budget.most_held_bytes,
+            retries=self._context.reads.repeated,
+            most_bytes_in_flight=self._context.downloads.budget.most_held_bytes,
             peak_resident_bytes=_peak_resident_bytes(),
         )
 
@@ -245,7 +199,7 @@ class Session:
         for task in working:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
-        await self._downloads.close()
+        await self._context.downloads.close()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         if self._store is not None:

@@ -1,8 +1,9 @@
 """Frozen values to JSON and back, by their type hints: the form in which broker and tier process pass them.
 
-Knows dataclasses, NamedTuples, Enums of str, TopicId, bytes (base64), str, int, float, bool, None unions,
-`tuple[X, ...]` and mappings from str. Every other type is refused when it is met, so a message cannot silently lose a
-field. What arrives is checked against the hints: another shape is a `ProtocolError`, never a half-built message.
+Knows dataclasses, NamedTuples, Enums of str, TopicId, bytes (base64), str, int, float, bool, None, unions with None,
+`tuple[X, ...]`, mappings from str, and a manifest's root as its object holds it. Every other type is refused when it is
+met, so a message cannot silently lose a field. What arrives is checked against the hints: another shape is a
+`ProtocolError`, never a half-built message.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
+from storage_tiers.cold.manifest import json as manifest_json
+from storage_tiers.cold.manifest.model import Root
+from storage_tiers.errors import LogError
 from storage_tiers.types import TopicId
 
 T = TypeVar("T")
@@ -36,6 +40,8 @@ def to_json(value: Any) -> Any:
         return value.value
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
+    if isinstance(value, Root):
+        return manifest_json.encode(value).decode()
     if dataclasses.is_dataclass(value):
         return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple | list):
@@ -58,6 +64,8 @@ def _build(kind: Any, value: Any) -> Any:
         return tuple(_build(typing.get_args(kind)[0], item) for item in _expect(list, value))
     if origin is dict or origin is Mapping:
         return {key: _build(typing.get_args(kind)[1], item) for key, item in _expect(dict, value).items()}
+    if kind is Root:
+        return _build_root(_expect(str, value))
     if dataclasses.is_dataclass(kind):
         return _build_dataclass(kind, _expect(dict, value))
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -76,6 +84,13 @@ def _build_optional(kind: Any, value: Any) -> Any:
     if len(others) != 1:
         raise TypeError(f"{kind} cannot cross to the tier process: only unions with None")
     return None if value is None else _build(others[0], value)
+
+
+def _build_root(text: str) -> Root:
+    try:
+        return manifest_json.decode(text.encode())
+    except LogError as error:
+        raise ProtocolError(f"not a manifest: {error}") from error
 
 
 def _build_dataclass(kind: Any, value: dict[str, Any]) -> Any:
@@ -103,7 +118,7 @@ def _build_plain(kind: Any, value: Any) -> Any:
         return float(_expect((int, float), value))
     if kind is int and isinstance(value, bool):
         raise ProtocolError("expected int, got bool")
-    if kind in (int, str, bool):
+    if kind in (int, str, bool, types.NoneType):
         return _expect(kind, value)
     raise TypeError(f"{kind} cannot cross to the tier process")
 

@@ -115,7 +115,7 @@ class Hydrator:
 
     async def page_entries(self, question: PageEntries) -> tuple[Entry, ...]:
         """Some entries of a page, in order; the tier process reads and keeps the page."""
-        return await self._client.page_entries(question)
+        return await self._client.ask(question)
 
     def want(self, entry: Entry, index: int) -> bool:
         """Reads a chunk ahead, with its entry's front if need be. False if that would fill the cache with unread ones."""
@@ -152,7 +152,7 @@ class Hydrator:
         if not flight.urgent:
             flight.urgent = True
             question = flight.question
-            self.spawn(self._client.hurry(Hurry(question.key, question.position, question.length)))
+            self.spawn(self._client.ask(Hurry(question.key, question.position, question.length)))
         # Shielded: one who stops waiting must not end it for the others.
         await asyncio.shield(flight.task)
 
@@ -255,9 +255,7 @@ class Hydrator:
     async def _fetch_file(self, question: FetchChunk | FetchObject) -> ReadyFile:
         await self._reserve(question.length)
         try:
-            if isinstance(question, FetchChunk):
-                return await self._client.fetch_chunk(question)
-            return await self._client.fetch_object(question)
+            return await self._client.ask(question)
         except StorageError as error:
             # The disk is full. Produce needs the space more than cold reads do.
             self.cache.shrink()

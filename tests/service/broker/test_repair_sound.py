@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.ready import settled
-from storage_tiers.cold.manifest.model import Root
-from storage_tiers.cold.process.operations import Repair
-from storage_tiers.cold.segments.repairer import RepairReport
+from storage_tiers.cold.process.operations import Question, Repair
 from storage_tiers.errors import TierUnavailable
 from storage_tiers.types import OffsetRange
 from tests.service.broker.support import batch, filled, running, until
@@ -108,12 +107,13 @@ async def test_what_is_not_committed_yet_is_no_evidence(tmp_path: Path) -> None:
         asked: list[Repair] = []
         client = node.node.client
         assert client is not None
-        ask = client.repair
+        ask = client.ask
 
-        async def heard(question: Repair) -> tuple[RepairReport, Root | None]:
-            asked.append(question)
+        async def heard(question: Question[Any]) -> Any:
+            if isinstance(question, Repair):
+                asked.append(question)
             return await ask(question)
 
-        client.repair = heard  # type: ignore[method-assign]
+        client.ask = heard  # type: ignore[method-assign]
         assert (await node.core.cold.repair(T0, apply=False)).refused == ""
         assert [each.local.held for each in asked] == [OffsetRange(0, committed)]

@@ -17,6 +17,7 @@ from service.broker.partition.partition import Partition
 from service.broker.roots import read_root
 from storage_tiers.cold.manifest.json import decode, encode
 from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.process.operations import DeletePartition
 from storage_tiers.errors import LeaderNotAvailable, StoreBehind
 from storage_tiers.types import TimestampOffset, TopicPartition
 from tests.service.broker.support import Running, filled, running, until
@@ -201,7 +202,7 @@ async def test_a_manifest_that_is_deleted_while_its_topic_lives(tmp_path: Path) 
         writer = node.node.access.writer if node.node.access is not None else None
         client = node.node.client
         assert client is not None and writer is not None
-        await client.delete_partition(ids, writer)
+        await client.ask(DeletePartition(ids, writer))
         await is_blocked(node, ids.manifest_key)
         assert "before the deletion" in str(node.node.tiering.lineage.reason(led(node)))
         assert node.node.fatal is None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from service.broker.partition.partition import Partition
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import Ids
+from storage_tiers.cold.process.operations import ListKeys, Question
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import TierUnavailable
 from storage_tiers.types import TopicPartition
@@ -127,15 +129,16 @@ async def test_a_listing_that_was_cut_short_goes_on_where_it_was(
         client = node.node.client
         assert client is not None
         asked: list[str] = []
-        list_keys = client.list_keys
+        ask = client.ask
 
-        async def listing(prefix: str, after: str) -> object:
-            asked.append(after)
-            if len(asked) == 3:
-                raise TierUnavailable("away")
-            return await list_keys(prefix, after)
+        async def listing(question: Question[Any]) -> Any:
+            if isinstance(question, ListKeys):
+                asked.append(question.after)
+                if len(asked) == 3:
+                    raise TierUnavailable("away")
+            return await ask(question)
 
-        client.list_keys = listing  # type: ignore[method-assign, assignment]
+        client.ask = listing  # type: ignore[method-assign]
         await node.node.sweeping.tick()
         assert len(asked) == 3
         await node.node.sweeping.tick()
@@ -155,17 +158,17 @@ async def test_what_is_written_behind_a_listing_is_looked_at_by_the_next(
         node.node.sweeping._grace_ms = lambda: 1
         client, key = node.node.client, orphan(node, first)
         assert client is not None
-        list_keys, passed = client.list_keys, list[str]()
+        ask, passed = client.ask, list[str]()
 
-        async def listing(prefix: str, after: str) -> object:
-            if after > key and not passed:
-                passed.append(after)
+        async def listing(question: Question[Any]) -> Any:
+            if isinstance(question, ListKeys) and question.after > key and not passed:
+                passed.append(question.after)
                 await node.store.put(key, b"left behind")
                 await node.store.put(orphan(node, last), b"newer")
-            return await list_keys(prefix, after)
+            return await ask(question)
 
         with monkeypatch.context() as meanwhile:
-            meanwhile.setattr(client, "list_keys", listing)
+            meanwhile.setattr(client, "ask", listing)
             await round_of(node)
         assert passed and is_there(node, key)()
         for _ in range(6):

@@ -15,6 +15,7 @@ from storage_tiers.cold.manifest.model import Ids, Root, Writer
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.launcher import TierLauncher
 from storage_tiers.cold.process.local import LocalLauncher
+from storage_tiers.cold.process.operations import Extend, LoadRoot
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.read.cache import ChunkCache
 from storage_tiers.cold.read.fetcher import Hydrator
@@ -72,7 +73,7 @@ class Broker:
 
         async def reload(_: Ids) -> Root:
             self.reloads += 1
-            self.root = await self.client.load_root(ids, WRITER)
+            self.root = await self.client.ask(LoadRoot(ids, WRITER))
             assert self.root is not None
             return self.root
 
@@ -109,7 +110,7 @@ class Broker:
             tuple(aborted),
             log_start,
         )
-        self.root = await self.client.extend(ids, WRITER, job)
+        self.root = await self.client.ask(Extend(ids, WRITER, job))
         path.unlink()
         assert self.root.end == end
         return self.root

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage_tiers.cold.manifest.model import Section
+from storage_tiers.cold.process.operations import RaiseLogStart, Retire
 from storage_tiers.cold.read.known_ranges import KnownRanges, cost
 from storage_tiers.cold.read.places import MAX_HYDRATIONS, Places
 from storage_tiers.cold.read.reader import ColdMiss
@@ -120,7 +121,7 @@ async def test_offsets_in_holes_go_to_the_next_batch(tmp_path: Path) -> None:
 async def test_a_recorded_gap_is_stepped_over(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.upload(batch(0, 10), 0, 10)
-        await b.client.raise_log_start(b.reader().ids, WRITER, 10)
+        await b.client.ask(RaiseLogStart(b.reader().ids, WRITER, 10))
         root = await b.upload(batch(30, 10), 30, 40, log_start=30)
         assert root.log_start == 30 and root.entries[-1].gap_from == 10
         assert taken(await read(b.reader(), root, 30, log_start=30)) == batch(30, 10)
@@ -256,7 +257,7 @@ async def test_a_missing_object_reloads_the_root(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.upload(batch(0, 10), 0, 10)
         old = await b.upload(batch(10, 10), 10, 20)
-        await b.client.retire(old.ids, WRITER, 10)
+        await b.client.ask(Retire(old.ids, WRITER, 10))
         await b.store.delete([old.entries[0].key, old.entries[0].sidecar_key])
         reader = b.reader()
         with pytest.raises(OffsetOutOfRange, match="below log start 10"):

@@ -17,7 +17,25 @@ from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process.launcher import Launched
 from storage_tiers.cold.process.local import LocalHandle, LocalLauncher
-from storage_tiers.cold.process.operations import FetchChunk, FetchObject, ReadyFile, Stats
+from storage_tiers.cold.process.operations import (
+    Claim,
+    DeletePartition,
+    Extend,
+    FetchChunk,
+    FetchObject,
+    LoadRoot,
+    MarkTopicDeleted,
+    OpenCluster,
+    Probe,
+    PublishTopic,
+    RaiseLogStart,
+    ReadCluster,
+    ReadTopic,
+    ReadyFile,
+    Retire,
+    Stats,
+    Sweep,
+)
 from storage_tiers.cold.process.settings import CHUNK_BYTES, MIB
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.bodies import hand_over
@@ -54,7 +72,7 @@ def files(directory: Path) -> list[Path]:
 async def test_a_chunk_is_verified_and_whole(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.store.put("a", b"before" + BYTES + b"after")
-        ready = await b.client.fetch_chunk(FetchChunk("a", 6, len(BYTES), CRCS))
+        ready = await b.client.ask(FetchChunk("a", 6, len(BYTES), CRCS))
         assert Path(ready.path).read_bytes() == BYTES and ready.size == len(BYTES)
         assert files(tmp_path) == [Path(ready.path)]
 
@@ -63,14 +81,12 @@ async def test_equal_questions_share_one_get(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.store.put("a", BYTES)
         gate = b.store.hold(1, "get")
-        asking = [asyncio.create_task(b.client.fetch_chunk(chunk())) for _ in range(20)]
+        asking = [asyncio.create_task(b.client.ask(chunk())) for _ in range(20)]
         await gate.reached.wait()
         gate.open()
         ready = await asyncio.gather(*asking)
         assert len(set(ready)) == 1 and b.store.count("get") == 1
-        assert (await b.client.fetch_chunk(chunk())).path != ready[
-            0
-        ].path  # a failure or an answer is remembered by nobody
+        assert (await b.client.ask(chunk())).path != ready[0].path  # a failure or an answer is remembered by nobody
         assert b.store.count("get") == 2
 
 
@@ -81,11 +97,11 @@ async def test_a_damaged_object_leaves_no_file(tmp_path: Path, damage: str) -> N
         if damage in bad:
             await b.store.put("a", bad[damage])
         with pytest.raises(TierObjectMissing if damage == "missing" else TierCorrupt):
-            await b.client.fetch_chunk(chunk())
+            await b.client.ask(chunk())
         assert files(tmp_path) == []
         if damage in ("short", "empty"):
             with pytest.raises(TierCorrupt):
-                await b.client.fetch_object(FetchObject("a", 0, len(BYTES)))
+                await b.client.ask(FetchObject("a", 0, len(BYTES)))
 
 
 async def test_a_store_that_hiccups_is_asked_again(tmp_path: Path) -> None:
@@ -93,7 +109,7 @@ async def test_a_store_that_hiccups_is_asked_again(tmp_path: Path) -> None:
         await b.store.put("a", BYTES)
         b.store.fail(1, "get")
         b.store.lose_answer(2, "get")
-        assert (await b.client.fetch_chunk(chunk())).size == len(BYTES)
+        assert (await b.client.ask(chunk())).size == len(BYTES)
         assert b.store.count("get") == 3
         counters = await b.client.refresh_counters()
         assert counters is not None and counters.retries == 2 and counters.store_calls == {"get": 3}
@@ -104,12 +120,12 @@ async def test_a_store_that_is_down_is_given_up_at_the_deadline(tmp_path: Path) 
         await b.store.put("a", BYTES)
         b.store.down = True
         with pytest.raises(TierUnavailable, match=r"within 0\.3 s \(the store is away\)|within 0\.3 s"):
-            await b.client.fetch_chunk(chunk())
+            await b.client.ask(chunk())
         assert "within 0.3 s" in (b.client.trouble or "")
         await b.client.refresh_counters()
         assert b.client.trouble is not None, "its counters need no store"
         b.store.down = False
-        assert (await b.client.fetch_chunk(chunk())).size == len(BYTES)
+        assert (await b.client.ask(chunk())).size == len(BYTES)
         assert b.client.trouble is None
 
 
@@ -122,7 +138,7 @@ async def test_a_store_that_refuses_is_in_trouble_one_that_lacks_a_key_is_not(
     async with broker(tmp_path) as b:
         b.store.fail(1, "get", error=error)
         with pytest.raises(type(error)):
-            await b.client.fetch_chunk(chunk())
+            await b.client.ask(chunk())
         assert ("denied" in (b.client.trouble or "")) is is_trouble
 
 
@@ -131,7 +147,7 @@ async def test_a_store_that_hangs_is_given_up_at_the_deadline(tmp_path: Path) ->
         await b.store.put("a", BYTES)
         b.store.hold(1, "get")
         with pytest.raises(TierUnavailable, match=r"within 0\.3 s"):
-            await b.client.fetch_chunk(chunk())
+            await b.client.ask(chunk())
 
 
 async def test_bytes_and_connections_in_flight_are_bounded(tmp_path: Path) -> None:
@@ -143,11 +159,11 @@ async def test_bytes_and_connections_in_flight_are_bounded(tmp_path: Path) -> No
         for number in range(12):
             await b.store.put(f"large-{number}", whole)
             await b.store.put(f"small-{number}", b"x")
-        large = [b.client.fetch_chunk(FetchChunk(f"large-{n}", 0, CHUNK_BYTES, crcs)) for n in range(12)]
+        large = [b.client.ask(FetchChunk(f"large-{n}", 0, CHUNK_BYTES, crcs)) for n in range(12)]
         await asyncio.gather(*large)
         assert store.most == 3
         store.most = 0
-        small = [b.client.fetch_chunk(FetchChunk(f"small-{n}", 0, 1, (crc32c(b"x"),))) for n in range(12)]
+        small = [b.client.ask(FetchChunk(f"small-{n}", 0, 1, (crc32c(b"x"),))) for n in range(12)]
         await asyncio.gather(*small)
         assert store.most == 4
         counters = await b.client.refresh_counters()
@@ -181,7 +197,7 @@ async def test_urgent_downloads_overtake_read_ahead(tmp_path: Path) -> None:
             await b.store.put(key, BYTES)
 
         async def fetch(key: str, urgent: bool) -> None:
-            await b.client.fetch_chunk(chunk(key, urgent=urgent))
+            await b.client.ask(chunk(key, urgent=urgent))
             order.append(key)
 
         gate = b.store.hold(1, "get", "a")
@@ -204,9 +220,9 @@ async def test_a_cache_directory_that_refuses_is_a_storage_error(tmp_path: Path)
         (tmp_path / "cache").rmdir()
         (tmp_path / "cache").write_bytes(b"no directory")
         with pytest.raises(StorageError, match="Not a directory"):
-            await b.client.fetch_chunk(chunk())
+            await b.client.ask(chunk())
         (tmp_path / "cache").unlink()
-        assert (await b.client.fetch_chunk(chunk())).size == len(BYTES)
+        assert (await b.client.ask(chunk())).size == len(BYTES)
 
 
 async def test_questions_that_make_no_sense_are_refused(tmp_path: Path) -> None:
@@ -217,33 +233,33 @@ async def test_questions_that_make_no_sense_are_refused(tmp_path: Path) -> None:
             FetchChunk("a", 0, 10, (1, 2)),
         ):
             with pytest.raises(InvalidRequest):
-                await b.client.fetch_chunk(question)
+                await b.client.ask(question)
 
 
 # --- manifests --------------------------------------------------------------------------------------------------------
 async def test_the_life_of_a_partition(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        await b.client.probe("probes/")
-        assert await b.client.read_cluster(IDS.cluster_id) is None
+        await b.client.ask(Probe("probes/"))
+        assert await b.client.ask(ReadCluster(IDS.cluster_id)) is None
         holder = Holder(1, "disk", "start")
-        assert await b.client.open_cluster(IDS.cluster_id, holder, 0) == 1
+        assert await b.client.ask(OpenCluster(IDS.cluster_id, holder, 0)) == 1
         with pytest.raises(FencedWriter):
-            await b.client.open_cluster(IDS.cluster_id, Holder(1, "disk", "other"), 0)
-        found = await b.client.read_cluster(IDS.cluster_id)
+            await b.client.ask(OpenCluster(IDS.cluster_id, Holder(1, "disk", "other"), 0))
+        found = await b.client.ask(ReadCluster(IDS.cluster_id))
         assert found is not None and found.holder == holder
 
-        assert await b.client.load_root(IDS, WRITER) is None
-        assert (await b.client.raise_log_start(IDS, WRITER, 5)).commit == 0  # no manifest, nothing to raise
-        assert (await b.client.claim(IDS, WRITER, 1)).leader_epoch == 1
+        assert await b.client.ask(LoadRoot(IDS, WRITER)) is None
+        assert (await b.client.ask(RaiseLogStart(IDS, WRITER, 5))).commit == 0  # no manifest, nothing to raise
+        assert (await b.client.ask(Claim(IDS, WRITER, 1))).leader_epoch == 1
         root = await b.upload(batch(0, 10), 0, 10)
-        assert await b.client.load_root(IDS, WRITER) == root
-        assert (await b.client.raise_log_start(IDS, WRITER, 4)).log_start == 4
+        assert await b.client.ask(LoadRoot(IDS, WRITER)) == root
+        assert (await b.client.ask(RaiseLogStart(IDS, WRITER, 4))).log_start == 4
         root = await b.upload(batch(10, 10), 10, 20)
-        root = await b.client.retire(IDS, WRITER, 15)
+        root = await b.client.ask(Retire(IDS, WRITER, 15))
         assert (root.log_start, len(root.entries), len(root.removed)) == (15, 1, 1)
-        report = await b.client.sweep(IDS, WRITER, 0)
+        report = await b.client.ask(Sweep(IDS, WRITER, 0))
         assert report.removed == 2
-        assert (await b.client.delete_partition(IDS, WRITER)).state is State.DELETED
+        assert (await b.client.ask(DeletePartition(IDS, WRITER))).state is State.DELETED
         with pytest.raises(FencedWriter, match="deleted"):
             await b.upload(batch(20, 10), 20, 30)
         counters = await b.client.refresh_counters()
@@ -258,27 +274,27 @@ async def test_an_extension_elsewhere_says_where_the_next_begins(tmp_path: Path)
         producers = path.with_suffix(".snapshot")
         producers.write_bytes(b"")
         job = ExtendJob(str(path), 0, path.stat().st_size, 5, 15, 1, 1, (), str(producers))
-        assert await b.client.extend(IDS, WRITER, job) == root
+        assert await b.client.ask(Extend(IDS, WRITER, job)) == root
 
 
 async def test_topic_files(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         topic = TopicState(IDS.cluster_id, "t", TOPIC_ID, State.LIVE, 3, 1, {"retention.ms": "-1"})
-        assert await b.client.read_topic(IDS.cluster_id, "t") is None
-        published = await b.client.put_topic_file(topic)
+        assert await b.client.ask(ReadTopic(IDS.cluster_id, "t")) is None
+        published = await b.client.ask(PublishTopic(topic))
         assert (published.topic_id, published.configs) == (TOPIC_ID, {"retention.ms": "-1"})
-        assert await b.client.read_topic(IDS.cluster_id, "t") == published
-        assert (await b.client.mark_topic_deleted(topic)).state is State.DELETED
+        assert await b.client.ask(ReadTopic(IDS.cluster_id, "t")) == published
+        assert (await b.client.ask(MarkTopicDeleted(topic))).state is State.DELETED
         with pytest.raises(FencedWriter):
-            await b.client.put_topic_file(topic)
+            await b.client.ask(PublishTopic(topic))
 
 
 async def test_a_commit_past_its_deadline_is_cut_off(tmp_path: Path) -> None:
     async with broker(tmp_path, settings=dataclasses.replace(QUICK, commit_deadline_s=0.1)) as b:
         b.store.hold(1, "put", "manifests/")
         with pytest.raises(TierUnavailable, match="outcome is open"):
-            await b.client.claim(IDS, WRITER, 1)
-        assert (await b.client.claim(IDS, WRITER, 1)).leader_epoch == 1
+            await b.client.ask(Claim(IDS, WRITER, 1))
+        assert (await b.client.ask(Claim(IDS, WRITER, 1))).leader_epoch == 1
 
 
 async def test_uploads_at_once_are_bounded(tmp_path: Path) -> None:
@@ -300,11 +316,11 @@ async def test_it_starts_with_the_first_question_and_ends_when_idle(tmp_path: Pa
     async with broker(tmp_path, settings=dataclasses.replace(QUICK, idle_s=0.05)) as b:
         await b.store.put("a", BYTES)
         assert b.client.stats.starts == 0 and await b.client.refresh_counters() is None
-        await b.client.fetch_chunk(chunk())
+        await b.client.ask(chunk())
         await until(lambda: not b.client.running)
         assert b.client.stats.lost == 0
         assert b.client.stats.counters is not None and b.client.stats.counters.operations == {"FetchChunk": 1}
-        await b.client.fetch_chunk(chunk())
+        await b.client.ask(chunk())
         assert b.client.stats.starts == 2
 
 
@@ -312,7 +328,7 @@ async def test_it_is_not_idle_while_it_works(tmp_path: Path) -> None:
     async with broker(tmp_path, settings=dataclasses.replace(QUICK, idle_s=0.02, read_deadline_s=10.0)) as b:
         await b.store.put("a", BYTES)
         gate = b.store.hold(1, "get")
-        asking = asyncio.create_task(b.client.fetch_chunk(chunk()))
+        asking = asyncio.create_task(b.client.ask(chunk()))
         await gate.reached.wait()
         for _ in range(10):
             await asyncio.sleep(0.01)
@@ -331,7 +347,7 @@ async def test_it_is_not_idle_while_it_works(tmp_path: Path) -> None:
 async def test_many_at_once_start_one_process(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.store.put("a", BYTES)
-        await asyncio.gather(*(b.client.fetch_chunk(chunk()) for _ in range(50)))
+        await asyncio.gather(*(b.client.ask(chunk()) for _ in range(50)))
         assert b.client.stats.starts == 1
 
 
@@ -339,13 +355,13 @@ async def test_closing_answers_who_waits_and_refuses_the_next(tmp_path: Path) ->
     async with broker(tmp_path) as b:
         await b.store.put("a", BYTES)
         gate = b.store.hold(1, "get")
-        asking = asyncio.create_task(b.client.fetch_chunk(chunk()))
+        asking = asyncio.create_task(b.client.ask(chunk()))
         await gate.reached.wait()
         await b.client.close()
         with pytest.raises(TierUnavailable, match="stopping"):
             await asking
         with pytest.raises(TierUnavailable, match="stopping"):
-            await b.client.fetch_chunk(chunk())
+            await b.client.ask(chunk())
 
 
 async def test_a_lost_process_fails_what_is_open_and_comes_back_with_back_off(tmp_path: Path) -> None:
@@ -358,7 +374,7 @@ async def test_a_lost_process_fails_what_is_open_and_comes_back_with_back_off(tm
         pauses = []
         for _ in range(8):
             gate = b.store.hold(1, "get")
-            asking = [asyncio.create_task(b.client.fetch_chunk(chunk())) for _ in range(5)]
+            asking = [asyncio.create_task(b.client.ask(chunk())) for _ in range(5)]
             before = clock.monotonic()
             await gate.reached.wait()
             pauses.append(clock.monotonic() - before)
@@ -368,7 +384,7 @@ async def test_a_lost_process_fails_what_is_open_and_comes_back_with_back_off(tm
         assert b.client.stats.lost == b.client.stats.starts == 8
         assert pauses[0] == 0 and all(0.05 <= pause <= 10.0 for pause in pauses[1:])
         assert pauses[-1] > 3.0
-        assert (await b.client.fetch_chunk(chunk())).size == len(BYTES)
+        assert (await b.client.ask(chunk())).size == len(BYTES)
 
 
 class Losing(LocalLauncher):
@@ -404,7 +420,7 @@ async def test_a_process_that_cannot_start_is_unavailable(tmp_path: Path) -> Non
         b.client._clock = EagerClock()
         for _ in range(3):
             with pytest.raises(TierUnavailable, match="no memory"):
-                await b.client.fetch_chunk(chunk())
+                await b.client.ask(chunk())
 
 
 async def test_a_store_that_cannot_be_opened_is_that_questions_answer(tmp_path: Path) -> None:
@@ -420,8 +436,8 @@ async def test_a_store_that_cannot_be_opened_is_that_questions_answer(tmp_path: 
     async with broker(tmp_path, launcher=LocalLauncher(open_store, EagerClock(), SeededRng(1))) as b:
         await store.put("a", BYTES)
         with pytest.raises(StoreRefused, match="no such bucket"):
-            await b.client.fetch_chunk(chunk())
-        assert (await b.client.fetch_chunk(chunk())).size == len(BYTES)
+            await b.client.ask(chunk())
+        assert (await b.client.ask(chunk())).size == len(BYTES)
         assert b.client.stats.starts == 1
 
 
@@ -430,8 +446,8 @@ async def test_a_bug_is_that_questions_error_and_nobody_elses(tmp_path: Path) ->
         await b.store.put("a", BYTES)
         b.store.fail(1, "get", error=ZeroDivisionError("a bug"))
         with pytest.raises(LogError, match="FetchChunk failed in the tier process"):
-            await b.client.fetch_chunk(chunk())
-        assert (await b.client.fetch_chunk(chunk())).size == len(BYTES)
+            await b.client.ask(chunk())
+        assert (await b.client.ask(chunk())).size == len(BYTES)
         assert b.client.stats.starts == 1
 
 
@@ -439,12 +455,12 @@ async def test_who_gives_up_is_forgotten(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.store.put("a", BYTES)
         gate = b.store.hold(1, "put", "manifests/")
-        claiming = asyncio.create_task(b.client.claim(IDS, WRITER, 1))
+        claiming = asyncio.create_task(b.client.ask(Claim(IDS, WRITER, 1)))
         await gate.reached.wait()
         claiming.cancel()
         await asyncio.gather(claiming, return_exceptions=True)
-        assert (await b.client.claim(IDS, WRITER, 2)).leader_epoch == 2
-        assert isinstance(await b.client.fetch_chunk(chunk()), ReadyFile)
+        assert (await b.client.ask(Claim(IDS, WRITER, 2))).leader_epoch == 2
+        assert isinstance(await b.client.ask(chunk()), ReadyFile)
 
 
 def test_a_question_at_the_very_moment_that_the_process_ends(tmp_path: Path) -> None:
@@ -452,14 +468,14 @@ def test_a_question_at_the_very_moment_that_the_process_ends(tmp_path: Path) -> 
 
     async def asked_after(turns: int) -> None:
         async with broker(tmp_path) as b:
-            await b.client.probe("x/")
+            await b.client.ask(Probe("x/"))
             life = b.client._life
             assert life is not None
             life.writer.transport.abort()
             for _ in range(turns):
                 await asyncio.sleep(0)
             with contextlib.suppress(TierUnavailable):
-                await b.client.probe("x/")
+                await b.client.ask(Probe("x/"))
 
     for turns in range(6):
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -18,7 +18,7 @@ import pytest
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import Root
 from storage_tiers.cold.process.launcher import ExecLauncher
-from storage_tiers.cold.process.operations import FetchChunk
+from storage_tiers.cold.process.operations import FetchChunk, LoadRoot, Probe
 from storage_tiers.cold.process.protocol import Configure, encode
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.stores.location import StoreLocation
@@ -52,7 +52,7 @@ async def test_the_whole_path_through_the_real_process(tmp_path: Path) -> None:
     location, _ = await stored(tmp_path)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
         assert b.client.process_id is None
-        await b.client.probe("probes/")
+        await b.client.ask(Probe("probes/"))
         content = b"".join(batch(offset, 10, size=2_000) for offset in range(0, 4_000, 10))
         root = await b.upload(content, 0, 4_000)
         reader = b.reader()
@@ -78,17 +78,17 @@ async def test_kill_in_the_middle_of_work(tmp_path: Path) -> None:
     location, store = await stored(tmp_path)
     await store.put("a", BYTES)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
-        await b.client.fetch_chunk(chunk())
+        await b.client.ask(chunk())
         for _ in range(3):
             process = b.client.process_id
             assert process is not None
             os.kill(process, signal.SIGSTOP)  # what is asked now stays open
-            asking = [asyncio.create_task(b.client.fetch_chunk(chunk())) for _ in range(4)]
+            asking = [asyncio.create_task(b.client.ask(chunk())) for _ in range(4)]
             await until(lambda: b.client._life is not None and len(b.client._life.waiting) == 4)
             os.kill(process, signal.SIGKILL)
             results = await asyncio.gather(*asking, return_exceptions=True)
             assert {type(result) for result in results} == {TierUnavailable}
-            ready = await b.client.fetch_chunk(chunk())  # another process answers, after a back-off
+            ready = await b.client.ask(chunk())  # another process answers, after a back-off
             assert Path(ready.path).read_bytes() == BYTES
             assert not running(process)
             # What the dead one left was swept before the next began.
@@ -106,7 +106,7 @@ async def test_a_process_that_hangs_is_killed_and_replaced_within_seconds(tmp_pa
         assert process is not None
         os.kill(process, signal.SIGSTOP)
         with pytest.raises(TierUnavailable, match=r"hung for 0\.8 s"):
-            await b.client.fetch_chunk(chunk())
+            await b.client.ask(chunk())
         await until_answered(b)
         assert b.client.stats.lost >= 1 and not running(process)
 
@@ -120,9 +120,9 @@ async def test_a_process_that_works_for_long_is_not_taken_for_hung(tmp_path: Pat
     settings = dataclasses.replace(QUICK, read_deadline_s=10.0, heartbeat_s=0.01)
     async with broker(tmp_path, settings=settings) as b:
         await b.store.put("a", BYTES)
-        await b.client.fetch_chunk(chunk())
+        await b.client.ask(chunk())
         gate = b.store.hold(1, "get")
-        asking = asyncio.create_task(b.client.fetch_chunk(chunk()))
+        asking = asyncio.create_task(b.client.ask(chunk()))
         await gate.reached.wait()
         beats = 0
         original = b.client._beat
@@ -143,7 +143,7 @@ async def until_answered(b: Broker) -> None:
     """On a slow machine the process may need longer to start than the deadlines of this test."""
     while True:
         try:
-            await b.client.fetch_chunk(chunk())
+            await b.client.ask(chunk())
             return
         except TierUnavailable:
             continue
@@ -154,7 +154,7 @@ async def test_kill_in_the_middle_of_a_commit_and_go_on(tmp_path: Path) -> None:
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
         base = 0
         for delay in (0.0, 0.004, 0.012, 0.03):
-            await b.client.load_root(IDS, WRITER)
+            await b.client.ask(LoadRoot(IDS, WRITER))
             segment = batch(base, 10, size=100_000)
             extending = asyncio.create_task(b.upload(segment, base, base + 10))
             await asyncio.sleep(delay)
@@ -168,7 +168,7 @@ async def test_kill_in_the_middle_of_a_commit_and_go_on(tmp_path: Path) -> None:
             base += 10
         reader = b.reader()
         assert b.root is not None
-        root = await b.client.load_root(IDS, WRITER)
+        root = await b.client.ask(LoadRoot(IDS, WRITER))
         assert root is not None
         for offset in range(0, base, 10):
             assert taken(await read(reader, root, offset, 1)) == batch(offset, 10, size=100_000)
@@ -178,7 +178,7 @@ async def loaded(b: Broker) -> Root | None:
     """As the broker does: what is unavailable is asked again."""
     while True:
         try:
-            return await b.client.load_root(IDS, WRITER)
+            return await b.client.ask(LoadRoot(IDS, WRITER))
         except TierUnavailable:
             continue
 
@@ -188,12 +188,12 @@ async def test_idle_end_is_told_and_the_next_use_starts_another(tmp_path: Path) 
     await store.put("a", BYTES)
     settings = dataclasses.replace(SETTINGS, idle_s=0.1)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=settings) as b:
-        await b.client.fetch_chunk(chunk())
+        await b.client.ask(chunk())
         first = b.client.process_id
         assert first is not None
         await until(lambda: not b.client.running)
         assert b.client.stats.lost == 0
-        await b.client.fetch_chunk(chunk())
+        await b.client.ask(chunk())
         assert b.client.process_id != first and not running(first)
 
 
@@ -201,15 +201,15 @@ async def test_sigterm_ends_it_cleanly_and_sigint_does_not(tmp_path: Path) -> No
     location, store = await stored(tmp_path)
     await store.put("a", BYTES)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
-        await b.client.fetch_chunk(chunk())
+        await b.client.ask(chunk())
         process = b.client.process_id
         assert process is not None
         os.kill(process, signal.SIGINT)
-        await b.client.fetch_chunk(chunk())
+        await b.client.ask(chunk())
         assert b.client.process_id == process
         os.kill(process, signal.SIGTERM)
         await until(lambda: not b.client.running)
-        await b.client.fetch_chunk(chunk())
+        await b.client.ask(chunk())
         assert not running(process)
 
 
@@ -217,7 +217,7 @@ async def test_it_is_nicer_than_its_broker(tmp_path: Path) -> None:
     location, store = await stored(tmp_path)
     await store.put("a", BYTES)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
-        await b.client.fetch_chunk(chunk())
+        await b.client.ask(chunk())
         assert b.client.process_id is not None
         own, lowest = os.getpriority(os.PRIO_PROCESS, 0), 19
         assert os.getpriority(os.PRIO_PROCESS, b.client.process_id) == min(lowest, own + 5)
@@ -276,7 +276,7 @@ async def test_chunks_are_correct_under_many_readers(tmp_path: Path) -> None:
     await store.put("a", BYTES)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
         questions = [FetchChunk("a", 0, 1 << 20, chunk().crcs[:1]), chunk()]
-        ready = await asyncio.gather(*(b.client.fetch_chunk(questions[n % 2]) for n in range(40)))
+        ready = await asyncio.gather(*(b.client.ask(questions[n % 2]) for n in range(40)))
         assert all(Path(r.path).read_bytes() == BYTES[: r.size] for r in ready)
 
 
@@ -285,7 +285,7 @@ async def test_s3_through_the_real_process(tmp_path: Path, versitygw: S3Server) 
     """Multipart upload, ranged reads, commits: over aiobotocore, of which this process has nothing."""
     location = StoreLocation.parse(f"s3://{BUCKET}/tier-process", endpoint=versitygw.endpoint, region=REGION)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=TierSettings()) as b:
-        await b.client.probe("probes/")
+        await b.client.ask(Probe("probes/"))
         segments = [b"".join(batch(s * 30 + o, size=1_000_000) for o in range(30)) for s in range(2)]
         for number, content in enumerate(segments):
             await b.upload(content, number * 30, number * 30 + 30)

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import struct
 from dataclasses import dataclass
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from storage_tiers import errors
+from storage_tiers.cold.manifest import model as manifest
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
 from storage_tiers.cold.manifest.lineage import Seen
-from storage_tiers.cold.manifest.model import Entry, Oldest, PageKind, PageRef, Section, Stamp, State, Writer
+from storage_tiers.cold.manifest.model import (
+    Entry,
+    Oldest,
+    PageKind,
+    PageRef,
+    Section,
+    Stamp,
+    State,
+    Writer,
+)
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process import operations as questions
-from storage_tiers.cold.process.downloads import Downloads
-from storage_tiers.cold.process.manifests import TierCommits
+from storage_tiers.cold.process import protocol
+from storage_tiers.cold.process.operations import Deadline
 from storage_tiers.cold.process.protocol import (
     MAX_FRAME_BYTES,
     Ask,
@@ -26,23 +38,32 @@ from storage_tiers.cold.process.protocol import (
     Frame,
     Idle,
     Reply,
+    Unknown,
     decode,
     encode,
     read_frame,
 )
-from storage_tiers.cold.process.server import workers
 from storage_tiers.cold.process.settings import TierSettings
+from storage_tiers.cold.process.table import TABLE, row_of
 from storage_tiers.cold.process.wire import ProtocolError, from_json, to_json
-from storage_tiers.cold.segments.repairer import LocalEvidence
+from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
 from storage_tiers.cold.segments.sweeper import Listed
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.location import StoreLocation
-from storage_tiers.errors import LogError
+from storage_tiers.errors import LogError, TierUnavailable
 from storage_tiers.policy.retention import Expired, Moment, RetentionLimits
 from storage_tiers.policy.segments import Now
+from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import AbortedTransaction, EpochEntry, OffsetRange
 from tests.storage_tiers.cold.support import IDS, TOPIC_ID
+from tests.storage_tiers.tier.support import broker
 
+ROOT = Path(__file__).parents[3]
+BROKER_CODE = [
+    *(ROOT / "service").rglob("*.py"),
+    *(ROOT / "storage_tiers/cold/read").glob("*.py"),
+    ROOT / "storage_tiers/cold/process/client.py",
+]
 WRITER = Writer(1, None, "maintainer")
 JOB = ExtendJob(
     "/data/0.log",
@@ -118,11 +139,58 @@ def test_every_question_crosses_unchanged(question: questions.Question[Any]) -> 
     assert round_trip(Ask(7, question)) == Ask(7, question)
 
 
-def test_the_list_above_is_whole_and_every_question_has_its_worker() -> None:
-    named = {type(question).__name__: type(question) for question in QUESTIONS}
-    assert named == questions.operations()
-    worked_on = workers(cast(Downloads, Downloads), cast(TierCommits, TierCommits))
-    assert worked_on.keys() == set(named.values()) - {questions.Stats}
+def test_every_question_has_its_row_and_stands_in_the_list_above() -> None:
+    defined = {name: kind for name, kind in vars(questions).items() if _is_question(kind)}
+    assert {name: row.question for name, row in TABLE.items()} == defined
+    assert {type(question) for question in QUESTIONS} == set(defined.values())
+
+
+def _is_question(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, questions.Question) and kind is not questions.Question
+
+
+async def test_every_row_is_answered_by_the_process(tmp_path: Path) -> None:
+    """With its answer, or a LogError; an answer of another type would end the process, a defect is named as one."""
+    snapshot = tmp_path / "metadata.snapshot"
+    snapshot.write_bytes(b"bytes")
+    put = questions.PutSnapshot("c", 3, 4, str(snapshot), 5, crc32c(b"bytes"))
+    async with broker(tmp_path) as b:
+        for question in QUESTIONS:
+            try:
+                await b.client.ask(put if isinstance(question, questions.PutSnapshot) else question)
+            except LogError as error:
+                assert "in the tier process" not in str(error), error
+        counters = await b.client.refresh_counters()
+        assert counters is not None and counters.operations.keys() == TABLE.keys() - {"Stats"}
+        assert (b.client.stats.starts, b.client.stats.lost) == (1, 0)
+
+
+async def test_a_question_without_a_row_gets_an_error_and_the_process_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an upgrade under a running node: the broker is older or newer than the process that it starts."""
+    async with broker(tmp_path) as b:
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(protocol, "TABLE", {"Stats": TABLE["Stats"]})
+            with pytest.raises(TierUnavailable, match=r"knows no question 'ReadCluster'.*restart the node"):
+                await b.client.ask(questions.ReadCluster("c"))
+        assert await b.client.ask(questions.ReadCluster("c")) is None
+        assert (b.client.stats.starts, b.client.stats.lost) == (1, 0)
+
+
+def test_every_row_names_the_work_that_a_deadline_may_cut_off() -> None:
+    for question in QUESTIONS:
+        row = row_of(question)
+        named = row.what.format(q=question)
+        assert bool(named) == (row.deadline not in (Deadline.NONE, Deadline.STEPS)), row.question
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_row_is_asked_somewhere_by_the_broker(name: str) -> None:
+    """By its constructor in code that is neither a test nor its own definition."""
+    asks = re.compile(rf"\b{name}\(")
+    asked = [path for path in BROKER_CODE if asks.search(path.read_text())]
+    assert asked, f"nobody asks {name}: delete the question and its row"
 
 
 def round_trip(frame: Frame) -> Frame:
@@ -137,6 +205,7 @@ def round_trip(frame: Frame) -> Frame:
         Configure(StoreLocation.parse("s3://bucket/a", endpoint="http://h:1", region="r"), "/c", TierSettings()),
         Idle(COUNTERS),
         Forget(3),
+        Unknown(4, "Format"),
         Reply(1, {"path": "p", "size": 1}),
         Reply(1, None),
     ],
@@ -148,12 +217,32 @@ def test_other_frames_cross_unchanged(frame: Frame) -> None:
 
 def test_answers_cross_as_their_questions_say() -> None:
     entry = Entry(0, 9, "k", 0, 5, "s", (Section("index", 0, 1, 2),), 1, 2, 3, 4, 5, 6, Stamp(1, 2), None)
-    found = questions.FoundEntries((entry,))
-    assert questions.answer_type(questions.PageEntries) is questions.FoundEntries
-    assert from_json(questions.answer_type(questions.PageEntries), json.loads(json.dumps(to_json(found)))) == found
-    assert questions.answer_type(questions.Stats) is questions.Counters
-    assert from_json(questions.Counters, to_json(COUNTERS)) == COUNTERS
-    assert from_json(questions.FoundTopic, to_json(questions.FoundTopic(None))).state is None
+    root = manifest.claim_epoch(manifest.first_root(IDS), 5, manifest.Author(WRITER, "c" * 32, 7, lambda: "0" * 32))
+    for name, answer in (
+        ("PageEntries", (entry,)),
+        ("Stats", COUNTERS),
+        ("ReadTopic", None),
+        ("ReadTopic", TOPIC),
+        ("Probe", None),
+        ("ReadStoreTime", 5),
+        ("ListTopics", ("a", "b")),
+        ("LoadRoot", None),
+        ("LoadRoot", root),
+        ("Repair", questions.Repaired(RepairReport(), root)),
+    ):
+        assert from_json(TABLE[name].answer, json.loads(json.dumps(to_json(answer)))) == answer
+
+
+def test_an_answer_of_another_shape_is_refused() -> None:
+    for name, answer in (
+        ("Probe", 1),
+        ("ReadStoreTime", None),
+        ("LoadRoot", "{}"),
+        ("Retire", None),
+        ("ListTopics", "a"),
+    ):
+        with pytest.raises(ProtocolError):
+            from_json(TABLE[name].answer, answer)
 
 
 def test_every_error_crosses_as_itself() -> None:
@@ -181,7 +270,8 @@ def test_an_error_of_another_version_keeps_its_advice() -> None:
         b"7",
         b"null",
         b'{"frame": "unheard"}',
-        b'{"frame": "ask", "number": 1, "operation": "Format", "body": {}}',
+        b'{"frame": "ask", "number": 1, "operation": 7, "body": {}}',
+        b'{"frame": "ask", "number": 1, "body": {}}',
         b'{"frame": "ask", "number": "1", "operation": "Stats", "body": {}}',
         b'{"frame": "ask", "number": true, "operation": "Stats", "body": {}}',
         b'{"frame": "ask", "number": 1, "operation": "Stats", "body": {"more": 1}}',

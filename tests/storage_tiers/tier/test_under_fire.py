@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from storage_tiers.cold.manifest.model import Root
-from storage_tiers.cold.process.operations import Stats
+from storage_tiers.cold.process.operations import LoadRoot, Retire, Stats, Sweep
 from storage_tiers.cold.process.settings import MIB
 from storage_tiers.cold.read import fetcher as hydrator
 from storage_tiers.cold.read.reader import ColdMiss
@@ -66,7 +66,7 @@ class World:
     async def newest(self) -> Root | None:
         while True:
             try:
-                return await self.b.client.load_root(IDS, WRITER)
+                return await self.b.client.ask(LoadRoot(IDS, WRITER))
             except LogError as error:
                 assert error.advice is Advice.RETRY, error
 
@@ -79,8 +79,8 @@ class World:
                 continue
             self.log_start += self.rng.randint(0, (root.end - self.log_start) // 4)
             try:
-                root = await self.b.client.retire(IDS, WRITER, self.log_start)
-                await self.b.client.sweep(IDS, WRITER, 0)
+                root = await self.b.client.ask(Retire(IDS, WRITER, self.log_start))
+                await self.b.client.ask(Sweep(IDS, WRITER, 0))
             except LogError as error:
                 assert error.advice is Advice.RETRY, error
 

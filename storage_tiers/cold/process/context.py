@@ -1,0 +1,102 @@
+"""What the tier process has at hand for every question: the store, its repetitions, deadlines and budgets.
+
+Keeps what is worth keeping between questions: decoded pages, roots with their ETags, the store's clock. All of it may be
+forgotten at any time; a commit is safe by compare-and-swap, whatever was remembered.
+
+Invariant: what uploads hold in memory stays within their budget; an operation past its deadline is cut off and answered
+with TierUnavailable, its outcome open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.manifest import json as manifest_json
+from storage_tiers.cold.manifest.commit import PageCache, StoreClock
+from storage_tiers.cold.manifest.lineage import Seen
+from storage_tiers.cold.manifest.model import Ids, Page, PageRef, Writer
+from storage_tiers.cold.process.byte_budget import ByteBudget
+from storage_tiers.cold.process.downloads import Downloads
+from storage_tiers.cold.process.operations import Counters
+from storage_tiers.cold.process.patient_reads import GetStore, PatientReads
+from storage_tiers.cold.process.settings import TierSettings
+from storage_tiers.cold.segments.partition_tier import PartitionTier
+from storage_tiers.errors import InvalidRequest, TierUnavailable
+
+T = TypeVar("T")
+
+#: Roots remembered between questions, at about 150 KB each when full.
+MAX_PARTITIONS = 256
+
+
+class TierContext:
+    """`counters` gives the process's own; `directory` is the broker's cache."""
+
+    def __init__(
+        self,
+        store: GetStore,
+        settings: TierSettings,
+        directory: str,
+        clock: Clock,
+        rng: Rng,
+        counters: Callable[[], Counters],
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.rng = rng
+        self.counters = counters
+        self.reads = PatientReads(settings, clock, rng)
+        self.downloads = Downloads(store, directory, settings, self.reads, rng)
+        self.uploads = ByteBudget(settings.upload_bytes_in_flight, settings.uploads)
+        self.store_clock = StoreClock(clock)
+        self._clock = clock
+        self._pages = PageCache()
+        self._partitions: OrderedDict[tuple[Ids, Writer], PartitionTier] = OrderedDict()
+
+    async def partition(self, ids: Ids, writer: Writer, seen: Seen | None = None) -> PartitionTier:
+        known = self._partitions.get((ids, writer))
+        if known is None:
+            known = PartitionTier(
+                await self.store(),
+                ids,
+                writer,
+                self._clock,
+                self.rng,
+                page_cache=self._pages,
+                store_clock=self.store_clock,
+            )
+            self._partitions[ids, writer] = known
+            if len(self._partitions) > MAX_PARTITIONS:
+                self._partitions.popitem(last=False)
+        self._partitions.move_to_end((ids, writer))
+        known.expect(seen)
+        return known
+
+    async def live_page(self, ids: Ids, ref: PageRef) -> Page:
+        page = self._pages.get(ref.key)
+        if page is None:
+
+            async def attempt() -> bytes:
+                return (await (await self.store()).get(ref.key)).data
+
+            data = await self.reads.until_answered(f"bytes of {ref.key}", attempt)
+            page = await asyncio.to_thread(manifest_json.decode_page, data, ids, ref)
+            self._pages.put(ref.key, page)
+        if page.removed:
+            raise InvalidRequest(f"{ref.key} is a page of removed ranges; nobody reads those")
+        return page
+
+    async def in_time(self, work: Awaitable[T], what: str, extra_s: float = 0.0) -> T:
+        """TierUnavailable if it takes longer than a commit may, and `extra_s`."""
+        deadline_s = self.settings.commit_deadline_s + extra_s
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await work
+        except TimeoutError as error:
+            raise TierUnavailable(
+                f"{what} took longer than {deadline_s:g} s; its outcome is open, try again"
+            ) from error

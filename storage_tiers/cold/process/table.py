@@ -1,0 +1,165 @@
+"""The table of tier operations: a row for every question, with the type of its answer, the kind of its deadline, and the
+function that gives the answer, on a partition's tier, on the store, or on what the process has at hand.
+
+Both ends work by it: the server runs the row, the client knows from it how long to wait and what the answer is. An
+operation is a question in `operations.py` and its row here; `Question.by` ties the function's types to the question's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from storage_tiers.cold.manifest import cluster_file, topic_file
+from storage_tiers.cold.manifest.clusters import find_clusters
+from storage_tiers.cold.manifest.model import Ids, Root, Writer
+from storage_tiers.cold.process import operations as ask
+from storage_tiers.cold.process import page_work, repair_work, store_work, takeover_work
+from storage_tiers.cold.process.context import TierContext
+from storage_tiers.cold.process.operations import Deadline, Operation, Question
+from storage_tiers.cold.segments.partition_tier import PartitionTier
+from storage_tiers.cold.stores.port import PART_BYTES, ObjectStore
+
+#: What one upload holds in memory at most: four parts on their way (the S3 store's lanes), or a small object whole.
+UPLOAD_BYTES = 4 * PART_BYTES
+
+Answer = TypeVar("Answer")
+
+
+class OfPartition(Protocol):
+    """A question about one partition's manifest; it may have a `seen`."""
+
+    @property
+    def ids(self) -> Ids: ...
+
+    @property
+    def writer(self) -> Writer: ...
+
+
+Asked = TypeVar("Asked", bound=Question[Any])
+AskedOf = TypeVar("AskedOf", bound=OfPartition)
+
+
+def _tier(
+    run: Callable[[PartitionTier, AskedOf], Awaitable[Answer]],
+) -> Callable[[TierContext, AskedOf], Awaitable[Answer]]:
+    """Works on the tier of the question's partition."""
+
+    async def on_tier(context: TierContext, question: AskedOf) -> Answer:
+        tier = await context.partition(question.ids, question.writer, getattr(question, "seen", None))
+        return await run(tier, question)
+
+    return on_tier
+
+
+def _store(
+    run: Callable[[ObjectStore, Asked], Awaitable[Answer]],
+) -> Callable[[TierContext, Asked], Awaitable[Answer]]:
+    """Works on the store."""
+
+    async def on_store(context: TierContext, question: Asked) -> Answer:
+        return await run(await context.store(), question)
+
+    return on_store
+
+
+async def _load_root(tier: PartitionTier, question: ask.LoadRoot) -> Root | None:
+    loaded = await tier.load()
+    return None if loaded is None else loaded.root
+
+
+async def _repair(tier: PartitionTier, question: ask.Repair) -> ask.Repaired:
+    return ask.Repaired(*await tier.repair(question.local, apply=question.apply, accepted=question.accepted))
+
+
+async def _counters(context: TierContext, question: ask.Stats) -> ask.Counters:
+    return context.counters()
+
+
+NONE, READ, COMMIT, UPLOAD, STEPS = Deadline.NONE, Deadline.READ, Deadline.COMMIT, Deadline.UPLOAD, Deadline.STEPS
+_ROWS: tuple[Operation[TierContext], ...] = (
+    # --- reading
+    ask.FetchChunk.by(STEPS, lambda at, q: at.downloads.fetch_chunk(q)),
+    ask.FetchObject.by(STEPS, lambda at, q: at.downloads.fetch_object(q)),
+    ask.Hurry.by(NONE, lambda at, q: at.downloads.hurry(q)),
+    ask.PageEntries.by(STEPS, page_work.page_entries),
+    ask.PlanPages.by(STEPS, page_work.plan_pages),
+    # --- the cluster and its topics
+    ask.Probe.by(COMMIT, store_work.probe, "the probe"),
+    ask.ReadStoreTime.by(COMMIT, store_work.read_store_time, "reading the store's clock"),
+    # Asked once: whoever wants to know waits for an answer as long as it takes, and says so meanwhile.
+    ask.FindClusters.by(COMMIT, _store(lambda store, q: find_clusters(store)), "looking for clusters"),
+    ask.ReadCluster.by(READ, _store(lambda store, q: cluster_file.read_cluster(store, q.cluster_id)), "cluster.json"),
+    ask.ShownCluster.by(READ, _store(lambda store, q: cluster_file.read_shown(store, q.cluster_id)), "cluster.json"),
+    ask.OpenCluster.by(
+        COMMIT,
+        _store(lambda s, q: cluster_file.open_cluster(s, q.cluster_id, q.holder, q.expected_incarnation, q.raised_by)),
+        "raising the incarnation",
+    ),
+    ask.RecreateCluster.by(
+        COMMIT,
+        _store(lambda store, q: cluster_file.recreate_cluster(store, q.new, q.shown)),
+        "writing cluster.json again",
+    ),
+    ask.HighestIncarnation.by(COMMIT, _store(repair_work.highest_incarnation), "looking through all manifests"),
+    ask.PutSnapshot.by(COMMIT, _store(store_work.put_snapshot), "writing the metadata's snapshot"),
+    ask.FindSnapshot.by(READ, _store(store_work.find_snapshot), "snapshots of the metadata"),
+    ask.ListTopics.by(READ, _store(store_work.list_topics), "names of topics"),
+    ask.ListTopicIds.by(READ, _store(store_work.list_topic_ids), "ids of topic {q.topic}"),
+    ask.ListManifests.by(READ, _store(store_work.list_manifests), "manifests of topic {q.topic}"),
+    ask.ReadTopic.by(READ, _store(lambda store, q: topic_file.read_topic(store, q.cluster_id, q.topic)), "topic.json"),
+    ask.ShownTopic.by(
+        READ, _store(lambda store, q: topic_file.shown_topic(store, q.cluster_id, q.topic)), "topic.json"
+    ),
+    ask.PublishTopic.by(
+        COMMIT, _store(lambda store, q: topic_file.publish_topic(store, q.topic)), "publishing topic {q.topic.topic}"
+    ),
+    ask.RepublishTopic.by(
+        COMMIT, _store(lambda store, q: topic_file.republish_topic(store, q.topic)), "publishing topic {q.topic.topic}"
+    ),
+    ask.MarkTopicDeleted.by(
+        COMMIT,
+        _store(lambda store, q: topic_file.delete_topic(store, q.topic)),
+        "marking topic {q.topic.topic} deleted",
+    ),
+    # --- one partition's manifest
+    ask.LoadRoot.by(READ, _tier(_load_root), "manifest of {q.ids}"),
+    ask.Extend.by(UPLOAD, _tier(lambda tier, q: tier.extend(q.job)), "extending {q.ids}"),
+    ask.Claim.by(COMMIT, _tier(lambda tier, q: tier.claim(q.leader_epoch)), "claiming {q.ids}"),
+    ask.RaiseLogStart.by(COMMIT, _tier(lambda tier, q: tier.raise_log_start(q.offset)), "raising log start of {q.ids}"),
+    ask.Retire.by(COMMIT, _tier(lambda tier, q: tier.retire(q.log_start)), "retiring ranges of {q.ids}"),
+    ask.DeletePartition.by(COMMIT, _tier(lambda tier, q: tier.delete_partition()), "deleting {q.ids}"),
+    ask.TakePartition.by(STEPS, takeover_work.take_partition),
+    ask.Repair.by(COMMIT, _tier(_repair), "repairing {q.ids}"),
+    ask.Sweep.by(COMMIT, _tier(lambda tier, q: tier.sweep(q.grace_ms, q.listed)), "sweeping {q.ids}"),
+    ask.SweepDeleted.by(COMMIT, _tier(lambda tier, q: tier.sweep_deleted(q.grace_ms, q.listed)), "sweeping {q.ids}"),
+    # --- what is left of anything
+    ask.ListKeys.by(READ, _store(store_work.list_keys), "keys under {q.prefix}"),
+    ask.AbortUploads.by(COMMIT, store_work.abort_uploads, "ending uploads under {q.prefix}"),
+    # --- the process itself
+    ask.Stats.by(NONE, _counters),
+)
+#: By the name of the question, which is its name on the wire.
+TABLE: Mapping[str, Operation[TierContext]] = {row.question.__name__: row for row in _ROWS}
+
+
+def row_of(question: Question[Any]) -> Operation[TierContext]:
+    return TABLE[type(question).__name__]
+
+
+async def perform(context: TierContext, question: Question[Answer]) -> Answer:
+    """The answer, within the deadline of its kind. Its LogError."""
+    row = row_of(question)
+    what = row.what.format(q=question)
+    match row.deadline:
+        case Deadline.READ:
+            return await context.reads.until_answered(what, lambda: row.run(context, question))
+        case Deadline.COMMIT:
+            return await context.in_time(row.run(context, question), what, question.extra_s(context.settings))
+        case Deadline.UPLOAD:
+            assert isinstance(question, ask.Extend)
+            async with context.uploads.hold(context.uploads.ticket(min(question.job.length, UPLOAD_BYTES))):
+                return await context.in_time(row.run(context, question), what, question.extra_s(context.settings))
+        case _:
+            answer: Answer = await row.run(context, question)
+            return answer
