@@ -297,7 +297,7 @@ class Node:
             self.metadata,
             self.client,
             self.access,
-            cache_directory,
+            self.data.path,
             interval_ms=lambda: self.broker_configs.tidelog_metadata_snapshot_interval_ms,
             clock=self.clock,
         )

@@ -42,7 +42,8 @@ class MetadataSnapshots:
         interval_ms: Callable[[], int],
         clock: Clock,
     ) -> None:
-        """`directory` is the cache's: what is sent lies there meanwhile."""
+        """What is sent lies in `directory` meanwhile. Not the cache's: a tier process that ends has everything removed there
+        that is no chunk, and one that is idle ends when a snapshot is due."""
         self._metadata = metadata
         self._client = client
         self._access = access
