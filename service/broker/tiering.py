@@ -431,14 +431,17 @@ class Tiering:
                     while not all(_is_tiered(p, end) for p, end in ends.items()):
                         await self._moved.wait()
             except TimeoutError:
-                late = ", ".join(str(p.partition) for p, end in ends.items() if not _is_tiered(p, end))
-                raise RequestTimedOut(
-                    f"after {timeout_ms} ms not everything of {late} is in the bucket; it goes on, ask again"
-                ) from None
+                raise self._too_late([p for p, end in ends.items() if not _is_tiered(p, end)], timeout_ms) from None
         return [
             SealedPartition(p.partition.partition, end, p.log.tiered_end)
             for p, end in sorted(ends.items(), key=_number)
         ]
+
+    def _too_late(self, late: Sequence[Partition], timeout_ms: int) -> RequestTimedOut:
+        said = f"after {timeout_ms} ms not everything of {', '.join(str(p.partition) for p in late)} is in the bucket"
+        behind = next((reason for p in late if (reason := self.lineage.reason(p)) is not None), None)
+        # What has gone backwards somebody has to mend: to ask again would be to wait for nothing.
+        return RequestTimedOut(f"{said}; it goes on, ask again" if behind is None else f"{said}: {behind}")
 
     async def log_start_raised(self, partition: Partition) -> None:
         """Returns once the manifest hides what lies below the partition's log start (DeleteRecords answers then), also what

@@ -18,7 +18,7 @@ from service.broker.roots import read_root
 from storage_tiers.cold.manifest.json import decode, encode
 from storage_tiers.cold.manifest.model import Root
 from storage_tiers.cold.process.operations import DeletePartition
-from storage_tiers.errors import LeaderNotAvailable, StoreBehind
+from storage_tiers.errors import LeaderNotAvailable, RequestTimedOut, StoreBehind
 from storage_tiers.types import TimestampOffset, TopicPartition
 from tests.service.broker.support import Running, filled, running, until
 
@@ -237,6 +237,19 @@ async def test_nothing_expires_that_fell_behind_while_it_was_planned(
         await retention.tick()
         assert led(node).log.log_start_offset == planned[0]
         assert [record.offset for record in await node.read_all("t", start=planned[0])] == list(range(planned[0], end))
+
+
+async def test_who_seals_what_is_behind_is_told_why_nothing_is_uploaded(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await filled(node, 20)
+        await node.seal("t")
+        key, root = node.node.ids_of(led(node)).manifest_key, await manifest(node)
+        await put_back(node, key, None)
+        await node.append("t", b"later")
+        with pytest.raises(RequestTimedOut, match="holds no manifest.*Put the newest version .*`tidelog cold repair t`"):
+            await node.log.seal("t", wait=True, timeout_ms=2000)
+        await put_back(node, key, root)
+        await node.seal("t")
 
 
 async def test_a_topic_that_is_deleted_is_behind_no_more(tmp_path: Path) -> None:
