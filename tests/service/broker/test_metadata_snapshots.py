@@ -13,10 +13,7 @@ from tests.service.broker.support import Running, running
 
 
 async def snapshots_of(node: Running) -> list[str]:
-    found = []
-    async for info in node.store.list(f"{node.node.metadata.image.cluster_id}/metadata/"):
-        found.append(info.key)
-    return found
+    return [info.key async for info in node.store.list(f"{node.node.metadata.image.cluster_id}/metadata/")]
 
 
 async def test_a_tier_process_that_ends_meanwhile_takes_no_snapshot_with_it(

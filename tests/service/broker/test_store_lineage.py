@@ -246,7 +246,9 @@ async def test_who_seals_what_is_behind_is_told_why_nothing_is_uploaded(tmp_path
         key, root = node.node.ids_of(led(node)).manifest_key, await manifest(node)
         await put_back(node, key, None)
         await node.append("t", b"later")
-        with pytest.raises(RequestTimedOut, match="holds no manifest.*Put the newest version .*`tidelog cold repair t`"):
+        with pytest.raises(
+            RequestTimedOut, match=r"holds no manifest.*Put the newest version .*`tidelog cold repair t`"
+        ):
             await node.log.seal("t", wait=True, timeout_ms=2000)
         await put_back(node, key, root)
         await node.seal("t")
