@@ -1,15 +1,14 @@
 """Ranged GETs into files of the cache directory: bounded, repeated while that may help, verified before they are visible.
 
 Invariants: a file appears under its final name only when it is whole (`chunk_file.py`); of equal questions at one time only
-one reaches the store; a failure leaves no file and is remembered by nobody; bytes in flight stay within the byte budget,
-urgent downloads first.
+one reaches the store, and goes on while somebody waits for it; a failure leaves no file and is remembered by nobody; bytes in
+flight stay within the byte budget, urgent downloads first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from typing import NamedTuple
 
 from storage_tiers.clock import Rng
 from storage_tiers.cold.process.byte_budget import ByteBudget, Ticket
@@ -23,9 +22,16 @@ from storage_tiers.errors import InvalidRequest
 Wanted = tuple[str, int, int, tuple[int, ...] | None]
 
 
-class Flight(NamedTuple):
-    task: asyncio.Task[ReadyFile]
-    ticket: Ticket
+class Flight:
+    """`waiting` counts who waits for it; `told` is set once somebody was told of the file, whose it then is."""
+
+    __slots__ = ("task", "ticket", "told", "waiting")
+
+    def __init__(self, task: asyncio.Task[ReadyFile], ticket: Ticket) -> None:
+        self.task = task
+        self.ticket = ticket
+        self.waiting = 0
+        self.told = False
 
 
 class Downloads:
@@ -35,6 +41,7 @@ class Downloads:
         self._reads = reads
         self._rng = rng
         self._flying: dict[Wanted, Flight] = {}
+        self._given_up: set[asyncio.Task[ReadyFile]] = set()
         self.budget = ByteBudget(settings.download_bytes_in_flight, settings.download_connections)
 
     async def fetch_chunk(self, question: FetchChunk) -> ReadyFile:
@@ -59,7 +66,7 @@ class Downloads:
         flying = [flight.task for flight in self._flying.values()]
         for task in flying:
             task.cancel()
-        await asyncio.gather(*flying, return_exceptions=True)
+        await asyncio.gather(*flying, *self._given_up, return_exceptions=True)
 
     async def _once(self, question: FetchChunk | FetchObject, crcs: tuple[int, ...] | None) -> ReadyFile:
         wanted = (question.key, question.position, question.length, crcs)
@@ -68,16 +75,42 @@ class Downloads:
             ticket = self.budget.ticket(question.length, urgent=question.urgent)
             flight = Flight(asyncio.create_task(self._download(wanted, ticket)), ticket)
             self._flying[wanted] = flight
-            flight.task.add_done_callback(lambda done: self._landed(wanted, done))
+            flight.task.add_done_callback(lambda _: self._landed(wanted, flight))
         elif question.urgent:
             self.budget.hurry(flight.ticket)
-        # Shielded: whoever else waits for it, or the next who asks, still has a use for it.
-        return await asyncio.shield(flight.task)
+        flight.waiting += 1
+        try:
+            # Shielded: whoever else waits for it still has a use for it.
+            ready = await asyncio.shield(flight.task)
+            flight.told = True
+            return ready
+        finally:
+            flight.waiting -= 1
+            if flight.waiting == 0 and not flight.told:
+                self._give_up(wanted, flight)
 
-    def _landed(self, wanted: Wanted, task: asyncio.Task[ReadyFile]) -> None:
-        del self._flying[wanted]
-        if not task.cancelled():
-            task.exception()  # seen, should all who asked have gone
+    def _give_up(self, wanted: Wanted, flight: Flight) -> None:
+        """Nobody waits for it any more: it neither stands before others, nor leaves a file of which nobody knows."""
+        if not flight.task.done():
+            # At once: who asks next must not be given what is ending.
+            self._forget(wanted, flight)
+            flight.task.cancel()
+            self._given_up.add(flight.task)
+            flight.task.add_done_callback(self._given_up.discard)
+        elif not flight.task.cancelled() and flight.task.exception() is None:
+            try:
+                os.unlink(flight.task.result().path)
+            except OSError:
+                pass  # the cache directory may be removed, and the file with it
+
+    def _landed(self, wanted: Wanted, flight: Flight) -> None:
+        self._forget(wanted, flight)
+        if not flight.task.cancelled():
+            flight.task.exception()  # seen, should all who asked have gone
+
+    def _forget(self, wanted: Wanted, flight: Flight) -> None:
+        if self._flying.get(wanted) is flight:
+            del self._flying[wanted]
 
     async def _download(self, wanted: Wanted, ticket: Ticket) -> ReadyFile:
         key, position, length, crcs = wanted

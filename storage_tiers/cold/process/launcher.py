@@ -62,14 +62,21 @@ class ExecLauncher:
 
 
 def _start(log_format: str) -> Launched:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise _unstartable(error) from error
     command = [sys.executable, "-m", "storage_tiers.cold.process.main", "--socket", str(theirs.fileno())]
     command += ["--log-format", log_format]
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
     except OSError as error:
         ours.close()
-        raise TierUnavailable(f"the tier process cannot be started: {error.strerror}; ask again") from error
+        raise _unstartable(error) from error
     finally:
         theirs.close()
     return Launched(ours, ExecHandle(process))
+
+
+def _unstartable(error: OSError) -> TierUnavailable:
+    return TierUnavailable(f"the tier process cannot be started: {error.strerror}; ask again")

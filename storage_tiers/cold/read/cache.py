@@ -17,20 +17,24 @@ answer is whole whose chunk is changed while it is being sent: its batches' own 
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections import OrderedDict
+from itertools import islice
 from typing import NamedTuple
 
 from storage_tiers import events
 from storage_tiers.cold.process.settings import CHUNK_BYTES
-from storage_tiers.errors import StorageError
+from storage_tiers.errors import StorageError, TierUnavailable
 from storage_tiers.types import SharedFile
 
 log = logging.getLogger(__name__)
 
 #: Descriptors of chunks that are kept open between answers. Others are opened again when they are wanted.
 MAX_OPEN_FILES = 256
+#: Open ones that are looked at to find one to close.
+MAX_LOOKED_AT = 8
 #: Chunks of small ranges are small files; so many at most.
 MAX_CHUNKS = 16_384
 #: The cache's share of its file system, unless its size is set.
@@ -117,7 +121,8 @@ class ChunkCache:
         return len(self._chunks)
 
     def get(self, key: ChunkKey) -> SharedFile | None:
-        """The chunk's open file, now the most recently used; None is a miss. The caller acquires it before it awaits."""
+        """The chunk's open file, now the most recently used; None is a miss. The caller acquires it before it awaits.
+        TierUnavailable if no descriptor is free for it: it is still there."""
         chunk = self._chunks.get(key)
         if chunk is None:
             return None
@@ -131,6 +136,10 @@ class ChunkCache:
                 self._lose(key, "it was changed, or removed")
                 return None
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise TierUnavailable(
+                    f"cannot open the cached chunk {chunk.path}: {error.strerror}; ask again"
+                ) from error
             self._lose(key, error.strerror or str(error))
             return None
         self._chunks.move_to_end(key)
@@ -241,13 +250,22 @@ class ChunkCache:
     def _opened(self, key: ChunkKey, chunk: _Chunk) -> SharedFile:
         chunk.file = SharedFile.open(chunk.path)
         self._open[key] = chunk.file
-        if len(self._open) > MAX_OPEN_FILES:
-            # One that an answer holds stays: its space must go on counting as used.
-            idle = next((known for known, file in self._open.items() if file.users == 1 and known != key), None)
-            if idle is not None:
-                self._chunks[idle].file = None
-                self._open.pop(idle).release()
+        chunk.file.acquire()  # it is not idle
+        while len(self._open) > MAX_OPEN_FILES and self._close_idle():
+            pass
+        chunk.file.release()
         return chunk.file
+
+    def _close_idle(self) -> bool:
+        """False if none is found among the least recently used. One that an answer holds stays: its space must go on counting
+        as used; it counts as used now, so that not all that a large answer holds are looked at again for each."""
+        for known in tuple(islice(self._open, MAX_LOOKED_AT)):
+            if self._open[known].users == 1:
+                self._chunks[known].file = None
+                self._open.pop(known).release()
+                return True
+            self._open.move_to_end(known)
+        return False
 
 
 def _unlink(path: str) -> None:

@@ -10,6 +10,8 @@ import pytest
 from storage_tiers.cold.process.settings import CHUNK_BYTES
 from storage_tiers.cold.read import cache as chunk_cache
 from storage_tiers.cold.read.cache import LEAST_BYTES, SHRUNK_BYTES, ChunkCache, ChunkKey, default_cache_bytes
+from storage_tiers.errors import TierUnavailable
+from tests.storage_tiers.tier.support import no_descriptors
 
 
 def filled(cache: ChunkCache, number: int, size: int = CHUNK_BYTES, *, unread: bool = False) -> ChunkKey:
@@ -148,6 +150,31 @@ def test_open_descriptors_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
     held.release()
     cache.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_descriptors_of_a_large_answer_do_not_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk_cache, "MAX_OPEN_FILES", 3)
+    cache = ChunkCache(str(tmp_path), LEAST_BYTES)
+    keys = [filled(cache, number, 10) for number in range(20)]
+    before = len(os.listdir("/proc/self/fd"))
+    held = [file.acquire() for key in keys if (file := cache.get(key)) is not None]
+    assert len(held) == 20
+    for file in held:
+        file.release()
+    for number in range(20, 30):
+        assert cache.get(filled(cache, number, 10)) is not None
+    assert len(os.listdir("/proc/self/fd")) <= before + 3
+    cache.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_chunk_for_which_there_is_no_descriptor_is_not_lost(tmp_path: Path) -> None:
+    """Or it would be fetched from the bucket again, and again, as long as descriptors are used up."""
+    cache = ChunkCache(str(tmp_path), LEAST_BYTES)
+    key = filled(cache, 1, 10)
+    with no_descriptors(), pytest.raises(TierUnavailable, match="Too many open files; ask again"):
+        cache.get(key)
+    assert cache.get(key) is not None
 
 
 def test_the_number_of_chunks_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from storage_tiers.clock import SeededRng
 from storage_tiers.cold.manifest.cluster_file import Holder
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.manifest.topic_file import TopicState
-from storage_tiers.cold.process.launcher import Launched
+from storage_tiers.cold.process.launcher import ExecLauncher, Launched
 from storage_tiers.cold.process.local import LocalHandle, LocalLauncher
 from storage_tiers.cold.process.operations import (
     Claim,
@@ -54,7 +54,7 @@ from storage_tiers.errors import (
 )
 from storage_tiers.records.checksum import crc32c
 from tests.storage_tiers.cold.support import IDS, TOPIC_ID, EagerClock
-from tests.storage_tiers.tier.support import QUICK, WRITER, batch, broker, until
+from tests.storage_tiers.tier.support import QUICK, WRITER, batch, broker, no_descriptors, until
 
 BYTES = os.urandom(2 * MIB + 700_000)
 CRCS = tuple(crc32c(BYTES[at : at + MIB]) for at in range(0, len(BYTES), MIB))
@@ -461,6 +461,35 @@ async def test_who_gives_up_is_forgotten(tmp_path: Path) -> None:
         await asyncio.gather(claiming, return_exceptions=True)
         assert (await b.client.ask(Claim(IDS, WRITER, 2))).leader_epoch == 2
         assert isinstance(await b.client.ask(chunk()), ReadyFile)
+
+
+async def test_downloads_that_nobody_waits_for_hold_up_nobody_and_leave_no_file(tmp_path: Path) -> None:
+    """As where a store stands still: those who wait give up, and others ask."""
+    settings = dataclasses.replace(QUICK, download_connections=1, read_deadline_s=20.0)
+    async with broker(tmp_path, settings=settings) as b:
+        for key in "abc":
+            await b.store.put(key, BYTES)
+        b.store.hold(1, "get", "a")
+        asking = [asyncio.create_task(b.client.ask(chunk(key))) for key in "aab"]
+        await until(lambda: b.client.stats.asked["FetchChunk"] == 3)
+        await b.client.ask(Stats())  # the process has read all three
+        asking[0].cancel()
+        asking[2].cancel()
+        await asyncio.gather(asking[0], asking[2], return_exceptions=True)
+        await b.client.ask(Stats())
+        assert len(files(tmp_path)) == 1  # somebody still waits for the first
+        asking[1].cancel()
+        await asyncio.gather(asking[1], return_exceptions=True)
+        assert (await b.client.ask(chunk("c"))).size == len(BYTES)
+        assert (await b.client.ask(chunk("a"))).size == len(BYTES)
+        assert b.store.count("get", "b") == 0
+        assert len(files(tmp_path)) == 2
+
+
+async def test_a_process_for_which_there_is_no_descriptor_is_unavailable(tmp_path: Path) -> None:
+    async with broker(tmp_path, launcher=ExecLauncher()) as b:
+        with no_descriptors(), pytest.raises(TierUnavailable, match="cannot be started: Too many open files"):
+            await b.client.ask(chunk())
 
 
 def test_a_question_at_the_very_moment_that_the_process_ends(tmp_path: Path) -> None:
