@@ -199,7 +199,6 @@ class Session:
         for task in working:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
-        await self._context.downloads.close()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         if self._store is not None:

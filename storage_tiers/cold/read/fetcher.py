@@ -1,8 +1,8 @@
 """Brings what cold reads lack: sidecars into memory, chunks into the cache. One for all partitions of a broker.
 
-Invariants: of equal wants at one time only one is asked of the tier process; what was begun goes on whoever stops waiting;
-a failure is told to those who wait and remembered by nobody; read-ahead never fills more than half of the cache with what
-nobody has read yet.
+Invariants: identical concurrent requests to the tier process are coalesced, here and nowhere else; what was begun goes on
+whoever stops waiting; failures go to current waiters and are never cached; read-ahead never fills more than half of the
+cache with what nobody has read yet.
 
 Not promised: that what was brought is still there when it is looked for; whoever finds it gone asks again.
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, TypeVar
 
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest.model import Entry, NewestSidecar
@@ -38,16 +38,18 @@ _PARSE_IN_THREAD_BYTES = 64 << 10
 ROOM_S, ROOM_STEP_S = 10.0, 0.05
 _MIBS = CHUNK_BYTES // MIB
 
+T = TypeVar("T")
+
 
 class Flight:
-    """Something on its way. `urgent` once somebody waits for it."""
+    """Something on its way. `urgent` once somebody waits for it; `question` is what may be read ahead, else None."""
 
     __slots__ = ("question", "task", "urgent")
 
-    def __init__(self, task: asyncio.Task[None], question: FetchChunk | FetchObject) -> None:
+    def __init__(self, task: asyncio.Task[Any], question: FetchChunk | FetchObject | None) -> None:
         self.task = task
         self.question = question
-        self.urgent = question.urgent
+        self.urgent = question is None or question.urgent
 
 
 class Hydrator:
@@ -63,7 +65,7 @@ class Hydrator:
         self.places = Places()
         self._fronts: OrderedDict[str, Sidecar] = OrderedDict()
         self._fronts_bytes = 0
-        self._flights: dict[ChunkKey | str, Flight] = {}
+        self._flights: dict[Hashable, Flight] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._read_ahead_bytes = 0
         self._room = asyncio.Event()
@@ -76,7 +78,7 @@ class Hydrator:
     @property
     def in_flight(self) -> int:
         """Chunks and sidecars on their way, asked for or read ahead."""
-        return len(self._flights)
+        return sum(flight.question is not None for flight in self._flights.values())
 
     # --- what is here -------------------------------------------------------------------------------------------------
     def front(self, entry: Entry) -> Sidecar | None:
@@ -110,12 +112,20 @@ class Hydrator:
         position, length = sidecar.span(newest.sections, (sidecar.EPOCHS, sidecar.PRODUCER))
         if length == 0:
             raise TierCorrupt(f"{newest.key} holds neither epochs nor producers; run `tidelog fsck`")
-        data = await self._fetch(FetchObject(newest.key, position, length))
+        data = await self.once((newest.key, position), lambda: self._fetch(FetchObject(newest.key, position, length)))
         return sidecar.parse_part(data, position, newest.sections, base=0, end=end, length=0, crc=0, where=newest.key)
 
     async def page_entries(self, question: PageEntries) -> tuple[Entry, ...]:
         """Some entries of a page, in order; the tier process reads and keeps the page."""
-        return await self._client.ask(question)
+        return await self.once(question, lambda: self._client.ask(question))
+
+    async def once(self, name: Hashable, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What is on its way by that name, begun now if nothing is."""
+        flight = self._flights.get(name)
+        if flight is None:
+            flight = self._fly(name, begin(), None)
+        found: T = await asyncio.shield(flight.task)
+        return found
 
     def want(self, entry: Entry, index: int) -> bool:
         """Reads a chunk ahead, with its entry's front if need be. False if that would fill the cache with unread ones."""
@@ -149,9 +159,9 @@ class Hydrator:
 
     # --- flights ------------------------------------------------------------------------------------------------------
     async def _join(self, flight: Flight) -> None:
-        if not flight.urgent:
+        question = flight.question
+        if not flight.urgent and question is not None:
             flight.urgent = True
-            question = flight.question
             self.spawn(self._client.ask(Hurry(question.key, question.position, question.length)))
         # Shielded: one who stops waiting must not end it for the others.
         await asyncio.shield(flight.task)
@@ -182,7 +192,7 @@ class Hydrator:
             flight = self._fly(key, self._bring_chunk(key, question), question)
         return flight
 
-    def _fly(self, name: ChunkKey | str, work: Coroutine[Any, Any, None], question: FetchChunk | FetchObject) -> Flight:
+    def _fly(self, name: Hashable, work: Coroutine[Any, Any, Any], question: FetchChunk | FetchObject | None) -> Flight:
         flight = Flight(self.spawn(work), question)
         self._flights[name] = flight
         flight.task.add_done_callback(lambda _: self._flights.pop(name))

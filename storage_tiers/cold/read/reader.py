@@ -90,14 +90,13 @@ class _Located(NamedTuple):
 class ColdReader:
     """One partition's cold reads. Runs on the broker's event loop; any number of readers share a Hydrator."""
 
-    __slots__ = ("_held", "_hydrating", "_hydrator", "_load", "_loading", "_read_ahead", "_reload", "_view", "ids")
+    __slots__ = ("_held", "_hydrating", "_hydrator", "_load", "_read_ahead", "_reload", "_view", "ids")
 
     def __init__(self, ids: Ids, hydrator: Hydrator, *, load: Load, reload: Reload) -> None:
         self.ids = ids
         self._hydrator = hydrator
         self._load = load
         self._reload = reload
-        self._loading: asyncio.Task[Root] | None = None
         self._view = ColdView(ids, hydrator)
         self._read_ahead: ReadAhead[_Place] = ReadAhead()
         self._hydrating: dict[int, asyncio.Future[None]] = {}
@@ -114,19 +113,13 @@ class ColdReader:
         root = self.root_at_hand
         if root is not None:
             return root
-        if self._loading is None:
-            # Shielded and shared: many readers may come at once, and whoever stops waiting ends it for nobody.
-            self._loading = self._hydrator.spawn(self._bring_root())
-        return await asyncio.shield(self._loading)
+        return await self._hydrator.once(self.ids, self._bring_root)
 
     async def _bring_root(self) -> Root:
-        try:
-            root = await self._load(self.ids)
-            self._hydrator.known.loads += 1
-            self._hydrator.known.keep_root(self.ids, root)
-            return root
-        finally:
-            self._loading = None
+        root = await self._load(self.ids)
+        self._hydrator.known.loads += 1
+        self._hydrator.known.keep_root(self.ids, root)
+        return root
 
     def replaced(self, root: Root | None) -> None:
         """Another root is current, or none."""

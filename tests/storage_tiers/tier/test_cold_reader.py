@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -195,6 +196,29 @@ async def test_hydration_outlives_who_asked_and_is_shared(tmp_path: Path) -> Non
         await until(lambda: b.hydrator.brought == 1)
         assert taken(await read(reader, root, 3)) == batch(0, 10)
         assert b.gets() == 1
+
+
+async def test_identical_requests_at_one_time_are_one_request(tmp_path: Path) -> None:
+    """Roots, newest states, pages, sidecars and chunks alike, from any number of readers; each of them gets the answer."""
+    async with broker(tmp_path) as b:
+        for base in range(90):
+            await b.upload(batch(base, timestamp=1_700_000_000_000 + base), base, base + 1)
+        root = b.root
+        assert root is not None and root.live_pages
+        readers = [b.reader() for _ in range(5)]
+        before = Counter(b.client.stats.asked)
+
+        assert all(found is root for found in await asyncio.gather(*(reader.root() for reader in readers)))
+        assert b.hydrator.known.loads == 1
+        states = await asyncio.gather(*(reader.newest_state(root) for reader in readers))
+        assert all(state == states[0] for state in states)
+        assert Counter(b.client.stats.asked) - before == {"FetchObject": 1}
+
+        at = 1_700_000_000_003
+        looking = (reader.offset_for_timestamp(root, at, log_start=0) for reader in readers)
+        assert set(await asyncio.gather(*looking)) == {TimestampOffset(at, 3, 1)}
+        assert Counter(b.client.stats.asked) - before == {"FetchObject": 2, "PageEntries": 1, "FetchChunk": 1}
+        assert b.hydrator.in_flight == 0
 
 
 async def test_a_failure_is_told_once_and_not_remembered(tmp_path: Path) -> None:
