@@ -77,9 +77,11 @@ class Bounds:
         self._copying = asyncio.Lock()
 
     @asynccontextmanager
-    async def turn(self, size: int) -> AsyncIterator[None]:
-        """Copying so many bytes in one go: one call at a time, and everybody else has a turn before the next. Whoever waits
-        for a caller meanwhile does so outside of it."""
+    async def turn(self, size: int, rows: int = 0) -> AsyncIterator[None]:
+        """Copying so many bytes in one go, or working on so many rows: one call at a time, and everybody else has a turn
+        before the next. Whoever waits for a caller meanwhile does so outside of it."""
+        if rows > PIECE:
+            await lane().rest()
         if size <= limits.LARGE_BYTES:
             yield
             return

@@ -85,10 +85,13 @@ class _Follower:
 
 async def follow(log: Log, fetch: Fetch, context: CallContext) -> None:
     """Never returns: raises the LogError of the first partition that fails, or is cancelled."""
-    follower = _Follower(fetch)
+    follower, rows = _Follower(fetch), len(fetch.partitions)
     while True:
-        async with fetched(log, follower.next_fetch(context.bounds.followed), context) as answers:
-            async with context.bounds.turn(size_of(answers)):
+        # Streams begin, and are woken, hundreds at a time.
+        async with context.bounds.turn(0, rows):
+            wanted = follower.next_fetch(context.bounds.followed)
+        async with fetched(log, wanted, context) as answers:
+            async with context.bounds.turn(size_of(answers), rows):
                 parts, failure = await follower.parts(answers)
                 data = encoded(parts)
             has_parts = bool(parts)

@@ -44,7 +44,7 @@ class CoreLog(LogServicer):
         context.forget_request()
         with context.bounds.following(len(fetch.partitions)):
             async with fetched(self._core.log, fetch, context) as answers:
-                async with context.bounds.turn(size_of(answers)):
+                async with context.bounds.turn(size_of(answers), len(answers)):
                     data = encoded([await part_and_records(index, each) for index, each in enumerate(answers)])
                 release(answers)  # the caller may take its time
                 await context.write_counted(data)

@@ -325,6 +325,41 @@ async def test_many_rows_are_worked_on_some_at_a_time(
     assert max(rows) <= PIECE
 
 
+async def test_streams_that_wake_together_take_turns_of_the_loop(
+    node: Served, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.node.create("wide", partitions=2 * PIECE)
+    turns: list[int] = []
+    turn = 0
+    parts, count = _Follower.parts, 20
+
+    async def counting(self: _Follower, answers: list[Fetched]) -> Any:
+        turns.append(turn)
+        return await parts(self, answers)
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    wanted = [log_pb2.FetchPartition(topic="wide", partition=each, max_bytes=MIB) for each in range(2 * PIECE)]
+    request = log_pb2.FetchRequest(partitions=wanted, max_wait_ms=100_000, max_bytes=MIB)
+    calls = [LogStub(channel).FetchStream(request) for _ in range(count)]
+    for call in calls:
+        assert len((await call.read()).partitions) == 2 * PIECE
+    watched = node.node.node.partitions.get(TopicPartition("wide", 7)).waiters
+    await until(lambda: len(watched) == count)
+    monkeypatch.setattr(_Follower, "parts", counting)
+    counter = asyncio.ensure_future(count_turns())
+    await node.node.append("wide", b"x", partition=7)
+    for call in calls:
+        assert [part.index for part in (await call.read()).partitions] == [7]
+        call.cancel()
+    counter.cancel()
+    assert len(turns) == len(set(turns)) == count
+
+
 async def test_a_topic_that_is_named_a_thousand_times_is_described_some_at_a_time(
     node: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
