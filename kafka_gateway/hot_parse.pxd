@@ -76,16 +76,21 @@ cdef class FetchRequest:
     cdef public list forgotten
 
 
+cdef class ProduceReading
 cdef class FetchReading
 
 
 cdef class HotParser:
     cdef public PartitionNames names
     cdef public object topic_name
+    cdef public Py_ssize_t at_once
 
     cdef bytes name_of(self, bytes key, bint by_id)
-    @cython.locals(cursor=Cursor, request=ProduceRequest, by_id=bint, key=bytes, name=bytes, partitions=Py_ssize_t)
+    @cython.locals(cursor=Cursor, request=ProduceRequest, by_id=bint, key=bytes, name=bytes, topics=Py_ssize_t,
+                   partitions=Py_ssize_t, left=Py_ssize_t)
     cpdef ProduceRequest produce(self, bytearray data, object view, Py_ssize_t start, Py_ssize_t end, int version)
+    @cython.locals(reading=ProduceReading)
+    cpdef ProduceReading reading(self, bytearray data, object view, Py_ssize_t start, Py_ssize_t end, int version)
     @cython.locals(size=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t)
     cdef void produce_partition(self, Cursor cursor, object view, int version, ProduceRequest request, bytes name,
                                 bytes key) except *
@@ -96,6 +101,29 @@ cdef class HotParser:
                               object topic_id) except *
     @cython.locals(tag=Py_ssize_t, size=Py_ssize_t, at=Py_ssize_t, key=bytes)
     cdef void fetch_rest(self, Cursor cursor, int version, FetchRequest request) except *
+
+
+cdef Py_ssize_t produce_head(Cursor cursor, ProduceRequest request) except -1
+
+
+@cython.final
+cdef class ProduceReading:
+    cdef public ProduceRequest request
+    cdef HotParser parser
+    cdef Cursor cursor
+    cdef object view
+    cdef int version
+    cdef Py_ssize_t topics_left
+    cdef Py_ssize_t partitions_left
+    cdef bytes key
+    cdef bytes name
+
+    @cython.locals(cursor=Cursor)
+    cpdef begin(self, HotParser parser, bytearray data, object view, Py_ssize_t start, Py_ssize_t end, int version)
+    @cython.locals(cursor=Cursor, request=ProduceRequest)
+    cpdef bint step(self, Py_ssize_t most) except -1
+    @cython.locals(by_id=bint)
+    cdef void topic(self) except *
 
 
 @cython.final

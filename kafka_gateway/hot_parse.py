@@ -26,6 +26,8 @@ REMEMBERED_PARTITIONS = 100_000
 PARTITIONS_A_REQUEST = 50_000
 #: Partitions that one request may take out of a session, which has no more (`fetch_sessions.py`).
 FORGOTTEN_A_REQUEST = 20_000
+#: Topics, and partitions, of a Produce that `HotParser.produce` reads.
+AT_ONCE = 500
 
 #: Tagged fields that one structure may have. Kafka has defined five for one at most; millions of them fit a frame, each a
 #: step for the loop.
@@ -219,6 +221,7 @@ class HotParser:
     def __init__(self, topic_name: Callable[[TopicId], str | None]) -> None:
         self.names = PartitionNames()
         self.topic_name = topic_name
+        self.at_once = AT_ONCE
 
     def name_of(self, key: bytes, by_id: bool) -> bytes | None:
         if not by_id:
@@ -226,21 +229,24 @@ class HotParser:
         name = self.topic_name(TopicId(key))
         return None if name is None else name.encode()
 
-    def produce(self, data: bytearray, view: memoryview, start: int, end: int, version: int) -> ProduceRequest:
-        """Produce 3 to 13 from after the correlation id on. `view` is of `data`. Raises Malformed."""
+    def produce(self, data: bytearray, view: memoryview, start: int, end: int, version: int) -> ProduceRequest | None:
+        """Produce 3 to 13 from after the correlation id on; None where it names more than AT_ONCE topics or partitions, which
+        `reading` takes in steps. `view` is of `data`. Raises Malformed."""
         by_id = version >= 13
         cursor = Cursor(data, start, end, version >= 9)
         cursor.header()
         request = ProduceRequest()
-        request.transactional_id = cursor.text()
-        request.acks = cursor.int16()
-        request.timeout_ms = cursor.int32()
-        for _ in range(cursor.count()):
-            if len(request.topics) >= PARTITIONS_A_REQUEST:
-                raise too_many(PARTITIONS_A_REQUEST)
+        topics = produce_head(cursor, request)
+        if topics > self.at_once:
+            return None
+        left = self.at_once
+        for _ in range(topics):
             key = cursor.topic(by_id)
             name = self.name_of(key, by_id)
             partitions = cursor.count()
+            left -= partitions
+            if left < 0:
+                return None
             request.topics.append((key, partitions))
             for _ in range(partitions):
                 self.produce_partition(cursor, view, version, request, name, key)
@@ -248,11 +254,15 @@ class HotParser:
         cursor.tags()
         return request
 
+    def reading(self, data: bytearray, view: memoryview, start: int, end: int, version: int) -> ProduceReading:
+        """As `produce`, of any size. Raises Malformed."""
+        reading = ProduceReading()
+        reading.begin(self, data, view, start, end, version)
+        return reading
+
     def produce_partition(
         self, cursor: Cursor, view: memoryview, version: int, request: ProduceRequest, name: bytes | None, key: bytes
     ) -> None:
-        if len(request.indexes) >= PARTITIONS_A_REQUEST:
-            raise too_many(PARTITIONS_A_REQUEST)
         index = cursor.int32()
         size = cursor.bytes_size()
         at = cursor.skip(size if size > 0 else 0)
@@ -321,6 +331,61 @@ class HotParser:
             at = cursor.skip(size)
             if tag == 1 and size >= 4:
                 request.replica_id = Cursor(cursor.data, at, at + size, True).int32()
+
+
+def produce_head(cursor: Cursor, request: ProduceRequest) -> int:
+    """What stands before the topics, and how many these are."""
+    request.transactional_id = cursor.text()
+    request.acks = cursor.int16()
+    request.timeout_ms = cursor.int32()
+    return cursor.count()
+
+
+class ProduceReading:
+    """A Produce while it is read: `begin`, then `step` until it says that `request` is whole. Holds the bytes itself."""
+
+    def begin(self, parser: HotParser, data: bytearray, view: memoryview, start: int, end: int, version: int) -> None:
+        cursor = Cursor(data, start, end, version >= 9)
+        cursor.header()
+        self.parser = parser
+        self.cursor = cursor
+        self.view = view
+        self.version = version
+        self.request = ProduceRequest()
+        self.topics_left = produce_head(cursor, self.request)
+        self.partitions_left = 0
+        self.key = b""
+        self.name: bytes | None = None
+
+    def step(self, most: int) -> bool:
+        """Reads up to so many topics and partitions; whether nothing is left. Raises Malformed."""
+        cursor = self.cursor
+        request = self.request
+        while self.partitions_left or self.topics_left:
+            if most <= 0:
+                return False
+            most -= 1
+            if self.partitions_left:
+                if len(request.indexes) >= PARTITIONS_A_REQUEST:
+                    raise too_many(PARTITIONS_A_REQUEST)
+                self.partitions_left -= 1
+                self.parser.produce_partition(cursor, self.view, self.version, request, self.name, self.key)
+            else:
+                self.topics_left -= 1
+                self.topic()
+            if not self.partitions_left:
+                cursor.tags()
+        cursor.tags()
+        return True
+
+    def topic(self) -> None:
+        by_id = self.version >= 13
+        if len(self.request.topics) >= PARTITIONS_A_REQUEST:
+            raise too_many(PARTITIONS_A_REQUEST)
+        self.key = self.cursor.topic(by_id)
+        self.name = self.parser.name_of(self.key, by_id)
+        self.partitions_left = self.cursor.count()
+        self.request.topics.append((self.key, self.partitions_left))
 
 
 class FetchReading:

@@ -31,8 +31,9 @@ ANSWER_BYTES = 256 << 20
 _PIECE_BYTES = 64 << 10
 #: `Encoded` is joined with its neighbours below it.
 _OWN_PIECE_BYTES = 1 << 10
-#: Rows between two looks at the clock.
+#: Rows between two looks at the clock, and pieces.
 _LOOK = 8
+_PIECES = 256
 
 Values = Mapping[str, Any]
 Write = Callable[[bytearray, Any], None]
@@ -90,6 +91,32 @@ class Writing:
     def fill(self, place: int, data: bytes) -> None:
         self.pieces[place] = data
         self.size += len(data)
+
+    def joined(self) -> Generator[None, None, list[bytes]]:
+        """The pieces as they go out, once nothing more is written: arrays of which each begins with its count are as many
+        pieces, each of which would be a buffer of the kernel's call. Takes them out of `pieces`."""
+        self.cut()
+        pieces, self.pieces = self.pieces, []
+        pieces.reverse()
+        found: list[bytes] = []
+        small = bytearray()
+        while pieces:
+            piece = pieces.pop()
+            if len(piece) < _OWN_PIECE_BYTES:
+                small += piece
+            else:
+                if small:
+                    found.append(bytes(small))
+                    small.clear()
+                found.append(piece)
+            if len(small) >= _PIECE_BYTES:
+                found.append(bytes(small))
+                small.clear()
+            if not len(pieces) % _PIECES and self.turn.is_over:
+                yield
+        if small:
+            found.append(bytes(small))
+        return found
 
     def _add(self, piece: bytes) -> None:
         self.size += len(piece)

@@ -94,16 +94,16 @@ class Messages:
         that it bears to `codes`. Raises PolicyViolation where it would be too large, and what its rows raise."""
         writing = Writing(turn)
         yield from self._response_plan.steps(writing, answer)
-        writing.cut()
+        pieces = yield from writing.joined()
         codes.update(writing.codes)
         if self._tagged_header:
             prefix = _PREFIX.pack(writing.size + 5, correlation) + b"\0"
         else:
             prefix = _PREFIX.pack(writing.size + 4, correlation)
-        pieces = [piece for piece in writing.pieces if piece]
         if not pieces:
             return (prefix,)
-        return (prefix + pieces[0], *pieces[1:])
+        pieces[0] = prefix + pieces[0]
+        return pieces
 
     def respond(self, correlation: int, **values: Any) -> bytes:
         """The same at once."""

@@ -1,9 +1,9 @@
 """Sends what connections have to send: one gathered write a turn, and files straight from the page cache.
 
-A file goes out by sendfile in shares, so that one reader of a large answer holds up nobody: each turn has a budget, and
-each connection a share of it. sendfile would stop the whole loop while a disk is read; so the two ends of a share are
-probed without blocking first, and where they are not in memory a thread reads the share in (the kernel's cache then holds
-it) while the loop goes on.
+A large answer goes out in shares, so that one reader of it holds up nobody: each turn has a budget for files, and each
+connection a share of it, and another as large for bytes. A file goes out by sendfile, which would stop the whole loop
+while a disk is read; so the two ends of a share are probed without blocking first, and where they are not in memory a
+thread reads the share in (the kernel's cache then holds it) while the loop goes on.
 
 While others are given small answers a thread sends what is large. A loop that spends milliseconds on somebody's backfill has
 used its turn on the processor up when a small request comes, and both wait until the scheduler looks again; the thread is
@@ -32,6 +32,8 @@ from storage_tiers.types import FileSlice, SharedFile
 ALL_FILE_BYTES_A_TURN = 4 << 20
 LEAST_SHARE = 256 << 10
 LARGEST_SHARE = 1 << 20
+#: What a write counts as at least: an answer of many small pieces takes as long for the calls as a large one for its bytes.
+LEAST_COUNTED = 4 << 10
 #: Buffers gathered into one write, and up to which size they are joined instead.
 GATHERED = 64
 JOINED_BYTES = 64 << 10
@@ -95,12 +97,15 @@ class Sender:
     def send(self, sock: socket.socket, connection: Connection, owner: Owner, resume: Resume[Owner]) -> Progress:
         """Sends as much as may be sent now. After THREAD, `resume` is called on the loop once the next bytes are in memory or
         sent; nothing is sent on the connection before. Raises OSError where the connection, or a file, is broken."""
-        share = self._share
+        share = of_bytes = self._share
         try:
             while connection.out:
                 piece = connection.out[0]
                 if not isinstance(piece, FileSlice):
-                    self._send_bytes(sock, connection)
+                    # A share of their own, so that the head of a file does not cut the file in two.
+                    if of_bytes <= 0:
+                        return Progress.SHARED
+                    of_bytes -= max(self._send_bytes(sock, connection), LEAST_COUNTED)
                 elif piece.length == 0:
                     connection.sent_of_file(0)
                 elif self._sends_in_thread(sock, connection, piece, functools.partial(resume, owner)):
@@ -129,8 +134,8 @@ class Sender:
         connection.sent(count)
         return connection.unsent == 0
 
-    def _send_bytes(self, sock: socket.socket, connection: Connection) -> None:
-        """One write of the byte pieces up to the next file."""
+    def _send_bytes(self, sock: socket.socket, connection: Connection) -> int:
+        """One write of the byte pieces up to the next file; how many bytes left."""
         pieces, size = connection.to_send(GATHERED)
         # No MSG_MORE before a file: measured on loopback it costs half of the rate of 1 MiB fetches.
         if len(pieces) == 1:
@@ -141,6 +146,7 @@ class Sender:
             count = sock.sendmsg(pieces)
         connection.sent(count)
         self.sent_bytes += count
+        return count
 
     def _send_file(self, sock: socket.socket, connection: Connection, piece: FileSlice, share: int) -> int:
         count = os.sendfile(sock.fileno(), piece.file.fd, piece.position, min(piece.length, share))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from grpc_api.contract.core import Core
@@ -19,12 +19,13 @@ class LogReplica(NamedTuple):
 
 
 class LogDirectory(NamedTuple):
-    """Of one data directory: bytes of its file system (-1 where the disk does not say), and what is in it."""
+    """Of one data directory: bytes of its file system (-1 where the disk does not say), and what is in it. A replica is looked
+    at when it is taken; they can be taken once."""
 
     path: str
     total_bytes: int
     usable_bytes: int
-    replicas: Sequence[LogReplica]
+    replicas: Iterable[LogReplica]
     error: LogError | None = None
 
 

@@ -25,7 +25,9 @@ async def serve(request: Any, call: Call) -> Fields:
         try:
             if times[wanted.resource_type, wanted.resource_name] > 1:
                 raise InvalidRequest(ONCE)
-            given = [ConfigAlteration(config.name, AlterOp.SET, config.value) for config in wanted.configs]
+            given = [
+                ConfigAlteration(config.name, AlterOp.SET, config.value) async for config in call.each(wanted.configs)
+            ]
             await call.core.configs.alter_configs(
                 resource_of(wanted), given, validate_only=bool(request.validate_only), replace=True
             )

@@ -12,6 +12,7 @@ from kafka_gateway.message_handler import Call, Fields
 from storage_tiers.errors import InvalidRequest, LogError
 
 ONCE = "Each resource must appear at most once."
+_OPERATIONS = {int(operation): operation for operation in AlterOp}
 
 
 async def serve(request: Any, call: Call) -> Fields:
@@ -21,7 +22,7 @@ async def serve(request: Any, call: Call) -> Fields:
         try:
             if times[wanted.resource_type, wanted.resource_name] > 1:
                 raise InvalidRequest(ONCE)
-            resource, alterations = resource_of(wanted), _alterations(wanted)
+            resource, alterations = resource_of(wanted), await _alterations(wanted, call)
             await call.core.configs.alter_configs(resource, alterations, validate_only=bool(request.validate_only))
         except LogError as error:
             rows.append(row(call, wanted, code_of(error), message_of(error)))
@@ -34,14 +35,15 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
     return {"responses": (row(call, wanted, code, message) for wanted in request.resources)}
 
 
-def _alterations(wanted: Any) -> list[ConfigAlteration]:
-    if len({config.name for config in wanted.configs}) < len(wanted.configs):
+async def _alterations(wanted: Any, call: Call) -> list[ConfigAlteration]:
+    names = {config.name async for config in call.each(wanted.configs)}
+    if len(names) < len(wanted.configs):
         raise InvalidRequest("Error due to duplicate config keys")
     alterations = []
-    for config in wanted.configs:
-        if config.config_operation not in AlterOp.__members__.values():
+    async for config in call.each(wanted.configs):
+        operation = _OPERATIONS.get(config.config_operation)
+        if operation is None:
             raise InvalidRequest(f"Unknown operations type {config.config_operation}")
-        operation = AlterOp(config.config_operation)
         if config.value is None and operation != AlterOp.DELETE:
             raise InvalidRequest(f"Null value not supported for : {config.name}")
         alterations.append(ConfigAlteration(config.name, operation, config.value))

@@ -17,7 +17,6 @@ from typing import TypeAlias
 
 from grpc_api.contract.core import Core
 from grpc_api.contract.log import Acks, Append, Appended
-from grpc_api.contract.ready import settled
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.hot_parse import HotParser, ProduceRequest, produce_answer
@@ -32,7 +31,7 @@ from storage_tiers.errors import (
     RecordFault,
     RequestTimedOut,
 )
-from storage_tiers.steps import at_once
+from storage_tiers.steps import at_once, emptying
 from storage_tiers.turns import Lane, Turn
 
 logger = logging.getLogger(__name__)
@@ -44,12 +43,13 @@ _NAMING = (InvalidRecord, InvalidTimestamp)
 _ACKS = frozenset(int(acks) for acks in Acks)
 _NONE, _ALL = int(Acks.NONE), int(Acks.ALL)
 #: A larger request is appended in slices, which is more than any connection keeps a buffer for (`connection.KEPT_BUFFER`);
-#: so is one of more partitions, which takes MANY_BYTES at least.
+#: so is one of more partitions than are read at once (`hot_parse.AT_ONCE`).
 LARGE_BYTES = 4 << 20
-MANY, MANY_BYTES = 500, 3 << 10
 #: Of one slice.
 SLICE_BYTES = 256 << 10
 SLICE_ROWS = 32
+#: Rows between two looks at the clock where nothing is appended.
+STEP = 64
 _INDEX = struct.Struct(">i")
 _HEAD = struct.Struct(">ii")
 _PARTITION_V3 = struct.Struct(">ihqq")
@@ -66,15 +66,17 @@ class ProduceHandler:
 
     def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
         request = self._parser.produce(data, view, start, end, version)
+        if request is None:
+            if end - start > LARGE_BYTES:
+                return self._read_on(data, view, start, end, version, correlation)
+            # The buffer is used again while this one is worked on.
+            own = bytearray(view[start:end])
+            return self._read_on(own, memoryview(own), 0, len(own), version, correlation)
         acks = request.acks
         if acks not in _ACKS:
-            error = InvalidRequiredAcks(f"acks={acks}; it is 0, 1 or -1 (all)")
-            return self._refuse(request, version, correlation, error)
-        if end - start > MANY_BYTES and (end - start > LARGE_BYTES or len(request.indexes) > MANY):
-            if end - start > LARGE_BYTES:
-                return self._append_on(request, version, correlation)
-            # The buffer is used again while this one is worked on.
-            return self._read_again(bytearray(view[start:end]), version, correlation)
+            return self._refuse(request, version, correlation, _wrong_acks(acks))
+        if end - start > LARGE_BYTES:
+            return self._append_on(request, version, correlation)
         try:
             results = self._append(request.appends, transactional_id=request.transactional_id)
         except Exception as error:  # noqa: BLE001 - every request gets an answer
@@ -94,34 +96,76 @@ class ProduceHandler:
                     return self._committed(results, request, version, correlation)
         return self._answer(request, version, correlation, results)
 
-    async def _read_again(self, data: bytearray, version: int, correlation: int) -> Sequence[Piece]:
-        request = self._parser.produce(data, memoryview(data), 0, len(data), version)
-        del data  # the request's views keep it until they are appended
-        return await self._append_on(request, version, correlation)
-
-    async def _append_on(self, request: ProduceRequest, version: int, correlation: int) -> Sequence[Piece]:
-        """In slices, while its bytes stay as they are: a large request has a buffer of its own."""
+    # --- in slices ----------------------------------------------------------------------------------------------------
+    async def _read_on(
+        self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int
+    ) -> Sequence[Piece]:
         turn = self._lane.turn()  # what a client sent before it left is appended all the same
         try:
-            found = await self._sliced(request, turn)
+            reading = self._parser.reading(data, view, start, end, version)
+            del data, view  # the reading has them, and what is appended of them
+            while not reading.step(STEP):
+                await turn.rest_if_over()
+            request = reading.request
+            del reading
+            return await self._work_on(request, version, correlation, turn)
+        finally:
             turn.leave()
-            results = [result for some in found for result in await settled(some)]
-            found.clear()
-            if request.acks == _NONE:
-                return self._unanswered(request, results)
-            if request.acks == _ALL and any(isinstance(each, Appended) and each.committed for each in results):
-                results = list(await CommitWait(results, request.timeout_ms).done)
-            answer = produce_answer(request, results, version, correlation, False)
-            if answer is None:
-                self._count(request, results)
-                answer = await turn.through(encoding(request, results, version, correlation, request.refused))
-            return (answer,)
+
+    async def _append_on(self, request: ProduceRequest, version: int, correlation: int) -> Sequence[Piece]:
+        """While its bytes stay as they are: a large request has a buffer of its own."""
+        turn = self._lane.turn()
+        try:
+            return await self._work_on(request, version, correlation, turn)
+        finally:
+            turn.leave()
+
+    async def _work_on(self, request: ProduceRequest, version: int, correlation: int, turn: Turn) -> Sequence[Piece]:
+        results: list[Appended | LogError] = []
+        try:
+            return await self._answer_on(request, results, version, correlation, turn)
         except Hangup:
             raise
         except Exception as error:  # noqa: BLE001 - every request gets an answer
-            return self._refuse(request, version, correlation, error)
+            return (await turn.through(self._refusing(request, version, correlation, error)),)
         finally:
-            turn.leave()
+            for rows in (results, request.appends, request.topics, request.indexes):
+                await turn.through(emptying(rows))
+
+    async def _answer_on(
+        self, request: ProduceRequest, results: list[Appended | LogError], version: int, correlation: int, turn: Turn
+    ) -> Sequence[Piece]:
+        if request.acks not in _ACKS:
+            raise _wrong_acks(request.acks)
+        await self._gather(request, results, turn)
+        if request.acks != _NONE:
+            answer = produce_answer(request, results, version, correlation, False)
+            if answer is not None:
+                return (answer,)
+        for errors in (list(request.refused.values()), results):
+            for at in range(0, len(errors), STEP):
+                self._count(errors[at : at + STEP])
+                await turn.rest_if_over()
+        if request.acks == _NONE:
+            return _unanswered(request, results)
+        return (await turn.through(encoding(request, results, version, correlation, request.refused)),)
+
+    async def _gather(self, request: ProduceRequest, results: list[Appended | LogError], turn: Turn) -> None:
+        """Everything is appended before anything is waited for. Adds what became of it to `results`."""
+        found = await self._sliced(request, turn)
+        until = asyncio.get_running_loop().time() + request.timeout_ms / 1000
+        for place, some in enumerate(found):
+            found[place] = ()
+            if isinstance(some, asyncio.Future):
+                # While it waits, others are at work.
+                turn.leave()
+                some = await some
+            if request.acks == _ALL and any(isinstance(each, Appended) and each.committed for each in some):
+                turn.leave()
+                left_s = until - asyncio.get_running_loop().time()
+                some = await CommitWait(some, round(left_s * 1000)).done
+            results += some
+            await turn.rest_if_over()
 
     async def _sliced(self, request: ProduceRequest, turn: Turn) -> list[Results | asyncio.Future[Results]]:
         """Nothing of this request keeps its bytes afterwards: its answer may wait for long."""
@@ -129,19 +173,19 @@ class ProduceHandler:
         for some in _in_slices(request.appends):
             found.append(self._append(some, transactional_id=request.transactional_id))
             await turn.rest_if_over()
-        request.appends.clear()
+        await turn.through(emptying(request.appends))
         return found
 
     def _answer(self, request: ProduceRequest, version: int, correlation: int, results: Results) -> Sequence[Piece]:
-        self._count(request, results)
+        self._count((*request.refused.values(), *results))
         return (encode(request, results, version, correlation),)
 
     def _unanswered(self, request: ProduceRequest, results: Results) -> Sequence[Piece]:
-        self._count(request, results)
+        self._count((*request.refused.values(), *results))
         return _unanswered(request, results)
 
-    def _count(self, request: ProduceRequest, results: Results) -> None:
-        for error in (*request.refused.values(), *results):
+    def _count(self, results: Results) -> None:
+        for error in results:
             if not isinstance(error, Appended):
                 self.errors[code_of(error)] += 1
 
@@ -169,13 +213,22 @@ class ProduceHandler:
 
     def _refuse(self, request: ProduceRequest, version: int, correlation: int, error: BaseException) -> Sequence[Piece]:
         """The same error for every partition."""
+        return (at_once(self._refusing(request, version, correlation, error)),)
+
+    def _refusing(
+        self, request: ProduceRequest, version: int, correlation: int, error: BaseException
+    ) -> Generator[None, None, bytes]:
         if not isinstance(error, LogError):
             events.error(logger, "request.defect", door="kafka", api="Produce", version=version, defect=error)
         self.errors[code_of(error)] += len(request.indexes)
         if request.acks == _NONE:
             raise Hangup(str(error))
         refused = dict.fromkeys(range(len(request.indexes)), error)
-        return (encode_with(request, [], version, correlation, refused),)
+        return (yield from encoding(request, [], version, correlation, refused))
+
+
+def _wrong_acks(acks: int) -> LogError:
+    return InvalidRequiredAcks(f"acks={acks}; it is 0, 1 or -1 (all)")
 
 
 def _in_slices(appends: Sequence[Append]) -> Iterator[Sequence[Append]]:
@@ -279,27 +332,27 @@ def encoding(
 ) -> Generator[None, None, bytes]:
     """The same in steps."""
     flexible = version >= 9
-    out = [array_size(len(request.topics), flexible)]
-    add = out.append
+    out = bytearray(array_size(len(request.topics), flexible))
     left = iter(results)
     place = 0
     for key, partitions in request.topics:
-        add(key if version >= 13 else text(key, flexible))
-        add(array_size(partitions, flexible))
+        out += key if version >= 13 else text(key, flexible)
+        out += array_size(partitions, flexible)
         for index in request.indexes[place : place + partitions]:
             error = refused.get(place)
             result = next(left) if error is None else error
-            add(_partition(index, result, version))
+            out += _partition(index, result, version)
             place += 1
             if not place % SLICE_ROWS:
                 yield
         if flexible:
-            add(b"\0")
-    add(b"\0\0\0\0\0" if flexible else b"\0\0\0\0")
-    body = b"".join(out)
+            out += b"\0"
+        if not partitions:
+            yield
+    out += b"\0\0\0\0\0" if flexible else b"\0\0\0\0"
     if flexible:
-        return _HEAD.pack(len(body) + 5, correlation) + b"\0" + body
-    return _HEAD.pack(len(body) + 4, correlation) + body
+        return b"".join((_HEAD.pack(len(out) + 5, correlation), b"\0", out))
+    return _HEAD.pack(len(out) + 4, correlation) + out
 
 
 def _partition(index: int, result: Appended | BaseException, version: int) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from grpc_api.contract.node import ActiveProducer, LogDirectory, LogReplica, QuorumDescription
 from grpc_api.contract.topics import ResourceKind
@@ -27,12 +27,7 @@ class NodeService:
         self._clock = clock
 
     def log_directories(self) -> Sequence[LogDirectory]:
-        replicas = [
-            LogReplica(
-                opened.partition, opened.log.hot.size_bytes, max(0, opened.state.high_watermark - opened.log.end_offset)
-            )
-            for opened in sorted(self._partitions, key=lambda opened: opened.partition)
-        ]
+        replicas = self._replicas()
         try:
             disk = os.statvfs(self._data_path)
         except OSError as error:
@@ -40,6 +35,12 @@ class NodeService:
             return [LogDirectory(self._data_path, -1, -1, replicas, failure)]
         total, usable = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
         return [LogDirectory(self._data_path, total, usable, replicas)]
+
+    def _replicas(self) -> Iterator[LogReplica]:
+        for opened in sorted(self._partitions, key=lambda opened: opened.partition):
+            yield LogReplica(
+                opened.partition, opened.log.hot.size_bytes, max(0, opened.state.high_watermark - opened.log.end_offset)
+            )
 
     def producers(self, partition: TopicPartition) -> Sequence[ActiveProducer]:
         led = self._partitions.get(partition)

@@ -101,12 +101,12 @@ def topic_id_in(frame: Frame) -> bytes | None:
     if (frame.api_key, frame.version >= 13) not in ((PRODUCE, True), (FETCH, True)):
         return None
     data, parser = bytearray(frame.data), HotParser(lambda _: TOPIC)
-    topics: list[tuple[bytes, int]] = (
-        parser.produce(data, memoryview(data), _AFTER_CORRELATION, len(data), frame.version).topics
+    request = (
+        parser.produce(data, memoryview(data), _AFTER_CORRELATION, len(data), frame.version)
         if frame.api_key == PRODUCE
-        else parser.fetch(data, _AFTER_CORRELATION, len(data), frame.version).topics
+        else parser.fetch(data, _AFTER_CORRELATION, len(data), frame.version)
     )
-    return topics[0][0] if topics else None
+    return request.topics[0][0] if request is not None and request.topics else None
 
 
 def harmless(frame: Frame) -> bytes:
@@ -116,6 +116,7 @@ def harmless(frame: Frame) -> bytes:
         request = HotParser(lambda _: TOPIC).produce(
             data, memoryview(data), _AFTER_CORRELATION, len(data), frame.version
         )
+        assert request is not None
         for append in request.appends:
             append.batch[17] ^= 0x55
         return bytes(data)

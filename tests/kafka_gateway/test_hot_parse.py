@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,9 +48,37 @@ def module(request: pytest.FixtureRequest) -> Iterator[Any]:
     yield request.param
 
 
-def parse_produce(module: Any, frame: bytes, version: int) -> Any:
+def parse_produce(module: Any, frame: bytes, version: int, *, step: int = 1) -> Any:
+    """In steps, and at once where it is so small; both say the same."""
     data = bytearray(frame)
-    return module.HotParser(topic_name).produce(data, memoryview(data), BODY, len(data), version)
+    whole = outcome_of(lambda: module.HotParser(topic_name).produce(data, memoryview(data), BODY, len(data), version))
+    stepped = outcome_of(lambda: read_in_steps(module, data, version, step))
+    if isinstance(stepped, module.Malformed):
+        assert whole is None or str(whole) == str(stepped)
+        raise stepped
+    assert whole is None or fields_of(whole) == fields_of(stepped)
+    return stepped
+
+
+def outcome_of(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except Exception as error:  # noqa: BLE001 - compared with another one
+        return error
+
+
+def read_in_steps(module: Any, data: bytearray, version: int, step: int) -> Any:
+    reading = module.HotParser(topic_name).reading(data, memoryview(data), BODY, len(data), version)
+    while not reading.step(step):
+        pass
+    return reading.request
+
+
+def fields_of(request: Any) -> tuple[Any, ...]:
+    appends = [(append.partition, bytes(append.batch)) for append in request.appends]
+    refused = {place: str(error) for place, error in request.refused.items()}
+    head = request.transactional_id, request.acks, request.timeout_ms
+    return head, request.topics, request.indexes, appends, refused
 
 
 def parse_fetch(module: Any, frame: bytes, version: int) -> Any:
@@ -207,7 +235,8 @@ def test_forgotten_partitions_are_read(module: Any, version: int) -> None:
 def test_a_request_names_and_forgets_a_bounded_number_of_partitions(
     module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PARTITIONS_A_REQUEST", 4)
+    for bound in ("PARTITIONS_A_REQUEST", "AT_ONCE"):
+        monkeypatch.setattr(module, bound, 4)
     monkeypatch.setattr(module, "FORGOTTEN_A_REQUEST", 4)
     named = [{"topic": "known", "partitions": [{"partition": 1}] * 2}] * 2
     gone = [{"topic": "gone", "partitions": [1] * 2}] * 2
@@ -230,6 +259,26 @@ def test_a_request_names_and_forgets_a_bounded_number_of_partitions(
     ):
         with pytest.raises(module.Malformed, match="names more than 4"):
             parse_produce(module, request_frame("produce", 9, topic_data=worse), 9)
+
+
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+def test_a_produce_of_many_rows_is_read_in_steps_only(module: Any, step: int) -> None:
+    most = module.AT_ONCE
+    one = produce_topic(9, "known", KNOWN_ID, [(0, BATCH)])
+    many: list[tuple[int, bytes | None]] = [(place, OTHER) for place in range(most)]
+    for topics, is_small in (
+        ([produce_topic(9, "known", KNOWN_ID, many)], True),
+        ([one, produce_topic(9, "other", KNOWN_ID, many)], False),
+        ([produce_topic(9, f"none-{n}", KNOWN_ID, []) for n in range(most)], True),
+        ([produce_topic(9, f"none-{n}", KNOWN_ID, []) for n in range(most + 1)], False),
+    ):
+        frame = bytearray(request_frame("produce", 9, topic_data=topics))
+        request = module.HotParser(topic_name).produce(frame, memoryview(frame), BODY, len(frame), 9)
+        assert (request is not None) == is_small
+        read = parse_produce(module, bytes(frame), 9, step=step)
+        assert read.topics == [(topic["name"].encode(), len(topic["partition_data"])) for topic in topics]
+        assert read.indexes == [row["index"] for topic in topics for row in topic["partition_data"]]
+        assert len(read.appends) == len(read.indexes) and not read.refused
 
 
 #: As many tagged fields as one structure may have, number 100 and empty each, and one more.
@@ -267,6 +316,8 @@ def test_every_truncation_of_a_produce_is_malformed(module: Any, version: int) -
         data = bytearray(frame)
         with pytest.raises(module.Malformed):
             module.HotParser(topic_name).produce(data, memoryview(data), BODY, end, version)
+        with pytest.raises(module.Malformed):
+            module.HotParser(topic_name).reading(data, memoryview(data), BODY, end, version).step(10)
 
 
 @pytest.mark.parametrize("version", FETCH_FRAMES)

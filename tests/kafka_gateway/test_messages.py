@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import uuid
 from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
 
 import pytest
 
@@ -82,3 +84,43 @@ def test_codes_at_every_depth_are_counted_and_none_is_not() -> None:
     for _ in messages.writing(1, answer, Endless(), counts):
         pass
     assert counts == {5: 2, 3: 1}
+
+
+def test_an_answer_of_many_small_arrays_is_a_few_pieces() -> None:
+    messages = messages_of("metadata", 9)
+    large = messages.encoded(
+        messages.make("MetadataResponsePartition", error_code=0, partition_index=n, leader_id=1, replica_nodes=(1,))
+        for n in range(1_000)
+    )
+
+    def topics(count: int) -> Iterator[object]:
+        for n in range(count):
+            yield messages.make("MetadataResponseTopic", error_code=0, name=f"t-{n}", partitions=iter(()))
+        yield messages.make("MetadataResponseTopic", error_code=0, name="large", partitions=large)
+
+    answer = {"topics": topics(20_000), "brokers": (), "cluster_id": "c"}
+    pieces, rests = through(messages.writing(1, answer, Hurried(), Counter()))
+    assert [piece for piece in pieces if piece is large.data], "what is written once is not copied"
+    assert len(pieces) < 20 and max(len(piece) for piece in pieces) < 128 << 10
+    assert rests >= 20_000 + 20_000 // 256, "while it is joined too"
+    body = b"".join(pieces)
+    assert int.from_bytes(body[:4], "big") == len(body) - 4
+    read = response("metadata", 9, body[4:])
+    assert [topic.name for topic in read.topics] == [*(f"t-{n}" for n in range(20_000)), "large"]
+    assert [row.partition_index for row in read.topics[-1].partitions] == list(range(1_000))
+
+
+class Hurried:
+    """A turn that is always over."""
+
+    is_over = True
+
+
+def through(steps: Generator[None, None, Sequence[bytes]]) -> tuple[Sequence[bytes], int]:
+    """What the steps end with, and how many they are."""
+    for rests in itertools.count():
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, rests
+    raise AssertionError

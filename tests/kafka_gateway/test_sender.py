@@ -107,11 +107,32 @@ async def test_many_small_answers_are_one_write(sockets: tuple[socket.socket, so
     assert drained(sockets[1]) == b"".join(b"%d," % place for place in range(50))
 
 
+@pytest.mark.parametrize("size", [1, 8 << 10])
+async def test_a_large_answer_goes_in_shares(
+    sockets: tuple[socket.socket, socket.socket], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its bytes, and by the calls that it takes."""
+    monkeypatch.setattr("kafka_gateway.sender.LARGEST_SHARE", 40 << 10)
+    monkeypatch.setattr("kafka_gateway.sender.LEAST_SHARE", 40 << 10)
+    monkeypatch.setattr("kafka_gateway.sender.LEAST_COUNTED", 10 << 10)
+    monkeypatch.setattr("kafka_gateway.sender.GATHERED", 3)
+    sender = Sender(asyncio.get_running_loop())
+    sender.new_turn(2)
+    pieces = [os.urandom(size) for _ in range(30)]
+    connection = answering(*pieces)
+    assert sender.send(sockets[0], connection, None, nobody) is Progress.SHARED
+    first = drained(sockets[1])
+    assert len(first) == (4 * 3 if size == 1 else 2 * 3 * size)
+    assert first + await finish(sender, *sockets, connection) == b"".join(pieces)
+
+
 async def test_a_socket_that_takes_no_more_is_blocked(sockets: tuple[socket.socket, socket.socket]) -> None:
     sender = Sender(asyncio.get_running_loop())
     pieces = [os.urandom(1 << 20) for _ in range(40)]
     connection = answering(*pieces)
-    assert sender.send(sockets[0], connection, None, nobody) is Progress.BLOCKED
+    while (progress := sender.send(sockets[0], connection, None, nobody)) is Progress.SHARED:
+        pass
+    assert progress is Progress.BLOCKED
     first = drained(sockets[1])
     assert first + await finish(sender, *sockets, connection) == b"".join(pieces)
 

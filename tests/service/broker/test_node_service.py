@@ -37,6 +37,14 @@ async def test_the_directory_holds_what_is_local(node: Running, tmp_path: Path) 
     assert {r.partition: r.size_bytes for r in directory.replicas}[TopicPartition("t", 0)] == 0
 
 
+async def test_a_replica_is_looked_at_when_it_is_taken(node: Running) -> None:
+    """Thousands of them take ten milliseconds in one go."""
+    await node.create("t")
+    (directory,) = node.node.core.node.log_directories()
+    await node.append("t", b"value")
+    assert [replica.size_bytes for replica in directory.replicas] == [len(batch(b"value"))]
+
+
 async def test_producers_are_those_that_wrote_with_an_id(node: Running) -> None:
     await node.create("t")
     await node.append("t", b"nobody")

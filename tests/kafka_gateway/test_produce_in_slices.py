@@ -1,0 +1,195 @@
+"""A Produce of many rows says what one of few says, rests all along, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpc_api.contract.log import Append
+from grpc_api.contract.topics import NewTopic
+from kafka_gateway.handlers.produce import SLICE_ROWS, STEP, ProduceHandler
+from kafka_gateway.hot_parse import AT_ONCE, HotParser, ProduceReading, ProduceRequest
+from kafka_gateway.options import Options
+from kafka_gateway.reply import Hangup, Later
+from storage_tiers.errors import NotEnoughReplicas
+from storage_tiers.turns import Lane
+from storage_tiers.types import TopicPartition
+from tests.kafka_gateway.asking import AFTER_CORRELATION, Asker, joined
+from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
+from tests.kafka_gateway.memory_core import MemoryCore
+from tests.kafka_gateway.server_support import connected, serving
+
+BATCH = record_batch(b"v")
+BROKEN = BATCH[:-1] + b"x"
+#: Two topics that exist, one of them named twice, and what is refused for every reason, in no order.
+MIXED: tuple[tuple[str, list[tuple[int, bytes | None]]], ...] = (
+    ("b", [(1, BATCH), (0, None), (1, BATCH)]),
+    ("unknown", [(0, BATCH), (3, BATCH)]),
+    ("a", [(2, BATCH), (0, BROKEN), (7, BATCH)]),
+    ("none", []),
+    ("b", [(0, BATCH), (1, BATCH)]),
+)
+
+
+class Resting(Lane):
+    """Each slice is over as soon as it has begun."""
+
+    def __init__(self) -> None:
+        hurried = itertools.count()
+        super().__init__(lambda: float(next(hurried)))
+        self.rests = 0
+
+    async def rest(self) -> None:
+        self.rests += 1
+        await super().rest()
+
+
+@pytest.fixture
+async def core(tmp_path: Path) -> AsyncIterator[MemoryCore]:
+    core = MemoryCore(str(tmp_path))
+    yield core
+    core.close()
+
+
+def frame_of(core: MemoryCore, version: int, wanted: Any, **words: Any) -> bytes:
+    topics = [
+        {
+            "name": name,
+            "topic_id": core.ids.get(name),
+            "partition_data": [{"index": index, "records": records} for index, records in rows],
+        }
+        for name, rows in wanted
+    ]
+    return request_frame("produce", version, correlation=1, topic_data=topics, **words)
+
+
+async def answer_of(handler: ProduceHandler, frame: bytes, version: int) -> bytes:
+    """The framed answer; what hangs up for an end of the connection."""
+    data = bytearray(frame)
+    try:
+        reply = handler.handle(data, memoryview(data), AFTER_CORRELATION, len(data), version, 1)
+        if isinstance(reply, Later):
+            reply = reply.finish(await reply.future)
+        elif asyncio.iscoroutine(reply):
+            # The buffer of the connection is received into again.
+            data[:] = bytes(len(data))
+            reply = await reply
+    except Hangup as hangup:
+        return str(hangup).encode()
+    assert not asyncio.iscoroutine(reply) and not isinstance(reply, Later)
+    return joined(reply)
+
+
+@pytest.mark.parametrize("acks", [-1, 0, 1, 7])
+@pytest.mark.parametrize("version", [3, 7, 9, 12])
+async def test_answers_are_the_same_in_slices_and_at_once(core: MemoryCore, version: int, acks: int) -> None:
+    answers, lane = [], Resting()
+    for at_once in (AT_ONCE, 0):
+        for name in ("a", "b"):
+            if name in core.ids:
+                await core.delete([name])
+            await core.create([NewTopic(name, partitions=3)])
+        core.partitions[TopicPartition("b", 0)].committed = refused = asyncio.get_running_loop().create_future()
+        refused.set_exception(NotEnoughReplicas("two of three"))
+        handler = ProduceHandler(core, lane)
+        handler._parser.at_once = at_once
+        frame = frame_of(core, version, MIXED, acks=acks, timeout=milliseconds(5_000))
+        sizes = [each.size for each in core.partitions.values()]
+        answers.append((await answer_of(handler, frame, version), dict(handler.errors), sizes))
+        assert bool(lane.rests) == (not at_once)
+    first, second = answers
+    assert first == second
+    if acks in (-1, 1):
+        (*topics,) = response("produce", version, first[0][4:]).responses
+        assert [topic.name for topic in topics] == [name for name, _ in MIXED]
+        assert [[row.index for row in topic.partition_responses] for topic in topics] == [
+            [index for index, _ in rows] for _, rows in MIXED
+        ]
+
+
+async def test_a_produce_of_unknown_topics_rests_while_it_is_read_appended_and_answered(
+    core: MemoryCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane, rows, rests_at = Resting(), 40 * SLICE_ROWS, list[int]()
+    append = MemoryCore.append
+
+    def watched(self: MemoryCore, appends: Sequence[Append], **words: str | None) -> object:
+        assert len(appends) <= SLICE_ROWS
+        rests_at.append(lane.rests)
+        return append(self, appends, **words)
+
+    monkeypatch.setattr(MemoryCore, "append", watched)
+    frame = frame_of(core, 9, [(f"unknown-{n}", [(0, BATCH)]) for n in range(rows)], acks=1)
+    answer = response("produce", 9, (await answer_of(ProduceHandler(core, lane), frame, 9))[4:])
+    assert [topic.name for topic in answer.responses] == [f"unknown-{n}" for n in range(rows)]
+    assert rests_at[0] >= 2 * rows // STEP - 1, "while it is read, topics and partitions"
+    assert all(later > before for before, later in itertools.pairwise(rests_at)), "between two slices"
+    assert lane.rests - rests_at[-1] >= rows // STEP + rows // SLICE_ROWS, "while it is counted and written"
+
+
+class Kept(HotParser):
+    """Remembers what was read."""
+
+    def __init__(self, parser: HotParser) -> None:
+        self._parser = parser
+        self.requests: list[ProduceRequest] = []
+
+    def produce(self, data: bytearray, view: memoryview, start: int, end: int, version: int) -> ProduceRequest | None:
+        return self._parser.produce(data, view, start, end, version)
+
+    def reading(self, data: bytearray, view: memoryview, start: int, end: int, version: int) -> ProduceReading:
+        reading = self._parser.reading(data, view, start, end, version)
+        self.requests.append(reading.request)
+        return reading
+
+
+@pytest.mark.parametrize("acks", [0, 1, 7])
+async def test_what_many_rows_became_is_freed_before_the_answer_leaves(core: MemoryCore, acks: int) -> None:
+    handler = ProduceHandler(core, Lane())
+    parser = handler._parser = Kept(handler._parser)
+    frame = frame_of(core, 9, [(f"unknown-{n}", [(0, BATCH)]) for n in range(AT_ONCE + 1)], acks=acks)
+    assert await answer_of(handler, frame, 9)
+    (request,) = parser.requests
+    assert (request.topics, request.indexes, request.appends) == ([], [], [])
+
+
+async def test_a_long_produce_that_is_malformed_at_its_end_ends_the_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (core, server), connected(server) as client:
+        frame = frame_of(core, 9, [(f"unknown-{n}", [(0, BATCH)]) for n in range(2 * AT_ONCE)], acks=1)
+        body = frame[4:-3]
+        client.send(len(body).to_bytes(4, "big") + body)
+        assert await client.receive() is None
+        assert server.counters.failures == 0
+
+
+async def test_a_large_produce_that_wants_no_answer_hangs_up_where_one_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (core, server), connected(server) as client:
+        client.send(frame_of(core, 9, [("topic", [(index, BATCH) for index in range(2 * AT_ONCE)])], acks=0))
+        assert await client.receive() is None
+        assert [core.partitions[TopicPartition("topic", index)].next_offset for index in (0, 1)] == [1, 1]
+
+
+@pytest.mark.parametrize("schema", ["alter_configs", "incremental_alter_configs"])
+async def test_one_resource_of_many_configs_rests_between_them(core: MemoryCore, schema: str) -> None:
+    lane, rows = Resting(), 2_000
+    configs = [{"name": f"unknown-{n}", "value": "1"} for n in range(rows)]
+    resource = {"resource_type": 2, "resource_name": "none", "configs": configs}
+    answer = await Asker(core, Options(lane=lane)).ask(schema, 1, resources=[resource], validate_only=False)
+    assert [row.resource_name for row in answer.responses] == ["none"]
+    assert lane.rests > rows
+
+
+async def test_waiting_for_many_commits_ends_with_the_time_that_the_request_gives(core: MemoryCore) -> None:
+    await core.create([NewTopic("wide", partitions=AT_ONCE + 1)])
+    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    for partition in core.partitions.values():
+        partition.committed = never
+    wanted = [("wide", [(index, BATCH) for index in range(AT_ONCE + 1)])]
+    frame = frame_of(core, 9, wanted, acks=-1, timeout=milliseconds(20))
+    (topic,) = response("produce", 9, (await answer_of(ProduceHandler(core, Lane()), frame, 9))[4:]).responses
+    assert {int(row.error_code) for row in topic.partition_responses} == {7}
