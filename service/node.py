@@ -18,7 +18,6 @@ from service.broker.disk import DiskGuard, Watermarks
 from service.broker.expiry_clock import ExpiryClock
 from service.broker.flusher import Flusher
 from service.broker.home import HomeGuard
-from service.broker.leading import waits
 from service.broker.log_service import LogService
 from service.broker.maintenance import Maintenance
 from service.broker.metadata_snapshots import MetadataSnapshots
@@ -163,7 +162,7 @@ class Node:
         clean = take_clean_mark(files, self.data.path)
         self._recover(clean=clean)
         self.readiness.behind = self.tiering.lineage.reasons
-        self.readiness.waiting = lambda: sorted(str(p.partition) for p in self.partitions if waits(p))
+        self.readiness.waiting = lambda: sorted(str(p.partition) for p in self.partitions if p.is_recovering)
         self.readiness.refusing = self._refusing
         self._log = self._log_service()
         self.core = BrokerCore(
@@ -194,7 +193,7 @@ class Node:
 
     def _refusing(self) -> list[str]:
         """Partitions that the disk keeps from being written, or from being opened."""
-        failed = [str(p.partition) for p in self.partitions if isinstance(p.unavailable, StorageError)]
+        failed = [str(p.partition) for p in self.partitions if p.life.is_failed]
         return sorted([*failed, *self.assignment.unopened_names()])
 
     def _recover(self, *, clean: bool) -> None:

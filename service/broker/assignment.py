@@ -19,6 +19,7 @@ from itertools import islice
 
 from grpc_api.contract.topics import Resource, ResourceKind
 from service.broker.partition.partition import Partition
+from service.broker.partition.phase import Phase
 from service.broker.partitions import Partitions
 from service.configs.resolve import Resolver
 from service.metadata.image import Changes, MetadataImage, TopicImage
@@ -39,7 +40,8 @@ OPENING_PATIENCE_S = 20.0
 
 
 class Assignment:
-    """`on_open` decides whether a partition may lead at once; `on_close` is told before one goes."""
+    """`on_open` decides whether a partition may lead at once, which ends its phase of opening; `on_close` is told before one
+    goes."""
 
     def __init__(
         self,
@@ -206,9 +208,14 @@ class Assignment:
 
     async def _open(self, topic_id: TopicId, number: int) -> None:
         topic = self._seen.topics.get(topic_id)
-        if topic is None or self._partitions.find(TopicPartition(topic.name, number)) is not None:
+        if topic is None:
             return
         key = TopicPartition(topic.name, number)
+        known = self._partitions.find(key)
+        if known is not None:
+            if known.phase is Phase.OPENING:  # its log is open, and something kept it from being taken up
+                self._take_up(known)
+            return
         settings = self._configs.log_settings(self._seen, topic.name)
         before = self._recovering.get((topic_id, number))
         if before is None:
@@ -226,8 +233,6 @@ class Assignment:
     def _take_up(self, opened: Partition) -> None:
         self._configure(opened, self._seen)
         self._on_open(opened)
-        if opened.unavailable is None:
-            opened.log.hot.begin_epoch(opened.state.leader_epoch)
 
     # --- closing ------------------------------------------------------------------------------------------------------
     def _close_topic(self, topic: TopicImage) -> None:

@@ -143,7 +143,7 @@ def _nothing_new(partition: Partition, wanted: FetchPartition, isolation: Isolat
     state = partition.state
     topic_id, epoch = wanted.topic_id, wanted.current_leader_epoch
     if (
-        partition.reads_blocked is not None
+        partition.read_error is not None
         or (topic_id is not None and topic_id != partition.topic_id)
         or (epoch >= 0 and epoch != state.leader_epoch)
         or wanted.last_fetched_epoch >= 0

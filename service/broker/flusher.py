@@ -13,6 +13,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 
 from service.broker.partition.partition import Partition
+from service.broker.partition.phase import Use
 from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.errors import StorageError
@@ -50,9 +51,7 @@ class Flusher:
         hot = partition.log.hot
         upto = hot.end_offset
         while hot.recovery_point < min(upto, hot.end_offset):
-            if partition.deleted or isinstance(partition.unavailable, StorageError):
-                assert partition.unavailable is not None
-                raise partition.unavailable.with_traceback(None)
+            partition.check(Use.FLUSH)
             self._start(partition)
             task = self._running[partition]
             await asyncio.wait({task})
@@ -114,7 +113,7 @@ class Flusher:
 
     def _refused(self, partition: Partition, error: StorageError) -> StorageError:
         if partition.log.hot.sync_failed:
-            if not isinstance(partition.unavailable, StorageError):
+            if not partition.life.is_failed:
                 partition.fail(error)
             return error
         if self._troubles.begins(partition, error):

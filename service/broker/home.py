@@ -23,13 +23,14 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from service.broker.leading import holds_back, waits
 from service.broker.partition.partition import Partition
+from service.broker.partition.phase import Phase
 from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.errors import LeaderNotAvailable
 from storage_tiers.files import Files, replace_file
 from storage_tiers.hot.place import Place, machine_id, place_of
+from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -130,16 +131,14 @@ class HomeGuard:
             return
         self._record(recorded)
 
-    def hold(self, partition: Partition) -> None:
-        """A partition that was opened: it takes nothing yet where the directory may be a copy."""
-        if self.away is not None and not self._serves:
-            holds_back(
-                partition,
-                LeaderNotAvailable(
-                    f"{partition.partition}: the data directory {self.away}; the partition "
-                    "takes records once the store has been asked what it holds"
-                ),
-            )
+    def refusal(self, partition: TopicPartition) -> LeaderNotAvailable | None:
+        """Why a partition that was opened takes nothing yet: the directory may be a copy. None where it may lead."""
+        if self.away is None or self._serves:
+            return None
+        return LeaderNotAvailable(
+            f"{partition}: the data directory {self.away}; the partition "
+            "takes records once the store has been asked what it holds"
+        )
 
     @property
     def _serves(self) -> bool:
@@ -157,7 +156,7 @@ class HomeGuard:
         if self.away is None:
             return
         if claimed:
-            if not any(waits(partition) for partition in partitions):
+            if not any(partition.is_recovering for partition in partitions):
                 self.away = None
                 self._record(None)
             return
@@ -167,7 +166,7 @@ class HomeGuard:
         events.error(log, "directory.unclaimed", path=self._directory, after_ms=self._wait_ms, then=self._unclaimed)
         if self._unclaimed == SERVE:
             for partition in partitions:
-                if waits(partition) and partition.reads_blocked is None:
+                if partition.phase is Phase.COMPARING:
                     partition.lead()
 
     def _record(self, recorded: Home | None) -> None:

@@ -56,23 +56,10 @@ def has_hole(partition: Partition) -> bool:
     return hot.local_start_offset > max(hot.log_start_offset, tier.end if tier is not None else 0)
 
 
-def waits(partition: Partition) -> bool:
-    """Whether the partition takes nothing, and perhaps serves nothing, until the store has been asked."""
-    return isinstance(partition.reads_blocked, LeaderNotAvailable) or isinstance(
-        partition.unavailable, LeaderNotAvailable
-    )
-
-
-def holds_back(partition: Partition, why: LeaderNotAvailable) -> None:
-    """The partition serves what it has, and takes nothing until the store has been asked."""
-    if partition.unavailable is None:
-        partition.unavailable = why
-
-
 def wait_for_store(partition: Partition) -> None:
     """Blocks the partition until the store has been asked: what it lacks locally may be there."""
     tier = partition.log.tier
-    partition.wait(
+    partition.recover(
         LeaderNotAvailable(
             f"{partition.partition}: its local log is not known to be what the bucket holds up to offset "
             f"{tier.end if tier else 0}; it leads once the store has answered"
@@ -108,7 +95,7 @@ async def adopt(partition: Partition) -> None:
             completed = tier
     if tier is not None and tiered.hot.log_start_offset < tier.log_start <= tiered.hot.end_offset:
         tiered.hot.raise_log_start(tier.log_start)
-    if waits(partition):
+    if partition.is_recovering:
         partition.lead()
 
 

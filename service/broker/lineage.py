@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from service.broker.leading import waits
 from service.broker.partition.partition import Partition
 from service.broker.roots import FILE_NAME
 from storage_tiers import events
@@ -141,7 +140,7 @@ class StoreLineage:
         if partition not in self._behind:
             events.error(log, "store.behind", partition=partition.partition, error=error)
         self._behind[partition] = error
-        if waits(partition):
-            partition.wait(LeaderNotAvailable(str(error)))
+        if partition.is_recovering:
+            partition.recover(LeaderNotAvailable(str(error)))
         self._on_behind(partition)
         return error

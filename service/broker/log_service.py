@@ -21,10 +21,10 @@ from service.broker.append_queues import AppendQueues, Done
 from service.broker.counts import RefusedBatches
 from service.broker.disk import DiskGuard
 from service.broker.fetching import BytesRead, fetch_records
-from service.broker.leading import waits
 from service.broker.looks import Looks
 from service.broker.many_partitions import MANY, ManyFetch
 from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition, TakesLong
+from service.broker.partition.phase import Use
 from service.broker.partitions import Partitions
 from service.broker.producer_ids import ProducerIds
 from service.broker.tiering import Tiering
@@ -217,9 +217,7 @@ class LogService:
 
     async def delete_records(self, partition: TopicPartition, before_offset: int) -> int:
         led = self._partitions.get(partition)
-        led.check_readable()
-        if waits(led):
-            led.check_writable()
+        led.check(Use.ADMIN)
         watermark = led.state.high_watermark
         target = watermark if before_offset == -1 else before_offset
         if not 0 <= target <= watermark:

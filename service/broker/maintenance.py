@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from service.broker.flusher import Flusher
-from service.broker.leading import waits
 from service.broker.partitions import Partitions
 from service.broker.tiering import Tiering
 from storage_tiers import events
@@ -31,7 +30,7 @@ class Maintenance:
                 self._flusher.request(partition)
 
     async def tier(self) -> None:
-        await self._tiering.tick([p for p in self._partitions if p.log.hot.size_bytes or waits(p)])
+        await self._tiering.tick([p for p in self._partitions if p.log.hot.size_bytes or p.is_recovering])
 
     async def checkpoint(self) -> None:
         await self._partitions.checkpoint()

@@ -5,25 +5,28 @@ from __future__ import annotations
 import logging
 
 from service.broker.home import HomeGuard
-from service.broker.leading import agrees, has_hole, holds_back, wait_for_store
+from service.broker.leading import agrees, has_hole, wait_for_store
 from service.broker.partition.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.roots import read_root
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.errors import LeaderNotAvailable, TierCorrupt
+from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
 
 def opened(partition: Partition, partitions: Partitions, ids: Ids, home: HomeGuard | None) -> None:
-    """A partition that the bucket may know more of than its disk waits for the bucket. `home` is None without a store."""
+    """Ends its phase of opening: one that the bucket may know more of than its disk waits for the bucket. `home` is None
+    without a store."""
     hot, tiered = partition.log.hot, partition.log.hot.settings.remote_storage_enable
     lost = partitions.ends_before_flushed(partition)
     if lost and partitions.flushed_before(partition) > hot.end_offset:
         flushed = partitions.flushed_before(partition)
         events.error(log, "log.shrunk", partition=hot.partition, local_end=hot.end_offset, flushed_end=flushed)
     if home is None:
+        partition.lead()
         return
     try:
         # Also of a topic that is tiered no more: what went to the bucket is read from there.
@@ -42,10 +45,18 @@ def opened(partition: Partition, partitions: Partitions, ids: Ids, home: HomeGua
     if has_hole(partition) and tiered:
         wait_for_store(partition)
         return
-    home.hold(partition)
-    moved = partitions.places.moved.get(hot.partition)
-    if moved is not None:
-        why = f"{hot.partition}: its directory was copied or put back ({moved})"
-        holds_back(
-            partition, LeaderNotAvailable(f"{why}; it takes records once the store has been asked what it holds")
-        )
+    why = home.refusal(hot.partition) or _put_back(hot.partition, partitions.places.moved.get(hot.partition))
+    if why is None:
+        partition.lead()
+    else:
+        partition.compare(why)
+
+
+def _put_back(partition: TopicPartition, moved: str | None) -> LeaderNotAvailable | None:
+    """`moved` says what differs from where the partition's directory was, None if nothing does."""
+    if moved is None:
+        return None
+    return LeaderNotAvailable(
+        f"{partition}: its directory was copied or put back ({moved}); it takes records once the store has been asked what "
+        "it holds"
+    )

@@ -18,7 +18,6 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from service.broker.leading import waits
 from service.broker.partition.partition import Partition
 from storage_tiers import events
 from storage_tiers.files import Files, replace_file
@@ -80,10 +79,10 @@ class PartitionPlaces:
         wanted: dict[TopicPartition, PartitionPlace] = {}
         for partition in partitions:
             key = partition.partition
-            place = self._known.get(key) if key in self.moved and waits(partition) else self._now.get(key)
+            place = self._known.get(key) if key in self.moved and partition.is_recovering else self._now.get(key)
             if place is not None:
                 wanted[key] = place
-        if wanted == self._known or (self._damaged and any(map(waits, partitions))):
+        if wanted == self._known or (self._damaged and any(partition.is_recovering for partition in partitions)):
             return
         await asyncio.get_running_loop().run_in_executor(None, self._write, wanted)
         self._known, self._damaged = wanted, False

@@ -16,7 +16,6 @@ from functools import partial
 from service.broker.checkpointing import NAMES, OffsetCheckpoints, Offsets
 from service.broker.counts import PartitionCounts
 from service.broker.known_elsewhere import least_log_start, open_identified
-from service.broker.leading import waits
 from service.broker.partition.partition import Notify, Partition
 from service.broker.partition.state import PartitionState
 from service.broker.partition_places import PartitionPlaces
@@ -298,7 +297,7 @@ class Partitions:
 
 def _recovery_point(partition: Partition, known: Offsets) -> int:
     reached = partition.log.hot.recovery_point
-    if not waits(partition):
+    if not partition.is_recovering:
         return reached
     before = known.get(partition.partition, 0)
     return before if before == UNKNOWN_POINT else max(reached, before)

@@ -13,8 +13,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from service.broker.leading import waits
 from service.broker.partition.partition import Partition
+from service.broker.partition.phase import Use
 from service.broker.partitions import Partitions
 from service.broker.roots import say_committed
 from service.broker.store_access import StoreAccess
@@ -86,7 +86,7 @@ class Retention:
         for place, partition in enumerate(self._planning.of(list(self._partitions)), 1):
             if place % LOOKS_A_TURN == 0:
                 await asyncio.sleep(0)
-            if partition.reads_blocked is not None or waits(partition) or partition in self._tiering.lineage:
+            if partition.life.refusal(Use.ADMIN) is not None or partition in self._tiering.lineage:
                 continue
             try:
                 if self.keeps_all(partition):
@@ -142,8 +142,7 @@ class Retention:
             hot = partition.log.hot
             # The log may have been deleted, or discarded for the bucket's, since it was looked at, or the store fallen behind.
             if (
-                partition.reads_blocked is not None
-                or waits(partition)
+                partition.life.refusal(Use.ADMIN) is not None
                 or partition in self._tiering.lineage
                 or plan.log_start > partition.state.high_watermark
             ):
@@ -165,7 +164,7 @@ class Retention:
     def _has_to_retire(self, partition: Partition) -> bool:
         """Whether the manifest shows what log start hides here, or has ranges that lie below it as a whole."""
         tier, log_start = partition.log.tier, partition.log.log_start_offset
-        if tier is None or partition.reads_blocked is not None or not self._tiering.has_compared(partition):
+        if tier is None or partition.read_error is not None or not self._tiering.has_compared(partition):
             return False
         if tier.log_start < min(log_start, tier.end):
             return True

@@ -108,7 +108,7 @@ class Sweeping:
         """Not where offsets are missing between the bucket and the local log: what holds them may look like an orphan."""
         if has_hole(partition):
             return False
-        return partition.reads_blocked is None and self._tiering.has_compared(partition)
+        return partition.read_error is None and self._tiering.has_compared(partition)
 
     # --- what was never named ---------------------------------------------------------------------------------------
     async def _list(self) -> None:

@@ -21,7 +21,7 @@ from service.broker.accepted_roots import AcceptedRoots
 from service.broker.evicting import evict
 from service.broker.extensions import Extensions
 from service.broker.flusher import Flusher
-from service.broker.leading import adopt, waits
+from service.broker.leading import adopt
 from service.broker.lineage import StoreLineage
 from service.broker.partition.partition import Partition
 from service.broker.partition_work import PartitionWork
@@ -162,7 +162,7 @@ class Tiering:
         return max(SHORTEST_PAUSE_MS, min(LONGEST_PAUSE_MS, min(ages) // 10))
 
     def _has_to_offload(self, partition: Partition, now: Now) -> bool:
-        if self._is_open and (waits(partition) or partition in self.lineage or _shows_deleted(partition)):
+        if self._is_open and (partition.is_recovering or partition in self.lineage or _shows_deleted(partition)):
             return True
         plan = self._plan(partition, now)
         return plan.close_active or bool(plan.uploads)
@@ -188,7 +188,7 @@ class Tiering:
 
     def _plan(self, partition: Partition, now: Now) -> TieringPlan:
         hot, tiered = partition.log.hot, partition.log
-        if not self._is_open or not self._tiered(partition) or partition.reads_blocked is not None:
+        if not self._is_open or not self._tiered(partition) or partition.read_error is not None:
             return TieringPlan(False, ())
         settings = hot.settings
         if settings.remote_copy_disable:
@@ -233,10 +233,12 @@ class Tiering:
             await self._evict(partition)
 
     async def _offload(self, partition: Partition) -> None:
-        if not self._is_open or not (self._tiered(partition) or partition.log.tier is not None or waits(partition)):
+        if not self._is_open or not (
+            self._tiered(partition) or partition.log.tier is not None or partition.is_recovering
+        ):
             return
         async with self._slots:
-            if partition not in self._compared or waits(partition):
+            if partition not in self._compared or partition.is_recovering:
                 await self._compare(partition)
         # One range a turn: partitions with long queues must not keep others waiting for them.
         while await self._in_turn(partition):

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from service.broker.counts import PartitionCounts
-from service.broker.leading import waits
 from service.observability.exposition import Exposition, labels_of
-from storage_tiers.errors import StorageError
 
 if TYPE_CHECKING:
     from service.broker.partition.partition import Partition
@@ -110,9 +108,9 @@ def _look(node: Node, partition: Partition, sums: Sums, seen: Seen, into: Exposi
     sums.bytes_in += hot.appended_bytes
     sums.bytes_out += partition.log.read_bytes
     sums.counts.add(partition.counts)
-    seen.serving += partition.reads_blocked is None
-    seen.waiting += waits(partition)
-    seen.failed += isinstance(partition.unavailable, StorageError)
+    seen.serving += partition.read_error is None
+    seen.waiting += partition.is_recovering
+    seen.failed += partition.life.is_failed
     seen.producers += len(hot.producer_state.producers)
     seen.evicted_bytes += hot.evicted_bytes
     labels = ""

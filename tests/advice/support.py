@@ -23,4 +23,4 @@ async def leads(node: Running, *topics: str) -> None:
 
 
 def _leads(partition: Partition) -> bool:
-    return partition.unavailable is None and partition.reads_blocked is None
+    return partition.write_error is None and partition.read_error is None

@@ -145,7 +145,7 @@ async def test_who_holds_an_old_leader_epoch_refreshes_metadata(tmp_path: Path) 
         await filled(node, 5)
         epoch = node.node.partitions.get(T0).state.leader_epoch
     async with running(tmp_path, node.store) as node:
-        await until(lambda: node.node.partitions.get(T0).unavailable is None)
+        await until(lambda: node.node.partitions.get(T0).write_error is None)
         (answer,) = await node.fetch(FetchPartition(T0, 0, 1000, epoch))
         assert isinstance(answer.error, FencedLeaderEpoch) and "refresh metadata" in str(answer.error)
         now = next(topic for topic in node.core.topics.describe(["t"]) if not isinstance(topic, LogError))
@@ -201,7 +201,7 @@ async def test_a_node_without_a_store_is_started_with_one(tmp_path: Path) -> Non
         with pytest.raises(LogError, match="start it with --store"):
             await node.core.cold.manifests("t")
     async with running(tmp_path) as node:
-        await until(lambda: node.node.partitions.get(T0).unavailable is None)
+        await until(lambda: node.node.partitions.get(T0).write_error is None)
         await configure(node, "t", {"remote.storage.enable": "true", "local.retention.bytes": "1"})
         await node.seal("t")
         await node.evicted("t")

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from service.beginning import belongs
-from service.broker.leading import waits
 from service.broker.roots import FILE_NAME, read_root
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.json import decode
@@ -184,7 +183,7 @@ async def check_start(held: Held | None, run: Run, root: Path) -> None:
     store.down = False
     async with running(root, store=store) as node:
         led = node.node.partitions.get(PARTITION)
-        await until(lambda: not waits(led))
+        await until(lambda: not led.is_recovering)
         found = await node.read_all("t")
         assert [record.value for record in found][:end] == run.values[:end]
         assert [record.offset for record in found] == list(range(len(found)))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from grpc_api.contract.log import Appended, Isolation
 from service.broker.counts import PartitionCounts
+from service.broker.partition.phase import EFFECTS, Event, Life, Phase, Use
 from service.broker.partition.state import PartitionState
 from storage_tiers.clock import Clock
 from storage_tiers.cold.read.reader import ColdMiss
@@ -61,7 +62,8 @@ class TakesLong(Exception):
 
 
 class Partition:
-    """`unavailable` says why the partition refuses writes, `reads_blocked` why it serves nothing at all."""
+    """Its life (`phase.py`) says what it refuses. `write_error` and `read_error` are what who appends, or reads, is refused
+    with in the present phase, None where it is served: kept beside the life as every request looks at one of them."""
 
     __slots__ = (
         "_clock",
@@ -71,17 +73,18 @@ class Partition:
         "_wake_planned",
         "counts",
         "flushed_ms",
+        "life",
         "log",
         "partition",
         "queued",
         "queues",
-        "reads_blocked",
+        "read_error",
         "seal_below",
         "state",
         "tier_due_ms",
         "topic_id",
-        "unavailable",
         "waiters",
+        "write_error",
     )
 
     def __init__(
@@ -97,8 +100,6 @@ class Partition:
         self.partition: TopicPartition = log.hot.partition
         self.topic_id: TopicId = log.hot.topic_id
         self.state = state
-        self.unavailable: LogError | None = None
-        self.reads_blocked: LogError | None = None
         self.waiters: set[Callable[[], None]] = set()
         #: Batches that wait for threads, and whether the next one has to wait behind them.
         self.queued = 0
@@ -112,6 +113,85 @@ class Partition:
         self._on_roll = on_roll
         self._committing: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._wake_planned = False
+        self._enter(Life.begin(self.partition))
+
+    # --- its life -----------------------------------------------------------------------------------------------------
+    def compare(self, why: LeaderNotAvailable) -> None:
+        """Serves what it has, and takes nothing until `lead`: the store is asked first."""
+        self._apply(Event.COMPARE, why)
+
+    def recover(self, why: LeaderNotAvailable) -> None:
+        """Serves nothing, and takes nothing, until `lead`."""
+        self._apply(Event.RECOVER, why)
+
+    def lead(self) -> None:
+        """The log is what the bucket holds, or continues it: serves, and takes what comes unless it has failed."""
+        self._apply(Event.LEAD)
+        self.log.hot.begin_epoch(self.state.leader_epoch)
+
+    def begin_at(self, offset: int) -> None:
+        """The local log was discarded and begins anew at `offset`, below which the bucket holds everything."""
+        why = LeaderNotAvailable(f"{self.partition}: the local log was discarded for the bucket's; send again")
+        self._apply(Event.DISCARD, why)
+        self.state = PartitionState(leader_epoch=self.state.leader_epoch, log_end=offset, high_watermark=offset)
+
+    def fail(self, error: LogError) -> None:
+        """No more writes until the node is restarted; whoever waits for an acknowledgement learns why."""
+        self._apply(Event.FAIL, error)
+
+    def delete(self) -> None:
+        """Serves nothing and takes nothing for ever; whoever waits is told."""
+        self._apply(Event.DELETE, UnknownTopicOrPartition(f"{self.partition} was deleted"))
+
+    def _apply(self, event: Event, why: LogError | None = None) -> None:
+        """UnexpectedEvent, and nothing is changed, where the phase does not expect it."""
+        self._enter(self.life.after(event, why))
+        effect = EFFECTS[event]
+        if effect.ends_acknowledgements and why is not None:
+            self._refuse(why)
+        if effect.wakes_readers and self.waiters:
+            self._plan_wake()
+
+    def _enter(self, life: Life) -> None:
+        """The one assignment of its phase."""
+        self.life = life
+        self.write_error = life.refusal(Use.WRITE)
+        self.read_error = life.refusal(Use.READ)
+
+    @property
+    def phase(self) -> Phase:
+        return self.life.phase
+
+    @property
+    def deleted(self) -> bool:
+        """The topic is gone. Nothing of this log may be touched any more: its directory's name may be another topic's."""
+        return self.life.phase is Phase.DELETED
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether it takes nothing, and perhaps serves nothing, until the store has been asked."""
+        return self.life.is_recovering
+
+    def check(self, use: Use) -> None:
+        """Raises what who wants this is refused with, if so."""
+        error = self.life.refusal(use)
+        if error is not None:
+            raise error.with_traceback(None)  # else one error, raised for ever, would hold every frame it met
+
+    def check_writable(self) -> None:
+        """Raises why nothing may be appended, if so."""
+        if self.write_error is not None:
+            raise self.write_error.with_traceback(None)
+
+    def check_readable(self) -> None:
+        """Raises why nothing may be read here, if so."""
+        if self.read_error is not None:
+            raise self.read_error.with_traceback(None)
+
+    def check_exists(self) -> None:
+        """UnknownTopicOrPartition if the topic is gone."""
+        if self.deleted:
+            self.check_readable()
 
     def settle_queues(self) -> None:
         """After a change of the configs, and whenever a batch has left the queue."""
@@ -121,7 +201,7 @@ class Partition:
     def append(self, batch: memoryview) -> Appended:
         """Appends one batch as leader. Any LogError means that nothing was written; so does TakesLong: it is to be examined
         in a thread."""
-        if self.unavailable is not None:
+        if self.write_error is not None:
             self.check_writable()
         header = self.plain(batch)
         stamped = -1
@@ -142,13 +222,6 @@ class Partition:
             settings.timestamp_after_max_ms,
         )
 
-    def check_writable(self) -> None:
-        """Raises why nothing may be appended, if so."""
-        if self.unavailable is not None:
-            raise self.unavailable.with_traceback(
-                None
-            )  # else one error, raised for ever, would hold every frame it met
-
     def begin_write(self, batch: memoryview, header: BatchHeader, stamped: int) -> BatchWrite | Appended:
         """As `take`, of a batch that is worth a thread: what the thread has to write, then `finish_write`."""
         self.check_writable()
@@ -164,7 +237,7 @@ class Partition:
     def finish_write(self, write: BatchWrite, batch: memoryview, header: BatchHeader, stamped: int) -> Appended:
         """Appends what a thread has written, or all of it where something has stopped that."""
         hot = self.log.hot
-        if self.unavailable is not None:
+        if self.write_error is not None:
             self.give_up(write)
         self.check_writable()
         if not hot.is_writing(write):
@@ -305,56 +378,11 @@ class Partition:
         self._committing.append((end, waiter))
         return waiter
 
-    def wait(self, why: LeaderNotAvailable) -> None:
-        """Serves nothing, and takes nothing, until `lead`."""
-        if self.deleted:
-            return
-        self.reads_blocked = why
-        if self.unavailable is None or isinstance(self.unavailable, LeaderNotAvailable):
-            self.unavailable = why
-
-    def lead(self) -> None:
-        """The end of `wait`."""
-        self.reads_blocked = None
-        if isinstance(self.unavailable, LeaderNotAvailable):
-            self.unavailable = None
-        self.log.hot.begin_epoch(self.state.leader_epoch)
-        self._plan_wake()
-
-    def begin_at(self, offset: int) -> None:
-        """The local log was discarded and begins anew at `offset`, below which the bucket holds everything."""
-        self.state = PartitionState(leader_epoch=self.state.leader_epoch, log_end=offset, high_watermark=offset)
-        self._refuse(LeaderNotAvailable(f"{self.partition}: the local log was discarded for the bucket's; send again"))
-
     def flushed(self, upto: int) -> None:
         """All below `upto` is on disk."""
         self.flushed_ms = self._clock.steady_ms()
         if self.state.flushed(upto):
             self._advanced()
-
-    def fail(self, error: LogError) -> None:
-        """No more writes until the node is restarted; whoever waits for an acknowledgement learns why."""
-        if not self.deleted:
-            self.unavailable = error
-        self._refuse(error)
-        self._plan_wake()
-
-    @property
-    def deleted(self) -> bool:
-        """The topic is gone. Nothing of this log may be touched any more: its directory's name may be another topic's."""
-        return isinstance(self.reads_blocked, UnknownTopicOrPartition)
-
-    def check_exists(self) -> None:
-        """UnknownTopicOrPartition if the topic is gone."""
-        if self.deleted:
-            self.check_readable()
-
-    def delete(self) -> None:
-        """Serves nothing and takes nothing for ever; whoever waits is told."""
-        gone = UnknownTopicOrPartition(f"{self.partition} was deleted")
-        self.reads_blocked = self.unavailable = gone
-        self._refuse(gone)
-        self._plan_wake()
 
     def _refuse(self, error: LogError) -> None:
         """Whoever waits for an acknowledgement gets none."""
@@ -385,11 +413,6 @@ class Partition:
             notify()
 
     # --- reading ------------------------------------------------------------------------------------------------------
-    def check_readable(self) -> None:
-        """Raises why nothing may be read or changed here, if so."""
-        if self.reads_blocked is not None:
-            raise self.reads_blocked.with_traceback(None)
-
     def readable_end(self, isolation: Isolation) -> int:
         """Where readers stop. Until transactions exist the last stable offset is the high watermark."""
         return self.state.high_watermark
@@ -409,7 +432,7 @@ class Partition:
         end = self.readable_end(isolation)
         if offset >= end:
             if offset > self.log.end_offset:
-                if isinstance(self.unavailable, LeaderNotAvailable):
+                if self.is_recovering:
                     # An older copy: what the reader has seen beyond may be in the store, which is asked first.
                     raise OffsetNotAvailable(f"{self.partition}: offset {offset} is not known yet; ask again")
                 raise OffsetOutOfRange(

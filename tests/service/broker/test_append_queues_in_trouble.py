@@ -75,7 +75,7 @@ async def test_a_partition_that_takes_nothing_takes_nothing_beyond_the_bound_eit
     await until(lambda: held.waiting == 1)
     sent.append(send(node, b"2", topic="plain"))
     if isinstance(why, LeaderNotAvailable):
-        partition.wait(why)
+        partition.recover(why)
     else:
         partition.fail(why)
     threading.Timer(0.02, held.open.set).start()

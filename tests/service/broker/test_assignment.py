@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from service.broker.assignment import DISCARDS_A_TURN
-from storage_tiers.errors import StorageError, UnknownTopicOrPartition
+from service.broker.roots import FILE_NAME as ROOT
+from storage_tiers.errors import LeaderNotAvailable, StorageError, UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import running, until
+from tests.service.broker.support import TIERED, running, until
 
 
 class UnmovableFiles(OsFiles):
@@ -209,3 +210,24 @@ async def test_a_wide_topic_is_deleted_a_few_directories_a_turn(tmp_path: Path) 
         assert sum(files.moved.values()) == 100
         assert max(files.moved.values()) <= DISCARDS_A_TURN
         assert (await node.append("t", b"a", partition=99)).base_offset == 0
+
+
+async def test_a_partition_whose_saved_root_cannot_be_read_takes_nothing_until_it_can(tmp_path: Path) -> None:
+    """Its log is open by then, and what the bucket holds of it is not known."""
+    saved = tmp_path / "data" / "t-0" / ROOT
+    async with running(tmp_path / "data") as node:
+        await node.create("t", configs=TIERED)
+        await node.append("t", b"a")
+        await node.seal("t")
+    saved.rename(tmp_path / "aside")
+    saved.mkdir()
+    async with running(tmp_path / "data", node.store) as node:
+        assert node.node.assignment.unopened == 1
+        with pytest.raises(LeaderNotAvailable):
+            await node.append("t", b"too early")
+        saved.rmdir()
+        (tmp_path / "aside").rename(saved)
+        await node.node.assignment.retry()
+        assert node.node.assignment.unopened == 0
+        assert (await node.append("t", b"b")).base_offset == 1
+        assert [record.value for record in await node.read_all("t")] == [b"a", b"b"]

@@ -90,7 +90,7 @@ async def test_a_damaged_checkpoint_is_made_anew(tmp_path: Path, name: str, tier
         (tmp_path / "data" / CLEAN_SHUTDOWN).unlink()
     async with running(tmp_path / "data", node.store) as node:
         led = node.node.partitions.get(T0)
-        await until(lambda: led.unavailable is None)
+        await until(lambda: led.write_error is None)
         assert [record.offset for record in await node.read_all("t", start=5)] == list(range(5, 40))
         if tiered or name != LOG_STARTS:
             assert led.log.log_start_offset == 5
@@ -145,7 +145,7 @@ async def test_a_topic_that_never_had_a_record_has_not_shrunk(tmp_path: Path, ca
     shutil.rmtree(tmp_path / "data" / "u-0")
     for _ in range(2):
         async with running(tmp_path / "data", node.store) as node:
-            await until(lambda: node.node.partitions.get(T0).unavailable is None)
+            await until(lambda: node.node.partitions.get(T0).write_error is None)
             assert (await node.append("u", b"a")).base_offset >= 0
         shutil.rmtree(tmp_path / "data" / "t-0")
     assert "log.shrunk" not in caplog.text

@@ -26,7 +26,7 @@ async def write_epochs(directory: Path) -> Running:
         async with running(directory, store) as node:
             if number == 0:
                 await node.create("t", configs=TIERED)
-            await until(lambda: node.node.partitions.get(T0).unavailable is None)
+            await until(lambda: node.node.partitions.get(T0).write_error is None)
             for i in range(RECORDS):
                 await node.append("t", b"%d-%03d" % (number, i) * 20)
             await node.seal("t")
@@ -62,7 +62,7 @@ async def test_epochs_are_known_when_the_bucket_is_all_there_is(tmp_path: Path) 
     store = (await write_epochs(tmp_path / "data")).store
     shutil.rmtree(tmp_path / "data" / "t-0")
     async with running(tmp_path / "data", store) as node:
-        await until(lambda: node.node.partitions.get(T0).reads_blocked is None)
+        await until(lambda: node.node.partitions.get(T0).read_error is None)
         assert node.node.partitions.get(T0).log.hot.local_start_offset == RECORDS * EPOCHS
         assert await ends_of(node) == await expected(node)
 
@@ -115,7 +115,7 @@ async def test_records_stay_where_the_epoch_history_is_lost(
     what_happens(tmp_path / "data" / "t-0" / EPOCHS_FILE)
     async with running(tmp_path / "data", node.store) as node:
         led = node.node.partitions.get(T0)
-        await until(lambda: led.unavailable is None and node.node.tiering.has_compared(led))
+        await until(lambda: led.write_error is None and node.node.tiering.has_compared(led))
         assert [record.value for record in await node.read_all("t")] == [
             b"%03d" % i * (50 if i < 20 else 10) for i in range(30)
         ]
@@ -145,7 +145,7 @@ async def test_a_history_that_is_cut_waits_for_the_sidecar(tmp_path: Path, store
                 await node.append("t", b"too early")
             assert led.log.hot.end_offset == 30
             node.store.down = False
-        await until(lambda: led.unavailable is None)
+        await until(lambda: led.write_error is None)
         assert len(await node.read_all("t")) == 30
 
 

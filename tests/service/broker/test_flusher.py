@@ -12,7 +12,7 @@ import pytest
 
 from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.ready import settled
-from storage_tiers.errors import StorageError
+from storage_tiers.errors import LeaderNotAvailable, StorageError
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN
 from storage_tiers.types import TopicPartition
@@ -112,8 +112,10 @@ async def test_a_flush_ends_when_the_log_is_discarded_meanwhile(tmp_path: Path) 
         await asyncio.to_thread(files.reached.wait, 20)
         asyncio.get_running_loop().call_soon(files.may_go.set)
         await asyncio.sleep(0)
+        led.recover(LeaderNotAvailable("the bucket holds less"))
         led.log.hot.truncate_fully_and_start_at(4)
         led.begin_at(4)
+        led.lead()
         async with asyncio.timeout(10):
             await flushing
         assert (await node.append("t", b"b")).base_offset == 4
@@ -134,7 +136,7 @@ async def test_what_passes_refuses_no_write_until_restart(tmp_path: Path, caplog
         (answer,) = await settled(node.log.append([Append(T0, memoryview(batch(b"b")))]))
         assert isinstance(answer, Appended) and answer.committed is not None
         await until(lambda: "partition.waits" in caplog.text and "work=flushing" in caplog.text)
-        assert led.unavailable is None and not answer.committed.done()
+        assert led.write_error is None and not answer.committed.done()
         files.failing = set()
         await asyncio.wait_for(answer.committed, 20)
         assert "work=flushing" in caplog.text.partition("partition.resumes")[2]

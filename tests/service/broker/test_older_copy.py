@@ -72,7 +72,7 @@ async def test_it_takes_nothing_before_it_was_compared(
     node.store.down = False
     async with running(tmp_path / "data", node.store) as node:
         led = node.node.partitions.get(T0)
-        await until(lambda: led.unavailable is None)
+        await until(lambda: led.write_error is None)
         assert [record.value for record in await node.read_all("t")] == [b"%03d" % i for i in range(20)]
         assert (await node.append("t", b"next")).base_offset == 20
     caplog.clear()
@@ -90,7 +90,7 @@ async def test_one_that_lacks_nothing_goes_on(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "data" / "t-0", tmp_path / "copy")
     another_directory(tmp_path / "data" / "t-0", tmp_path / "copy")
     async with running(tmp_path / "data", node.store) as node:
-        await until(lambda: node.node.partitions.get(T0).unavailable is None)
+        await until(lambda: node.node.partitions.get(T0).write_error is None)
         assert (await node.append("t", b"next")).base_offset == 10
 
 
@@ -104,7 +104,7 @@ async def test_where_all_were_is_unknown_all_are_compared(tmp_path: Path) -> Non
         with pytest.raises(LeaderNotAvailable):
             await node.append("t", b"b")
         node.store.down = False
-        await until(lambda: node.node.partitions.get(T0).unavailable is None)
+        await until(lambda: node.node.partitions.get(T0).write_error is None)
 
 
 async def test_without_a_store_it_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -132,5 +132,5 @@ async def test_without_a_store_it_is_said(tmp_path: Path, caplog: pytest.LogCapt
             another_directory(tmp_path / "data" / "t-0", tmp_path / "copy")
         started = await node()
         assert ("partitions.moved" in caplog.text) == moved
-        assert started.partitions.get(T0).unavailable is None
+        assert started.partitions.get(T0).write_error is None
         await started.close()

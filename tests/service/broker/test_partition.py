@@ -37,8 +37,8 @@ async def test_an_error_that_is_raised_for_ever_gathers_no_frames(node: Running)
     for _ in range(50):
         with pytest.raises(StorageError):
             led.append(data)
-    assert led.unavailable is not None
-    assert frames(led.unavailable) < 5
+    assert led.write_error is not None
+    assert frames(led.write_error) < 5
 
 
 async def test_what_fails_after_its_deletion_stays_deleted(node: Running) -> None:

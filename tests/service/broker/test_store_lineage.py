@@ -281,7 +281,7 @@ async def test_a_local_log_that_waits_is_not_discarded_for_less(tmp_path: Path) 
         with pytest.raises(LeaderNotAvailable, match="gone backwards"):
             await node.append("t", b"x")
         await put_back(node, key, versions[-1])
-        await until(lambda: led(node) not in lineage and led(node).reads_blocked is None)
+        await until(lambda: led(node) not in lineage and led(node).read_error is None)
         assert led(node).log.hot.local_start_offset >= start
         assert [record.offset for record in await node.read_all("t")] == list(range(end))
 
@@ -326,7 +326,7 @@ async def test_offsets_that_are_missing_between_bucket_and_log_show_that_the_sto
         assert await segments(node) == stored
         assert led(node).log.hot.local_start_offset == end
         await put_back(node, key, versions[-1])
-        await until(lambda: led(node) not in lineage and led(node).reads_blocked is None)
+        await until(lambda: led(node) not in lineage and led(node).read_error is None)
         assert [record.offset for record in await node.read_all("t")] == list(range(end))
 
 

@@ -265,7 +265,7 @@ async def test_a_partition_whose_root_was_lost_waits_for_the_bucket(tmp_path: Pa
         assert node.node.readiness.waiting() == ["t-0"]
         store.down = False
         led = node.node.partitions.get(T0)
-        await until(lambda: led.reads_blocked is None)
+        await until(lambda: led.read_error is None)
         assert [record.offset for record in await node.read_all("t")] == list(range(41))
 
 

@@ -1,0 +1,226 @@
+"""The life of one partition on this node: its phases, the events that end them, and what callers are refused in each.
+
+    opening ──▶ recovering ◀──▶ leading ──▶ failed ◀──▶ failed_recovering        every phase ──▶ deleted
+       │            ▲              ▲           ▲
+       └──────▶ comparing ─────────┴───────────┘
+
+Pure: events in, the next life out. What a caller is refused, and with which error, is a row of `ANSWERS`, so that no error's
+type has to be looked at to learn what a partition does.
+
+Invariants: records are taken while it leads and in no other phase; a failed partition takes none until the node is restarted;
+deleted is the last phase. `TRANSITIONS` has every pair of a phase and an event: one that is not expected there is a defect
+(`UnexpectedEvent`) and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from storage_tiers.errors import LeaderNotAvailable, LogError
+from storage_tiers.types import TopicPartition
+
+
+class Phase(Enum):
+    #: The log is open; whether the store may know more of it has not been looked at. Lasts no turn of the event loop.
+    OPENING = "opening"
+    #: The local log is not known to be what the bucket holds: nothing is served and nothing taken.
+    RECOVERING = "recovering"
+    #: The directory may be an older copy: what it has is served, nothing is taken until the store has been asked.
+    COMPARING = "comparing"
+    LEADING = "leading"
+    #: The disk has failed: what it has is served, nothing is taken until the node is restarted.
+    FAILED = "failed"
+    #: Both: the disk has failed, and the local log is not known to be what the bucket holds.
+    FAILED_RECOVERING = "failed_recovering"
+    #: The topic is gone. Nothing of the log may be touched: its directory's name may be another topic's.
+    DELETED = "deleted"
+
+
+class Event(Enum):
+    #: The log was opened in a directory that may be an older copy.
+    COMPARE = "compare"
+    #: The local log is found not to be what the bucket holds, or that is still so for another reason.
+    RECOVER = "recover"
+    #: The local log was thrown away for the bucket's and begins anew.
+    DISCARD = "discard"
+    #: The local log is known to be what the bucket holds, or there is nothing to ask.
+    LEAD = "lead"
+    #: The disk has failed.
+    FAIL = "fail"
+    #: The topic was deleted.
+    DELETE = "delete"
+
+
+class Use(Enum):
+    """What a caller wants of a partition."""
+
+    WRITE = "write"
+    #: Fetches and offset queries.
+    READ = "read"
+    #: Hiding records for ever: DeleteRecords and retention.
+    ADMIN = "admin"
+    #: Waiting until what was appended is on disk.
+    FLUSH = "flush"
+
+
+class Cause(Enum):
+    """Why a partition refuses something. Each has one error at a time, the reason of the event that set it last."""
+
+    RECOVERY = "recovery"
+    FAILURE = "failure"
+    DELETION = "deletion"
+
+
+class Effect(NamedTuple):
+    """What an event does beside the change of the phase."""
+
+    #: What its reason explains from then on.
+    cause: Cause | None
+    #: Whether who waits for an acknowledgement is answered its reason.
+    ends_acknowledgements: bool
+    #: Whether who waits for records looks again.
+    wakes_readers: bool
+
+
+class Answers(NamedTuple):
+    """What is refused in a phase, and for which cause: None where it is not."""
+
+    write: Cause | None
+    read: Cause | None
+    admin: Cause | None
+    flush: Cause | None
+    #: Whether it waits for the store to say what it holds: what lies past the log end may exist all the same.
+    is_recovering: bool
+    #: Whether it waits for a restart of the node.
+    is_failed: bool
+
+
+class UnexpectedEvent(Exception):
+    """An event that cannot happen to a partition in its phase: a defect of who reports it."""
+
+
+EFFECTS: Mapping[Event, Effect] = {
+    Event.COMPARE: Effect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
+    # Who waits goes on waiting: after the recovery the records may be there, and acknowledged.
+    Event.RECOVER: Effect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
+    Event.DISCARD: Effect(None, ends_acknowledgements=True, wakes_readers=False),
+    Event.LEAD: Effect(None, ends_acknowledgements=False, wakes_readers=True),
+    Event.FAIL: Effect(Cause.FAILURE, ends_acknowledgements=True, wakes_readers=True),
+    Event.DELETE: Effect(Cause.DELETION, ends_acknowledgements=True, wakes_readers=True),
+}
+
+_RECOVERY, _FAILURE, _DELETION = Cause.RECOVERY, Cause.FAILURE, Cause.DELETION
+ANSWERS: Mapping[Phase, Answers] = {
+    #                                write      read       admin      flush      recovering  failed
+    Phase.OPENING: Answers(_RECOVERY, _RECOVERY, _RECOVERY, None, True, False),
+    Phase.RECOVERING: Answers(_RECOVERY, _RECOVERY, _RECOVERY, None, True, False),
+    Phase.COMPARING: Answers(_RECOVERY, None, _RECOVERY, None, True, False),
+    Phase.LEADING: Answers(None, None, None, None, False, False),
+    Phase.FAILED: Answers(_FAILURE, None, None, _FAILURE, False, True),
+    Phase.FAILED_RECOVERING: Answers(_FAILURE, _RECOVERY, _RECOVERY, _FAILURE, True, True),
+    Phase.DELETED: Answers(_DELETION, _DELETION, _DELETION, _DELETION, False, False),
+}
+
+#: The phase after an event; None where the event is not expected.
+TRANSITIONS: Mapping[Phase, Mapping[Event, Phase | None]] = {
+    Phase.OPENING: {
+        Event.COMPARE: Phase.COMPARING,
+        Event.RECOVER: Phase.RECOVERING,
+        Event.DISCARD: None,
+        Event.LEAD: Phase.LEADING,
+        Event.FAIL: Phase.FAILED_RECOVERING,
+        Event.DELETE: Phase.DELETED,
+    },
+    Phase.RECOVERING: {
+        Event.COMPARE: None,
+        Event.RECOVER: Phase.RECOVERING,
+        Event.DISCARD: Phase.RECOVERING,
+        Event.LEAD: Phase.LEADING,
+        Event.FAIL: Phase.FAILED_RECOVERING,
+        Event.DELETE: Phase.DELETED,
+    },
+    Phase.COMPARING: {
+        Event.COMPARE: None,
+        Event.RECOVER: Phase.RECOVERING,
+        Event.DISCARD: None,
+        Event.LEAD: Phase.LEADING,
+        Event.FAIL: Phase.FAILED,
+        Event.DELETE: Phase.DELETED,
+    },
+    Phase.LEADING: {
+        Event.COMPARE: None,
+        Event.RECOVER: Phase.RECOVERING,
+        Event.DISCARD: None,
+        Event.LEAD: None,
+        Event.FAIL: Phase.FAILED,
+        Event.DELETE: Phase.DELETED,
+    },
+    Phase.FAILED: {
+        Event.COMPARE: None,
+        Event.RECOVER: Phase.FAILED_RECOVERING,
+        Event.DISCARD: None,
+        Event.LEAD: None,
+        Event.FAIL: Phase.FAILED,
+        Event.DELETE: Phase.DELETED,
+    },
+    Phase.FAILED_RECOVERING: {
+        Event.COMPARE: None,
+        Event.RECOVER: Phase.FAILED_RECOVERING,
+        Event.DISCARD: Phase.FAILED_RECOVERING,
+        Event.LEAD: Phase.FAILED,
+        Event.FAIL: Phase.FAILED_RECOVERING,
+        Event.DELETE: Phase.DELETED,
+    },
+    Phase.DELETED: {
+        Event.COMPARE: None,
+        Event.RECOVER: None,
+        Event.DISCARD: None,
+        Event.LEAD: None,
+        # A flush that was under way fails as its files are gone.
+        Event.FAIL: Phase.DELETED,
+        Event.DELETE: None,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Where a partition is in its life. `causes` are the errors that callers get because of it, and no others."""
+
+    partition: TopicPartition
+    phase: Phase
+    causes: Mapping[Cause, LogError]
+
+    @classmethod
+    def begin(cls, partition: TopicPartition) -> Life:
+        why = LeaderNotAvailable(f"{partition}: its log is being opened; ask again")
+        return cls(partition, Phase.OPENING, {Cause.RECOVERY: why})
+
+    def after(self, event: Event, why: LogError | None = None) -> Life:
+        """`why` is the reason that callers are told from then on. UnexpectedEvent where the event cannot happen."""
+        phase = TRANSITIONS[self.phase][event]
+        if phase is None:
+            raise UnexpectedEvent(f"{self.partition}: cannot {event.value} while it is {self.phase.value}")
+        effect = EFFECTS[event]
+        if why is None and (effect.cause is not None or effect.ends_acknowledgements):
+            raise TypeError(f"{self.partition}: {event.value} needs a reason, which callers are told")
+        known = self.causes if effect.cause is None or why is None else {**self.causes, effect.cause: why}
+        answers = ANSWERS[phase]
+        used = {answers.write, answers.read, answers.admin, answers.flush}
+        return Life(self.partition, phase, {cause: error for cause, error in known.items() if cause in used})
+
+    @property
+    def is_recovering(self) -> bool:
+        return ANSWERS[self.phase].is_recovering
+
+    @property
+    def is_failed(self) -> bool:
+        return ANSWERS[self.phase].is_failed
+
+    def refusal(self, use: Use) -> LogError | None:
+        """The error that who wants this gets; None where it is served."""
+        cause: Cause | None = getattr(ANSWERS[self.phase], use.value)
+        return None if cause is None else self.causes[cause]

@@ -1,0 +1,237 @@
+"""A partition's life: every event in every phase, on the table and on a partition with a log."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grpc_api.contract.log import Isolation
+from service.broker.partition.partition import Partition
+from service.broker.partition.phase import (
+    ANSWERS,
+    EFFECTS,
+    TRANSITIONS,
+    Cause,
+    Event,
+    Life,
+    Phase,
+    UnexpectedEvent,
+    Use,
+)
+from service.broker.partition.state import PartitionState
+from storage_tiers.clock import SystemClock
+from storage_tiers.errors import (
+    LeaderNotAvailable,
+    LogError,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    StorageError,
+    UnknownTopicOrPartition,
+)
+from storage_tiers.tiered_log import TieredLog
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import batch
+from tests.storage_tiers.hot.support import open_log
+
+SERVICE = Path(__file__).parents[3] / "service"
+KEY = TopicPartition("t", 0)
+#: What callers are told for each cause.
+KINDS: dict[Cause, type[LogError]] = {
+    Cause.RECOVERY: LeaderNotAvailable,
+    Cause.FAILURE: StorageError,
+    Cause.DELETION: UnknownTopicOrPartition,
+}
+COMPARING, RECOVERING, FAILURE = (
+    LeaderNotAvailable("may be a copy"),
+    LeaderNotAvailable("may lack records"),
+    StorageError("!"),
+)
+REPORTS: dict[Event, Callable[[Partition], None]] = {
+    Event.COMPARE: lambda led: led.compare(COMPARING),
+    Event.RECOVER: lambda led: led.recover(RECOVERING),
+    Event.DISCARD: lambda led: led.begin_at(led.log.end_offset),
+    Event.LEAD: lambda led: led.lead(),
+    Event.FAIL: lambda led: led.fail(FAILURE),
+    Event.DELETE: lambda led: led.delete(),
+}
+PAIRS = [(phase, event) for phase in Phase for event in Event]
+
+
+def after(life: Life, event: Event, why: str = "why") -> Life:
+    cause = EFFECTS[event].cause
+    return life.after(event, LeaderNotAvailable(why) if cause is None else KINDS[cause](why))
+
+
+def ways() -> dict[Phase, tuple[Event, ...]]:
+    """The shortest way to every phase that there is a way to."""
+    found: dict[Phase, tuple[Event, ...]] = {Phase.OPENING: ()}
+    seen = deque([Phase.OPENING])
+    while seen:
+        phase = seen.popleft()
+        for event, then in TRANSITIONS[phase].items():
+            if then is not None and then not in found:
+                found[then] = (*found[phase], event)
+                seen.append(then)
+    return found
+
+
+def test_the_tables_name_every_phase_and_every_event() -> None:
+    assert [(phase, event) for phase, row in TRANSITIONS.items() for event in row] == PAIRS
+    assert list(ANSWERS) == list(Phase)
+    assert list(EFFECTS) == list(Event)
+    assert set(ways()) == set(Phase)
+
+
+def test_records_are_taken_while_it_leads_and_in_no_other_phase() -> None:
+    assert [phase for phase, answers in ANSWERS.items() if answers.write is None] == [Phase.LEADING]
+
+
+def test_nothing_but_a_restart_ends_a_failure_and_nothing_a_deletion() -> None:
+    for phase, row in TRANSITIONS.items():
+        then = {after for after in row.values() if after is not None}
+        if ANSWERS[phase].is_failed:
+            assert all(ANSWERS[after].is_failed or after is Phase.DELETED for after in then)
+    assert set(TRANSITIONS[Phase.DELETED].values()) == {Phase.DELETED, None}
+
+
+def test_whatever_led_to_a_phase_the_errors_of_its_answers_are_known_and_no_others() -> None:
+    seen: set[tuple[Phase, frozenset[Cause]]] = set()
+    lives = [Life.begin(KEY)]
+    while lives:
+        life = lives.pop()
+        known = frozenset(life.causes)
+        if (life.phase, known) in seen:
+            continue
+        seen.add((life.phase, known))
+        causes = {getattr(ANSWERS[life.phase], use.value) for use in Use} - {None}
+        assert known == causes
+        for use in Use:
+            cause = getattr(ANSWERS[life.phase], use.value)
+            assert life.refusal(use) is (None if cause is None else life.causes[cause])
+        lives += [after(life, event) for event, then in TRANSITIONS[life.phase].items() if then is not None]
+    assert {phase for phase, _ in seen} == set(Phase)
+
+
+def test_callers_are_told_the_last_reason_of_each_cause() -> None:
+    life = after(after(Life.begin(KEY), Event.RECOVER, "first"), Event.FAIL, "the disk")
+    life = after(life, Event.RECOVER, "second")
+    assert [str(life.refusal(use)) for use in (Use.WRITE, Use.READ, Use.ADMIN, Use.FLUSH)] == [
+        "the disk",
+        "second",
+        "second",
+        "the disk",
+    ]
+    assert str(after(life, Event.LEAD).refusal(Use.WRITE)) == "the disk"
+    assert after(life, Event.LEAD).refusal(Use.READ) is None
+
+
+@pytest.mark.parametrize("event", [event for event in Event if event is not Event.LEAD])
+def test_an_event_that_callers_are_told_of_needs_a_reason(event: Event) -> None:
+    life = after(Life.begin(KEY), Event.RECOVER)
+    if event is Event.COMPARE:
+        life = Life.begin(KEY)
+    with pytest.raises(TypeError, match="needs a reason"):
+        life.after(event)
+
+
+def in_phase(phase: Phase, root: Path) -> Partition:
+    log = open_log(root)
+    state = PartitionState(leader_epoch=1, log_end=log.end_offset, high_watermark=log.end_offset)
+    led = Partition(
+        TieredLog(log, None), state, clock=SystemClock(), on_flush_needed=lambda _: None, on_roll=lambda _: None
+    )
+    for event in ways()[phase]:
+        REPORTS[event](led)
+    assert led.phase is phase
+    return led
+
+
+def refused(work: Callable[[], object]) -> type[LogError] | None:
+    try:
+        work()
+    except LogError as error:
+        return type(error)
+    return None
+
+
+def answers(led: Partition) -> dict[str, type[LogError] | None]:
+    """What callers get, asked as they ask."""
+    return {
+        "write": refused(lambda: led.append(memoryview(batch(b"a")))),
+        "begin": refused(
+            lambda: led.begin_write(memoryview(batch(b"a")), led.examined(memoryview(batch(b"a")))[1], -1)
+        ),
+        "read": refused(led.check_readable),
+        "admin": refused(lambda: led.check(Use.ADMIN)),
+        "flush": refused(lambda: led.check(Use.FLUSH)),
+        "exists": refused(led.check_exists),
+    }
+
+
+def expected(phase: Phase) -> dict[str, type[LogError] | None]:
+    def kind(cause: Cause | None) -> type[LogError] | None:
+        return None if cause is None else KINDS[cause]
+
+    row = ANSWERS[phase]
+    return {
+        "write": kind(row.write),
+        "begin": kind(row.write),
+        "read": kind(row.read),
+        "admin": kind(row.admin),
+        "flush": kind(row.flush),
+        "exists": UnknownTopicOrPartition if phase is Phase.DELETED else None,
+    }
+
+
+@pytest.mark.parametrize(("phase", "event"), PAIRS, ids=lambda each: each.value)
+async def test_every_event_in_every_phase(tmp_path: Path, phase: Phase, event: Event) -> None:
+    led = in_phase(phase, tmp_path)
+    waiting, looked = led._waiter(1000), asyncio.Event()
+    assert waiting is not None
+    led.waiters.add(looked.set)
+    before, then = led.life, TRANSITIONS[phase][event]
+    if then is None:
+        with pytest.raises(UnexpectedEvent, match=f"cannot {event.value} while it is {phase.value}"):
+            REPORTS[event](led)
+        assert led.life is before
+    else:
+        REPORTS[event](led)
+        assert led.phase is then
+    await asyncio.sleep(0)
+    effect = EFFECTS[event]
+    assert looked.is_set() == (then is not None and effect.wakes_readers)
+    assert waiting.done() == (then is not None and effect.ends_acknowledgements)
+    if waiting.done():
+        assert isinstance(waiting.exception(), LogError)
+    led.waiters.clear()
+    assert answers(led) == expected(led.phase)
+    led.log.hot.close(clean=True)
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase if ANSWERS[phase].read is None])
+async def test_past_the_log_end_of_what_may_be_an_older_copy_may_be_more(tmp_path: Path, phase: Phase) -> None:
+    led = in_phase(phase, tmp_path)
+    with pytest.raises(OffsetNotAvailable if phase is Phase.COMPARING else OffsetOutOfRange):
+        led.read(7, max_bytes=100, isolation=Isolation.READ_UNCOMMITTED, min_one=True)
+    led.log.hot.close(clean=True)
+
+
+def test_one_method_assigns_the_phase() -> None:
+    """What callers are refused would not fit the phase if anybody else did."""
+    assigned: list[str] = []
+    for path in SERVICE.rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                assigned += [
+                    f"{path.name} {function.name}"
+                    for node in ast.walk(function)
+                    if isinstance(node, ast.Attribute)
+                    and isinstance(node.ctx, ast.Store)
+                    and node.attr in ("life", "write_error", "read_error")
+                ]
+    assert assigned == ["partition.py _enter"] * 3
