@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from service.http import Readiness
 from service.metadata.image import MetadataImage
 from service.metadata.store import DIRECTORY as METADATA_DIRECTORY
+from service.node_place import check_store_is_there
 from service.settings import NodeSettings
 from service.takeover.verify import verify
 from storage_tiers import events
@@ -96,6 +97,8 @@ async def may_begin(
         return False
     if settings.new_cluster and settings.take_over is None and not _identified(data_dir):
         return False
+    if settings.take_over is not None:
+        check_store_is_there(settings)
     readiness.store = "asked which clusters it holds: the data directory is empty"
     found = await _clusters(client, readiness, stop, clock, rng)
     if settings.take_over is not None:
@@ -175,7 +178,7 @@ def _but_for(data_dir: str) -> str:
 def _described(cluster: ClusterFound) -> str:
     started = "without a cluster.json"
     if cluster.started_ms is not None:
-        started = f"last started on at {datetime.fromtimestamp(cluster.started_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        started = f"started last at {datetime.fromtimestamp(cluster.started_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
     names = ", ".join(cluster.some_topics) + (", …" if cluster.topics > len(cluster.some_topics) else "")
     topics = f"{_count(cluster.topics, 'topic')} ({names})" if cluster.topics else "no topic"
     return f"{cluster.cluster_id} with {topics}, {started}"

@@ -10,7 +10,7 @@ from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.launcher import TierLauncher
 from storage_tiers.cold.stores.location import StoreLocation
-from storage_tiers.errors import InvalidConfig
+from storage_tiers.errors import InvalidConfig, StoreRefused
 
 #: `--store none`: a node whose history is bounded by its disk.
 NO_STORE = "none"
@@ -37,6 +37,13 @@ def tier_client(settings: NodeSettings, launcher: TierLauncher | None, clock: Cl
     if settings.store == NO_STORE:
         return None
     return TierClient(_location(settings), cache_directory_of(settings), clock=clock, rng=rng, launcher=launcher)
+
+
+def check_store_is_there(settings: NodeSettings) -> None:
+    """StoreRefused if the store is a directory that is missing. A node makes it; who wants what is in it has mistyped it."""
+    location = _location(settings)
+    if location.scheme == "file" and not os.path.isdir(location.path):
+        raise StoreRefused(f"there is no directory {os.path.abspath(location.path)}: mount it, or correct --store")
 
 
 def other_clock(settings: NodeSettings) -> bool:

@@ -18,6 +18,7 @@ from service.broker.store_access import StoreAccess
 from service.http import Readiness
 from service.metadata.image import MetadataImage
 from service.node import Node
+from service.node_place import check_store_is_there
 from service.settings import NodeSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import InvalidConfig, UnknownTopicOrPartition
@@ -70,7 +71,7 @@ def _check_named(image: MetadataImage, settings: NodeSettings, topic: str | None
         return
     found = image.topic(topic)
     if found is None:
-        raise UnknownTopicOrPartition(f"{settings.data_dir} has no topic {topic}")
+        raise UnknownTopicOrPartition(f"the node of {settings.data_dir} has no topic {topic}")
     unknown = [number for number in sorted(losses) if number >= len(found.partitions)]
     if unknown:
         raise UnknownTopicOrPartition(f"there is no partition {unknown[0]}, of which --accept-loss names offsets")
@@ -81,6 +82,7 @@ async def _opened(settings: NodeSettings) -> Node:
         raise InvalidConfig(
             f"{settings.data_dir} is no node's data directory: give the one of the node that is stopped"
         )
+    check_store_is_there(settings)
     clock, rng, files = SystemClock(), SystemRng(), OsFiles()
     data = DataDirectory.open(str(settings.data_dir), files=files, rng=rng)
     try:

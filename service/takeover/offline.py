@@ -8,7 +8,7 @@ from pathlib import Path
 from service.beginning import belongs, no_such_cluster
 from service.http import Readiness
 from service.metadata.log import MetadataLog
-from service.node_place import cache_directory_of, tier_client
+from service.node_place import cache_directory_of, check_store_is_there, tier_client
 from service.settings import NodeSettings
 from service.takeover.run import RecoveryPoint, TakeOver
 from service.takeover.verify import verify
@@ -26,6 +26,7 @@ async def restore(settings: NodeSettings, cluster_id: str, *, dry_run: bool) -> 
     client = tier_client(settings, None, clock, rng)
     if client is None:
         raise InvalidConfig("a restore is from the store: give its --store")
+    check_store_is_there(settings)
     parts = {"node_id": settings.node_id, "readiness": Readiness(), "clock": clock, "rng": rng}
     try:
         found = await client.ask(FindClusters())

@@ -152,6 +152,10 @@ STORE_ROWS = (
         "holds no cluster …(: it holds …. Name one of those|, nor any other: correct --store)",
         STORE + "a_cluster_that_the_store_does_not_hold_is_named_among_those_it_does",
     ),
+    row(
+        "there is no directory …: mount it, or correct --store",
+        "tests/service/test_restore.py::test_a_directory_is_restored_without_serving",
+    ),
     row("the bucket went backwards: (cluster|its cluster.json)", *_PUT_BACK),
     row(
         "the store holds nothing of cluster …: .* Look at --store, the prefix in it and --s3-endpoint",

@@ -54,6 +54,14 @@ def test_a_directory_is_restored_without_serving(node: Node) -> None:
     assert "without --verify" not in told
     typo = restored(node, cluster[:-1], "--dry-run")[1]
     assert f"holds no cluster {cluster[:-1]}: it holds {cluster} with 1 topic (orders)" in typo
+    nowhere = node.store_path.with_name("mistyped")
+    words = ["restore", cluster, "--store", str(nowhere), "--data-dir", str(node.data_dir)]
+    ran = CliRunner().invoke(app, words)
+    assert (ran.exit_code, ran.output) == (
+        1,
+        f"tidelog: there is no directory {nowhere}: mount it, or correct --store\n",
+    )
+    assert not nowhere.exists()
     node.flags = ["--take-over", cluster, "--verify"]
     node.spawn()
     assert node.wait() == 1
