@@ -27,7 +27,7 @@ from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.process.table import row_of
 from storage_tiers.cold.process.wire import ProtocolError, from_json
 from storage_tiers.cold.stores.location import StoreLocation
-from storage_tiers.errors import LogError, StoreRefused, TierUnavailable
+from storage_tiers.errors import InvalidRequest, LogError, StoreRefused, TierUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -335,7 +335,11 @@ class _Life:
         self._last_number += 1
         number = self._last_number
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.send(Ask(number, question))
+        try:
+            self.send(Ask(number, question))
+        except ProtocolError as error:
+            # Nothing was sent: the process is not to blame.
+            raise InvalidRequest(f"{type(question).__name__} cannot be asked of the tier process: {error}") from error
         self.waiting[number] = _Open(question, answer)
         try:
             return await answer

@@ -92,7 +92,7 @@ def decode(body: bytes) -> Frame:
     try:
         tree = json.loads(body)
         frame: Frame = _DECODERS[tree["frame"]](tree)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ProtocolError(f"no frame of the tier protocol: {body[:200]!r}") from error
     return frame
 

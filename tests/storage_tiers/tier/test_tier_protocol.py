@@ -281,6 +281,7 @@ def test_an_error_of_another_version_keeps_its_advice() -> None:
         b'{"frame": "configure", "body": {}}',
         b'{"frame": "reply"}',
         b"\xff\xfe",
+        b"[" * 100_000,
     ],
 )
 def test_other_bytes_are_no_frame(body: bytes) -> None:
@@ -303,6 +304,16 @@ async def test_frames_are_bounded_and_the_end_is_the_end() -> None:
         await read_frame(fed(struct.pack(">I", MAX_FRAME_BYTES + 1)))
     with pytest.raises(ProtocolError, match="longer"):
         encode(Ask(1, questions.Probe("x" * MAX_FRAME_BYTES)))
+
+
+async def test_a_question_too_long_for_a_frame_is_its_askers_error_and_the_process_goes_on(tmp_path: Path) -> None:
+    async with broker(tmp_path) as b:
+        with pytest.raises(
+            errors.InvalidRequest, match=r"Probe cannot be asked of the tier process: a frame of \d+ bytes"
+        ):
+            await b.client.ask(questions.Probe("x" * MAX_FRAME_BYTES))
+        await b.client.ask(questions.Stats())
+        assert (b.client.stats.starts, b.client.stats.lost) == (1, 0)
 
 
 def test_types_that_cannot_cross_are_refused() -> None:
