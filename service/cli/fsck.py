@@ -90,9 +90,8 @@ def _as_json(report: Report) -> dict[str, object]:
 
 def _print(report: Report, quick: bool) -> None:
     for finding in report.findings:
-        typer.echo(
-            f"{'DAMAGE' if finding.damage else 'note'}  {finding.kind.value}: {finding.key}\n        {finding.detail}"
-        )
+        weight, kind = "DAMAGE" if finding.damage else "note", finding.kind
+        typer.echo(f"{weight}  {kind.value} ({kind.name.lower()}): {finding.key}\n        {finding.detail}")
     looked = "listings and manifests" if quick else f"{report.bytes_read:,} bytes"
     verdict = "damaged" if report.damaged else "sound"
     typer.echo(

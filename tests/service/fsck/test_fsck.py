@@ -251,6 +251,9 @@ def test_exit_codes(directory: Path, store: BlockingMemoryStore, tmp_path: Path)
     assert "sound: 1 cluster, 1 partition, 3 ranges" in sound.output
     (victim,) = directory.rglob(f"{20:020d}-1-*.log")
     victim.write_bytes(victim.read_bytes()[:-5])
+    shown = runner.invoke(app, ["fsck", "--store", str(directory)])
+    assert shown.exit_code == 1
+    assert f" (truncated): {root_of(store).entries[2].key}\n" in shown.output, "the page's name of the finding"
     damaged = runner.invoke(app, ["fsck", "--store", str(directory), "--json"])
     assert damaged.exit_code == 1
     printed = json.loads(damaged.output)
