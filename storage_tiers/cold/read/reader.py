@@ -1,8 +1,7 @@
 """Reads of one partition's tiered range: at once from the chunk cache, or not yet.
 
-`read` never waits. It finds the entry that holds an offset, its sidecar, the interval, and walks that interval's batch
-headers to the batch; if any of these is not at hand, it returns a `ColdMiss`, whose waiter ends when it is worth asking
-again, and what is missing is on its way whether or not anybody still waits.
+`read` never waits. It asks the view once; if anything that the answer needs is not at hand, it returns a `ColdMiss`, whose
+waiter ends when it is worth asking again, and what is missing is on its way whether or not anybody still waits.
 
 Invariants: an answer begins with the batch that holds the offset, or, where compaction or log start left a hole, with the
 next one there is; its bytes were verified; it stays inside one entry, which holds whole batches. What log start hides is
@@ -15,7 +14,6 @@ for the next `read`; if the range is gone from it too, that read says OffsetOutO
 from __future__ import annotations
 
 import asyncio
-import bisect
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -25,12 +23,10 @@ from storage_tiers.cold.process.settings import CHUNK_BYTES
 from storage_tiers.cold.read import timestamps as cold_times
 from storage_tiers.cold.read.fetcher import Hydrator, chunk_count
 from storage_tiers.cold.read.prefetch import ReadAhead
-from storage_tiers.cold.read.view import ColdView, Missing, complete
+from storage_tiers.cold.read.view import ColdSlices, ColdView, Missing
 from storage_tiers.cold.segments.sidecar import Sidecar
-from storage_tiers.errors import LogError, OffsetOutOfRange, TierCorrupt, TierObjectMissing, TierUnavailable
-from storage_tiers.records.batch import HEADER_BYTES
-from storage_tiers.records.walker import find_batch
-from storage_tiers.types import NO_EPOCH, AbortedTransaction, FileSlice, SharedFile, TimestampOffset
+from storage_tiers.errors import LogError, TierCorrupt, TierObjectMissing, TierUnavailable
+from storage_tiers.types import NO_EPOCH, SharedFile, TimestampOffset
 
 T = TypeVar("T")
 
@@ -38,30 +34,12 @@ T = TypeVar("T")
 Load = Callable[[Ids], Awaitable[Root]]
 Reload = Callable[[Ids], Awaitable[Root]]
 
-#: Bytes of batch headers that one step looks through.
-WALK_BYTES = 128 << 10
 #: Seconds for who waited for a batch to come and read it, before it may be evicted.
 HOLD_S = 1.0
 #: Chunks that one step of a reader may ask for ahead: a window over tiny ranges is many objects.
 MAX_CHUNKS_AHEAD = 32
 #: How often a look-up begins anew because the root that it used was outdated.
 MAX_RELOADS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ColdSlices:
-    """The caller releases every slice's file. `aborted` overlap the offsets that the slices may hold.
-
-    No slices: from the offset on to `next_offset`, the manifest's end, there is no batch; read on from there.
-    """
-
-    slices: tuple[FileSlice, ...]
-    next_offset: int
-    aborted: tuple[AbortedTransaction, ...] = ()
-
-    @property
-    def size(self) -> int:
-        return sum(piece.length for piece in self.slices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +56,6 @@ class _Place(NamedTuple):
 
     offset: int
     number: int
-
-
-class _Located(NamedTuple):
-    entry: Entry
-    front: Sidecar
-    position: int
-    size: int
 
 
 class ColdReader:
@@ -135,34 +106,30 @@ class ColdReader:
         try:
             if root is None:
                 raise Missing(_nothing)
-            located = self._locate(root, offset, log_start)
-            if located is None:
-                return ColdSlices((), root.end)
-            found = self._slices(located, offset, max_bytes)
+            answer = self._view.answer(root, offset, max_bytes, log_start)
         except Missing:
             self._hydrator.misses += 1
             return ColdMiss(self._hydration(root, offset, log_start))
+        if answer.entry is None:
+            return answer.slices
         self._hydrator.hits += 1
         if self._held:
             self._release(offset)
-        first = located.position // CHUNK_BYTES
-        for index in range(first, first + len(found.slices)):
-            self._accessed(root, located.entry, index)
-        return found
+        for index in answer.chunks:
+            self._accessed(root, answer.entry, index)
+        return answer.slices
 
     # --- times and epochs ---------------------------------------------------------------------------------------------
     async def offset_for_timestamp(self, root: Root, timestamp: int, *, log_start: int) -> TimestampOffset | None:
         """The first record by offset, from log start on, whose timestamp (ms) is at least `timestamp`; None if the tier has
         none."""
         return await self._current(
-            root, lambda newest: cold_times.first_at_or_after(self._view, self._hydrator, newest, timestamp, log_start)
+            root, lambda newest: cold_times.first_at_or_after(self._view, newest, timestamp, log_start)
         )
 
     async def max_timestamp(self, root: Root, *, log_start: int) -> TimestampOffset | None:
         """The record of the largest timestamp from log start on, the first of them by offset; None if there is none."""
-        return await self._current(
-            root, lambda newest: cold_times.with_max_timestamp(self._view, self._hydrator, newest, log_start)
-        )
+        return await self._current(root, lambda newest: cold_times.with_max_timestamp(self._view, newest, log_start))
 
     async def newest_state(self, root: Root) -> Sidecar:
         """Leader epochs and the producer snapshot at exactly the manifest's end: what a log is rebuilt from."""
@@ -235,67 +202,14 @@ class ColdReader:
 
     async def _bring(self, root: Root, offset: int, log_start: int) -> None:
         """The first batch's chunks, held until they are read: who waits for them has its turn only after this."""
-        files = await complete(self._hydrator, lambda: self._first_batch(root, offset, log_start))
+        files = await self._view.complete(lambda: self._view.first_batch(root, offset, log_start))
         self._release(offset)
         self._held[offset] = [file.acquire() for file in files]
         asyncio.get_running_loop().call_later(HOLD_S, self._release, offset)
 
-    def _first_batch(self, root: Root, offset: int, log_start: int) -> list[SharedFile]:
-        located = self._locate(root, offset, log_start)
-        if located is None:
-            return []
-        return self._view.files(located.entry, located.position, located.position + located.size)
-
     def _release(self, offset: int) -> None:
         for file in self._held.pop(offset, ()):
             file.release()
-
-    # --- finding ------------------------------------------------------------------------------------------------------
-    def _locate(self, root: Root, offset: int, log_start: int) -> _Located | None:
-        """The batch that holds `offset`, or the next one; None if the tier has no more."""
-        log_start = max(log_start, root.log_start)
-        if offset < log_start:
-            raise OffsetOutOfRange(f"{self.ids}: offset {offset} is below log start {log_start}; read from there")
-        entry = self._view.entry_at(root, offset)
-        while entry is not None:
-            front = self._view.front(entry)
-            found = self._find_batch(entry, front, offset)
-            if found is not None:
-                return _Located(entry, front, *found)
-            entry = self._view.entry_at(root, entry.end)
-        return None
-
-    def _find_batch(self, entry: Entry, front: Sidecar, offset: int) -> tuple[int, int] | None:
-        """(position, size) of an entry's first batch that ends at or after `offset`; None if the rest of it is a hole."""
-        _, at = front.floor_position(offset)
-        until = front.end_position(offset)
-        while at < entry.length:
-            window = min(until - at, WALK_BYTES) if at < until else WALK_BYTES
-            piece = self._view.read(entry, at, window)
-            found, second, third = find_batch(piece, 0, len(piece), offset, False)
-            if found >= 0 and at + found + second <= entry.length:
-                return at + found, second
-            if found != -1 or (second == 0 and len(piece) < HEADER_BYTES):
-                raise TierCorrupt(f"{entry.key}: no whole batch begins at byte {at + second}; run `tidelog fsck`")
-            # Where the walk stopped before a batch that the window cuts, its header may be there: step over it.
-            at += second + (third if len(piece) - second >= HEADER_BYTES else 0)
-        return None
-
-    def _slices(self, located: _Located, offset: int, max_bytes: int) -> ColdSlices:
-        entry, front, position, size = located
-        least = position + size
-        limit = min(entry.length, max(position + max_bytes, least))
-        files = self._view.files(entry, position, least)
-        index = position // CHUNK_BYTES + len(files)
-        while index * CHUNK_BYTES < limit:
-            more = self._view.more(entry, index)
-            if more is None:
-                limit = index * CHUNK_BYTES
-                break
-            files.append(more)
-            index += 1
-        end_offset = _offset_after(front, limit)
-        return ColdSlices(_cut(files, position, limit), end_offset, front.aborted_between(offset, end_offset))
 
     # --- reading ahead ------------------------------------------------------------------------------------------------
     def _accessed(self, root: Root, entry: Entry, index: int) -> None:
@@ -343,20 +257,3 @@ def _place_before(entry: Entry, index: int) -> _Place:
     if index > 0:
         return _Place(entry.base, index - 1)
     return _Place(entry.base if entry.gap_from is None else entry.gap_from, -1)
-
-
-def _offset_after(front: Sidecar, position: int) -> int:
-    """An offset that no batch before `position` reaches; at most one interval too high."""
-    at = bisect.bisect_left(front.index, position, key=lambda row: row.position)
-    return front.index[at].base_offset if at < len(front.index) else front.end
-
-
-def _cut(files: list[SharedFile], position: int, limit: int) -> tuple[FileSlice, ...]:
-    """Bytes [position, limit) of an entry as slices of its chunks, each file acquired once."""
-    slices = []
-    for file in files:
-        within = position % CHUNK_BYTES
-        length = min(CHUNK_BYTES - within, limit - position)
-        slices.append(FileSlice(file.acquire(), within, length))
-        position += length
-    return tuple(slices)

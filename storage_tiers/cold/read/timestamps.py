@@ -13,9 +13,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from storage_tiers.cold.manifest.model import Entry, PageRef, Root
-from storage_tiers.cold.process.operations import PageEntries
-from storage_tiers.cold.read.fetcher import Hydrator
-from storage_tiers.cold.read.view import ColdView, complete
+from storage_tiers.cold.read.view import ColdView
 from storage_tiers.errors import TierCorrupt
 from storage_tiers.hot.segment import first_record_at
 from storage_tiers.records.batch import HEADER_BYTES, read_header
@@ -38,85 +36,81 @@ class _Batch(NamedTuple):
     max_timestamp: int
 
 
-async def first_at_or_after(
-    view: ColdView, hydrator: Hydrator, root: Root, timestamp: int, log_start: int
-) -> TimestampOffset | None:
+async def first_at_or_after(view: ColdView, root: Root, timestamp: int, log_start: int) -> TimestampOffset | None:
     start = max(log_start, root.log_start)
-    async for entry in _entries_reaching(view, hydrator, root, start, timestamp):
-        front = await complete(hydrator, lambda entry=entry: view.front(entry))  # type: ignore[misc]
+    async for entry in _entries_reaching(view, root, start, timestamp):
+        front = await view.complete(lambda entry=entry: view.front(entry))  # type: ignore[misc]
         interval = front.interval_for_timestamp(timestamp)
         if interval is None:
             continue
         position = interval[0]
         if start > entry.base:
             position = max(position, front.floor_position(start)[1])
-        found = await _first_from(view, hydrator, entry, position, timestamp, start)
+        found = await _first_from(view, entry, position, timestamp, start)
         if found is not None:
             return found
     return None
 
 
-async def with_max_timestamp(view: ColdView, hydrator: Hydrator, root: Root, log_start: int) -> TimestampOffset | None:
+async def with_max_timestamp(view: ColdView, root: Root, log_start: int) -> TimestampOffset | None:
     start = max(log_start, root.log_start)
     best: Entry | None = None
     cut: Entry | None = None
-    async for entry in _entries_with_maxima(view, hydrator, root, start):
+    async for entry in _entries_with_maxima(view, root, start):
         if entry.base < start:
             cut = entry
         elif best is None or entry.max_timestamp > best.max_timestamp:
             best = entry
-    hidden = None if cut is None else await _max_of_rest(view, hydrator, cut, start)
+    hidden = None if cut is None else await _max_of_rest(view, cut, start)
     if best is None or (hidden is not None and hidden.timestamp >= best.max_timestamp):
         return hidden
-    front = await complete(hydrator, lambda: view.front(best))
+    front = await view.complete(lambda: view.front(best))
     _, position = front.floor_position(best.max_timestamp_offset)
-    return await _first_from(view, hydrator, best, position, best.max_timestamp, best.max_timestamp_offset)
+    return await _first_from(view, best, position, best.max_timestamp, best.max_timestamp_offset)
 
 
 async def _first_from(
-    view: ColdView, hydrator: Hydrator, entry: Entry, position: int, timestamp: int, start: int
+    view: ColdView, entry: Entry, position: int, timestamp: int, start: int
 ) -> TimestampOffset | None:
     """The entry's first record at or after both, looked for from `position` on."""
-    async for batch in _batches(view, hydrator, entry, position):
+    async for batch in _batches(view, entry, position):
         if batch.max_timestamp < timestamp or batch.next_offset <= start:
             continue
-        data = await complete(hydrator, lambda batch=batch: view.read(entry, batch.position, batch.size))  # type: ignore[misc]
+        data = await view.complete(lambda batch=batch: view.read(entry, batch.position, batch.size))  # type: ignore[misc]
         found = first_record_at(memoryview(data), timestamp, start)
         if found is not None:
             return TimestampOffset(*found, batch.epoch)
     return None
 
 
-async def _max_of_rest(view: ColdView, hydrator: Hydrator, entry: Entry, start: int) -> TimestampOffset | None:
+async def _max_of_rest(view: ColdView, entry: Entry, start: int) -> TimestampOffset | None:
     """Over an entry that log start cuts, all of whose batches from there on are looked at."""
-    front = await complete(hydrator, lambda: view.front(entry))
+    front = await view.complete(lambda: view.front(entry))
     best: TimestampOffset | None = None
     highest: _Batch | None = None
-    async for batch in _batches(view, hydrator, entry, front.floor_position(start)[1]):
+    async for batch in _batches(view, entry, front.floor_position(start)[1]):
         if batch.next_offset <= start:
             continue
         if batch.base_offset < start:
-            best = await _max_of_cut_batch(view, hydrator, entry, batch, start)
+            best = await _max_of_cut_batch(view, entry, batch, start)
         elif highest is None or batch.max_timestamp > highest.max_timestamp:
             highest = batch
     if highest is None or (best is not None and best.timestamp >= highest.max_timestamp):
         return best
-    return await _first_from(view, hydrator, entry, highest.position, highest.max_timestamp, start)
+    return await _first_from(view, entry, highest.position, highest.max_timestamp, start)
 
 
-async def _max_of_cut_batch(
-    view: ColdView, hydrator: Hydrator, entry: Entry, batch: _Batch, start: int
-) -> TimestampOffset | None:
-    data = await complete(hydrator, lambda: view.read(entry, batch.position, batch.size))
+async def _max_of_cut_batch(view: ColdView, entry: Entry, batch: _Batch, start: int) -> TimestampOffset | None:
+    data = await view.complete(lambda: view.read(entry, batch.position, batch.size))
     records = [record for record in decode_batch(data, verify=False) if record.offset >= start]
     newest = max(records, key=lambda record: (record.timestamp, -record.offset), default=None)
     return None if newest is None else TimestampOffset(newest.timestamp, newest.offset, batch.epoch)
 
 
-async def _batches(view: ColdView, hydrator: Hydrator, entry: Entry, position: int) -> AsyncIterator[_Batch]:
+async def _batches(view: ColdView, entry: Entry, position: int) -> AsyncIterator[_Batch]:
     """An entry's batches from `position`, where one begins, to its end."""
     while position < entry.length:
-        piece = await complete(hydrator, lambda at=position: view.read(entry, at, STEP_BYTES))  # type: ignore[misc]
+        piece = await view.complete(lambda at=position: view.read(entry, at, STEP_BYTES))  # type: ignore[misc]
         batches, walked, _ = scan_batches(piece, 0, len(piece))
         for at, *rest in batches:
             yield _Batch(position + at, *rest)
@@ -130,27 +124,25 @@ async def _batches(view: ColdView, hydrator: Hydrator, entry: Entry, position: i
         position += walked
 
 
-async def _entries_reaching(
-    view: ColdView, hydrator: Hydrator, root: Root, start: int, timestamp: int
-) -> AsyncIterator[Entry]:
+async def _entries_reaching(view: ColdView, root: Root, start: int, timestamp: int) -> AsyncIterator[Entry]:
     """Entries that end after `start` and hold a record at or after `timestamp`, in order."""
     for page in root.live_pages:
         if page.end > start and page.max_timestamp >= timestamp:
-            async for entry in _page_entries(view, hydrator, page, start, timestamp):
+            async for entry in _page_entries(view, page, start, timestamp):
                 yield entry
     for entry in root.entries:
         if entry.end > start and entry.max_timestamp >= timestamp:
             yield entry
 
 
-async def _entries_with_maxima(view: ColdView, hydrator: Hydrator, root: Root, start: int) -> AsyncIterator[Entry]:
+async def _entries_with_maxima(view: ColdView, root: Root, start: int) -> AsyncIterator[Entry]:
     """Enough entries to know the largest timestamp from `start` on: of a page that lies wholly above it only the first that
     has the page's largest."""
     for page in root.live_pages:
         if page.end <= start:
             continue
         whole = page.base >= start
-        async for entry in _page_entries(view, hydrator, page, start, page.max_timestamp if whole else None):
+        async for entry in _page_entries(view, page, start, page.max_timestamp if whole else None):
             yield entry
             if whole:
                 break
@@ -159,11 +151,9 @@ async def _entries_with_maxima(view: ColdView, hydrator: Hydrator, root: Root, s
             yield entry
 
 
-async def _page_entries(
-    view: ColdView, hydrator: Hydrator, page: PageRef, start: int, timestamp: int | None
-) -> AsyncIterator[Entry]:
+async def _page_entries(view: ColdView, page: PageRef, start: int, timestamp: int | None) -> AsyncIterator[Entry]:
     while start < page.end:
-        entries = await hydrator.page_entries(PageEntries(view.ids, page, start, timestamp))
+        entries = await view.page_entries(page, start, timestamp)
         for entry in entries:
             yield entry
         if not entries:

@@ -1,7 +1,10 @@
-"""What is at hand of one partition's tiered range, without waiting: entries, sidecars, bytes. Or `Missing`, which can bring it.
+"""What is at hand of one partition's tiered range, without waiting: answers, and the entries, sidecars and bytes that they are
+made of. Or `Missing`, which can bring it.
 
-Every method either answers from memory and the chunk cache in this turn of the loop, or raises `Missing`. So a read is
-written once, as plain code, and is tried again as each missing thing arrives (`complete`).
+`answer` goes the whole way of a read in one pass: the entry that holds an offset, its sidecar, the interval, that interval's
+batch headers to the batch, its chunks. Every method either answers from memory and the chunk cache in this turn of the
+loop, or raises `Missing`. So a read is written once, as plain code, and is tried again as each missing thing arrives
+(`complete`).
 
 Invariant: bytes come from verified chunks only.
 """
@@ -13,7 +16,8 @@ import bisect
 import errno
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 from storage_tiers.cold.manifest.model import Entry, Ids, PageRef, Root
 from storage_tiers.cold.process.operations import PageEntries
@@ -21,11 +25,15 @@ from storage_tiers.cold.process.settings import CHUNK_BYTES
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.read.known_ranges import entry_of
 from storage_tiers.cold.segments.sidecar import Sidecar
-from storage_tiers.errors import StorageError, TierCorrupt, TierUnavailable
-from storage_tiers.types import SharedFile
+from storage_tiers.errors import OffsetOutOfRange, StorageError, TierCorrupt, TierUnavailable
+from storage_tiers.records.batch import HEADER_BYTES
+from storage_tiers.records.walker import find_batch
+from storage_tiers.types import AbortedTransaction, FileSlice, SharedFile
 
 T = TypeVar("T")
 
+#: Bytes of batch headers that one step looks through.
+WALK_BYTES = 128 << 10
 #: Things that one attempt may find missing one after another: a page, a sidecar, chunks of a batch.
 MAX_STEPS = 64
 #: After so many, chunks seem to be evicted as others come: from there on what was brought is held.
@@ -42,33 +50,35 @@ class Missing(Exception):
         self.held = held
 
 
-async def complete(hydrator: Hydrator, attempt: Callable[[], T]) -> T:
-    """Tries until nothing is missing. Raises what bringing it raised, or TierUnavailable if that does not end.
+@dataclass(frozen=True, slots=True)
+class ColdSlices:
+    """The caller releases every slice's file. `aborted` overlap the offsets that the slices may hold.
 
-    Where the cache is too small for all who read, one at a time holds what it was brought while it waits for the rest:
-    so somebody always gets on, and no two wait for each other.
+    No slices: from the offset on to `next_offset`, the manifest's end, there is no batch; read on from there.
     """
-    for _ in range(STEPS_WITHOUT_HOLDING):
-        try:
-            return attempt()
-        except Missing as missing:
-            await missing.bring()
-    holding: list[SharedFile] = []
-    async with hydrator.holding:
-        try:
-            for _ in range(MAX_STEPS):
-                try:
-                    return attempt()
-                except Missing as missing:
-                    await missing.bring()
-                    holding.extend(file.acquire() for file in missing.held())
-        finally:
-            for file in holding:
-                file.release()
-    raise TierUnavailable(
-        "the cache of cold chunks is too small for what is being read; ask again, or raise tidelog.tier.chunk.cache.bytes and "
-        "restart the node"
-    )
+
+    slices: tuple[FileSlice, ...]
+    next_offset: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return sum(piece.length for piece in self.slices)
+
+
+class Located(NamedTuple):
+    entry: Entry
+    front: Sidecar
+    position: int
+    size: int
+
+
+class Answer(NamedTuple):
+    """`slices` come from these chunks of `entry`; None: the tier has nothing from the offset on."""
+
+    slices: ColdSlices
+    entry: Entry | None
+    chunks: range
 
 
 class ColdView:
@@ -77,6 +87,98 @@ class ColdView:
     def __init__(self, ids: Ids, hydrator: Hydrator) -> None:
         self.ids = ids
         self._hydrator = hydrator
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+    def answer(self, root: Root, offset: int, max_bytes: int, log_start: int) -> Answer:
+        """At most `max_bytes` from the batch that holds `offset`, or the next one, but at least that batch. OffsetOutOfRange
+        below log start."""
+        located = self._locate(root, offset, log_start)
+        if located is None:
+            return Answer(ColdSlices((), root.end), None, range(0))
+        slices = self._slices(located, offset, max_bytes)
+        first = located.position // CHUNK_BYTES
+        return Answer(slices, located.entry, range(first, first + len(slices.slices)))
+
+    def first_batch(self, root: Root, offset: int, log_start: int) -> list[SharedFile]:
+        """The chunks that hold it, not yet acquired; none past the tier's end."""
+        located = self._locate(root, offset, log_start)
+        if located is None:
+            return []
+        return self.files(located.entry, located.position, located.position + located.size)
+
+    def _locate(self, root: Root, offset: int, log_start: int) -> Located | None:
+        """The batch that holds `offset`, or the next one; None if the tier has no more."""
+        log_start = max(log_start, root.log_start)
+        if offset < log_start:
+            raise OffsetOutOfRange(f"{self.ids}: offset {offset} is below log start {log_start}; read from there")
+        entry = self.entry_at(root, offset)
+        while entry is not None:
+            front = self.front(entry)
+            found = self._find_batch(entry, front, offset)
+            if found is not None:
+                return Located(entry, front, *found)
+            entry = self.entry_at(root, entry.end)
+        return None
+
+    def _find_batch(self, entry: Entry, front: Sidecar, offset: int) -> tuple[int, int] | None:
+        """(position, size) of an entry's first batch that ends at or after `offset`; None if the rest of it is a hole."""
+        _, at = front.floor_position(offset)
+        until = front.end_position(offset)
+        while at < entry.length:
+            window = min(until - at, WALK_BYTES) if at < until else WALK_BYTES
+            piece = self.read(entry, at, window)
+            found, second, third = find_batch(piece, 0, len(piece), offset, False)
+            if found >= 0 and at + found + second <= entry.length:
+                return at + found, second
+            if found != -1 or (second == 0 and len(piece) < HEADER_BYTES):
+                raise TierCorrupt(f"{entry.key}: no whole batch begins at byte {at + second}; run `tidelog fsck`")
+            # Where the walk stopped before a batch that the window cuts, its header may be there: step over it.
+            at += second + (third if len(piece) - second >= HEADER_BYTES else 0)
+        return None
+
+    def _slices(self, located: Located, offset: int, max_bytes: int) -> ColdSlices:
+        entry, front, position, size = located
+        least = position + size
+        limit = min(entry.length, max(position + max_bytes, least))
+        files = self.files(entry, position, least)
+        index = position // CHUNK_BYTES + len(files)
+        while index * CHUNK_BYTES < limit:
+            more = self.more(entry, index)
+            if more is None:
+                limit = index * CHUNK_BYTES
+                break
+            files.append(more)
+            index += 1
+        end_offset = _offset_after(front, limit)
+        return ColdSlices(_cut(files, position, limit), end_offset, front.aborted_between(offset, end_offset))
+
+    async def complete(self, attempt: Callable[[], T]) -> T:
+        """Tries until nothing is missing. Raises what bringing it raised, or TierUnavailable if that does not end.
+
+        Where the cache is too small for all who read, one at a time holds what it was brought while it waits for the rest:
+        so somebody always gets on, and no two wait for each other.
+        """
+        for _ in range(STEPS_WITHOUT_HOLDING):
+            try:
+                return attempt()
+            except Missing as missing:
+                await missing.bring()
+        holding: list[SharedFile] = []
+        async with self._hydrator.holding:
+            try:
+                for _ in range(MAX_STEPS):
+                    try:
+                        return attempt()
+                    except Missing as missing:
+                        await missing.bring()
+                        holding.extend(file.acquire() for file in missing.held())
+            finally:
+                for file in holding:
+                    file.release()
+        raise TierUnavailable(
+            "the cache of cold chunks is too small for what is being read; ask again, or raise tidelog.tier.chunk.cache.bytes "
+            "and restart the node"
+        )
 
     # --- entries ------------------------------------------------------------------------------------------------------
     def entry_at(self, root: Root, offset: int) -> Entry | None:
@@ -94,8 +196,12 @@ class ColdView:
             return entry_of(found, offset)
         raise Missing(lambda: self._bring_run(page, offset))
 
+    async def page_entries(self, page: PageRef, start: int, timestamp: int | None = None) -> tuple[Entry, ...]:
+        """Some neighbours in a page, from the first that ends after `start` and reaches `timestamp` (ms) on."""
+        return await self._hydrator.page_entries(PageEntries(self.ids, page, start, timestamp))
+
     async def _bring_run(self, page: PageRef, offset: int) -> None:
-        entries = await self._hydrator.page_entries(PageEntries(self.ids, page, offset))
+        entries = await self.page_entries(page, offset)
         if not entries or entries[-1].end > page.end:
             raise TierCorrupt(f"page {page.key} does not hold offset {offset} as its manifest says; run `tidelog fsck`")
         self._hydrator.known.keep_run(self.ids, page.key, offset, entries)
@@ -149,6 +255,23 @@ class ColdView:
         if done < len(target):
             # Its pages left memory: a thread reads them, the loop does not wait for a disk.
             raise Missing(lambda: _warm(file, position, len(target)))
+
+
+def _offset_after(front: Sidecar, position: int) -> int:
+    """An offset that no batch before `position` reaches; at most one interval too high."""
+    at = bisect.bisect_left(front.index, position, key=lambda row: row.position)
+    return front.index[at].base_offset if at < len(front.index) else front.end
+
+
+def _cut(files: list[SharedFile], position: int, limit: int) -> tuple[FileSlice, ...]:
+    """Bytes [position, limit) of an entry as slices of its chunks, each file acquired once."""
+    slices = []
+    for file in files:
+        within = position % CHUNK_BYTES
+        length = min(CHUNK_BYTES - within, limit - position)
+        slices.append(FileSlice(file.acquire(), within, length))
+        position += length
+    return tuple(slices)
 
 
 async def _warm(file: SharedFile, position: int, length: int) -> None:

@@ -21,7 +21,8 @@ from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.read.cache import ChunkCache
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.read.pace import Pace
-from storage_tiers.cold.read.reader import ColdMiss, ColdReader, ColdSlices
+from storage_tiers.cold.read.reader import ColdMiss, ColdReader
+from storage_tiers.cold.read.view import ColdSlices
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
