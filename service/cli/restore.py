@@ -48,10 +48,13 @@ def restore(
     except LogError as error:
         typer.echo(f"tidelog: {error}", err=True)
         raise typer.Exit(1) from None
+    if verify:
+        typer.echo(f"sound: every byte of cluster {cluster_id} in the store was checked")
     for point in points:
         found = point.claimed
         moment = datetime.fromtimestamp(found.committed_at / 1000, UTC).isoformat(timespec="seconds")
         since = f"as of {moment}" if found.end else "nothing in the store"
         typer.echo(f"{point.topic}-{point.partition}: offsets [{found.log_start}, {found.end}), {since}")
     done = "would become" if dry_run else "is now"
-    typer.echo(f"{data_dir} {done} node {node_id} of cluster {cluster_id}: {len(points)} partitions")
+    count = f"{len(points)} partition{'' if len(points) == 1 else 's'}"
+    typer.echo(f"{data_dir} {done} node {node_id} of cluster {cluster_id}: {count}")
