@@ -156,6 +156,14 @@ STORE_ROWS = (
         "there is no directory …: mount it, or correct --store",
         "tests/service/test_restore.py::test_a_directory_is_restored_without_serving",
     ),
+    row(
+        "the program was replaced while the node ran; restart the node",
+        TIER + "test_tier_protocol.py::test_a_question_without_a_row_gets_an_error_and_the_process_goes_on",
+    ),
+    row(
+        "Made by `python -m service.configs.typed`: change the registry instead",
+        "tests/service/configs/test_values.py::test_the_module_is_current",
+    ),
     row("the bucket went backwards: (cluster|its cluster.json)", *_PUT_BACK),
     row(
         "the store holds nothing of cluster …: .* Look at --store, the prefix in it and --s3-endpoint",
