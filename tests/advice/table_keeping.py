@@ -149,10 +149,6 @@ DIRECTORY_ROWS = (
 # --- the store --------------------------------------------------------------------------------------------------------
 STORE_ROWS = (
     row(
-        "^the program was replaced while the node ran; restart the node$",
-        TIER + "test_tier_protocol.py::test_a_question_without_a_row_gets_an_error_and_the_process_goes_on",
-    ),
-    row(
         "holds no cluster …(: it holds …. Name one of those|, nor any other: correct --store)",
         STORE + "a_cluster_that_the_store_does_not_hold_is_named_among_those_it_does",
     ),
