@@ -28,7 +28,8 @@ from storage_tiers.records.checksum import crc32c
 
 log = logging.getLogger(__name__)
 
-FILE_NAME = "metadata.snapshot"
+#: Not named as the files of logs are, which `tidelog log dump` reads.
+FILE_NAME = "metadata-to-upload"
 
 
 class MetadataSnapshots:
@@ -66,6 +67,7 @@ class MetadataSnapshots:
             length, crc = await asyncio.to_thread(self._write, image, index, term)
             question = PutSnapshot(image.cluster_id, writer.incarnation or 0, index, self._path, length, crc)
             await self._client.ask(question)
+            os.unlink(self._path)
         except (LogError, OSError) as error:
             if isinstance(error, LogError) and error.advice is Advice.STOP:
                 raise
