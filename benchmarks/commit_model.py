@@ -15,8 +15,8 @@ from unittest import mock
 from benchmarks.history import synthetic
 from storage_tiers.cold.manifest import model as manifest
 from storage_tiers.cold.manifest import pages
-from storage_tiers.cold.manifest.model import Author, Page, Root, Writer, first_root
-from storage_tiers.cold.manifest.pages import Change
+from storage_tiers.cold.manifest.model import Author, ManifestWriter, Page, Root, first_root
+from storage_tiers.cold.manifest.pages import ManifestChange
 
 #: As real pages, in a root of which 32 KiB hold some 44 entries.
 REAL: Mapping[str, int] = {"MAX_ENTRIES": 44}
@@ -102,12 +102,14 @@ class _Partition:
             for key in gone:
                 self._pages.pop(key, None)
 
-    def _commit(self, step: Callable[[Root, Author], Change | Root | None]) -> bool:
-        by = Author(Writer(1, 1), next(self._names), self._root.commit + 1, lambda: next(self._names), self._pages)
+    def _commit(self, step: Callable[[Root, Author], ManifestChange | Root | None]) -> bool:
+        by = Author(
+            ManifestWriter(1, 1), next(self._names), self._root.commit + 1, lambda: next(self._names), self._pages
+        )
         changed = step(self._root, by)
         if changed is None:
             return False
-        change = pages.settle(Change(changed) if isinstance(changed, Root) else changed, by)
+        change = pages.settle(ManifestChange(changed) if isinstance(changed, Root) else changed, by)
         self._pages.update({write.ref.key: write.page for write in change.writes})
         self._root = change.root
         puts = self.puts

@@ -22,6 +22,7 @@ from storage_tiers.cold.manifest.model import (
     CommitId,
     Entry,
     Ids,
+    ManifestWriter,
     NewestSidecar,
     Page,
     PageKind,
@@ -29,7 +30,6 @@ from storage_tiers.cold.manifest.model import (
     Root,
     Section,
     Stamp,
-    Writer,
     first_root,
 )
 from storage_tiers.cold.manifest.summary import RootSummary, summary_of
@@ -47,7 +47,7 @@ CHECK, SUMMARY = "retention's decision", "summary of a new root"
 _SPAN = 1_000_000
 _INSIDE = 24
 _TIME_MS = 1_700_000_000_000
-WRITER = Writer(1, 1)
+WRITER = ManifestWriter(1, 1)
 
 
 def measure(table: Table, *, rounds: int) -> None:
@@ -121,7 +121,7 @@ def plot(table: Table) -> None:
 
 
 def synthetic(
-    count: int, ids: Ids = IDS, *, writer: Writer = WRITER, commit: int = 1000
+    count: int, ids: Ids = IDS, *, writer: ManifestWriter = WRITER, commit: int = 1000
 ) -> tuple[Root, dict[str, Page]]:
     """A root of so many ranges, as commits would have left it, and the pages that it names (full ones as one entry each)."""
     numbers = itertools.count(1)
@@ -136,7 +136,7 @@ def synthetic(
         write = pages.page_write(ids, Page(PageKind.LIVE, (entry,)), by)
         known[write.ref.key] = write.page
         longer = replace(root, pages=(*root.pages, replace(write.ref, count=held)), end=entry.end)
-        change = pages.settle(pages.Change(longer), by)
+        change = pages.settle(pages.ManifestChange(longer), by)
         known.update({write.ref.key: write.page for write in change.writes})
         root = replace(change.root, removed=())
     entries = tuple(_entry(ids, root.end + n * _SPAN, root.end + (n + 1) * _SPAN, next(numbers)) for n in range(inside))

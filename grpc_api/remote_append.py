@@ -34,11 +34,11 @@ class AppendStream:
     def __init__(self, stub: Any, address: str) -> None:
         self._stub = stub
         self._address = address
-        self._life: _Life | None = None
+        self._life: _AppendStream | None = None
 
     def append(self, appends: Sequence[Append], transactional_id: str | None) -> asyncio.Future[_Results]:
         if self._life is None or self._life.over:
-            self._life = _Life(self._stub.ProduceStream(), self._address)
+            self._life = _AppendStream(self._stub.ProduceStream(), self._address)
         messages = list(_messages(appends))
         if len(messages) == 1 and len(appends[0].batch) <= MAX_RECORDS_BYTES:
             return self._life.append(appends, transactional_id)
@@ -78,7 +78,7 @@ async def _joined(answers: Sequence[asyncio.Future[_Results]]) -> _Results:
     return [result for answer in answers for result in await answer]
 
 
-class _Life:
+class _AppendStream:
     """One stream from its opening to its end."""
 
     def __init__(self, call: Any, address: str) -> None:

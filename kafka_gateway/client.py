@@ -11,7 +11,7 @@ from collections.abc import Callable
 UNKNOWN = "unknown"
 
 
-class Client:
+class ConnectedClient:
     """`software_*` are what ApiVersions 3 and up said (KIP-511). `left` is called once, when the connection has closed;
     `has_left` may be true before, once nobody reads answers."""
 
@@ -33,4 +33,4 @@ class Asking:
     __slots__ = ("client",)
 
     def __init__(self) -> None:
-        self.client = Client()
+        self.client = ConnectedClient()

@@ -47,7 +47,7 @@ Key = tuple[bytes, int]
 NameOf = Callable[[TopicId], str | None]
 
 
-class Place:
+class CachedPartition:
     """One partition of a request, or of a session: how it is read, and what was last told of it."""
 
     __slots__ = ("high_watermark", "index", "is_nameless", "key", "log_start", "wanted")
@@ -85,13 +85,13 @@ class Place:
 
 
 #: What stands in an answer: the partition and what was found of it.
-Row = tuple[Place, Fetched]
+Row = tuple[CachedPartition, Fetched]
 
 
 class FetchSession:
     __slots__ = ("by_id", "counted", "created_ms", "epoch", "order", "places", "session_id", "used_ms")
 
-    def __init__(self, session_id: int, *, by_id: bool, places: dict[Key, Place], now_ms: float) -> None:
+    def __init__(self, session_id: int, *, by_id: bool, places: dict[Key, CachedPartition], now_ms: float) -> None:
         self.session_id = session_id
         self.by_id = by_id
         self.places = places
@@ -101,7 +101,7 @@ class FetchSession:
         #: Partitions as the cache has counted them.
         self.counted = len(places)
         #: The places in order; None once they have changed. A request that waits keeps the one that it began with.
-        self.order: Sequence[Place] | None = None
+        self.order: Sequence[CachedPartition] | None = None
 
     def update(self, request: FetchRequest) -> None:
         """Takes what the request adds and changes, then what it forgets."""
@@ -112,7 +112,7 @@ class FetchSession:
             if self.places.pop(key, None) is not None:
                 self.order = None
 
-    def in_order(self) -> Sequence[Place]:
+    def in_order(self) -> Sequence[CachedPartition]:
         if self.order is None:
             self.order = tuple(self.places.values())
         return self.order
@@ -140,7 +140,7 @@ class FetchContext:
     def __init__(
         self,
         cache: FetchSessionCache,
-        places: Sequence[Place],
+        places: Sequence[CachedPartition],
         *,
         session: FetchSession | None = None,
         creates: bool = False,
@@ -183,7 +183,7 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def begin(
-        self, request: FetchRequest, version: int, now_ms: float, places: Sequence[Place] | None = None
+        self, request: FetchRequest, version: int, now_ms: float, places: Sequence[CachedPartition] | None = None
     ) -> FetchContext | int:
         """What the request reads; or the error code that answers it. `places` are the request's, if it has them already."""
         epoch = request.session_epoch
@@ -223,7 +223,7 @@ class FetchSessionCache:
             return NO_SESSION
         if len(self._sessions) >= self._slots and not self._evict_for(len(rows), now_ms):
             return NO_SESSION
-        places: dict[Key, Place] = {}
+        places: dict[Key, CachedPartition] = {}
         for place, part in rows:
             place.tell(part)
             places[place.key, place.index] = place
@@ -265,7 +265,7 @@ def next_epoch(epoch: int) -> int:
 
 
 def arranging(
-    readable: Sequence[Place], fetched: Sequence[Fetched], nameless: Sequence[Place]
+    readable: Sequence[CachedPartition], fetched: Sequence[Fetched], nameless: Sequence[CachedPartition]
 ) -> Generator[None, None, list[Row]]:
     """The answer in Kafka's order: what was read, then the partitions of unknown ids, then the unknown partitions."""
     rows: list[Row] = []
@@ -281,7 +281,9 @@ def arranging(
     return rows + unknown
 
 
-def rows_of(readable: Sequence[Place], fetched: Sequence[Fetched], nameless: Sequence[Place]) -> list[Row]:
+def rows_of(
+    readable: Sequence[CachedPartition], fetched: Sequence[Fetched], nameless: Sequence[CachedPartition]
+) -> list[Row]:
     """The same at once."""
     if len(fetched) == 1 and fetched[0].error is None and not nameless:
         return [(readable[0], fetched[0])]
@@ -291,7 +293,7 @@ def rows_of(readable: Sequence[Place], fetched: Sequence[Fetched], nameless: Seq
     return rows + [(place, _unknown_id(place.key)) for place in nameless] + unknown
 
 
-def _sorted_out(readable: Sequence[Place], fetched: Sequence[Fetched]) -> tuple[list[Row], list[Row]]:
+def _sorted_out(readable: Sequence[CachedPartition], fetched: Sequence[Fetched]) -> tuple[list[Row], list[Row]]:
     """Rows, without those of unknown partitions, and these."""
     rows = list(zip(readable, fetched, strict=True))
     if not any(part.error for part in fetched):
@@ -302,7 +304,7 @@ def _sorted_out(readable: Sequence[Place], fetched: Sequence[Fetched]) -> tuple[
     return rows, unknown
 
 
-def without_name(places: Sequence[Place], name_of: NameOf) -> Sequence[Place]:
+def without_name(places: Sequence[CachedPartition], name_of: NameOf) -> Sequence[CachedPartition]:
     """Those whose id still no topic has; the others know their names now."""
     return [place for place in places if place.is_nameless and not place.find_name(name_of)]
 
@@ -312,13 +314,15 @@ def _unknown_id(topic_id: bytes) -> Fetched:
     return Fetched(error, aborted=())
 
 
-def _places(request: FetchRequest) -> Sequence[Place]:
+def _places(request: FetchRequest) -> Sequence[CachedPartition]:
     if len(request.indexes) == 1:
-        return (Place(request.topics[0][0], request.indexes[0], request.partitions[0]),)
+        return (CachedPartition(request.topics[0][0], request.indexes[0], request.partitions[0]),)
     return tuple(at_once(collecting(request, {})).values())
 
 
-def collecting(request: FetchRequest, places: dict[Key, Place]) -> Generator[None, None, dict[Key, Place]]:
+def collecting(
+    request: FetchRequest, places: dict[Key, CachedPartition]
+) -> Generator[None, None, dict[Key, CachedPartition]]:
     """Adds the request's partitions. Of one that stands twice the last counts, at the place of the first."""
     at = 0
     for key, count in request.topics:
@@ -326,7 +330,7 @@ def collecting(request: FetchRequest, places: dict[Key, Place]) -> Generator[Non
             index, wanted = request.indexes[place], request.partitions[place]
             known = places.get((key, index))
             if known is None:
-                places[key, index] = Place(key, index, wanted)
+                places[key, index] = CachedPartition(key, index, wanted)
             else:
                 known.take(wanted)
             if not place % STEP:

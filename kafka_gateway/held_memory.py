@@ -10,24 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kafka_gateway.session import Session
+from kafka_gateway.session import GatewaySession
 
 
 class HeldMemory:
     """Within `limit_bytes`, buffers in which nothing lies counted: they are taken back when room is wanted."""
 
-    def __init__(self, sessions: Mapping[int, Session], limit_bytes: int) -> None:
+    def __init__(self, sessions: Mapping[int, GatewaySession], limit_bytes: int) -> None:
         self._sessions = sessions
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
 
-    def count(self, session: Session) -> None:
+    def count(self, session: GatewaySession) -> None:
         """Counts what that connection holds now."""
         holds = session.connection.held_bytes + session.working_bytes
         self.held_bytes += holds - session.held_bytes
         session.held_bytes = holds
 
-    def crowding(self, asking: Session, now: float) -> Session | None:
+    def crowding(self, asking: GatewaySession, now: float) -> GatewaySession | None:
         """Who has to go, if all together hold too much: of those who hold most the one that was quiet longest, in seconds;
         then the one that asks. Not simply that one: requests that never get whole would lock everybody else out."""
         if self.held_bytes > self.limit_bytes:
@@ -36,7 +36,7 @@ class HeldMemory:
             return None
         return max(self._sessions.values(), key=lambda s: (s.held_bytes, int(now - s.last_active), s is asking))
 
-    def forget(self, session: Session) -> None:
+    def forget(self, session: GatewaySession) -> None:
         """It has closed."""
         self.held_bytes -= session.held_bytes
 

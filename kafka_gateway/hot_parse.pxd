@@ -12,7 +12,7 @@ cdef class PartitionNames:
 
 
 @cython.final
-cdef class Cursor:
+cdef class FrameCursor:
     cdef bytearray data
     cdef Py_ssize_t at
     cdef Py_ssize_t end
@@ -86,31 +86,31 @@ cdef class HotParser:
     cdef public Py_ssize_t at_once
 
     cdef bytes name_of(self, bytes key, bint by_id)
-    @cython.locals(cursor=Cursor, request=ProduceRequest, by_id=bint, key=bytes, name=bytes, topics=Py_ssize_t,
+    @cython.locals(cursor=FrameCursor, request=ProduceRequest, by_id=bint, key=bytes, name=bytes, topics=Py_ssize_t,
                    partitions=Py_ssize_t, left=Py_ssize_t)
     cpdef ProduceRequest produce(self, bytearray data, object view, Py_ssize_t start, Py_ssize_t end, int version)
     @cython.locals(reading=ProduceReading)
     cpdef ProduceReading reading(self, bytearray data, object view, Py_ssize_t start, Py_ssize_t end, int version)
     @cython.locals(size=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t)
-    cdef void produce_partition(self, Cursor cursor, object view, int version, ProduceRequest request, bytes name,
+    cdef void produce_partition(self, FrameCursor cursor, object view, int version, ProduceRequest request, bytes name,
                                 bytes key) except *
     @cython.locals(reading=FetchReading)
     cpdef FetchRequest fetch(self, bytearray data, Py_ssize_t start, Py_ssize_t end, int version)
     @cython.locals(current_epoch=int, last_epoch=int, offset=Py_ssize_t, max_bytes=int)
-    cdef void fetch_partition(self, Cursor cursor, int version, FetchRequest request, bytes name,
+    cdef void fetch_partition(self, FrameCursor cursor, int version, FetchRequest request, bytes name,
                               object topic_id) except *
     @cython.locals(tag=Py_ssize_t, size=Py_ssize_t, at=Py_ssize_t, key=bytes)
-    cdef void fetch_rest(self, Cursor cursor, int version, FetchRequest request) except *
+    cdef void fetch_rest(self, FrameCursor cursor, int version, FetchRequest request) except *
 
 
-cdef Py_ssize_t produce_head(Cursor cursor, ProduceRequest request) except -1
+cdef Py_ssize_t produce_head(FrameCursor cursor, ProduceRequest request) except -1
 
 
 @cython.final
 cdef class ProduceReading:
     cdef public ProduceRequest request
     cdef HotParser parser
-    cdef Cursor cursor
+    cdef FrameCursor cursor
     cdef object view
     cdef int version
     cdef Py_ssize_t topics_left
@@ -118,9 +118,9 @@ cdef class ProduceReading:
     cdef bytes key
     cdef bytes name
 
-    @cython.locals(cursor=Cursor)
+    @cython.locals(cursor=FrameCursor)
     cpdef begin(self, HotParser parser, bytearray data, object view, Py_ssize_t start, Py_ssize_t end, int version)
-    @cython.locals(cursor=Cursor, request=ProduceRequest)
+    @cython.locals(cursor=FrameCursor, request=ProduceRequest)
     cpdef bint step(self, Py_ssize_t most) except -1
     @cython.locals(by_id=bint)
     cdef void topic(self) except *
@@ -130,27 +130,27 @@ cdef class ProduceReading:
 cdef class FetchReading:
     cdef public FetchRequest request
     cdef HotParser parser
-    cdef Cursor cursor
+    cdef FrameCursor cursor
     cdef int version
     cdef Py_ssize_t topics_left
     cdef Py_ssize_t partitions_left
     cdef bytes name
     cdef object topic_id
 
-    @cython.locals(cursor=Cursor, request=FetchRequest)
+    @cython.locals(cursor=FrameCursor, request=FetchRequest)
     cpdef begin(self, HotParser parser, bytearray data, Py_ssize_t start, Py_ssize_t end, int version)
-    @cython.locals(cursor=Cursor, request=FetchRequest)
+    @cython.locals(cursor=FrameCursor, request=FetchRequest)
     cpdef bint step(self, Py_ssize_t most) except -1
     @cython.locals(by_id=bint, key=bytes, name=bytes)
     cdef void topic(self) except *
 
 
-@cython.locals(cursor=Cursor)
+@cython.locals(cursor=FrameCursor)
 cpdef Py_ssize_t body_start(bytearray data, Py_ssize_t start, Py_ssize_t end, bint flexible) except -1
 
 
 @cython.final
-cdef class Writer:
+cdef class AnswerWriter:
     cdef bytearray out
     cdef Py_ssize_t at
     cdef Py_ssize_t size
@@ -174,7 +174,7 @@ cdef class Writer:
 cdef Py_ssize_t varint_size(Py_ssize_t value) except -1
 
 
-@cython.locals(flexible=bint, width=Py_ssize_t, size=Py_ssize_t, writer=Writer, place=Py_ssize_t, key=bytes,
+@cython.locals(flexible=bint, width=Py_ssize_t, size=Py_ssize_t, writer=AnswerWriter, place=Py_ssize_t, key=bytes,
                partitions=Py_ssize_t)
 cpdef produce_answer(ProduceRequest request, object results, int version, Py_ssize_t correlation, bint committed)
-cdef int write_appended(Writer writer, Py_ssize_t index, object appended, int version) except -1
+cdef int write_appended(AnswerWriter writer, Py_ssize_t index, object appended, int version) except -1

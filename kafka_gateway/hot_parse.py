@@ -65,7 +65,7 @@ class PartitionNames:
         return partition
 
 
-class Cursor:
+class FrameCursor:
     """A position in a frame. Reads past `end` raise Malformed."""
 
     def __init__(self, data: bytearray, at: int, end: int, flexible: bool) -> None:
@@ -233,7 +233,7 @@ class HotParser:
         """Produce 3 to 13 from after the correlation id on; None where it names more than AT_ONCE topics or partitions, which
         `reading` takes in steps. `view` is of `data`. Raises Malformed."""
         by_id = version >= 13
-        cursor = Cursor(data, start, end, version >= 9)
+        cursor = FrameCursor(data, start, end, version >= 9)
         cursor.header()
         request = ProduceRequest()
         topics = produce_head(cursor, request)
@@ -261,7 +261,13 @@ class HotParser:
         return reading
 
     def produce_partition(
-        self, cursor: Cursor, view: memoryview, version: int, request: ProduceRequest, name: bytes | None, key: bytes
+        self,
+        cursor: FrameCursor,
+        view: memoryview,
+        version: int,
+        request: ProduceRequest,
+        name: bytes | None,
+        key: bytes,
     ) -> None:
         index = cursor.int32()
         size = cursor.bytes_size()
@@ -290,7 +296,7 @@ class HotParser:
         return reading.request
 
     def fetch_partition(
-        self, cursor: Cursor, version: int, request: FetchRequest, name: bytes, topic_id: TopicId | None
+        self, cursor: FrameCursor, version: int, request: FetchRequest, name: bytes, topic_id: TopicId | None
     ) -> None:
         index = cursor.int32()
         current_epoch = cursor.int32() if version >= 9 else -1
@@ -308,7 +314,7 @@ class HotParser:
             _new_tuple(FetchPartition, (partition, offset, max_bytes, current_epoch, last_epoch, topic_id))
         )
 
-    def fetch_rest(self, cursor: Cursor, version: int, request: FetchRequest) -> None:
+    def fetch_rest(self, cursor: FrameCursor, version: int, request: FetchRequest) -> None:
         """What follows the topics: forgotten ones (only sessions have them), the rack, and the replica's state."""
         if version >= 7:
             topics = cursor.count()
@@ -330,10 +336,10 @@ class HotParser:
             size = cursor.varint()
             at = cursor.skip(size)
             if tag == 1 and size >= 4:
-                request.replica_id = Cursor(cursor.data, at, at + size, True).int32()
+                request.replica_id = FrameCursor(cursor.data, at, at + size, True).int32()
 
 
-def produce_head(cursor: Cursor, request: ProduceRequest) -> int:
+def produce_head(cursor: FrameCursor, request: ProduceRequest) -> int:
     """What stands before the topics, and how many these are."""
     request.transactional_id = cursor.text()
     request.acks = cursor.int16()
@@ -345,7 +351,7 @@ class ProduceReading:
     """A Produce while it is read: `begin`, then `step` until it says that `request` is whole. Holds the bytes itself."""
 
     def begin(self, parser: HotParser, data: bytearray, view: memoryview, start: int, end: int, version: int) -> None:
-        cursor = Cursor(data, start, end, version >= 9)
+        cursor = FrameCursor(data, start, end, version >= 9)
         cursor.header()
         self.parser = parser
         self.cursor = cursor
@@ -393,7 +399,7 @@ class FetchReading:
 
     def begin(self, parser: HotParser, data: bytearray, start: int, end: int, version: int) -> None:
         """As `HotParser.fetch`. Raises Malformed."""
-        cursor = Cursor(data, start, end, version >= 12)
+        cursor = FrameCursor(data, start, end, version >= 12)
         cursor.header()
         request = FetchRequest()
         if version < 15:
@@ -445,7 +451,7 @@ class FetchReading:
         self.request.topics.append((key, self.partitions_left))
 
 
-class Writer:
+class AnswerWriter:
     """Fills a buffer that must have been made of exactly the right size."""
 
     def __init__(self, size: int) -> None:
@@ -528,7 +534,7 @@ def produce_answer(
         else:
             size += 6
     # Of a non-flexible answer one byte less: no tags after the header.
-    writer = Writer(size if flexible else size - 1)
+    writer = AnswerWriter(size if flexible else size - 1)
     writer.int32(len(writer.out) - 4)
     writer.int32(correlation)
     if flexible:
@@ -554,7 +560,7 @@ def produce_answer(
     return bytes(writer.out)
 
 
-def write_appended(writer: Writer, index: int, appended: Appended, version: int) -> None:
+def write_appended(writer: AnswerWriter, index: int, appended: Appended, version: int) -> None:
     writer.int32(index)
     writer.int16(0)
     writer.int64(appended.base_offset)
@@ -571,7 +577,7 @@ def write_appended(writer: Writer, index: int, appended: Appended, version: int)
 
 def body_start(data: bytearray, start: int, end: int, flexible: bool) -> int:
     """Where a request's body begins, `start` being after its correlation id. Raises Malformed."""
-    cursor = Cursor(data, start, end, flexible)
+    cursor = FrameCursor(data, start, end, flexible)
     cursor.header()
     return cursor.at
 

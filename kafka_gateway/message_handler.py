@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from grpc_api.contract.node import NodeCore
-from kafka_gateway.client import Client
+from kafka_gateway.client import ConnectedClient
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.hot_parse import body_start
@@ -51,7 +51,7 @@ class Call:
     messages: Messages
     options: Options
     client_id: str
-    client: Client
+    client: ConnectedClient
     turn: Turn
 
     def make(self, kind: str, /, **values: Any) -> Any:

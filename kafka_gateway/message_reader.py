@@ -35,7 +35,7 @@ _LOOK = 16
 #: From a message and a place in it to the value and the place after it. Raises Malformed.
 Read = Callable[[bytes, int], tuple[Any, int]]
 #: The same in steps.
-Steps = Callable[["Reading", int], Generator[None, None, tuple[Any, int]]]
+Steps = Callable[["MessageReading", int], Generator[None, None, tuple[Any, int]]]
 
 
 class Clocked(Protocol):
@@ -51,7 +51,7 @@ class Endless:
     is_over = False
 
 
-class Reading:
+class MessageReading:
     """One message while it is read. `is_full` after the last row that it may have, if more follow."""
 
     def __init__(self, data: bytes, turn: Clocked, most_rows: int = ROWS_A_REQUEST) -> None:
@@ -74,9 +74,9 @@ def steps_of(kind: Any) -> Steps:
     return part if isinstance(part, _Stepped) else _stepped(part)
 
 
-def at_once(steps: Steps, data: bytes) -> tuple[Any, Reading]:
+def at_once(steps: Steps, data: bytes) -> tuple[Any, MessageReading]:
     """The value, read without a stop."""
-    reading = Reading(data, Endless())
+    reading = MessageReading(data, Endless())
     return _exhausted(steps(reading, 0))[0], reading
 
 
@@ -97,7 +97,7 @@ class _Stepped:
         #: What stands there where nothing is read any more.
         self.empty = empty
 
-    def __call__(self, reading: Reading, at: int) -> Generator[None, None, tuple[Any, int]]:
+    def __call__(self, reading: MessageReading, at: int) -> Generator[None, None, tuple[Any, int]]:
         return self._steps(reading, at)
 
 
@@ -106,7 +106,7 @@ _Part = Any
 
 
 def _stepped(read: Read) -> Steps:
-    def steps(reading: Reading, at: int) -> Generator[None, None, tuple[Any, int]]:
+    def steps(reading: MessageReading, at: int) -> Generator[None, None, tuple[Any, int]]:
         yield from ()
         return read(reading.data, at)
 
@@ -136,7 +136,7 @@ def _entity(kind: Any) -> _Part:
             at = _read_tags(data, at, tagged, values)
         return made._make(values), at
 
-    def steps(reading: Reading, at: int) -> Generator[None, None, tuple[Any, int]]:
+    def steps(reading: MessageReading, at: int) -> Generator[None, None, tuple[Any, int]]:
         values = absent.copy()
         data = reading.data
         for place, part in plain:
@@ -162,7 +162,7 @@ def _whole(part: _Part) -> Read:
         return read_whole
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        reading = Reading(data, Endless())
+        reading = MessageReading(data, Endless())
         value = _exhausted(part(reading, at))
         if reading.is_full:
             raise Malformed(f"a tagged field of more than {ROWS_A_REQUEST} elements at {at}")
@@ -229,7 +229,7 @@ def _nullable_entity(entity: _Part) -> Read:
 
 
 def _array(element: _Part, flexible: bool, *, nullable: bool) -> _Stepped:
-    def simple(reading: Reading, at: int) -> Generator[None, None, tuple[Any, int]]:
+    def simple(reading: MessageReading, at: int) -> Generator[None, None, tuple[Any, int]]:
         data, turn = reading.data, reading.turn
         at, count = _count(flexible, nullable, data, at)
         if count < 0:
@@ -242,7 +242,7 @@ def _array(element: _Part, flexible: bool, *, nullable: bool) -> _Stepped:
                 yield
         return tuple(rows), at
 
-    def nested(reading: Reading, at: int) -> Generator[None, None, tuple[Any, int]]:
+    def nested(reading: MessageReading, at: int) -> Generator[None, None, tuple[Any, int]]:
         assert isinstance(element, _Stepped)
         turn = reading.turn
         at, count = _count(flexible, nullable, reading.data, at)

@@ -21,7 +21,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from kafka_gateway.hot_parse import Malformed
-from kafka_gateway.message_reader import Clocked, Endless, Reading, at_once, steps_of
+from kafka_gateway.message_reader import Clocked, Endless, MessageReading, at_once, steps_of
 from kafka_gateway.message_writer import Encoded, Row, Writing, encoded, plan_of
 from storage_tiers.types import TopicId
 
@@ -66,7 +66,7 @@ class Messages:
         """The request, read in steps, and whether it has more rows than one may have: then it ends after the last of these.
         Trailing bytes and tagged fields of later versions are ignored, as Kafka does. Raises Malformed."""
         self._check(body)
-        reading = Reading(body, turn)
+        reading = MessageReading(body, turn)
         request, _ = yield from self._steps(reading, 0)
         return request, reading.is_full
 

@@ -37,7 +37,7 @@ from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.registry import APIS, Api, by_key
 from kafka_gateway.reply import Handler, Hangup, Later, Reply
 from kafka_gateway.sender import Progress, Sender
-from kafka_gateway.session import READ, Counters, Session
+from kafka_gateway.session import READ, GatewayCounters, GatewaySession
 from storage_tiers.errors import RequestTimedOut
 from storage_tiers.turns import SLICE_S
 
@@ -88,14 +88,14 @@ class GatewayServer:
         self._asking = settings.options.asking
         self._scratch = bytearray(RECEIVE_BUFFER)
         self._epoll = select.epoll()
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, GatewaySession] = {}
         self._acceptor = Acceptor(self._epoll, settings.connections, self._welcome)
         self._sender = Sender(self._loop)
         self._watched_by_loop = 0
-        self._dirty: list[Session] = []
+        self._dirty: list[GatewaySession] = []
         #: What the kernel said of sockets that no turn had time for yet; None is who wants to connect.
-        self._ready: deque[tuple[Session | None, int]] = deque()
-        self._leaving: deque[tuple[Session, int]] = deque()
+        self._ready: deque[tuple[GatewaySession | None, int]] = deque()
+        self._leaving: deque[tuple[GatewaySession, int]] = deque()
         self._flush_scheduled = False
         self._held = HeldMemory(self._sessions, settings.receiving_bytes)
         self._stopping = False
@@ -104,7 +104,7 @@ class GatewayServer:
         self._now = self._loop.time()
         #: The turn's begin, for which the loop's own clock is too coarse.
         self._began = SECONDS()
-        self.counters = Counters()
+        self.counters = GatewayCounters()
         self.port = 0
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class GatewayServer:
                 session.leaving = True
                 self._leaving.append((session, events))
 
-    def _turn_of(self, session: Session) -> None:
+    def _turn_of(self, session: GatewaySession) -> None:
         """A turn of a connection that the loop watches itself."""
         self._now = self._loop.time()
         began = self._began = SECONDS()
@@ -216,7 +216,7 @@ class GatewayServer:
         self.counters.busy_s += self._flush(began) - began
 
     def _welcome(self, sock: socket.socket, address: tuple[str, int]) -> None:
-        session = Session(sock, address, Connection(self._settings.limits, self._scratch), self._now)
+        session = GatewaySession(sock, address, Connection(self._settings.limits, self._scratch), self._now)
         self._sessions[session.fd] = session
         if self._watched_by_loop < WATCHED_BY_LOOP:
             self._watched_by_loop += 1
@@ -226,7 +226,7 @@ class GatewayServer:
             self._epoll.register(session.fd, session.events)
         self.counters.connections_accepted += 1
 
-    def _readable(self, session: Session, events: int) -> None:
+    def _readable(self, session: GatewaySession, events: int) -> None:
         connection = session.connection
         if self._stopping or session.ending is not None or connection.stalled:
             if events & _GONE:
@@ -249,7 +249,7 @@ class GatewayServer:
         connection.received(count)
         self._take_requests(session)
 
-    def _gone(self, session: Session, events: int) -> None:
+    def _gone(self, session: GatewaySession, events: int) -> None:
         """The client has gone while it was owed answers: its waits end; what it sent before is still taken."""
         if not session.connection.waiting or events & _BROKEN:
             self._close(session, "")
@@ -259,7 +259,7 @@ class GatewayServer:
         for _, future in list(session.pending.values()):
             future.cancel()
 
-    def _take_requests(self, session: Session) -> None:
+    def _take_requests(self, session: GatewaySession) -> None:
         connection = session.connection
         self._asking.client = session.client
         try:
@@ -300,7 +300,9 @@ class GatewayServer:
         if api is None or not api[0] <= begun[1] <= api[1]:
             self._unserved(begun[0], begun[1], 0)
 
-    def _otherwise(self, session: Session, api_key: int, version: int, correlation: int, reply: Reply | None) -> None:
+    def _otherwise(
+        self, session: GatewaySession, api_key: int, version: int, correlation: int, reply: Reply | None
+    ) -> None:
         """What `Connection.take` cannot answer by itself. Raises Hangup."""
         if reply is None:
             session.connection.answer(self._unserved(api_key, version, correlation))
@@ -314,7 +316,7 @@ class GatewayServer:
             return handler.unsupported(correlation)
         raise Hangup(f"api key {api_key} version {version} is not served")
 
-    def _hold(self, session: Session) -> None:
+    def _hold(self, session: GatewaySession) -> None:
         if session.connection.held_bytes + session.working_bytes == session.held_bytes or session.closed:
             return
         self._held.count(session)
@@ -327,7 +329,7 @@ class GatewayServer:
             if not crowding.closed:
                 self._held.count(crowding)
 
-    def _take_reply(self, session: Session, api_key: int, reply: Reply) -> None:
+    def _take_reply(self, session: GatewaySession, api_key: int, reply: Reply) -> None:
         connection = session.connection
         if isinstance(reply, Later):
             slot = connection.hold(api_key)
@@ -352,7 +354,7 @@ class GatewayServer:
     # --- answers that waited ------------------------------------------------------------------------------------------
     def _answered(
         self,
-        session: Session,
+        session: GatewaySession,
         slot: Slot,
         later: Later,
         api_key: int,
@@ -380,7 +382,7 @@ class GatewayServer:
             return
         self._fill(session, slot, pieces)
 
-    def _waited(self, session: Session, api_key: int, since: tuple[float, float]) -> None:
+    def _waited(self, session: GatewaySession, api_key: int, since: tuple[float, float]) -> None:
         """An answer that was not there at once is there, or was given up. `since` is when its request could start, and when
         its handler was done with it."""
         meter = self._apis[api_key][3]
@@ -391,7 +393,7 @@ class GatewayServer:
 
     def _worked(
         self,
-        session: Session,
+        session: GatewaySession,
         slot: Slot,
         api_key: int,
         since: tuple[float, float],
@@ -413,7 +415,7 @@ class GatewayServer:
         else:
             self._fill(session, slot, task.result())
 
-    def _fill(self, session: Session, slot: Slot, pieces: Sequence[Piece]) -> None:
+    def _fill(self, session: GatewaySession, slot: Slot, pieces: Sequence[Piece]) -> None:
         if session.closed:
             release(pieces)
             return
@@ -424,14 +426,14 @@ class GatewayServer:
         self._dirty.append(session)
         self._flush_soon()
 
-    def _go_on(self, session: Session) -> None:
+    def _go_on(self, session: GatewaySession) -> None:
         """Takes what was left when the turn's share of requests was used up."""
         if not session.closed:
             began = self._began = SECONDS()
             self._resume(session)
             self._flush_and_count(began)
 
-    def _resume(self, session: Session) -> None:
+    def _resume(self, session: GatewaySession) -> None:
         """Takes up what arrived while no request could start."""
         connection = session.connection
         if self._stopping or session.ending is not None:
@@ -477,7 +479,7 @@ class GatewayServer:
             self._flush_soon()
         return now
 
-    def _send(self, session: Session) -> None:
+    def _send(self, session: GatewaySession) -> None:
         connection = session.connection
         congested = connection.congested
         progress = self._sender.send(session.socket, connection, session, self._thread_done)
@@ -495,7 +497,7 @@ class GatewayServer:
         if congested and not connection.congested:
             self._resume(session)
 
-    def _thread_done(self, session: Session, failure: OSError | None, is_full: bool) -> None:
+    def _thread_done(self, session: GatewaySession, failure: OSError | None, is_full: bool) -> None:
         """A thread has read what `session` sends next, or has sent of it what the socket took."""
         session.in_thread = False
         if failure is not None:
@@ -512,7 +514,7 @@ class GatewayServer:
             self._flush_soon()
 
     # --- closing ------------------------------------------------------------------------------------------------------
-    def _watch(self, session: Session, events: int) -> None:
+    def _watch(self, session: GatewaySession, events: int) -> None:
         if events == session.events or session.closed:
             return
         session.events = events
@@ -523,12 +525,12 @@ class GatewayServer:
         else:
             self._epoll.modify(session.fd, events)
 
-    def _leave_loop(self, session: Session) -> None:
+    def _leave_loop(self, session: GatewaySession) -> None:
         session.by_loop = False
         self._watched_by_loop -= 1
         self._loop.remove_reader(session.fd)
 
-    def _end(self, session: Session, reason: str) -> None:
+    def _end(self, session: GatewaySession, reason: str) -> None:
         """Takes no more requests; closes once those before are answered and sent, as Kafka does."""
         if not session.is_busy:
             self._close(session, reason)
@@ -539,7 +541,7 @@ class GatewayServer:
         self._dirty.append(session)
         self._flush_soon()
 
-    def _close(self, session: Session, reason: str) -> None:
+    def _close(self, session: GatewaySession, reason: str) -> None:
         if session.closed:
             return
         if reason:

@@ -5,22 +5,22 @@ from __future__ import annotations
 
 import logging
 
-from kafka_gateway.session import Session
+from kafka_gateway.session import GatewaySession
 from storage_tiers import events
 
 log = logging.getLogger("kafka_gateway.server")
 
 
-def refused(session: Session, error: Exception) -> None:
+def refused(session: GatewaySession, error: Exception) -> None:
     """A frame that is none, or that asks for what is not served; its connection ends."""
     events.provoked(log, "request.refused", by=session.address[0], door="kafka", client=_of(session), error=error)
 
 
-def defect(session: Session, error: BaseException) -> None:
+def defect(session: GatewaySession, error: BaseException) -> None:
     events.error(log, "request.defect", door="kafka", client=_of(session), defect=error)
 
 
-def closed(session: Session, reason: str) -> None:
+def closed(session: GatewaySession, reason: str) -> None:
     events.provoked(log, "connection.closed", by=session.address[0], client=_of(session), reason=reason)
 
 
@@ -37,10 +37,10 @@ def not_accepted(error: OSError) -> None:
     events.provoked(log, "connection.not_accepted", by="", error=error)
 
 
-def no_memory(session: Session, held_bytes: int, bound_bytes: int) -> None:
+def no_memory(session: GatewaySession, held_bytes: int, bound_bytes: int) -> None:
     """For requests that are not whole yet; its connection ends."""
     events.provoked(log, "memory.refused", by="", client=_of(session), held_bytes=held_bytes, bound_bytes=bound_bytes)
 
 
-def _of(session: Session) -> str:
+def _of(session: GatewaySession) -> str:
     return f"{session.address[0]}:{session.address[1]}"

@@ -8,14 +8,14 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from kafka_gateway.client import Client
+from kafka_gateway.client import ConnectedClient
 from kafka_gateway.connection import Connection, Slot
 
 #: What the epoll watches while requests are wanted.
 READ = select.EPOLLIN | select.EPOLLRDHUP
 
 
-class Session:
+class GatewaySession:
     """A connection and its socket. `events` is what is watched, by the epoll or `by_loop`; `ending` says why it closes once
     all is sent."""
 
@@ -40,7 +40,7 @@ class Session:
     def __init__(self, sock: socket.socket, address: tuple[str, int], connection: Connection, now: float) -> None:
         self.socket = sock
         self.address = address
-        self.client = Client(*address[:2])
+        self.client = ConnectedClient(*address[:2])
         self.fd = sock.fileno()
         self.connection = connection
         self.events = READ
@@ -64,7 +64,7 @@ class Session:
 
 
 @dataclass(slots=True)
-class Counters:
+class GatewayCounters:
     """Plain numbers for a metrics collector to read: `busy_s` are seconds of the gateway's turns."""
 
     connections_accepted: int = 0

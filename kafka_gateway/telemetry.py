@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
-from kafka_gateway.client import Client
+from kafka_gateway.client import ConnectedClient
 from kafka_gateway.errors import ErrorCode
 from storage_tiers.errors import CorruptRecord, InvalidRecord, RecordTooLarge
 from storage_tiers.records.codecs import Codec, decompress
@@ -73,7 +73,7 @@ class Asker(NamedTuple):
 
     instance_id: bytes
     client_id: str
-    client: Client
+    client: ConnectedClient
 
     def known(self) -> dict[str, str]:
         """What a subscription's `match` can name."""

@@ -22,7 +22,7 @@ class NotANotification(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class QueueMessage:
     """One message of the queue: its id, by which it is said to have failed, and the manifests it names."""
 
     id: str
@@ -30,7 +30,7 @@ class Message:
     fault: str = ""
 
 
-def messages(event: Mapping[str, Any], location: StoreLocation) -> list[Message]:
+def messages(event: Mapping[str, Any], location: StoreLocation) -> list[QueueMessage]:
     """An SQS batch whose bodies are S3 event notifications (event version 2.x). A message that cannot be understood has a
     `fault` and no manifests. ValueError if `event` is no SQS batch."""
     records = event.get("Records")
@@ -39,12 +39,12 @@ def messages(event: Mapping[str, Any], location: StoreLocation) -> list[Message]
     return [_message(record, location) for record in records]
 
 
-def _message(record: Mapping[str, Any], location: StoreLocation) -> Message:
+def _message(record: Mapping[str, Any], location: StoreLocation) -> QueueMessage:
     message_id = str(record.get("messageId", ""))
     try:
-        return Message(message_id, tuple(dict.fromkeys(_manifests(str(record["body"]), location))))
+        return QueueMessage(message_id, tuple(dict.fromkeys(_manifests(str(record["body"]), location))))
     except NotANotification as error:
-        return Message(message_id, fault=str(error))
+        return QueueMessage(message_id, fault=str(error))
 
 
 def _manifests(body: str, location: StoreLocation) -> Sequence[Ids]:

@@ -25,7 +25,13 @@ from lambdas.notifications import messages
 from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
 from storage_tiers.cold.manifest.model import Entry, Ids, State
 from storage_tiers.cold.offline.bucket import Bucket
-from storage_tiers.cold.offline.reader_files import Cursor, advance_cursor, read_cursor, record_missed, record_verdict
+from storage_tiers.cold.offline.reader_files import (
+    CommitCursor,
+    advance_cursor,
+    read_cursor,
+    record_missed,
+    record_verdict,
+)
 from storage_tiers.cold.segments.range_check import Fault, RangeVerdict, check_range
 from storage_tiers.cold.stores.open import open_blocking_store
 from storage_tiers.cold.stores.port import BlockingObjectStore
@@ -109,13 +115,13 @@ class Verifier:
                 continue  # a page of a manifest that has moved on: read it again
         raise LogError(f"{ids} changed {ATTEMPTS} times while it was looked at; it is asked for again")
 
-    def _plan(self, ids: Ids, cursor: Cursor) -> NewRanges:
+    def _plan(self, ids: Ids, cursor: CommitCursor) -> NewRanges:
         root = self.bucket.manifest(ids)
         if root is None:  # deleted by hand, or a hint at what never was
             return NewRanges((), cursor.commit)
         return plan_new_ranges(root, self.bucket.pages(ids), cursor.commit)
 
-    def _follow(self, plan: NewRanges, cursor: Cursor) -> None:
+    def _follow(self, plan: NewRanges, cursor: CommitCursor) -> None:
         if plan.missed is not None:
             record_missed(self.store, cursor, plan.missed, now_ms=self.clock.unix_ms())
             _say("missed", partition=str(cursor.ids), after=cursor.commit, swept=plan.missed)
@@ -125,7 +131,7 @@ class Verifier:
         if plan.upto > cursor.commit:
             self._advance(cursor, plan.upto)
 
-    def _advance(self, cursor: Cursor, commit: int) -> Cursor:
+    def _advance(self, cursor: CommitCursor, commit: int) -> CommitCursor:
         writer = self.rng.token(16).hex()
         return advance_cursor(self.store, cursor, commit, writer=writer, now_ms=self.clock.unix_ms())
 

@@ -82,7 +82,7 @@ class Store(NamedTuple):
         return {name: value for name, value in given.items() if value is not None}
 
 
-class Cold(NamedTuple):
+class InBucket(NamedTuple):
     """What the bucket's manifests say of a partition."""
 
     end: int
@@ -135,7 +135,7 @@ class Demo:
         _hold(written.records == self.count, f"{written.records:,} flights were written, not {self.count:,}")
         return written
 
-    def offload(self, node: RunningNode) -> dict[int, Cold]:
+    def offload(self, node: RunningNode) -> dict[int, InBucket]:
         """Seals the topic and waits until no local segment holds what the bucket has."""
         words = ["topic", "seal", TOPIC, "--wait", "--timeout", "240", "--bootstrap-server", node.kafka]
         self.say("Everything goes to the bucket, local copies go", f"tidelog {' '.join(words)}")
@@ -156,16 +156,16 @@ class Demo:
         self.console.print(_tiers(cold, node.local_logs(TOPIC)))
         return cold
 
-    def cold(self) -> dict[int, Cold]:
+    def cold(self) -> dict[int, InBucket]:
         """What `tidelog cold ls` says, by partition."""
         listed = tidelog("cold", "ls", TOPIC, *self.store.words, "--cluster-id", self.cluster_id, "--json")
         return {
-            part["partition"]: Cold(part["end"], part["records"], len(part["ranges"]), part["bytes"])
+            part["partition"]: InBucket(part["end"], part["records"], len(part["ranges"]), part["bytes"])
             for part in json.loads(listed)["partitions"]
         }
 
     # --- out -----------------------------------------------------------------------------------------------------------
-    def read_back(self, node: RunningNode, written: Written, cold: Mapping[int, Cold]) -> ReadBack:
+    def read_back(self, node: RunningNode, written: Written, cold: Mapping[int, InBucket]) -> ReadBack:
         self.say("A Kafka consumer reads it all back from offset 0")
         with self.bars() as bars:
             bar = bars.add_task("consuming", total=self.count)
@@ -196,7 +196,7 @@ class Demo:
         times = [flight.timestamp for flight in self.flights if flight.key in keys]
         return times[len(times) // 2]
 
-    def served(self, node: RunningNode, cold: Mapping[int, Cold]) -> None:
+    def served(self, node: RunningNode, cold: Mapping[int, InBucket]) -> None:
         stats = node.stats()
         hot, bucket = stats["hot_bytes_read"], stats["cold_bytes_read"]
         share = bucket / max(1, hot + bucket)
@@ -270,12 +270,12 @@ def _hold(condition: bool, otherwise: str) -> None:
         raise Disproved(otherwise)
 
 
-def _holds_cold(log: LocalLog, cold: Mapping[int, Cold]) -> bool:
+def _holds_cold(log: LocalLog, cold: Mapping[int, InBucket]) -> bool:
     """Whether a local segment holds records that the bucket holds too."""
     return log.size > 0 and log.base_offset < cold[log.partition].end
 
 
-def _tiers(cold: Mapping[int, Cold], local: list[LocalLog]) -> Table:
+def _tiers(cold: Mapping[int, InBucket], local: list[LocalLog]) -> Table:
     table = Table("partition", "offsets", "ranges", "bytes in bucket", "local .log", "local bytes")
     for partition, (end, _, ranges, size) in sorted(cold.items()):
         logs = [log for log in local if log.partition == partition]

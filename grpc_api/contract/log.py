@@ -25,7 +25,7 @@ class Isolation(IntEnum):
     READ_COMMITTED = 1
 
 
-class Acks(IntEnum):
+class ProduceAcks(IntEnum):
     NONE = 0
     LEADER = 1
     ALL = -1

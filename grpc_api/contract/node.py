@@ -49,7 +49,7 @@ class QuorumDescription(NamedTuple):
     now_ms: int
 
 
-class Node(Protocol):
+class NodeQueries(Protocol):
     def log_directories(self) -> Sequence[LogDirectory]:
         """Every data directory with all of its partitions. Asks the disk; may block for as long."""
 
@@ -66,4 +66,4 @@ class NodeCore(Core, Protocol):
     """The core of this very process, as its Kafka face holds it."""
 
     @property
-    def node(self) -> Node: ...
+    def node(self) -> NodeQueries: ...

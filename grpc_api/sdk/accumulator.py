@@ -28,7 +28,7 @@ def record_bytes(record: NewRecord) -> int:
     return size
 
 
-class Batch:
+class ProducerBatch:
     """Records of one partition. `encoded` is set while the batch is in flight: what is sent again is the same bytes; `reason`
     says why it had to be."""
 
@@ -50,12 +50,12 @@ class Batch:
         self.waiters.append(waiter)
         self.size += size
 
-    def halves(self) -> list[Batch]:
+    def halves(self) -> list[ProducerBatch]:
         """The same records in two batches, due at once."""
         middle = len(self.records) // 2
         made = []
         for part in (slice(None, middle), slice(middle, None)):
-            half = Batch(self.partition, 0.0, self.deadline)
+            half = ProducerBatch(self.partition, 0.0, self.deadline)
             half.records, half.waiters = self.records[part], self.waiters[part]
             half.size = sum(record_bytes(record) for record in half.records)
             made.append(half)
@@ -75,15 +75,15 @@ class Batch:
                 waiter.exception()  # nobody need ask for it: no complaint in the log
 
 
-class Lane:
+class PartitionQueue:
     """One partition: `sequence` is that of the next new batch, `flying` the batch in flight, which waits for `resume_at`
     after a failure that may pass."""
 
     __slots__ = ("flying", "queue", "resume_at", "sequence")
 
     def __init__(self) -> None:
-        self.queue: deque[Batch] = deque()
-        self.flying: Batch | None = None
+        self.queue: deque[ProducerBatch] = deque()
+        self.flying: ProducerBatch | None = None
         self.resume_at = 0.0
         self.sequence = 0
 
@@ -91,7 +91,7 @@ class Lane:
 class Accumulator:
     def __init__(self, options: ProducerOptions) -> None:
         self._options = options
-        self.lanes: dict[TopicPartition, Lane] = {}
+        self.lanes: dict[TopicPartition, PartitionQueue] = {}
         self.held_bytes = 0
         self.flushing = 0
 
@@ -103,17 +103,17 @@ class Accumulator:
         """True if a sender should look now: the batch is full, or the first that may become due."""
         lane = self.lanes.get(partition)
         if lane is None:
-            lane = self.lanes[partition] = Lane()
+            lane = self.lanes[partition] = PartitionQueue()
         self.held_bytes += size
         last = lane.queue[-1] if lane.queue else None
         opened = last is None or last.size + size > self._options.batch_bytes
         if last is None or opened:
-            last = Batch(partition, now + self._options.linger_s, now + self._options.delivery_timeout_s)
+            last = ProducerBatch(partition, now + self._options.linger_s, now + self._options.delivery_timeout_s)
             lane.queue.append(last)
         last.add(record, size, waiter)
         return opened or last.size >= self._options.batch_bytes
 
-    def take_due(self, now: float, *, only_again: bool = False) -> list[tuple[Lane, Batch]]:
+    def take_due(self, now: float, *, only_again: bool = False) -> list[tuple[PartitionQueue, ProducerBatch]]:
         """Batches to send now, at most one of each partition, each put in flight; those that failed before come again,
         and only those if `only_again`."""
         taken = []
@@ -127,7 +127,7 @@ class Accumulator:
                 taken.append((lane, lane.flying))
         return taken
 
-    def _full(self, lane: Lane) -> bool:
+    def _full(self, lane: PartitionQueue) -> bool:
         return len(lane.queue) > 1 or lane.queue[0].size >= self._options.batch_bytes
 
     def next_deadline(self) -> float | None:
@@ -144,7 +144,7 @@ class Accumulator:
                 moments.append(lane.queue[0].due)
         return min(moments, default=None)
 
-    def take_expired(self, now: float) -> Iterator[tuple[Batch, bool]]:
+    def take_expired(self, now: float) -> Iterator[tuple[ProducerBatch, bool]]:
         """(batch, was it in flight) of those whose time is up. They are no longer held."""
         for lane in self.lanes.values():
             if lane.flying is not None and lane.flying.deadline <= now:
@@ -154,7 +154,7 @@ class Accumulator:
                 self.held_bytes -= batch.size
                 yield batch, False
 
-    def landed(self, lane: Lane) -> Batch:
+    def landed(self, lane: PartitionQueue) -> ProducerBatch:
         """The batch in flight is over, whichever way."""
         batch = lane.flying
         assert batch is not None
@@ -162,7 +162,7 @@ class Accumulator:
         self.held_bytes -= batch.size
         return batch
 
-    def split(self, lane: Lane) -> None:
+    def split(self, lane: PartitionQueue) -> None:
         """The batch in flight comes again as two halves, before all else."""
         batch = lane.flying
         assert batch is not None
@@ -171,7 +171,7 @@ class Accumulator:
         self.held_bytes += sum(half.size for half in halves) - batch.size
         lane.queue.extendleft(reversed(halves))
 
-    def in_flight(self) -> Sequence[tuple[Lane, Batch]]:
+    def in_flight(self) -> Sequence[tuple[PartitionQueue, ProducerBatch]]:
         return [(lane, lane.flying) for lane in self.lanes.values() if lane.flying is not None]
 
     def waiters(self) -> list[Future[Sent]]:
@@ -184,7 +184,7 @@ class Accumulator:
         return all(lane.flying is None and not lane.queue for lane in self.lanes.values())
 
 
-def _first(lane: Lane) -> Iterator[Batch]:
+def _first(lane: PartitionQueue) -> Iterator[ProducerBatch]:
     """The batches of a lane whose time may run out first."""
     if lane.flying is not None:
         yield lane.flying

@@ -24,7 +24,7 @@ from grpc_api.messages.log import result_of
 from grpc_api.proto import log_pb2 as pb
 from grpc_api.proto.log_pb2_grpc import LogStub
 from grpc_api.remote_topics import RemoteTopics
-from grpc_api.sdk.accumulator import Accumulator, Batch, Lane, record_bytes
+from grpc_api.sdk.accumulator import Accumulator, PartitionQueue, ProducerBatch, record_bytes
 from grpc_api.sdk.checking import checked_record, checked_topic
 from grpc_api.sdk.partitioner import StickyPartitioner, partition_of_key
 from grpc_api.sdk.values import Acks, Header, ProducerOptions, Sent
@@ -72,7 +72,7 @@ class Producer:
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._closed = False
-        self._asked: dict[int, Sequence[tuple[Lane, Batch]]] = {}
+        self._asked: dict[int, Sequence[tuple[PartitionQueue, ProducerBatch]]] = {}
         self._backoff = Backoff(RETRY, rng)
         self._runner = asyncio.get_running_loop().create_task(self._run())
 
@@ -250,8 +250,8 @@ class Producer:
         finally:
             wake.cancel()
 
-    def _due_groups(self, now: float) -> Iterator[Sequence[tuple[Lane, Batch]]]:
-        group: list[tuple[Lane, Batch]] = []
+    def _due_groups(self, now: float) -> Iterator[Sequence[tuple[PartitionQueue, ProducerBatch]]]:
+        group: list[tuple[PartitionQueue, ProducerBatch]] = []
         size = 0
         for lane, batch in self._accumulator.take_due(now, only_again=self._forget):
             if not batch.encoded:
@@ -269,7 +269,7 @@ class Producer:
         if group:
             yield group
 
-    def _encode(self, lane: Lane, batch: Batch) -> bytes:
+    def _encode(self, lane: PartitionQueue, batch: ProducerBatch) -> bytes:
         producer_id, producer_epoch = self._identity
         return build_batch(
             batch.records,
@@ -279,7 +279,7 @@ class Producer:
             base_sequence=lane.sequence if self._options.idempotent else -1,
         )
 
-    def _request(self, group: Sequence[tuple[Lane, Batch]]) -> pb.ProduceRequest:
+    def _request(self, group: Sequence[tuple[PartitionQueue, ProducerBatch]]) -> pb.ProduceRequest:
         return pb.ProduceRequest(
             appends=[
                 pb.Append(topic=batch.partition.topic, partition=batch.partition.partition, batch=batch.encoded)
@@ -300,7 +300,7 @@ class Producer:
             self._tell()
             self._wake.set()
 
-    def _answered(self, lane: Lane, batch: Batch, result: Appended | LogError) -> None:
+    def _answered(self, lane: PartitionQueue, batch: ProducerBatch, result: Appended | LogError) -> None:
         if isinstance(result, (Appended, DuplicateSequence)):
             lane.sequence = (lane.sequence + len(batch.records)) & 0x7FFFFFFF
             self._accumulator.landed(lane).succeed(result.base_offset if isinstance(result, Appended) else -1)
@@ -317,7 +317,7 @@ class Producer:
             self._forget = self._forget or isinstance(result, _FORGOTTEN)
             self._accumulator.landed(lane).fail(result)
 
-    def _too_large(self, lane: Lane, batch: Batch, error: RecordTooLarge) -> None:
+    def _too_large(self, lane: PartitionQueue, batch: ProducerBatch, error: RecordTooLarge) -> None:
         """Several records may be sent apart; nothing of them is in the log."""
         if len(batch.records) > 1:
             self._accumulator.split(lane)

@@ -36,7 +36,7 @@ SILENCE_MS = 500
 RETRY = BackoffSettings(first=0.05, longest=2.0)
 
 
-class _Chunk(NamedTuple):
+class _TakenAhead(NamedTuple):
     """Records of one partition not yet taken; behind them the partition stands at `end`."""
 
     partition: int
@@ -78,7 +78,7 @@ class Reader:
         self._ends: dict[int, int] = {}
         self._order: list[int] = []
         self._call: Any = None
-        self._chunks: deque[_Chunk] = deque()
+        self._chunks: deque[_TakenAhead] = deque()
 
     # --- for programs -------------------------------------------------------------------------------------------------
     def __aiter__(self) -> AsyncIterator[Message]:
@@ -269,7 +269,7 @@ class Reader:
 
     def _hold(self, partition: int, part: pb.FetchedPartition) -> None:
         batches, _, _ = scan_batches(part.records, 0, len(part.records))
-        self._chunks.append(_Chunk(partition, self._decoded(partition, part), batches[-1][3] if batches else 0))
+        self._chunks.append(_TakenAhead(partition, self._decoded(partition, part), batches[-1][3] if batches else 0))
 
     def _decoded(self, partition: int, part: pb.FetchedPartition) -> Iterator[Message]:
         # As a generator: the position is that of the moment when the first of them is taken.

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 ClosePeer = Callable[[str], None]
 
 
-class _Waiting(NamedTuple):
+class _WaitingCall(NamedTuple):
     peer: str
     size: int
     turn: asyncio.Future[None]
@@ -37,7 +37,7 @@ class CallerMemory:
     def __init__(self, limit_bytes: int, close_peer: ClosePeer) -> None:
         self._accounts = Accounts(limit_bytes)
         self._close_peer = close_peer
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingCall] = deque()
         self._looking: asyncio.TimerHandle | None = None
 
     @property
@@ -74,7 +74,7 @@ class CallerMemory:
         if not self._waiting and self._accounts.fits(hold.peer, size):
             hold.resize(size)
             return
-        waiting = _Waiting(hold.peer, size, asyncio.get_running_loop().create_future())
+        waiting = _WaitingCall(hold.peer, size, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._admit()
         try:
@@ -102,7 +102,7 @@ class CallerMemory:
         """Lets in who waits, in order. Whoever waits for others keeps its place before all behind it."""
         now = asyncio.get_running_loop().time()
         crowded = False
-        remaining: deque[_Waiting] = deque()
+        remaining: deque[_WaitingCall] = deque()
         for each in self._waiting:
             if each.turn.done():
                 continue

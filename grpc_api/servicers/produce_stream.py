@@ -52,7 +52,7 @@ async def append_in_pieces(
     return results
 
 
-class _Waiting(NamedTuple):
+class _WaitingCommit(NamedTuple):
     """An appended request whose commit must be told."""
 
     sequence: int
@@ -82,7 +82,7 @@ class ProduceSession:
         self._next = 0
         self._room = asyncio.Semaphore(MAX_UNDER_WAY)
         # Bounded by `_room`: a request is in one of them at most, and in `_outbox` at most twice.
-        self._commits: asyncio.Queue[_Waiting | None] = asyncio.Queue()
+        self._commits: asyncio.Queue[_WaitingCommit | None] = asyncio.Queue()
         self._outbox: asyncio.Queue[tuple[pb.ProduceStreamResponse, bool] | None] = asyncio.Queue()
 
     async def run(self, requests: AsyncIterator[pb.ProduceStreamRequest]) -> None:
@@ -143,7 +143,7 @@ class ProduceSession:
         if request.acks == pb.ACKS_LEADER:
             self._answer(_response(sequence, results, committed=False), last=not waits)
         if waits or request.acks == pb.ACKS_ALL:
-            self._commits.put_nowait(_Waiting(sequence, results, request.acks == pb.ACKS_LEADER))
+            self._commits.put_nowait(_WaitingCommit(sequence, results, request.acks == pb.ACKS_LEADER))
 
     def _foreign(self, wanted: Append) -> LogError | None:
         """A batch of another producer. One without a whole header is left to the log, which says what is wrong with it."""

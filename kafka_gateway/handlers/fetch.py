@@ -23,9 +23,9 @@ from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of
 from kafka_gateway.fetch_sessions import (
     STEP,
+    CachedPartition,
     FetchContext,
     FetchSessionCache,
-    Place,
     Row,
     arranging,
     collecting,
@@ -68,7 +68,7 @@ MANY = 500
 class Leaders(NamedTuple):
     """(leader, leader epoch) of some partitions of an answer, and where those leaders are."""
 
-    of: Mapping[Place, tuple[int, int]]
+    of: Mapping[CachedPartition, tuple[int, int]]
     nodes: Sequence[BrokerAddress]
 
 
@@ -129,8 +129,8 @@ class FetchHandler:
     def _finishing(
         self,
         context: FetchContext,
-        readable: Sequence[Place],
-        nameless: Sequence[Place],
+        readable: Sequence[CachedPartition],
+        nameless: Sequence[CachedPartition],
         fetched: Sequence[Fetched],
         version: int,
         correlation: int,
@@ -180,7 +180,7 @@ class FetchHandler:
     ) -> Sequence[Piece]:
         fetched: Sequence[Fetched] = ()
         try:
-            readable, nameless = context.places, list[Place]()
+            readable, nameless = context.places, list[CachedPartition]()
             if version >= 13:
                 for at in range(0, len(readable), STEP):
                     nameless += without_name(readable[at : at + STEP], self._name_of)
@@ -257,7 +257,7 @@ def _failed(
 ) -> Sequence[Row]:
     places = iter(zip(request.indexes, request.partitions, strict=True))
     return [
-        (Place(key, *next(places)), Fetched(error, aborted=aborted))
+        (CachedPartition(key, *next(places)), Fetched(error, aborted=aborted))
         for key, partitions in request.topics
         for _ in range(partitions)
     ]

@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from grpc_api.contract.core import Core
-from grpc_api.contract.log import Acks, Append, Appended
+from grpc_api.contract.log import Append, Appended, ProduceAcks
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.hot_parse import HotParser, ProduceRequest, produce_answer
@@ -40,8 +40,8 @@ Results: TypeAlias = Sequence[Appended | LogError]
 
 #: Errors that may name single records.
 _NAMING = (InvalidRecord, InvalidTimestamp)
-_ACKS = frozenset(int(acks) for acks in Acks)
-_NONE, _ALL = int(Acks.NONE), int(Acks.ALL)
+_ACKS = frozenset(int(acks) for acks in ProduceAcks)
+_NONE, _ALL = int(ProduceAcks.NONE), int(ProduceAcks.ALL)
 #: A larger request is appended in slices, which is more than any connection keeps a buffer for (`connection.KEPT_BUFFER`);
 #: so is one of more partitions than are read at once (`hot_parse.AT_ONCE`).
 LARGE_BYTES = 4 << 20

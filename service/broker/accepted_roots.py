@@ -18,7 +18,7 @@ from service.broker.lineage import StoreLineage
 from service.broker.partition.partition import Partition
 from service.broker.roots import read_root, write_root
 from storage_tiers import events
-from storage_tiers.cold.manifest.model import Ids, Root, Writer, check_not_fenced, check_writer
+from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Root, check_not_fenced, check_writer
 from storage_tiers.errors import FencedWriter, LogError, TierCorrupt
 from storage_tiers.files import Files
 
@@ -46,7 +46,7 @@ class AcceptedRoots:
         self._locks: dict[Partition, asyncio.Lock] = {}
         self._saving: set[asyncio.Task[Any]] = set()
 
-    async def accept(self, partition: Partition, root: Root, writer: Writer) -> None:
+    async def accept(self, partition: Partition, root: Root, writer: ManifestWriter) -> None:
         """Makes it current if it is newer. FencedWriter, which ends the node, if a newer incarnation than the writer's has
         committed it; StoreBehind if it does not contain the one before."""
         partition.check_exists()

@@ -29,7 +29,7 @@ from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.errors import LeaderNotAvailable
 from storage_tiers.files import Files, replace_file
-from storage_tiers.hot.place import Place, machine_id, place_of
+from storage_tiers.hot.place import FileIdentity, machine_id, place_of
 from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -44,8 +44,8 @@ class Home:
     """`log` is the place of the metadata log's file `log_name` when this was written."""
 
     machine: str
-    directory: Place
-    log: Place
+    directory: FileIdentity
+    log: FileIdentity
     log_name: str
 
 
@@ -58,7 +58,7 @@ def read_home(directory: str) -> Home | None:
     try:
         with open(os.path.join(directory, FILE_NAME), encoding="utf-8") as file:
             tree = json.load(file)
-        return Home(tree["machine"], Place(**tree["directory"]), Place(**tree["log"]), tree["log_name"])
+        return Home(tree["machine"], FileIdentity(**tree["directory"]), FileIdentity(**tree["log"]), tree["log_name"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
 

@@ -18,7 +18,7 @@ from service.broker.partition.partition import Partition
 from service.broker.roots import FILE_NAME
 from storage_tiers import events
 from storage_tiers.cold.manifest import lineage
-from storage_tiers.cold.manifest.lineage import Seen
+from storage_tiers.cold.manifest.lineage import SeenManifest
 from storage_tiers.cold.manifest.model import Root
 from storage_tiers.errors import DeletedInStore, LeaderNotAvailable, ManifestDamaged, StoreBehind, TierUnavailable
 
@@ -55,7 +55,7 @@ class StoreLineage:
         if error is not None:
             raise StoreBehind(str(error))
 
-    def seen(self, partition: Partition) -> Seen | None:
+    def seen(self, partition: Partition) -> SeenManifest | None:
         """What goes with a question about the partition's manifest."""
         tier = partition.log.tier
         return None if tier is None else tier.seen(os.path.join(partition.log.hot.directory, FILE_NAME))
@@ -76,7 +76,7 @@ class StoreLineage:
             raise TierUnavailable(f"{partition.partition}: its manifest is being repaired; ask again")
 
     @contextmanager
-    def asking(self, partition: Partition) -> Iterator[Seen | None]:
+    def asking(self, partition: Partition) -> Iterator[SeenManifest | None]:
         """While a question is asked: notes that the store is behind, if that is the answer, and says so once.
 
         The manifest of a topic that lives here is deleted by nobody, and none is damaged or another partition's while its

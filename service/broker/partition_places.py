@@ -22,7 +22,7 @@ from service.broker.partition.partition import Partition
 from storage_tiers import events
 from storage_tiers.files import Files, replace_file
 from storage_tiers.hot.layout import PARTITION_METADATA
-from storage_tiers.hot.place import Place, place_of
+from storage_tiers.hot.place import FileIdentity, place_of
 from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -32,8 +32,8 @@ FILE_NAME = "partition-places"
 
 class PartitionPlace(NamedTuple):
     topic_id: str
-    directory: Place
-    metadata: Place
+    directory: FileIdentity
+    metadata: FileIdentity
 
 
 class PartitionPlaces:
@@ -110,7 +110,7 @@ class PartitionPlaces:
             return {}
 
 
-def _text(place: Place) -> str:
+def _text(place: FileIdentity) -> str:
     return f"{place.device} {place.inode} {'-' if place.born_ns is None else place.born_ns}"
 
 
@@ -120,5 +120,5 @@ def _parsed(line: str) -> tuple[TopicPartition, PartitionPlace]:
     return TopicPartition(topic, int(number)), PartitionPlace(topic_id, _place(device, inode, born), _place(*second))
 
 
-def _place(device: str, inode: str, born: str) -> Place:
-    return Place(int(device), int(inode), None if born == "-" else int(born))
+def _place(device: str, inode: str, born: str) -> FileIdentity:
+    return FileIdentity(int(device), int(inode), None if born == "-" else int(born))

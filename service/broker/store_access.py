@@ -23,7 +23,7 @@ from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP, ClusterState, Holder, is_taken_over
-from storage_tiers.cold.manifest.model import Writer
+from storage_tiers.cold.manifest.model import ManifestWriter
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.operations import (
     HighestIncarnation,
@@ -73,7 +73,7 @@ class StoreAccess:
         self._readiness = readiness
         self._clock = clock
         self._rng = rng
-        self.writer: Writer | None = None
+        self.writer: ManifestWriter | None = None
         self.opened = asyncio.Event()
         #: Set while the store shows an older `cluster.json` than this directory has written, or none.
         self.behind: StoreBehind | None = None
@@ -84,9 +84,9 @@ class StoreAccess:
         return self.writer is not None and self.behind is None
 
     @property
-    def preview_writer(self) -> Writer:
+    def preview_writer(self) -> ManifestWriter:
         """The writer of this start, for questions that change nothing; also while the store is not this start's."""
-        return self.writer or Writer(self._node_id, self._metadata.image.incarnation)
+        return self.writer or ManifestWriter(self._node_id, self._metadata.image.incarnation)
 
     async def run(self) -> None:
         """Returns once the store is ours. Raises FencedWriter and StoreRefused: the node must not go on with it."""
@@ -122,7 +122,7 @@ class StoreAccess:
         self.behind = error
         self._readiness.store = str(error)
 
-    def take(self, writer: Writer) -> None:
+    def take(self, writer: ManifestWriter) -> None:
         """The store has been claimed for this start already, by a take-over."""
         self.writer = writer
         self._opened()
@@ -237,7 +237,7 @@ class StoreAccess:
         holder = Holder(self._node_id, self._directory_id, uuid_text(start_id))
         incarnation = await self._client.ask(OpenCluster(cluster_id, holder, number))
         await self._metadata.propose(planner.confirm_incarnation(incarnation, start_id))
-        self.writer = Writer(self._node_id, incarnation)
+        self.writer = ManifestWriter(self._node_id, incarnation)
         took_ms = round((self._clock.monotonic() - began) * 1000)
         events.info(log, "store.opened", cluster_id=cluster_id, incarnation=incarnation, ms=took_ms)
 

@@ -29,7 +29,7 @@ from service.broker.roots import say_committed
 from service.broker.store_access import StoreAccess
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.manifest.model import Ids, Root, Writer
+from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Root
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.operations import Claim, Extend, LoadRoot, RaiseLogStart
 from storage_tiers.cold.segments.uploader import ExtendJob
@@ -406,7 +406,7 @@ class Tiering:
             ends = self._evictions(partition, self._policy.now())
             await evict(partition, itertools.takewhile(lambda _: partition not in self.lineage, ends))
 
-    def _writer(self) -> Writer:
+    def _writer(self) -> ManifestWriter:
         if self._access is None or self._access.writer is None:
             raise TierUnavailable("the object store has not answered yet; ask again")
         return self._access.writer

@@ -26,7 +26,7 @@ from service.metadata.log import MetadataLog
 from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.manifest.model import Ids, State, Writer
+from storage_tiers.cold.manifest.model import Ids, ManifestWriter, State
 from storage_tiers.cold.manifest.topic_file import TopicState, republished
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.operations import (
@@ -263,7 +263,7 @@ class TopicFiles:
         client, writer = self._store()
         return (await client.ask(SweepDeleted(ids, writer, self._grace_ms(), listed))).done
 
-    def _store(self) -> tuple[TierClient, Writer]:
+    def _store(self) -> tuple[TierClient, ManifestWriter]:
         assert self._client is not None
         assert self._access is not None
         assert self._access.writer is not None

@@ -30,7 +30,7 @@ class Described:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ConfigChange:
     name: str
     operation: int
     value: str | None
@@ -63,7 +63,7 @@ def describe_configs(address: str, kind: int, name: str, keys: Sequence[str] = (
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def alter_configs(address: str, kind: int, name: str, changes: Sequence[Change], *, validate_only: bool) -> None:
+def alter_configs(address: str, kind: int, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
     """All changes or none. CommandError, with the node's reason, if it refuses them."""
     from kio.schema.incremental_alter_configs.v1.request import (
         AlterableConfig,

@@ -14,7 +14,7 @@ from service.cli.config_wire import (
     SET,
     SUBTRACT,
     TOPIC,
-    Change,
+    ConfigChange,
     Described,
     alter_configs,
     describe_configs,
@@ -86,10 +86,10 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Change configs of all brokers, or of one, while they run. All changes or none."""
-    changes = [Change(key, SET, value) for key, value in pairs(new, "--set").items()]
-    changes += [Change(key, DELETE, None) for key in deleted or ()]
-    changes += [Change(key, APPEND, value) for key, value in pairs(appended, "--append").items()]
-    changes += [Change(key, SUBTRACT, value) for key, value in pairs(subtracted, "--subtract").items()]
+    changes = [ConfigChange(key, SET, value) for key, value in pairs(new, "--set").items()]
+    changes += [ConfigChange(key, DELETE, None) for key in deleted or ()]
+    changes += [ConfigChange(key, APPEND, value) for key, value in pairs(appended, "--append").items()]
+    changes += [ConfigChange(key, SUBTRACT, value) for key, value in pairs(subtracted, "--subtract").items()]
     if not changes:
         raise typer.BadParameter("give --set, --delete, --append or --subtract", param_hint="alter")
     name = "" if broker is None else str(broker)

@@ -11,7 +11,7 @@ from service.cli.errors import Unreachable
 from service.cli.store import ClusterId, S3Endpoint, S3Region, StoreUrl, opened_store
 
 if TYPE_CHECKING:
-    from service.fsck.bucket import Scope
+    from service.fsck.bucket import FsckScope
     from service.fsck.findings import Report
     from storage_tiers.cold.stores.port import BlockingObjectStore
 
@@ -30,13 +30,13 @@ def fsck(
     s3_region: S3Region = None,
 ) -> None:
     """Check a store. Exit code 0: sound; 1: damage; 2: it could not be looked at. Needs no node, changes nothing."""
-    from service.fsck.bucket import Scope
+    from service.fsck.bucket import FsckScope
     from service.fsck.local import check_local
     from storage_tiers.errors import LogError
 
     if data_dir is not None and quick:
         raise typer.BadParameter("compares bytes: leave --quick out", param_hint="--data-dir")
-    scope = Scope(cluster_id, topic, quick, grace_ms)
+    scope = FsckScope(cluster_id, topic, quick, grace_ms)
     try:
         with opened_store(store, s3_endpoint, s3_region) as opened:
             report = _checked(opened, scope, quiet=as_json)
@@ -53,7 +53,7 @@ def fsck(
     raise typer.Exit(1 if report.damaged else 0)
 
 
-def _checked(opened: BlockingObjectStore, scope: Scope, *, quiet: bool) -> Report:
+def _checked(opened: BlockingObjectStore, scope: FsckScope, *, quiet: bool) -> Report:
     """With a progress bar where a person looks."""
     from rich.console import Console
     from rich.progress import Progress

@@ -37,7 +37,7 @@ _STOPS = {
 }
 
 
-class Place(NamedTuple):
+class BatchPosition(NamedTuple):
     """A batch in its file: offsets [base, next)."""
 
     position: int
@@ -171,7 +171,7 @@ def dump_offset_index(path: Path) -> Iterator[Line]:
     batches = _places(path)
     if batches is None:
         yield note("no .log beside it: its entries are not verified")
-    current: Place | None = None
+    current: BatchPosition | None = None
     for relative, position in _entries(path, _OFFSET_ENTRY, OFFSET_ENTRY_BYTES):
         fault = ""
         if batches is not None:
@@ -184,7 +184,7 @@ def dump_offset_index(path: Path) -> Iterator[Line]:
     yield from _left_over(path, OFFSET_ENTRY_BYTES)
 
 
-def _offset_fault(batch: Place | None, offset: int, position: int) -> str:
+def _offset_fault(batch: BatchPosition | None, offset: int, position: int) -> str:
     if batch is None or batch.position != position:
         return "no batch begins at that position"
     if not batch.base <= offset < batch.next:
@@ -198,7 +198,7 @@ def dump_time_index(path: Path) -> Iterator[Line]:
     batches = _places(path)
     if batches is None:
         yield note("no .log beside it: its entries are not verified")
-    current: Place | None = None
+    current: BatchPosition | None = None
     highest = -1
     for timestamp, relative in _entries(path, _TIME_ENTRY, TIME_ENTRY_BYTES):
         fault = ""
@@ -213,7 +213,7 @@ def dump_time_index(path: Path) -> Iterator[Line]:
     yield from _left_over(path, TIME_ENTRY_BYTES)
 
 
-def _time_fault(batch: Place | None, offset: int, timestamp: int, highest_before: int) -> str:
+def _time_fault(batch: BatchPosition | None, offset: int, timestamp: int, highest_before: int) -> str:
     if batch is None or offset < batch.base:
         return "no batch holds that offset"
     if batch.max_timestamp != timestamp:
@@ -240,17 +240,17 @@ def _left_over(path: Path, width: int) -> Iterator[Line]:
         yield damage(f"{rest} bytes follow the last whole entry")
 
 
-def _places(index: Path) -> Iterator[Place] | None:
+def _places(index: Path) -> Iterator[BatchPosition] | None:
     """The batches of the log that belongs to an index; None if it is not there."""
     log = index.with_suffix(layout.LOG)
     return _walk(log) if log.exists() else None
 
 
-def _walk(log: Path) -> Iterator[Place]:
+def _walk(log: Path) -> Iterator[BatchPosition]:
     with _opened(log) as (fd, size):
         for chunk in read_batches(fd, 0, size):
             for at, _, base, following, _, max_timestamp in chunk.batches:
-                yield Place(chunk.position + at, base, following, max_timestamp)
+                yield BatchPosition(chunk.position + at, base, following, max_timestamp)
 
 
 def dump_transaction_index(path: Path) -> Iterator[Line]:

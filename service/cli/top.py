@@ -19,8 +19,8 @@ import typer
 from service.cli.errors import CommandError, Unreachable
 from service.cli.kafka import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_S, Bootstrap, connect_admin, outcome, split_address
 from service.cli.output import AsJson, print_json_line
-from service.cli.top_numbers import Reading, node_numbers
-from service.cli.top_screen import Seen, as_json, screen
+from service.cli.top_numbers import Scrape, node_numbers
+from service.cli.top_screen import NodeView, as_json, screen
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -98,12 +98,12 @@ class Nodes:
     def __init__(self, addresses: Iterable[str], clock: Clock, *, find: Callable[[], list[str]] | None = None) -> None:
         self._clock = clock
         self._find = find
-        self._readings: dict[str, Reading | None] = {}
-        self._seen: list[Seen] = []
+        self._readings: dict[str, Scrape | None] = {}
+        self._seen: list[NodeView] = []
         self._take(addresses)
         self._threads = ThreadPoolExecutor(SCRAPES_AT_ONCE, thread_name_prefix="scrape")
 
-    def look(self) -> list[Seen]:
+    def look(self) -> list[NodeView]:
         """Scrapes all of them; numbers are there from the second look on."""
         if any(each.trouble for each in self._seen) and self._find is not None:
             with contextlib.suppress(CommandError):
@@ -113,25 +113,25 @@ class Nodes:
 
     def _take(self, addresses: Iterable[str]) -> None:
         known = {each.address: each for each in self._seen}
-        self._seen = [known.get(address, Seen(address, None)) for address in dict.fromkeys(addresses)]
+        self._seen = [known.get(address, NodeView(address, None)) for address in dict.fromkeys(addresses)]
         self._readings = {each.address: self._readings.get(each.address) for each in self._seen}
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _look(self, last: Seen) -> Seen:
+    def _look(self, last: NodeView) -> NodeView:
         before = self._readings[last.address]
         try:
             text = scrape(last.address)
-            after = Reading.parse(text, self._clock.monotonic())
+            after = Scrape.parse(text, self._clock.monotonic())
         except Unreachable as error:
-            return Seen(last.address, last.numbers, str(error))
+            return NodeView(last.address, last.numbers, str(error))
         except ValueError as error:
-            return Seen(last.address, last.numbers, f"what it serves as /metrics cannot be read: {error}")
+            return NodeView(last.address, last.numbers, f"what it serves as /metrics cannot be read: {error}")
         self._readings[last.address] = after
         if before is None:
-            return Seen(last.address, None)
-        return Seen(last.address, node_numbers(before, after, unix_s=self._clock.unix_ms() / 1000))
+            return NodeView(last.address, None)
+        return NodeView(last.address, node_numbers(before, after, unix_s=self._clock.unix_ms() / 1000))
 
 
 def scrape(address: str) -> str:
@@ -186,7 +186,7 @@ def _live(nodes: Nodes, interval: float, topics: int) -> None:
             seen = nodes.look()
 
 
-def _screen(seen: list[Seen], interval: float, topics: int) -> RenderableType:
+def _screen(seen: list[NodeView], interval: float, topics: int) -> RenderableType:
     away = sum(1 for each in seen if each.trouble)
     title = f"tidelog top: {len(seen)} node{'s' if len(seen) != 1 else ''}, every {interval:g} s"
     return screen(seen, title=f"{title}, {away} unreachable" if away else title, topics=topics)

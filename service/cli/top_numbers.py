@@ -19,14 +19,14 @@ SOCKETS = "kafka_server_socket_server_metrics_"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Scrape:
     """All samples of one scrape, by metric. `at` is the monotonic time in seconds."""
 
     at: float
     samples: Mapping[str, Mapping[Labels, float]]
 
     @classmethod
-    def parse(cls, text: str, at: float) -> Reading:
+    def parse(cls, text: str, at: float) -> Scrape:
         """ValueError if it is no metrics page."""
         from prometheus_client.parser import text_string_to_metric_families
 
@@ -139,7 +139,7 @@ _BEHIND = ("tidelog_store_cluster_behind", "tidelog_partitions_store_behind")
 class _Change:
     """From one reading to the next of the same node."""
 
-    def __init__(self, before: Reading, after: Reading) -> None:
+    def __init__(self, before: Scrape, after: Scrape) -> None:
         self.before = before
         self.after = after
         self.seconds = max(after.at - before.at, 1e-9)
@@ -189,7 +189,7 @@ def quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
     return low
 
 
-def node_numbers(before: Reading, after: Reading, *, unix_s: float) -> NodeNumbers:
+def node_numbers(before: Scrape, after: Scrape, *, unix_s: float) -> NodeNumbers:
     """`unix_s` is the time of `after` by the same clock as the node's start."""
     change = _Change(before, after)
     info: Mapping[str, str] = next((labels for labels, _ in after.values("tidelog_node_info")), {})

@@ -20,7 +20,7 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NodeView:
     """A node as it was last seen. `numbers` is None before two readings; `trouble` says why the last look failed."""
 
     address: str
@@ -28,7 +28,7 @@ class Seen:
     trouble: str | None = None
 
 
-def screen(seen: Sequence[Seen], *, title: str, topics: int, apis: int = 12) -> RenderableType:
+def screen(seen: Sequence[NodeView], *, title: str, topics: int, apis: int = 12) -> RenderableType:
     """`topics` and `apis` bound the rows of their tables; how many more there are is said."""
     from rich.columns import Columns
     from rich.console import Group
@@ -59,7 +59,7 @@ def _table(title: str, first: str, *numbers: str) -> Table:
 class _Nodes:
     """A line a node; on a narrow screen what it does and what it needs stand in tables of their own."""
 
-    seen: Sequence[Seen]
+    seen: Sequence[NodeView]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         if options.max_width >= _WIDE:
@@ -69,7 +69,7 @@ class _Nodes:
             yield _nodes(self.seen, _NEEDS)
 
 
-def _nodes(seen: Sequence[Seen], columns: Mapping[str, Callable[[NodeNumbers], str]]) -> Table:
+def _nodes(seen: Sequence[NodeView], columns: Mapping[str, Callable[[NodeNumbers], str]]) -> Table:
     table = _table("", "node", *columns)
     for column in table.columns:
         if column.header == "state":
@@ -279,7 +279,7 @@ def _warn(text: str, wrong: bool) -> str:
     return f"[red]{text}[/]" if wrong else text
 
 
-def as_json(seen: Seen) -> Mapping[str, object]:
+def as_json(seen: NodeView) -> Mapping[str, object]:
     """What `--json` prints of a node: the fields of `NodeNumbers`, or why there are none."""
     from dataclasses import asdict
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from grpc_api.contract.topics import ConfigKind
 from grpc_api.limits import MAX_CONNECTIONS
-from service.configs.keys import ConfigKey, Dynamic, Registry, Scope, Synonym
+from service.configs.keys import ConfigKey, ConfigScope, Dynamic, Registry, Synonym
 from service.configs.topic_keys import DAY_MS, MINUTE_MS, TOPIC_KEYS
 from service.configs.types import (
     Validator,
@@ -341,5 +341,5 @@ _METRICS = (
 )
 
 BROKER_KEYS = Registry(
-    Scope.BROKER, (*_inherited(), *_NODE, *_REQUESTS, *_LOGS, *_TIER, *_METRICS, *keys_without_effect())
+    ConfigScope.BROKER, (*_inherited(), *_NODE, *_REQUESTS, *_LOGS, *_TIER, *_METRICS, *keys_without_effect())
 )

@@ -23,7 +23,7 @@ from storage_tiers.errors import InvalidConfig
 HIDDEN = "[hidden]"
 
 
-class Scope(Enum):
+class ConfigScope(Enum):
     TOPIC = "topic"
     BROKER = "broker"
 
@@ -36,7 +36,7 @@ class Dynamic(Enum):
     CLUSTER_WIDE = "cluster-wide"
 
 
-class Effect(Enum):
+class ConfigEffect(Enum):
     HONOURED = "honoured"
     ACCEPTED = "accepted"
     REFUSED = "refused"
@@ -59,11 +59,11 @@ class ConfigKey:
     kind: ConfigKind
     default: Value | None
     documentation: str
-    scope: Scope = Scope.BROKER
+    scope: ConfigScope = ConfigScope.BROKER
     validator: Validator | None = None
     synonyms: tuple[Synonym, ...] = ()
     dynamic: Dynamic = Dynamic.READ_ONLY
-    effect: Effect = Effect.HONOURED
+    effect: ConfigEffect = ConfigEffect.HONOURED
     reason: str = ""
     given_by: str = ""
     hidden: bool = False
@@ -77,7 +77,7 @@ class ConfigKey:
         value = parse(self.name, self.kind, text)
         if self.validator is not None:
             self.validator(self.name, value)
-        if self.effect is Effect.REFUSED and value != self.default:
+        if self.effect is ConfigEffect.REFUSED and value != self.default:
             raise InvalidConfig(f"Configuration {self.name} cannot be set to {self.shown(value)}: {self.reason}")
         return value
 
@@ -89,7 +89,7 @@ class ConfigKey:
 class Registry:
     """The keys of one scope by name."""
 
-    def __init__(self, scope: Scope, rows: Iterable[ConfigKey]) -> None:
+    def __init__(self, scope: ConfigScope, rows: Iterable[ConfigKey]) -> None:
         self.scope = scope
         self._rows: Mapping[str, ConfigKey] = {row.name: row for row in sorted(rows, key=lambda row: row.name)}
 

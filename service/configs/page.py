@@ -7,7 +7,7 @@ from pathlib import Path
 
 from service.configs.broker_keys import BROKER_KEYS
 from service.configs.differences import DIFFERENCES
-from service.configs.keys import ConfigKey, Effect, Scope
+from service.configs.keys import ConfigEffect, ConfigKey, ConfigScope
 from service.configs.removed import REMOVED_FROM_BROKERS, REMOVED_FROM_TOPICS, removed
 from service.configs.topic_keys import TOPIC_KEYS
 from service.configs.types import Value, format_value
@@ -64,7 +64,7 @@ def _shown(keys: Iterable[ConfigKey]) -> list[ConfigKey]:
 
 def _counted(keys: Iterable[ConfigKey]) -> str:
     shown = _shown(keys)
-    count = {effect: sum(key.effect is effect for key in shown) for effect in Effect}
+    count = {effect: sum(key.effect is effect for key in shown) for effect in ConfigEffect}
     return ", ".join(f"{number} {effect.value}" for effect, number in count.items() if number) + "."
 
 
@@ -90,10 +90,10 @@ def _here(key: ConfigKey) -> str:
 
 
 def _removed() -> Iterator[tuple[str, ...]]:
-    for names, scope in ((REMOVED_FROM_TOPICS, Scope.TOPIC), (REMOVED_FROM_BROKERS, Scope.BROKER)):
+    for names, scope in ((REMOVED_FROM_TOPICS, ConfigScope.TOPIC), (REMOVED_FROM_BROKERS, ConfigScope.BROKER)):
         for name in names:
             yield _code(name), scope.value, names[name]
-    yield _code("zookeeper.…"), Scope.BROKER.value, str(removed(Scope.BROKER.value, "zookeeper.connect"))
+    yield _code("zookeeper.…"), ConfigScope.BROKER.value, str(removed(ConfigScope.BROKER.value, "zookeeper.connect"))
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -26,7 +26,7 @@ from grpc_api.contract.topics import (
 )
 from service.configs.broker_keys import BROKER_KEYS
 from service.configs.differences import DEFAULTS_WITH_STORE
-from service.configs.keys import ConfigKey, Dynamic, Scope, Synonym
+from service.configs.keys import ConfigKey, ConfigScope, Dynamic, Synonym
 from service.configs.topic_keys import TOPIC_KEYS
 from service.configs.types import Value, check_length, format_value, is_number, refusal, split_list
 from service.configs.values import BrokerConfigs, TopicConfigs
@@ -331,7 +331,7 @@ class Resolver:
             raise InvalidConfig(f"Can't {op.name} to key {name} because its type is not LIST.")
         if name in old:
             items = split_list(old[name])
-        elif key.scope is Scope.TOPIC:
+        elif key.scope is ConfigScope.TOPIC:
             items = cast("tuple[str, ...]", self._topic_value(image, old, key)[0])
         else:
             items = cast("tuple[str, ...]", self._broker_value(image, name) or ())

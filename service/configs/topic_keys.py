@@ -6,7 +6,7 @@ A topic's value is its own, or a broker's under one of the synonyms, or the defa
 from __future__ import annotations
 
 from grpc_api.contract.topics import ConfigKind
-from service.configs.keys import ConfigKey, Effect, Registry, Scope, Synonym
+from service.configs.keys import ConfigEffect, ConfigKey, ConfigScope, Registry, Synonym
 from service.configs.types import Validator, Value, at_least, between, between_or, one_of, throttled_replicas
 
 LONG_MAX = (1 << 63) - 1
@@ -39,10 +39,10 @@ def _key(
         kind,
         default,
         documentation,
-        Scope.TOPIC,
+        ConfigScope.TOPIC,
         validator,
         tuple(s if isinstance(s, Synonym) else Synonym(s) for s in synonyms),
-        effect=Effect.REFUSED if refused else Effect.ACCEPTED if unused else Effect.HONOURED,
+        effect=ConfigEffect.REFUSED if refused else ConfigEffect.ACCEPTED if unused else ConfigEffect.HONOURED,
         reason=refused or unused,
     )
 
@@ -358,10 +358,10 @@ _INTERNAL = (
         _INT,
         None,
         "The maximum size of a single log file; for tests only.",
-        Scope.TOPIC,
+        ConfigScope.TOPIC,
         at_least(1),
         hidden=True,
     ),
 )
 
-TOPIC_KEYS = Registry(Scope.TOPIC, (*_SEGMENTS, *_RETENTION, *_RECORDS, *_COMPACTION, *_REPLICATION, *_INTERNAL))
+TOPIC_KEYS = Registry(ConfigScope.TOPIC, (*_SEGMENTS, *_RETENTION, *_RECORDS, *_COMPACTION, *_REPLICATION, *_INTERNAL))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Generic, TypeVar, cast
 
 from grpc_api.contract.topics import ConfigKind
-from service.configs.keys import ConfigKey, Effect
+from service.configs.keys import ConfigEffect, ConfigKey
 from service.configs.types import Value
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ def render(broker: Iterable[ConfigKey], topic: Iterable[ConfigKey]) -> str:
 def _class(name: str, of: str, keys: Iterable[ConfigKey]) -> Iterator[str]:
     yield f'\nclass {name}(Values):\n    """Of a {of}."""\n\n    __slots__ = ()\n'
     for key in keys:
-        if key.effect is Effect.HONOURED and not key.given_by:
+        if key.effect is ConfigEffect.HONOURED and not key.given_by:
             kind = _TYPES.get(key.kind, "str") + (" | None" if key.default is None else "")
             yield f'    {attribute(key.name)} = Typed[{kind}]("{key.name}")'
     yield ""

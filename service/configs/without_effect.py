@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from grpc_api.contract.topics import ConfigKind
-from service.configs.keys import ConfigKey, Dynamic, Effect, Synonym
+from service.configs.keys import ConfigEffect, ConfigKey, Dynamic, Synonym
 from service.configs.types import Validator, any_case, between, non_empty, one_of, parse
 
 TABLE = Path(__file__).with_name("without_effect.tsv")
@@ -57,7 +57,7 @@ def _key(row: dict[str, str]) -> ConfigKey:
         validator=_rule(kind, row["rule"]),
         synonyms=(Synonym(name),),
         dynamic=Dynamic(row["dynamic"]),
-        effect=Effect(row["effect"]),
+        effect=ConfigEffect(row["effect"]),
         reason=REASONS[row["reason"]],
     )
 

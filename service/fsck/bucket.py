@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from service.fsck.findings import Kind, Report
+from service.fsck.findings import FindingKind, Report
 from service.fsck.partition import PartitionCheck, committed_beyond
 from service.metadata import frames
 from storage_tiers.cold.manifest import keys
@@ -31,7 +31,7 @@ _MAX_PARTITIONS = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class FsckScope:
     """`quick` looks at listings and manifests only; `grace_ms` is how old an orphan must be to count as damage."""
 
     cluster_id: str | None = None
@@ -41,7 +41,7 @@ class Scope:
 
 
 def check_bucket(
-    store: BlockingObjectStore, scope: Scope, *, now_ms: int, progress: Progress = lambda done, known: None
+    store: BlockingObjectStore, scope: FsckScope, *, now_ms: int, progress: Progress = lambda done, known: None
 ) -> Report:
     """Raises LogError if the store cannot be looked at, InvalidConfig if it has no such cluster or topic."""
     report = Report()
@@ -63,7 +63,7 @@ def check_bucket(
 
 class _Cluster:
     def __init__(
-        self, bucket: Bucket, cluster: str, scope: Scope, now_ms: int, report: Report, progress: Progress
+        self, bucket: Bucket, cluster: str, scope: FsckScope, now_ms: int, report: Report, progress: Progress
     ) -> None:
         self._bucket = bucket
         self.id = cluster
@@ -119,14 +119,16 @@ class _Cluster:
             self._state = state = self._bucket.cluster_state(self.id)
         except TierObjectMissing:
             if self._bucket.topic_names(self.id):
-                self._report.add(Kind.MISSING, key, "the cluster has topics and no cluster.json: no reader finds them")
+                self._report.add(
+                    FindingKind.MISSING, key, "the cluster has topics and no cluster.json: no reader finds them"
+                )
             return
         except (TierCorrupt, StoreRefused) as error:
-            self._report.add(Kind.BAD_FILE, key, str(error))
+            self._report.add(FindingKind.BAD_FILE, key, str(error))
             return
         holder = state.holder
         if state.incarnation < 1 or holder.node_id < 0 or not holder.directory_id or not holder.start_id:
-            self._report.add(Kind.BAD_FILE, key, f"incarnation {state.incarnation} of {holder} was never begun")
+            self._report.add(FindingKind.BAD_FILE, key, f"incarnation {state.incarnation} of {holder} was never begun")
 
     def _check_elsewhere(self, key: str) -> bool:
         """Whether a key outside of `topics/` is one that the layout knows."""
@@ -153,7 +155,7 @@ class _Cluster:
         frame = frames.decode(data)
         if frame is None or frame.index != parsed.index or len(frames.encode(frame)) != len(data):
             fault = f"it is no whole frame of entry {parsed.index} of the metadata log"
-            self._report.add(Kind.BAD_FILE, key, fault)
+            self._report.add(FindingKind.BAD_FILE, key, fault)
 
     def _check_record(self, key: str, parsed: keys.VerdictKey | keys.MissedKey) -> None:
         """What a reader of commits wrote once: whole, and of the partition that its key names."""
@@ -164,7 +166,7 @@ class _Cluster:
             if of != (parsed.reader, str(parsed.topic_id), parsed.partition):
                 raise fields.bad(f"it is of {of[0]} on partition {of[2]} of topic id {of[1]}")
         except (TierCorrupt, StoreRefused) as error:
-            self._report.add(Kind.BAD_FILE, key, str(error))
+            self._report.add(FindingKind.BAD_FILE, key, str(error))
         except TierObjectMissing:
             return  # whoever deletes a reader's files makes it begin anew
 
@@ -173,12 +175,12 @@ class _Cluster:
         try:
             cursor = read_cursor(self._bucket.store, ids, parsed.reader)
         except (TierCorrupt, StoreRefused) as error:
-            self._report.add(Kind.BAD_FILE, key, str(error))
+            self._report.add(FindingKind.BAD_FILE, key, str(error))
             return
         newest = self._commits.get(ids, cursor.commit)
         if cursor.commit > newest and cursor.commit > (newest := self._newest_commit(ids)):
             fault = f"it is at commit {cursor.commit} of a manifest that has reached {newest}"
-            self._report.add(Kind.ABOVE_OWNER, key, fault)
+            self._report.add(FindingKind.ABOVE_OWNER, key, fault)
 
     def _newest_commit(self, ids: Ids) -> int:
         root = self._bucket.manifest(ids, sound=False)
@@ -192,7 +194,7 @@ class _Cluster:
             self._read_cluster()  # a node may have started since it was read
         if self._state is not None and incarnation > self._state.incarnation:
             fault = f"its incarnation is {incarnation}, the cluster's {self._state.incarnation}"
-            self._report.add(Kind.ABOVE_OWNER, key, fault)
+            self._report.add(FindingKind.ABOVE_OWNER, key, fault)
 
     def checked(self, root: Root) -> None:
         self._commits[root.ids] = root.commit
@@ -205,14 +207,14 @@ class _Cluster:
     def _check_unknown(self, listed: dict[str, ObjectInfo], known: set[str]) -> None:
         for key, info in listed.items():
             if key not in known:
-                kind = Kind.ORPHAN if self.is_old(info) else Kind.YOUNG_ORPHAN
+                kind = FindingKind.ORPHAN if self.is_old(info) else FindingKind.YOUNG_ORPHAN
                 age_s = (self._now_ms - info.modified_ms) // 1000
                 self._report.add(kind, key, f"{info.size} bytes, {age_s} s old, in no manifest")
 
     def _check_uploads(self, prefix: str) -> None:
         for upload in self._bucket.store.unfinished_uploads(prefix):
             age_ms = self._now_ms - upload.started_ms
-            kind = Kind.UNFINISHED_UPLOAD if age_ms >= self._scope.grace_ms else Kind.YOUNG_UPLOAD
+            kind = FindingKind.UNFINISHED_UPLOAD if age_ms >= self._scope.grace_ms else FindingKind.YOUNG_UPLOAD
             self._report.add(kind, upload.key, f"upload {upload.upload_id} was begun {age_ms // 1000} s ago")
 
 
@@ -257,7 +259,7 @@ class _Topic:
         try:
             self._state = state = self._cluster.bucket.topic_state(self._cluster.id, self._name)
         except (TierCorrupt, StoreRefused) as error:
-            self._report.add(Kind.BAD_FILE, key, str(error))
+            self._report.add(FindingKind.BAD_FILE, key, str(error))
             self._readable = False
             return
         except ValueError:
@@ -265,17 +267,17 @@ class _Topic:
         if state is None:
             if any(key.endswith(".json") for key in self._listed):
                 fault = "the topic has manifests and no topic.json: no reader finds it"
-                self._report.add(Kind.MISSING, key, fault)
+                self._report.add(FindingKind.MISSING, key, fault)
             return
         self._cluster.check_incarnation(key, state.incarnation)
         ids = [state.topic_id, *state.earlier]
         if len(set(ids)) != len(ids) or len(state.earlier) > MAX_EARLIER:
             self._report.add(
-                Kind.BAD_FILE, key, f"of its ids {', '.join(map(str, ids))} one stands twice, or too many do"
+                FindingKind.BAD_FILE, key, f"of its ids {', '.join(map(str, ids))} one stands twice, or too many do"
             )
         if not 1 <= state.partitions < _MAX_PARTITIONS or state.revision < 0 or state.incarnation < 0:
             fault = f"{state.partitions} partitions in revision {state.revision} of incarnation {state.incarnation}"
-            self._report.add(Kind.BAD_FILE, key, f"there is no topic of {fault}")
+            self._report.add(FindingKind.BAD_FILE, key, f"there is no topic of {fault}")
 
     def _check_partition(self, ids: Ids) -> None:
         self._report.partitions += 1
@@ -295,7 +297,7 @@ class _Topic:
         self._cluster.checked(root)
         if root.state is State.DELETED and self._is_live(ids) and self._is_live_still(ids):
             fault = f"topic {ids.topic} is live under this topic id, its partition says that it was deleted"
-            self._report.add(Kind.WRONG_TOPIC, ids.manifest_key, fault)
+            self._report.add(FindingKind.WRONG_TOPIC, ids.manifest_key, fault)
 
     def _is_live(self, ids: Ids) -> bool:
         return self._state is not None and self._state.topic_id == ids.topic_id and self._state.state is State.LIVE
@@ -313,9 +315,11 @@ class _Topic:
         if state.topic_id == ids.topic_id:
             if ids.partition >= state.partitions:
                 fault = f"it says {state.partitions} partitions, {ids.manifest_key} is there"
-                self._report.add(Kind.WRONG_TOPIC, key, fault)
+                self._report.add(FindingKind.WRONG_TOPIC, key, fault)
         elif ids.topic_id not in state.earlier and len(state.earlier) < MAX_EARLIER:
-            self._report.add(Kind.WRONG_TOPIC, key, f"it names no topic id {ids.topic_id}, whose manifests are there")
+            self._report.add(
+                FindingKind.WRONG_TOPIC, key, f"it names no topic id {ids.topic_id}, whose manifests are there"
+            )
 
     def _check_bare(self, ids: Ids, named: list[str]) -> None:
         """Objects of a partition that has no manifest: the first upload on its way, or all that is left."""
@@ -326,7 +330,7 @@ class _Topic:
             return
         self._known.update(named)
         self._report.add(
-            Kind.NO_MANIFEST,
+            FindingKind.NO_MANIFEST,
             ids.manifest_key,
             f"{len(named)} objects of {ids} are there, from {named[0]} on, and the manifest that names them is missing",
         )

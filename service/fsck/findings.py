@@ -8,7 +8,7 @@ from enum import Enum
 from storage_tiers.cold.segments.range_check import Fault
 
 
-class Kind(Enum):
+class FindingKind(Enum):
     """The value is what the report prints."""
 
     FLIPPED = Fault.FLIPPED.value
@@ -37,14 +37,14 @@ class Kind(Enum):
 
 
 #: Listed, but no damage: a writer may be about to reference it.
-HARMLESS = frozenset({Kind.YOUNG_ORPHAN, Kind.YOUNG_UPLOAD})
+HARMLESS = frozenset({FindingKind.YOUNG_ORPHAN, FindingKind.YOUNG_UPLOAD})
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """`key` names the object (or local path); `detail` says what was found there."""
 
-    kind: Kind
+    kind: FindingKind
     key: str
     detail: str
 
@@ -65,7 +65,7 @@ class Report:
     bytes_read: int = 0
     findings: list[Finding] = field(default_factory=list)
 
-    def add(self, kind: Kind, key: str, detail: str) -> None:
+    def add(self, kind: FindingKind, key: str, detail: str) -> None:
         self.findings.append(Finding(kind, key, detail))
 
     @property

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 from service.broker.roots import FILE_NAME, read_root
-from service.fsck.findings import Kind, Report
+from service.fsck.findings import FindingKind, Report
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.lookup import LoadPage, live_entries
 from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root, State
@@ -54,7 +54,7 @@ def _saved_root(directory: str, ids: Ids, report: Report) -> Root | None:
     try:
         return read_root(directory, ids)
     except LogError as error:
-        report.add(Kind.LOCAL_DISAGREES, directory, str(error))
+        report.add(FindingKind.LOCAL_DISAGREES, directory, str(error))
         return None
 
 
@@ -68,7 +68,9 @@ def _check_contains(bucket: Bucket, root: Root | None, saved: Root, path: str, r
         fault = lineage.lost(root, saved, _page_or_none(bucket, saved))
     if fault is not None:
         report.add(
-            Kind.WENT_BACK, path, f"{fault}. Keep this file and the segments beside it: they tell what is missing"
+            FindingKind.WENT_BACK,
+            path,
+            f"{fault}. Keep this file and the segments beside it: they tell what is missing",
         )
 
 
@@ -107,7 +109,7 @@ def _check_reaches(base: int, path: str, data: bytes, following: int, report: Re
         detail = (
             f"its batches end at offset {end}, the next segment begins at {following}: a file is damaged or missing"
         )
-        report.add(Kind.LOCAL_DISAGREES, path, detail)
+        report.add(FindingKind.LOCAL_DISAGREES, path, detail)
 
 
 def _read(path: str) -> bytes | None:
@@ -147,7 +149,7 @@ def _compare(store: BlockingObjectStore, path: str, data: bytes, entry: Entry, r
             continue
         if theirs.get(header.base_offset) != data[at : at + header.size]:
             report.add(
-                Kind.LOCAL_DISAGREES,
+                FindingKind.LOCAL_DISAGREES,
                 path,
                 f"the batch at offset {header.base_offset} differs from {entry.key}; the next start discards the local log",
             )

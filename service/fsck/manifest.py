@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
-from service.fsck.findings import Kind
+from service.fsck.findings import FindingKind
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.model import (
     MAX_CONDEMNED,
@@ -34,7 +34,7 @@ from storage_tiers.cold.manifest.model import (
 )
 from storage_tiers.cold.manifest.pages import MAX_PAGE_ENTRIES
 
-Fault = tuple[Kind, str]
+Fault = tuple[FindingKind, str]
 _COMMIT_ID = re.compile(r"[0-9a-f]{32}\Z")
 
 
@@ -170,19 +170,22 @@ def page_faults(root: Root, ref: PageRef, page: Page) -> Iterator[Fault]:
         }
     for name, value in found.items():
         if getattr(ref, name) != value:
-            yield Kind.WRONG_PAGE, f"{name} is {_plain(getattr(ref, name))} in the root, {_plain(value)} in the page"
+            yield (
+                FindingKind.WRONG_PAGE,
+                f"{name} is {_plain(getattr(ref, name))} in the root, {_plain(value)} in the page",
+            )
     if page.entries and page.removed:
-        yield Kind.WRONG_PAGE, f"it is {page.kind.value} and holds both live and removed ranges"
+        yield FindingKind.WRONG_PAGE, f"it is {page.kind.value} and holds both live and removed ranges"
     if len(page) > MAX_PAGE_ENTRIES:
-        yield Kind.WRONG_PAGE, f"it holds {len(page)} ranges, {MAX_PAGE_ENTRIES} is the most there may be"
+        yield FindingKind.WRONG_PAGE, f"it holds {len(page)} ranges, {MAX_PAGE_ENTRIES} is the most there may be"
     if not isinstance(_parsed(root.ids, ref.key), keys.PageKey):
-        yield Kind.WRONG_PAGE, "its key is no key of a page of the partition"
+        yield FindingKind.WRONG_PAGE, "its key is no key of a page of the partition"
     for entry in page.entries:
         for fault in entry_faults(root, entry):
-            yield Kind.WRONG_PAGE, fault
+            yield FindingKind.WRONG_PAGE, fault
     for item in page.removed:
         for fault in removed_faults(root, item):
-            yield Kind.WRONG_PAGE, fault
+            yield FindingKind.WRONG_PAGE, fault
 
 
 def tiling_faults(root: Root, entries: Iterable[Entry]) -> Iterator[Fault]:
@@ -190,14 +193,20 @@ def tiling_faults(root: Root, entries: Iterable[Entry]) -> Iterator[Fault]:
     before: Entry | None = None
     for entry in entries:
         if before is None and entry.base > root.log_start:
-            yield Kind.HOLE, f"offsets [{root.log_start}, {entry.base}) from log start on are in no live range"
+            yield FindingKind.HOLE, f"offsets [{root.log_start}, {entry.base}) from log start on are in no live range"
         elif before is not None and entry.base < before.end:
-            yield Kind.OVERLAP, f"the live ranges [{before.base}, {before.end}) and [{entry.base}, {entry.end}) overlap"
+            yield (
+                FindingKind.OVERLAP,
+                f"the live ranges [{before.base}, {before.end}) and [{entry.base}, {entry.end}) overlap",
+            )
         elif before is not None and entry.base != before.end:
             if entry.gap_from != before.end or entry.base > root.log_start:
-                yield Kind.HOLE, f"offsets [{before.end}, {entry.base}) are in no live range"
+                yield FindingKind.HOLE, f"offsets [{before.end}, {entry.base}) are in no live range"
         elif before is not None and entry.gap_from is not None:
-            yield Kind.BAD_MANIFEST, f"[{entry.base}, {entry.end}) has a gap from {entry.gap_from} on, where none is"
+            yield (
+                FindingKind.BAD_MANIFEST,
+                f"[{entry.base}, {entry.end}) has a gap from {entry.gap_from} on, where none is",
+            )
         before = entry
 
 
@@ -242,7 +251,7 @@ def _stamp(root: Root, stamp: Stamp, what: str) -> Iterator[str]:
 
 def _wrong(faults: Iterable[str]) -> Iterator[Fault]:
     for fault in faults:
-        yield Kind.BAD_MANIFEST, fault
+        yield FindingKind.BAD_MANIFEST, fault
 
 
 def _parsed(ids: Ids, key: str) -> keys.Key | None:
@@ -263,7 +272,7 @@ def _plain(value: object) -> object:
     return value.value if isinstance(value, PageKind) else value
 
 
-def _kind_of(fault: str) -> Kind:
+def _kind_of(fault: str) -> FindingKind:
     if "overlap" in fault:
-        return Kind.OVERLAP
-    return Kind.HOLE if "in no live range" in fault else Kind.BAD_MANIFEST
+        return FindingKind.OVERLAP
+    return FindingKind.HOLE if "in no live range" in fault else FindingKind.BAD_MANIFEST

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from service.fsck import manifest
-from service.fsck.findings import Kind, Report
+from service.fsck.findings import FindingKind, Report
 from service.fsck.history import History
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.lineage import MAX_LOOKED_INTO, Span, follow_one_another
@@ -49,7 +49,7 @@ class PartitionCheck:
             if root is None:
                 raise TierObjectMissing(f"the manifest of {self.ids} was deleted while it was looked at")
         except (TierCorrupt, TierObjectMissing, StoreRefused) as error:
-            self._add(Kind.BAD_MANIFEST, key, str(error))
+            self._add(FindingKind.BAD_MANIFEST, key, str(error))
             self._know_everything()  # what it names is unknown, and so is what it does not name
             return None
         for kind, fault in manifest.root_faults(root):
@@ -68,7 +68,7 @@ class PartitionCheck:
         self._check_went_back(root)
         return root
 
-    def _add(self, kind: Kind, key: str, detail: str) -> None:
+    def _add(self, kind: FindingKind, key: str, detail: str) -> None:
         self.report.add(kind, key, detail)
 
     def _know_everything(self) -> None:
@@ -86,10 +86,10 @@ class PartitionCheck:
             try:
                 page = self.bucket.page(self.ids, ref)
             except TierObjectMissing:
-                self._add(Kind.MISSING, ref.key, f"the manifest of {self.ids} names this page")
+                self._add(FindingKind.MISSING, ref.key, f"the manifest of {self.ids} names this page")
                 continue
             except (TierCorrupt, StoreRefused) as error:
-                self._add(Kind.BAD_MANIFEST, ref.key, str(error))
+                self._add(FindingKind.BAD_MANIFEST, ref.key, str(error))
                 continue
             for kind, fault in manifest.page_faults(root, ref, page):
                 self._add(kind, ref.key, fault)
@@ -104,11 +104,11 @@ class PartitionCheck:
         named = {key for entry in live for key in (entry.key, entry.sidecar_key)} | {ref.key for ref in root.pages}
         gone = {key for item in removed for key in item.keys} | {each.key for each in root.condemned}
         for key in sorted(named & gone):
-            self._add(Kind.BAD_MANIFEST, root.ids.manifest_key, f"{key} is live and removed at once")
+            self._add(FindingKind.BAD_MANIFEST, root.ids.manifest_key, f"{key} is live and removed at once")
         sidecars = [entry.sidecar_key for entry in live] + [ref.key for ref in root.pages]
         lists = [key for item in removed for key in item.keys[-1:]] + [each.key for each in root.condemned]
         for key in manifest.twice_named([*sidecars, *lists]):
-            self._add(Kind.BAD_MANIFEST, root.ids.manifest_key, f"{key} is named twice")
+            self._add(FindingKind.BAD_MANIFEST, root.ids.manifest_key, f"{key} is named twice")
 
     def _check_live(self, root: Root, live: list[Entry]) -> None:
         for kind, fault in manifest.tiling_faults(root, live):
@@ -117,7 +117,7 @@ class PartitionCheck:
         epoch = self._check_ranges(root, live, lambda entry: True)
         if epoch is not None and epoch != root.last_record_epoch:
             fault = f"last_record_epoch is {root.last_record_epoch}, the last batch has leader epoch {epoch}"
-            self._add(Kind.BAD_MANIFEST, root.ids.manifest_key, fault)
+            self._add(FindingKind.BAD_MANIFEST, root.ids.manifest_key, fault)
 
     def _check_removed(self, root: Root, removed: list[Removed]) -> None:
         pinned = {
@@ -140,10 +140,10 @@ class PartitionCheck:
             try:
                 then = state_at(whole, _no_page, pin.commit)
             except InvalidRequest as error:
-                self._add(Kind.BAD_MANIFEST, root.ids.manifest_key, str(error))
+                self._add(FindingKind.BAD_MANIFEST, root.ids.manifest_key, str(error))
                 continue
             for fault in manifest.pin_faults(pin, then, changes):
-                self._add(Kind.BAD_MANIFEST, root.ids.manifest_key, fault)
+                self._add(FindingKind.BAD_MANIFEST, root.ids.manifest_key, fault)
 
     def _check_sidecar(self, root: Root, live: list[Entry], removed: list[Removed]) -> None:
         """The newest one, of which epochs and producers at the end are read when a log is rebuilt."""
@@ -153,7 +153,7 @@ class PartitionCheck:
         entries = [*live, *(item.entry for item in removed if item.entry is not None)]
         named = any(entry.sidecar_key == newest.key for entry in entries)
         for fault in manifest.sidecar_faults(root, live[-1] if live else None, named):
-            self._add(Kind.BAD_MANIFEST, root.ids.manifest_key, fault)
+            self._add(FindingKind.BAD_MANIFEST, root.ids.manifest_key, fault)
         if named and live:
             return
         try:
@@ -162,17 +162,17 @@ class PartitionCheck:
             parsed = sidecar.parse(data, newest.key)
             table = sidecar.read_table(data, newest.key)
         except TierObjectMissing as error:
-            self._add(Kind.MISSING, newest.key, f"it is the newest sidecar of {self.ids}: {error}")
+            self._add(FindingKind.MISSING, newest.key, f"it is the newest sidecar of {self.ids}: {error}")
             return
         except (TierCorrupt, StoreRefused) as error:
-            self._add(Kind.BAD_SIDECAR, newest.key, str(error))
+            self._add(FindingKind.BAD_SIDECAR, newest.key, str(error))
             return
         if parsed.end != root.end or table != newest.sections:
             fault = f"it describes offsets [{parsed.base}, {parsed.end}), the manifest ends at {root.end}"
-            self._add(Kind.FOREIGN_SIDECAR, newest.key, fault)
+            self._add(FindingKind.FOREIGN_SIDECAR, newest.key, fault)
         elif not parsed.epochs or parsed.epochs[-1].epoch != root.last_record_epoch:
             fault = f"last_record_epoch is {root.last_record_epoch}, the newest sidecar has {parsed.epochs}"
-            self._add(Kind.BAD_MANIFEST, root.ids.manifest_key, fault)
+            self._add(FindingKind.BAD_MANIFEST, root.ids.manifest_key, fault)
 
     # --- ranges -------------------------------------------------------------------------------------------------------
     def _check_ranges(self, root: Root, entries: Iterable[Entry], needed: Callable[[Entry], bool]) -> int | None:
@@ -204,7 +204,7 @@ class PartitionCheck:
     def _history(self, root: Root, entry: Entry) -> History:
         # What a range without records stood for is not known: compacted, or lost and given up.
         base = entry.base if entry.records else entry.end
-        return History(base, root.log_start, lambda key, fault: self._add(Kind.WRONG_SIDECAR, key, fault))
+        return History(base, root.log_start, lambda key, fault: self._add(FindingKind.WRONG_SIDECAR, key, fault))
 
     def _check_range(self, root: Root, entry: Entry, history: History, epochs: list[int], needed: bool) -> bool:
         """Whether all of its batches were seen, in `epochs` that of the last."""
@@ -217,12 +217,12 @@ class PartitionCheck:
         self.report.bytes_read += verdict.bytes_read
         for finding in verdict.findings:
             if needed or finding.fault is not Fault.MISSING:
-                self._add(Kind[finding.fault.name], finding.key, finding.detail)
+                self._add(FindingKind[finding.fault.name], finding.key, finding.detail)
         if verdict.whole:
             history.finish(entry, verdict.sidecar)
             if epochs[-1] > root.leader_epoch:
                 fault = f"its last batch has leader epoch {epochs[-1]}, the manifest has {root.leader_epoch}"
-                self._add(Kind.ABOVE_OWNER, entry.key, fault)
+                self._add(FindingKind.ABOVE_OWNER, entry.key, fault)
         return verdict.whole
 
     def _is_there(self, entry: Entry, needed: bool) -> bool:
@@ -231,11 +231,13 @@ class PartitionCheck:
             size = self._size(key)
             if size is None:
                 if needed:
-                    self._add(Kind.MISSING, key, f"the manifest names it for offsets [{entry.base}, {entry.end})")
+                    self._add(
+                        FindingKind.MISSING, key, f"the manifest names it for offsets [{entry.base}, {entry.end})"
+                    )
                 return False
             if size < least:
                 detail = f"it has {size} bytes, {least} belong to [{entry.base}, {entry.end})"
-                self._add(Kind.TRUNCATED, key, detail)
+                self._add(FindingKind.TRUNCATED, key, detail)
                 return False
         return True
 
@@ -258,14 +260,14 @@ class PartitionCheck:
         for key, end in ends.items():
             info = self.listed.get(key)
             if info is not None and info.size > end:
-                self._add(Kind.TRUNCATED, key, f"it has {info.size} bytes, its manifest names {end} of them")
+                self._add(FindingKind.TRUNCATED, key, f"it has {info.size} bytes, its manifest names {end} of them")
 
     # --- what no manifest names ---------------------------------------------------------------------------------------
     def _check_went_back(self, root: Root) -> None:
         pair = committed_beyond(self.bucket, self.ids, self.listed, self.known, root.end)
         if pair is not None:
             self._add(
-                Kind.WENT_BACK,
+                FindingKind.WENT_BACK,
                 root.ids.manifest_key,
                 f"it ends at offset {root.end} with commit {root.commit}, but {pair[0]} and {pair[1]} were written after "
                 "it, one on the other: the manifest was replaced by an older one. Nothing of it may be deleted",

@@ -61,7 +61,7 @@ class Sums:
 
 
 @dataclass(slots=True)
-class Seen:
+class LogTotals:
     """What a pass over all partitions found besides lines."""
 
     partitions: int = 0
@@ -73,12 +73,12 @@ class Seen:
     longest_lag_s: float = 0.0
 
 
-async def collect_log(node: Node, into: Exposition) -> Seen:
+async def collect_log(node: Node, into: Exposition) -> LogTotals:
     """Everything of partitions and topics; returns what other metrics are made of."""
     configs = node.broker_configs
     most_topics, left = configs.tidelog_metrics_topics, configs.tidelog_metrics_partitions
     partitions, past = tuple(node.partitions), node.partitions.past
-    seen = Seen(partitions=len(partitions), evicted_bytes=past.evicted_bytes)
+    seen = LogTotals(partitions=len(partitions), evicted_bytes=past.evicted_bytes)
     everything = Sums()
     everything.counts.add(past.asked)
     everything.records_in = past.appended_records
@@ -102,7 +102,7 @@ async def collect_log(node: Node, into: Exposition) -> Seen:
     return seen
 
 
-def _look(node: Node, partition: Partition, sums: Sums, seen: Seen, into: Exposition | None, now_ms: int) -> None:
+def _look(node: Node, partition: Partition, sums: Sums, seen: LogTotals, into: Exposition | None, now_ms: int) -> None:
     hot, tier = partition.log.hot, partition.log.tier
     sums.records_in += hot.appended_records
     sums.bytes_in += hot.appended_bytes

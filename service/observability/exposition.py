@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from service.observability.metrics import METRICS, Kind
+from service.observability.metrics import METRICS, MetricKind
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -88,7 +88,7 @@ class Exposition:
             if lines:
                 metric = METRICS[name]
                 family = name
-                if open_metrics and metric.kind is Kind.COUNTER:
+                if open_metrics and metric.kind is MetricKind.COUNTER:
                     family = name.removesuffix("_total")
                 head = f"# HELP {family} {metric.help}\n# TYPE {family} {metric.kind.value}\n"
                 yield (head + "\n".join(lines) + "\n").encode()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """Prometheus's types. A summary here has a sum and a count, no quantiles."""
 
     COUNTER = "counter"
@@ -27,18 +27,18 @@ class Metric:
     `mbean` is Kafka's, empty for what is tidelog's own."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     mbean: str = ""
     sum_too: bool = False
 
 
-_COUNTER, _GAUGE, _HISTOGRAM, _SUMMARY = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM, Kind.SUMMARY
+_COUNTER, _GAUGE, _HISTOGRAM, _SUMMARY = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM, MetricKind.SUMMARY
 _PARTITION = ("topic", "partition")
 
 
-def _of_topics(bean: str, help_text: str, kind: Kind = _COUNTER) -> Metric:
+def _of_topics(bean: str, help_text: str, kind: MetricKind = _COUNTER) -> Metric:
     """One of BrokerTopicMetrics: for each topic, and for all."""
     mbean = f"kafka.server:type=BrokerTopicMetrics,name={bean}"
     name = "kafka_server_brokertopicmetrics_" + bean.lower().removesuffix("persec")
@@ -57,13 +57,20 @@ def _of_all_topics(bean: str, help_text: str) -> Metric:
 
 
 def _bean(
-    kind: Kind, domain: str, group: str, bean: str, help_text: str, labels: tuple[str, ...] = (), *, name: str = ""
+    kind: MetricKind,
+    domain: str,
+    group: str,
+    bean: str,
+    help_text: str,
+    labels: tuple[str, ...] = (),
+    *,
+    name: str = "",
 ) -> Metric:
     made = f"kafka_{domain}_{group}_{bean}".lower()
     return Metric(name or made, kind, help_text, labels, f"kafka.{domain}:type={group},name={bean}")
 
 
-def _own(kind: Kind, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Metric:
+def _own(kind: MetricKind, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Metric:
     return Metric(f"tidelog_{name}", kind, help_text, labels)
 
 
@@ -176,7 +183,7 @@ _SOCKETS = (
 )
 
 
-def _time(bean: str, help_text: str, kind: Kind = _SUMMARY) -> Metric:
+def _time(bean: str, help_text: str, kind: MetricKind = _SUMMARY) -> Metric:
     return _bean(kind, "network", "RequestMetrics", bean, help_text, ("request",))
 
 

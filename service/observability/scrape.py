@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from service.observability.collect_gateway import GatewayMetrics
-from service.observability.collect_log import Seen, collect_log
+from service.observability.collect_log import LogTotals, collect_log
 from service.observability.collect_tier import collect_tier
 from service.observability.exposition import Exposition, labels_of
 from service.observability.process import collect_process
@@ -61,7 +61,7 @@ class Scraper:
             self._scraping_s += time.perf_counter() - began
             return b"".join(parts)
 
-    def _replicas(self, into: Exposition, seen: Seen) -> None:
+    def _replicas(self, into: Exposition, seen: LogTotals) -> None:
         manager = "kafka_server_replicamanager_"
         into.put(manager + "partitioncount", seen.partitions)
         into.put(manager + "leadercount", seen.serving)
@@ -82,7 +82,7 @@ class Scraper:
         into.put(topics + "invalidoffsetorsequencerecords_total", refused.other)
         into.put(topics + "nokeycompactedtopicrecords_total", refused.key)
 
-    def _controller(self, into: Exposition, seen: Seen) -> None:
+    def _controller(self, into: Exposition, seen: LogTotals) -> None:
         image, controller = self._node.metadata.image, "kafka_controller_kafkacontroller_"
         placed = sum(len(topic.partitions) for topic in image.topics.values())
         into.put(controller + "activecontrollercount", 1)
@@ -97,7 +97,7 @@ class Scraper:
         into.put(controller + "lastappliedrecordoffset", self._node.metadata.last_index)
         into.put(controller + "lastcommittedrecordoffset", self._node.metadata.last_index)
 
-    def _of_node(self, into: Exposition, seen: Seen) -> None:
+    def _of_node(self, into: Exposition, seen: LogTotals) -> None:
         readiness, disk = self._node.readiness, self._node.disk
         state = _SHUTTING_DOWN if readiness.stopping else _RUNNING if readiness.recovered else _RECOVERY
         into.put("kafka_server_kafkaserver_brokerstate", state)

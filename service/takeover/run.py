@@ -33,7 +33,7 @@ from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP, ClusterState, Holder
-from storage_tiers.cold.manifest.model import Ids, State, Writer
+from storage_tiers.cold.manifest.model import Ids, ManifestWriter, State
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.operations import (
@@ -74,7 +74,7 @@ class RecoveryPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class BucketContents:
     """What the bucket said before anything was changed."""
 
     snapshot: MetadataImage | None
@@ -114,13 +114,13 @@ class TakeOver:
         records = [*planner.name_cluster(metadata.proposed, self._cluster_id), pb.MetadataRecord(take_over=begun)]
         await metadata.propose(records)
 
-    async def run(self, directory_id: str) -> tuple[Writer, list[RecoveryPoint]]:
+    async def run(self, directory_id: str) -> tuple[ManifestWriter, list[RecoveryPoint]]:
         """Returns once the metadata are whole and durable."""
         began = self._clock.monotonic()
         events.info(log, "takeover.started", cluster_id=self._cluster_id)
         await self._patiently(lambda: self._client.ask(Probe(f"{self._cluster_id}/")))
         # What refuses the take-over does so before the bucket is changed; the second look is of what no other can add to.
-        await self._claim(await self.look(), Writer(self._node_id, 0), dry=True)
+        await self._claim(await self.look(), ManifestWriter(self._node_id, 0), dry=True)
         writer = await self._raise_incarnation(directory_id)
         bucket = await self.look()
         claimed = await self._claim(bucket, writer)
@@ -147,7 +147,7 @@ class TakeOver:
         return writer, points
 
     # --- reading ------------------------------------------------------------------------------------------------------
-    async def look(self) -> Bucket:
+    async def look(self) -> BucketContents:
         """What the bucket says of the cluster; changes nothing. StoreRefused if it does not say what a topic id is."""
         snapshot = await self._snapshot()
         seen = await self._each(await self._topic_names(), self._seen)
@@ -155,13 +155,13 @@ class TakeOver:
         manifests = {(topic.name, topic_id): numbers for topic in seen for topic_id, numbers in topic.manifests.items()}
         for gone in found.unexplained:
             await self._prove_deleted(gone, manifests[gone.name, gone.topic_id])
-        return Bucket(snapshot, found)
+        return BucketContents(snapshot, found)
 
     async def _prove_deleted(self, gone: plan.DoomedTopic, numbers: Sequence[int]) -> None:
         """StoreRefused unless a manifest of the id is `deleted`, which none of a live topic ever is."""
         for number in numbers:
             ids = Ids(self._cluster_id, gone.name, gone.topic_id, number)
-            question = TakePartition(ids, Writer(self._node_id, 0), -1, with_producers=False, dry=True)
+            question = TakePartition(ids, ManifestWriter(self._node_id, 0), -1, with_producers=False, dry=True)
             if (await self._patiently(lambda q=question: self._client.ask(q))).deleted:  # type: ignore[misc]
                 return
         held = f"{len(numbers)} live manifests" if numbers else "objects and no manifest"
@@ -176,7 +176,7 @@ class TakeOver:
         """Where clients would go on. Changes nothing; who writes meanwhile goes on writing."""
         await self._cluster()
         bucket = await self.look()
-        claimed = await self._claim(bucket, Writer(self._node_id, 0), dry=True)
+        claimed = await self._claim(bucket, ManifestWriter(self._node_id, 0), dry=True)
         return recovery_points(bucket.inventory, claimed)
 
     async def _cluster(self) -> ClusterState:
@@ -222,7 +222,7 @@ class TakeOver:
         return SeenTopic(name, state, manifests)
 
     # --- changing -----------------------------------------------------------------------------------------------------
-    async def _raise_incarnation(self, directory_id: str) -> Writer:
+    async def _raise_incarnation(self, directory_id: str) -> ManifestWriter:
         number, start_id = await self._settled(), self._rng.token(16)
         begun = self._log.image.take_over
         # What this directory has claimed already is above the gap.
@@ -233,7 +233,7 @@ class TakeOver:
             lambda: self._client.ask(OpenCluster(self._cluster_id, holder, number, raised_by))
         )
         await self._log.propose(planner.confirm_incarnation(incarnation, start_id))
-        return Writer(self._node_id, incarnation)
+        return ManifestWriter(self._node_id, incarnation)
 
     async def _settled(self) -> int:
         """The incarnation to swap from: the one that was found at the beginning, or one of this directory's own."""
@@ -251,7 +251,9 @@ class TakeOver:
             )
         return found.incarnation
 
-    async def _claim(self, bucket: Bucket, writer: Writer, *, dry: bool = False) -> dict[tuple[TopicId, int], Claimed]:
+    async def _claim(
+        self, bucket: BucketContents, writer: ManifestWriter, *, dry: bool = False
+    ) -> dict[tuple[TopicId, int], Claimed]:
         wanted = [
             Ids(self._cluster_id, topic.name, topic.topic_id, number)
             for topic in bucket.inventory.live
@@ -276,7 +278,7 @@ class TakeOver:
             )
         return claimed
 
-    async def _rewrite_topic_files(self, found: Inventory, writer: Writer) -> None:
+    async def _rewrite_topic_files(self, found: Inventory, writer: ManifestWriter) -> None:
         incarnation = writer.incarnation or 0
 
         async def publish(topic: plan.LiveTopic) -> None:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pyspark_tidelog.plan import Piece
+from pyspark_tidelog.plan import ScanPiece
 from storage_tiers.errors import TierCorrupt
 from storage_tiers.records.batch import HEADER_BYTES, RECORDS_COUNT, read_header
 from storage_tiers.records.walker import PARTIAL, WHOLE, scan_batches
@@ -19,7 +19,7 @@ from storage_tiers.records.walker import PARTIAL, WHOLE, scan_batches
 _COUNT = struct.Struct(">i")
 
 
-class Batch(NamedTuple):
+class PlacedBatch(NamedTuple):
     """A batch's place in a run, and what its header says of its offsets and time."""
 
     position: int
@@ -34,7 +34,7 @@ class Run(NamedTuple):
     """Whole batches, one after the other: `data` is exactly theirs."""
 
     data: memoryview
-    batches: list[Batch]
+    batches: list[PlacedBatch]
 
     @property
     def base(self) -> int:
@@ -45,9 +45,9 @@ class Run(NamedTuple):
         return self.batches[-1].next_offset
 
 
-def runs(piece: Piece, chunks: Iterator[memoryview]) -> Iterator[Run]:
+def runs(piece: ScanPiece, chunks: Iterator[memoryview]) -> Iterator[Run]:
     """The piece's batches as they arrive. TierCorrupt if they are not all there."""
-    check = _Check(piece)
+    check = _PieceCheck(piece)
     begun = bytearray()  # a batch that goes on in the next chunk: the only bytes that are copied
     for chunk in chunks:
         if begun:
@@ -65,7 +65,7 @@ def runs(piece: Piece, chunks: Iterator[memoryview]) -> Iterator[Run]:
     check.ended()
 
 
-def _continued(begun: bytearray, chunk: memoryview, check: _Check) -> int:
+def _continued(begun: bytearray, chunk: memoryview, check: _PieceCheck) -> int:
     """Adds what the batch lacks, or all of the chunk. How many bytes that were."""
     taken = 0
     while taken < len(chunk) and (lacking := _lacking(begun, check)):
@@ -75,7 +75,7 @@ def _continued(begun: bytearray, chunk: memoryview, check: _Check) -> int:
     return taken
 
 
-def _lacking(begun: bytearray, check: _Check) -> int:
+def _lacking(begun: bytearray, check: _PieceCheck) -> int:
     """Bytes up to the end of its header, then to the batch's."""
     if len(begun) < HEADER_BYTES:
         return HEADER_BYTES - len(begun)
@@ -83,10 +83,10 @@ def _lacking(begun: bytearray, check: _Check) -> int:
     return read_header(begun).size - len(begun)
 
 
-class _Check:
+class _PieceCheck:
     """What must hold over all of a piece's batches."""
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: ScanPiece) -> None:
         entry = piece.entry
         self._piece = piece
         self._dense = entry.records == entry.end - entry.base
@@ -100,14 +100,14 @@ class _Check:
             f"{piece.entry.key}, offsets [{piece.base}, {piece.end}): {fault}; run `tidelog fsck`, nothing is read of it"
         )
 
-    def scanned(self, data: memoryview) -> tuple[list[Batch], int]:
+    def scanned(self, data: memoryview) -> tuple[list[PlacedBatch], int]:
         """The whole batches that the next bytes begin with, and where they end. TierCorrupt where no batch can begin."""
         found, stopped, stop = scan_batches(data, 0, len(data))
         if stop not in (WHOLE, PARTIAL):
             raise self.bad(f"no batch begins at byte {self._bytes + stopped}")
-        return [Batch(*batch) for batch in found], stopped
+        return [PlacedBatch(*batch) for batch in found], stopped
 
-    def run(self, data: memoryview, batches: list[Batch]) -> Run:
+    def run(self, data: memoryview, batches: list[PlacedBatch]) -> Run:
         """The next bytes, which are these batches."""
         run = Run(data, batches)
         for batch in run.batches:

@@ -14,7 +14,7 @@ from storage_tiers.cold.manifest.model import Entry, Ids
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ScanPiece:
     """Bytes [first_byte, end_byte) of an entry hold its batches of offsets [base, end); wanted are [start, stop) of them."""
 
     entry: Entry
@@ -40,7 +40,7 @@ class Split:
 
     ids: Ids
     commit: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ScanPiece, ...]
 
     @property
     def bytes(self) -> int:

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 from pyspark_tidelog.options import EARLIEST, LATEST, Bound, OptionError
-from pyspark_tidelog.plan import Piece, Split
+from pyspark_tidelog.plan import ScanPiece, Split
 from storage_tiers.cold.manifest.lookup import LoadPage, live_entries
 from storage_tiers.cold.manifest.model import Entry, Root
 from storage_tiers.cold.segments.sidecar import Sidecar
@@ -78,18 +78,20 @@ def splits_of(
     return tuple(Split(root.ids, root.commit, group) for group in _grouped(pieces, max_bytes))
 
 
-def _pieces(entries: Iterable[Entry], load_index: LoadIndex, start: int, end: int, max_bytes: int) -> Iterator[Piece]:
+def _pieces(
+    entries: Iterable[Entry], load_index: LoadIndex, start: int, end: int, max_bytes: int
+) -> Iterator[ScanPiece]:
     for entry in entries:
         if entry.base >= end:
             return
         first, stop = max(start, entry.base), min(end, entry.end)
         if (first, stop) == (entry.base, entry.end) and entry.length <= max_bytes:
-            yield Piece(entry, 0, entry.length, entry.base, entry.end, first, stop)
+            yield ScanPiece(entry, 0, entry.length, entry.base, entry.end, first, stop)
         else:
             yield from _cut(entry, load_index(entry), first, stop, max_bytes)
 
 
-def _cut(entry: Entry, sidecar: Sidecar, start: int, stop: int, max_bytes: int) -> Iterator[Piece]:
+def _cut(entry: Entry, sidecar: Sidecar, start: int, stop: int, max_bytes: int) -> Iterator[ScanPiece]:
     _, first_byte = sidecar.floor_position(start)
     # Compaction may have taken an entry's first offsets: then what lies below its first batch is of the first interval.
     end_byte = sidecar.end_position(max(stop - 1, sidecar.index[0].base_offset))
@@ -99,7 +101,7 @@ def _cut(entry: Entry, sidecar: Sidecar, start: int, stop: int, max_bytes: int) 
     starts[0] = entry.base
     for low, high in itertools.pairwise(cuts):
         base, end = starts[low], starts.get(high, entry.end)
-        yield Piece(entry, low, high, base, end, max(start, base), min(stop, end))
+        yield ScanPiece(entry, low, high, base, end, max(start, base), min(stop, end))
 
 
 def _cut_positions(sidecar: Sidecar, first_byte: int, end_byte: int, parts: int) -> list[int]:
@@ -113,8 +115,8 @@ def _cut_positions(sidecar: Sidecar, first_byte: int, end_byte: int, parts: int)
     return [*cuts, end_byte]
 
 
-def _grouped(pieces: Iterable[Piece], max_bytes: int) -> Iterator[tuple[Piece, ...]]:
-    group: list[Piece] = []
+def _grouped(pieces: Iterable[ScanPiece], max_bytes: int) -> Iterator[tuple[ScanPiece, ...]]:
+    group: list[ScanPiece] = []
     size = 0
     for piece in pieces:
         if group and size + piece.bytes > max_bytes:

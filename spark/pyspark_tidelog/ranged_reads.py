@@ -15,7 +15,7 @@ from contextlib import closing
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from pyspark_tidelog.plan import Piece
+from pyspark_tidelog.plan import ScanPiece
 from storage_tiers.cold.manifest.model import Entry
 from storage_tiers.cold.offline.bucket import parse_sidecar
 from storage_tiers.cold.offline.partition import verify_checks
@@ -43,14 +43,14 @@ class Request(NamedTuple):
 class Verified(NamedTuple):
     """A piece's sidecar, and its bytes in order; these must be used up before the next piece is asked for."""
 
-    piece: Piece
+    piece: ScanPiece
     sidecar: Sidecar
     chunks: Iterator[memoryview]
 
 
 def verified_pieces(
     store: BlockingObjectStore,
-    pieces: Iterable[Piece],
+    pieces: Iterable[ScanPiece],
     *,
     fetch_bytes: int = FETCH_BYTES,
     in_flight: int = IN_FLIGHT,
@@ -64,13 +64,13 @@ def verified_pieces(
             yield Verified(piece, front, _checked(piece, front, bodies, fetch_bytes))
 
 
-def _requests(piece: Piece, fetch_bytes: int) -> Iterator[Request]:
+def _requests(piece: ScanPiece, fetch_bytes: int) -> Iterator[Request]:
     yield Request(piece.entry.sidecar_key, *sidecar.span(piece.entry.sections, SECTIONS))
     for start, end in _stretches(piece, fetch_bytes):
         yield Request(piece.entry.key, piece.entry.position + start, end - start)
 
 
-def _stretches(piece: Piece, fetch_bytes: int) -> Iterator[tuple[int, int]]:
+def _stretches(piece: ScanPiece, fetch_bytes: int) -> Iterator[tuple[int, int]]:
     """The whole MiB around the piece: checksums are over those."""
     start = piece.first_byte - piece.first_byte % CHECK_BYTES
     last = min(piece.end_byte + -piece.end_byte % CHECK_BYTES, piece.entry.length)
@@ -78,7 +78,7 @@ def _stretches(piece: Piece, fetch_bytes: int) -> Iterator[tuple[int, int]]:
         yield at, min(at + fetch_bytes, last)
 
 
-def _checked(piece: Piece, front: Sidecar, bodies: Iterator[bytes], fetch_bytes: int) -> Iterator[memoryview]:
+def _checked(piece: ScanPiece, front: Sidecar, bodies: Iterator[bytes], fetch_bytes: int) -> Iterator[memoryview]:
     for start, end in _stretches(piece, fetch_bytes):
         data = memoryview(next(bodies))
         _verify(piece.entry, front, start, end, data)

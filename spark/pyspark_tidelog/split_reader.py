@@ -14,7 +14,7 @@ from pyspark_tidelog.arrow_batches import ArrowDecoder
 from pyspark_tidelog.batches import runs
 from pyspark_tidelog.bucket import open_store
 from pyspark_tidelog.options import ReadOptions
-from pyspark_tidelog.plan import Piece, Split
+from pyspark_tidelog.plan import ScanPiece, Split
 from pyspark_tidelog.ranged_reads import Verified, verified_pieces
 from storage_tiers.cold.manifest.lookup import live_entries
 from storage_tiers.cold.manifest.model import State
@@ -61,7 +61,7 @@ def _read_piece(verified: Verified, decoder: ArrowDecoder, read_committed: bool)
             raise TierCorrupt(f"{piece.entry.key}: {error}; run `tidelog fsck`") from error
 
 
-def _gone(bucket: Bucket, split: Split, piece: Piece, error: TierObjectMissing) -> LogError:
+def _gone(bucket: Bucket, split: Split, piece: ScanPiece, error: TierObjectMissing) -> LogError:
     """Why an object that was planned is not there: the manifest of now tells."""
     what = f"offsets [{piece.start}, {piece.stop}) of {split.ids}"
     try:

@@ -22,7 +22,7 @@ _STATX_BYTES = 256
 _BIRTH_AT = 80
 
 
-class Place(NamedTuple):
+class FileIdentity(NamedTuple):
     """`born_ns` since 1970, None where it is not known."""
 
     device: int
@@ -30,10 +30,10 @@ class Place(NamedTuple):
     born_ns: int | None
 
 
-def place_of(path: str) -> Place:
+def place_of(path: str) -> FileIdentity:
     """OSError if there is no such file."""
     status = os.stat(path)
-    return Place(status.st_dev, status.st_ino, _born_ns(path))
+    return FileIdentity(status.st_dev, status.st_ino, _born_ns(path))
 
 
 def machine_id() -> str:

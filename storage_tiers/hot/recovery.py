@@ -53,7 +53,7 @@ _WHY = {
 
 
 @dataclass(slots=True)
-class Loaded:
+class RecoveredLog:
     """`segments` may be empty. `trusted_end`: below it nothing needed reading; `cuts` says what was taken off."""
 
     segments: list[Segment]
@@ -67,7 +67,7 @@ class Loaded:
 
 def load(
     files: Files, directory: str, *, settings: LogSettings, clean: bool, recovery_point: int, now_ms: int
-) -> Loaded:
+) -> RecoveredLog:
     """What `directory` holds. StorageError if the disk refuses."""
     try:
         return _load(files, directory, settings, clean, recovery_point, now_ms)
@@ -75,11 +75,13 @@ def load(
         raise StorageError(f"cannot open the log in {directory} ({error}); mend the disk") from error
 
 
-def _load(files: Files, directory: str, settings: LogSettings, clean: bool, recovery_point: int, now_ms: int) -> Loaded:
+def _load(
+    files: Files, directory: str, settings: LogSettings, clean: bool, recovery_point: int, now_ms: int
+) -> RecoveredLog:
     segments, snapshot_offsets = _list(files, directory, settings.index_interval_bytes, now_ms)
     epochs = _stored_epochs(os.path.join(directory, layout.EPOCHS))
     stored = epochs.entries() if epochs else ()
-    loaded = Loaded(
+    loaded = RecoveredLog(
         segments,
         epochs or LeaderEpochs(),
         stored,
@@ -158,7 +160,7 @@ def _knows_aborted(segment: Segment) -> bool:
     return True
 
 
-def _load_clean(loaded: Loaded, now_ms: int) -> bool:
+def _load_clean(loaded: RecoveredLog, now_ms: int) -> bool:
     """False if the newest segment is not as a clean stop leaves it."""
     newest = loaded.segments[-1]
     try:
@@ -194,7 +196,7 @@ def _read_epochs(segments: Iterable[Segment], epochs: LeaderEpochs) -> None:
 class _Recovery:
     """Reads `segments[trusted:]`, cuts what must not stay, and fills the rest of `loaded`."""
 
-    def __init__(self, files: Files, loaded: Loaded, trusted: int, recovery_point: int, now_ms: int) -> None:
+    def __init__(self, files: Files, loaded: RecoveredLog, trusted: int, recovery_point: int, now_ms: int) -> None:
         self._files = files
         self._loaded = loaded
         self._trusted = trusted

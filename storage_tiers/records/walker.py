@@ -222,7 +222,7 @@ def _skip_headers(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.
 
 
 @cython.cclass
-class _Place:
+class _RecordPlace:
     """Where a walk over records stands: the last record's fields after its deltas are [fields, end)."""
 
     fields: cython.Py_ssize_t
@@ -239,7 +239,7 @@ class _Place:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _next_record(place: _Place, raw: cython.p_const_uchar, total: cython.Py_ssize_t) -> cython.int:
+def _next_record(place: _RecordPlace, raw: cython.p_const_uchar, total: cython.Py_ssize_t) -> cython.int:
     """Reads the frame of the record at `place.end`, length to offset delta."""
     at: cython.Py_ssize_t = place.end
     packed: cython.longlong = _varint(raw, at, total)
@@ -309,7 +309,7 @@ def check_records(
     """
     raw: cython.p_const_uchar = _pointer(payload)
     total: cython.Py_ssize_t = len(payload)
-    place: _Place = _Place()
+    place: _RecordPlace = _RecordPlace()
     dense: cython.bint = last_offset_delta < 0
     fault: cython.int = _SOUND
     index: cython.longlong = 0
@@ -409,7 +409,7 @@ def _sound_timestamps(
     highest: cython.longlong,
 ) -> cython.longlong:
     """The lowest timestamp of dense sound records behind a header whose highest is `highest`; -1 if they are not that."""
-    place: _Place = _Place()
+    place: _RecordPlace = _RecordPlace()
     place.end = _HEADER
     lowest: cython.longlong = 0
     most: cython.longlong = 0
@@ -448,7 +448,7 @@ def find_timestamp(
         return None
     raw: cython.p_const_uchar = _pointer(payload)
     total: cython.Py_ssize_t = len(payload)
-    place: _Place = _Place()
+    place: _RecordPlace = _RecordPlace()
     wanted: cython.longlong = max(target - base_timestamp, -_INT64_MAX - 1)
     fault: cython.int = _SOUND
     index: cython.longlong = 0

@@ -17,7 +17,7 @@ from storage_tiers.cold.manifest import clusters, commit, documents, keys, pages
 from storage_tiers.cold.manifest import json as manifest_json
 from storage_tiers.cold.manifest import model as manifest
 from storage_tiers.cold.manifest.json import decode, encode
-from storage_tiers.cold.manifest.model import Author, Writer
+from storage_tiers.cold.manifest.model import Author, ManifestWriter
 from storage_tiers.cold.manifest.snapshot_files import newest_snapshot
 from storage_tiers.cold.stores.memory import BlockingMemoryStore, MemoryStore
 from storage_tiers.cold.stores.port import FileBody
@@ -109,7 +109,9 @@ async def test_a_bucket_that_is_not_of_one_moment_is_put_back(tmp_path: Path) ->
     kept = left.blocking().get(ids.manifest_key).data
     root = decode(kept, ids)
     await left.delete([ids.manifest_key])
-    await left.put(ids.manifest_key, encode(manifest.delete(root, Author(Writer(1, 1), "f" * 32, 0, lambda: "0" * 32))))
+    await left.put(
+        ids.manifest_key, encode(manifest.delete(root, Author(ManifestWriter(1, 1), "f" * 32, 0, lambda: "0" * 32)))
+    )
     async with taking(tmp_path / "new", left, before.cluster_id) as start:
         with pytest.raises(StoreRefused, match="Put it back as it was, then start again"):
             await start.run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from service.fsck.bucket import Scope, check_bucket
+from service.fsck.bucket import FsckScope, check_bucket
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.lookup import live_entries
 from storage_tiers.cold.manifest.model import Ids, Root, State
@@ -28,7 +28,7 @@ def opened(url: str, endpoint: str | None = None) -> Iterator[BlockingObjectStor
 
 def findings(store: BlockingObjectStore, *, quick: bool = False) -> list[str]:
     """Damage, and everything that no manifest names, however young."""
-    report = check_bucket(store, Scope(quick=quick, grace_ms=0), now_ms=SystemClock().unix_ms())
+    report = check_bucket(store, FsckScope(quick=quick, grace_ms=0), now_ms=SystemClock().unix_ms())
     return [f"{finding.kind.value}: {finding.key}: {finding.detail}" for finding in report.findings]
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from scripts.grafana_dashboard import PATH, ROWS, WIDTH, Panel, text
-from service.observability.metrics import METRICS, Kind, Metric
+from service.observability.metrics import METRICS, Metric, MetricKind
 from tests.grafana.promql import asked
 
 ROOT = PATH.parents[1]
 #: What Prometheus adds to every sample.
 OF_PROMETHEUS = {"instance", "job"}
-SUFFIXES = {Kind.HISTOGRAM: ("_bucket", "_sum", "_count"), Kind.SUMMARY: ("_sum", "_count")}
+SUFFIXES = {MetricKind.HISTOGRAM: ("_bucket", "_sum", "_count"), MetricKind.SUMMARY: ("_sum", "_count")}
 
 
 def served() -> dict[str, tuple[Metric, set[str]]]:

@@ -13,8 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from grpc_api.contract.cold import Cold
 from grpc_api.contract.log import Log
-from grpc_api.contract.node import ActiveProducer, LogDirectory, QuorumDescription
-from grpc_api.contract.node import Node as LocalNode
+from grpc_api.contract.node import ActiveProducer, LogDirectory, NodeQueries, QuorumDescription
 from grpc_api.contract.topics import Configs, Topics
 from grpc_api.remote import RemoteCore
 from grpc_api.sdk.blocking import BlockingClient
@@ -101,7 +100,7 @@ class Elsewhere:
         self.topics: Topics = core.topics
         self.configs: Configs = core.configs
         self.cold: Cold = core.cold
-        self.node: LocalNode = self
+        self.node: NodeQueries = self
 
     def quorum(self) -> QuorumDescription:
         return QuorumDescription(1, 1, 1, 0)

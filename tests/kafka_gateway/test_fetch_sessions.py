@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grpc_api.contract.log import Fetched, FetchPartition
-from kafka_gateway.fetch_sessions import EVICTION_MS, FetchContext, FetchSessionCache, Place, next_epoch
+from kafka_gateway.fetch_sessions import EVICTION_MS, CachedPartition, FetchContext, FetchSessionCache, next_epoch
 from kafka_gateway.hot_parse import FetchRequest
 from storage_tiers.clock import SeededRng
 from storage_tiers.types import TopicPartition
@@ -13,8 +13,8 @@ from storage_tiers.types import TopicPartition
 NOT_FOUND, WRONG_EPOCH = 70, 71
 
 
-def place(index: int) -> Place:
-    return Place(b"topic", index, FetchPartition(TopicPartition("topic", index), 0, 1))
+def place(index: int) -> CachedPartition:
+    return CachedPartition(b"topic", index, FetchPartition(TopicPartition("topic", index), 0, 1))
 
 
 def create(cache: FetchSessionCache, size: int, now_ms: float = 0) -> int:

@@ -8,7 +8,7 @@ import threading
 import cramjam
 import pytest
 
-from kafka_gateway.client import Client
+from kafka_gateway.client import ConnectedClient
 from kafka_gateway.telemetry import (
     EXPIRY_MS,
     LONGEST_MATCHED,
@@ -42,7 +42,7 @@ class World:
         self.telemetry = Telemetry(kept, max_bytes=MAX_BYTES, instances=instances)
         self.subscriptions: list[Subscription] = []
         self.now_ms = 1000.0
-        self.client = Client("10.0.0.1", 999)
+        self.client = ConnectedClient("10.0.0.1", 999)
 
     def get(self, instance: bytes = ONE, client_id: str = "c") -> Subscribed | None:
         asker = Asker(instance, client_id, self.client)

@@ -11,7 +11,7 @@ from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
 from service.takeover.run import RecoveryPoint, TakeOver
 from storage_tiers.clock import SystemClock, SystemRng
-from storage_tiers.cold.manifest.model import Writer
+from storage_tiers.cold.manifest.model import ManifestWriter
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.local import LocalLauncher
 from storage_tiers.cold.stores.location import StoreLocation
@@ -64,7 +64,7 @@ class Taking:
         self.take = take
         self.cluster = cluster
 
-    async def run(self) -> tuple[Writer, list[RecoveryPoint]]:
+    async def run(self) -> tuple[ManifestWriter, list[RecoveryPoint]]:
         """As a node does."""
         await self.take.begin()
         identity = self.data.establish(self.cluster, 1)

@@ -15,7 +15,7 @@ from pyspark_tidelog import DefaultSource
 from storage_tiers.clock import ManualClock, SeededRng
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, encode_cluster
 from storage_tiers.cold.manifest.commit import CommitSettings
-from storage_tiers.cold.manifest.model import Ids, Root, State, Writer
+from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Root, State
 from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.segments.uploader import ExtendJob
@@ -71,7 +71,7 @@ class Bucket:
             self.tiers[place] = PartitionTier(
                 BlockingAdapter(self.store),
                 Ids(self.cluster, topic, topic_id, partition),
-                Writer(1, 1),
+                ManifestWriter(1, 1),
                 self.clock,
                 SeededRng(len(self.tiers) + 1),
                 CommitSettings(attempts=2),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_tidelog.batches import runs
-from pyspark_tidelog.plan import Piece
+from pyspark_tidelog.plan import ScanPiece
 from storage_tiers.errors import LogError, TierCorrupt
 from storage_tiers.records.batch import headers
 from storage_tiers.records.builder import build_batch
@@ -22,8 +22,8 @@ ENTRY = replace(entry_of(IDS, 100, 160, 1, size=len(DATA)), records=60)
 BOUNDS = [position for position, _ in headers(DATA)]
 
 
-def piece_of(first: int = 0, end: int = len(DATA), *, base: int = 100, stop: int = 160, records: int = 60) -> Piece:
-    return Piece(replace(ENTRY, records=records), first, end, base, stop, base, stop)
+def piece_of(first: int = 0, end: int = len(DATA), *, base: int = 100, stop: int = 160, records: int = 60) -> ScanPiece:
+    return ScanPiece(replace(ENTRY, records=records), first, end, base, stop, base, stop)
 
 
 def chunks(data: bytes, sizes: list[int]) -> Iterator[memoryview]:
@@ -49,18 +49,18 @@ def test_any_chunks_give_the_same_batches(sizes: list[int]) -> None:
 def test_a_batch_larger_than_many_chunks() -> None:
     data = build_batch([record(0, value_bytes=100_000)], leader_epoch=1)
     entry = replace(entry_of(IDS, 0, 1, 1, size=len(data)), records=1)
-    (run,) = runs(Piece(entry, 0, len(data), 0, 1, 0, 1), chunks(data, [1000] * 99))
+    (run,) = runs(ScanPiece(entry, 0, len(data), 0, 1, 0, 1), chunks(data, [1000] * 99))
     assert run.data == data
 
 
 def test_sparse_offsets_are_sound_where_the_entry_has_gaps() -> None:
     data = build_batch([record(3), record(8)], base_offset=1, offset_deltas=(2, 7), last_offset_delta=8)
     entry = replace(entry_of(IDS, 0, 20, 1, size=len(data)), records=2)
-    (run,) = runs(Piece(entry, 0, len(data), 0, 20, 0, 20), chunks(data, []))
+    (run,) = runs(ScanPiece(entry, 0, len(data), 0, 20, 0, 20), chunks(data, []))
     assert (run.base, run.end) == (1, 10)
 
 
-def refusal(piece: Piece, data: bytes) -> str:
+def refusal(piece: ScanPiece, data: bytes) -> str:
     with pytest.raises(TierCorrupt) as refused:
         list(runs(piece, chunks(data, [])))
     return str(refused.value)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pyspark_tidelog.plan import Piece
+from pyspark_tidelog.plan import ScanPiece
 from pyspark_tidelog.ranged_reads import in_order, verified_pieces
 from storage_tiers.cold.manifest.model import Entry
 from storage_tiers.cold.segments.sidecar import CHECK_BYTES
@@ -109,11 +109,11 @@ def entry(memory_bucket: Bucket) -> Entry:
     return root.entries[0]
 
 
-def piece_of(entry: Entry, first: int, end: int) -> Piece:
-    return Piece(entry, first, end, entry.base, entry.end, entry.base, entry.end)
+def piece_of(entry: Entry, first: int, end: int) -> ScanPiece:
+    return ScanPiece(entry, first, end, entry.base, entry.end, entry.base, entry.end)
 
 
-def collected(store: object, *pieces: Piece, **bounds: int) -> list[bytes]:
+def collected(store: object, *pieces: ScanPiece, **bounds: int) -> list[bytes]:
     return [b"".join(verified.chunks) for verified in verified_pieces(store, pieces, **bounds)]  # type: ignore[arg-type]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from grpc_api.contract.log import Appended, Isolation
 from service.broker.counts import PartitionCounts
-from service.broker.partition.phase import EFFECTS, Event, Life, Phase, Use
+from service.broker.partition.phase import EFFECTS, Life, PartitionEvent, Phase, Use
 from service.broker.partition.state import PartitionState
 from storage_tiers.clock import Clock
 from storage_tiers.cold.read.reader import ColdMiss
@@ -118,32 +118,32 @@ class Partition:
     # --- its life -----------------------------------------------------------------------------------------------------
     def compare(self, why: LeaderNotAvailable) -> None:
         """Serves what it has, and takes nothing until `lead`: the store is asked first."""
-        self._apply(Event.COMPARE, why)
+        self._apply(PartitionEvent.COMPARE, why)
 
     def recover(self, why: LeaderNotAvailable) -> None:
         """Serves nothing, and takes nothing, until `lead`."""
-        self._apply(Event.RECOVER, why)
+        self._apply(PartitionEvent.RECOVER, why)
 
     def lead(self) -> None:
         """The log is what the bucket holds, or continues it: serves, and takes what comes unless it has failed."""
-        self._apply(Event.LEAD)
+        self._apply(PartitionEvent.LEAD)
         self.log.hot.begin_epoch(self.state.leader_epoch)
 
     def begin_at(self, offset: int) -> None:
         """The local log was discarded and begins anew at `offset`, below which the bucket holds everything."""
         why = LeaderNotAvailable(f"{self.partition}: the local log was discarded for the bucket's; send again")
-        self._apply(Event.DISCARD, why)
+        self._apply(PartitionEvent.DISCARD, why)
         self.state = PartitionState(leader_epoch=self.state.leader_epoch, log_end=offset, high_watermark=offset)
 
     def fail(self, error: LogError) -> None:
         """No more writes until the node is restarted; whoever waits for an acknowledgement learns why."""
-        self._apply(Event.FAIL, error)
+        self._apply(PartitionEvent.FAIL, error)
 
     def delete(self) -> None:
         """Serves nothing and takes nothing for ever; whoever waits is told."""
-        self._apply(Event.DELETE, UnknownTopicOrPartition(f"{self.partition} was deleted"))
+        self._apply(PartitionEvent.DELETE, UnknownTopicOrPartition(f"{self.partition} was deleted"))
 
-    def _apply(self, event: Event, why: LogError | None = None) -> None:
+    def _apply(self, event: PartitionEvent, why: LogError | None = None) -> None:
         """UnexpectedEvent, and nothing is changed, where the phase does not expect it."""
         self._enter(self.life.after(event, why))
         effect = EFFECTS[event]

@@ -39,7 +39,7 @@ class Phase(Enum):
     DELETED = "deleted"
 
 
-class Event(Enum):
+class PartitionEvent(Enum):
     #: The log was opened in a directory that may be an older copy.
     COMPARE = "compare"
     #: The local log is found not to be what the bucket holds, or that is still so for another reason.
@@ -74,7 +74,7 @@ class Cause(Enum):
     DELETION = "deletion"
 
 
-class Effect(NamedTuple):
+class PhaseEffect(NamedTuple):
     """What an event does beside the change of the phase."""
 
     #: What its reason explains from then on.
@@ -102,14 +102,14 @@ class UnexpectedEvent(Exception):
     """An event that cannot happen to a partition in its phase: a defect of who reports it."""
 
 
-EFFECTS: Mapping[Event, Effect] = {
-    Event.COMPARE: Effect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
+EFFECTS: Mapping[PartitionEvent, PhaseEffect] = {
+    PartitionEvent.COMPARE: PhaseEffect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
     # Who waits goes on waiting: after the recovery the records may be there, and acknowledged.
-    Event.RECOVER: Effect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
-    Event.DISCARD: Effect(None, ends_acknowledgements=True, wakes_readers=False),
-    Event.LEAD: Effect(None, ends_acknowledgements=False, wakes_readers=True),
-    Event.FAIL: Effect(Cause.FAILURE, ends_acknowledgements=True, wakes_readers=True),
-    Event.DELETE: Effect(Cause.DELETION, ends_acknowledgements=True, wakes_readers=True),
+    PartitionEvent.RECOVER: PhaseEffect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
+    PartitionEvent.DISCARD: PhaseEffect(None, ends_acknowledgements=True, wakes_readers=False),
+    PartitionEvent.LEAD: PhaseEffect(None, ends_acknowledgements=False, wakes_readers=True),
+    PartitionEvent.FAIL: PhaseEffect(Cause.FAILURE, ends_acknowledgements=True, wakes_readers=True),
+    PartitionEvent.DELETE: PhaseEffect(Cause.DELETION, ends_acknowledgements=True, wakes_readers=True),
 }
 
 _RECOVERY, _FAILURE, _DELETION = Cause.RECOVERY, Cause.FAILURE, Cause.DELETION
@@ -125,63 +125,63 @@ ANSWERS: Mapping[Phase, Answers] = {
 }
 
 #: The phase after an event; None where the event is not expected.
-TRANSITIONS: Mapping[Phase, Mapping[Event, Phase | None]] = {
+TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
     Phase.OPENING: {
-        Event.COMPARE: Phase.COMPARING,
-        Event.RECOVER: Phase.RECOVERING,
-        Event.DISCARD: None,
-        Event.LEAD: Phase.LEADING,
-        Event.FAIL: Phase.FAILED_RECOVERING,
-        Event.DELETE: Phase.DELETED,
+        PartitionEvent.COMPARE: Phase.COMPARING,
+        PartitionEvent.RECOVER: Phase.RECOVERING,
+        PartitionEvent.DISCARD: None,
+        PartitionEvent.LEAD: Phase.LEADING,
+        PartitionEvent.FAIL: Phase.FAILED_RECOVERING,
+        PartitionEvent.DELETE: Phase.DELETED,
     },
     Phase.RECOVERING: {
-        Event.COMPARE: None,
-        Event.RECOVER: Phase.RECOVERING,
-        Event.DISCARD: Phase.RECOVERING,
-        Event.LEAD: Phase.LEADING,
-        Event.FAIL: Phase.FAILED_RECOVERING,
-        Event.DELETE: Phase.DELETED,
+        PartitionEvent.COMPARE: None,
+        PartitionEvent.RECOVER: Phase.RECOVERING,
+        PartitionEvent.DISCARD: Phase.RECOVERING,
+        PartitionEvent.LEAD: Phase.LEADING,
+        PartitionEvent.FAIL: Phase.FAILED_RECOVERING,
+        PartitionEvent.DELETE: Phase.DELETED,
     },
     Phase.COMPARING: {
-        Event.COMPARE: None,
-        Event.RECOVER: Phase.RECOVERING,
-        Event.DISCARD: None,
-        Event.LEAD: Phase.LEADING,
-        Event.FAIL: Phase.FAILED,
-        Event.DELETE: Phase.DELETED,
+        PartitionEvent.COMPARE: None,
+        PartitionEvent.RECOVER: Phase.RECOVERING,
+        PartitionEvent.DISCARD: None,
+        PartitionEvent.LEAD: Phase.LEADING,
+        PartitionEvent.FAIL: Phase.FAILED,
+        PartitionEvent.DELETE: Phase.DELETED,
     },
     Phase.LEADING: {
-        Event.COMPARE: None,
-        Event.RECOVER: Phase.RECOVERING,
-        Event.DISCARD: None,
-        Event.LEAD: None,
-        Event.FAIL: Phase.FAILED,
-        Event.DELETE: Phase.DELETED,
+        PartitionEvent.COMPARE: None,
+        PartitionEvent.RECOVER: Phase.RECOVERING,
+        PartitionEvent.DISCARD: None,
+        PartitionEvent.LEAD: None,
+        PartitionEvent.FAIL: Phase.FAILED,
+        PartitionEvent.DELETE: Phase.DELETED,
     },
     Phase.FAILED: {
-        Event.COMPARE: None,
-        Event.RECOVER: Phase.FAILED_RECOVERING,
-        Event.DISCARD: None,
-        Event.LEAD: None,
-        Event.FAIL: Phase.FAILED,
-        Event.DELETE: Phase.DELETED,
+        PartitionEvent.COMPARE: None,
+        PartitionEvent.RECOVER: Phase.FAILED_RECOVERING,
+        PartitionEvent.DISCARD: None,
+        PartitionEvent.LEAD: None,
+        PartitionEvent.FAIL: Phase.FAILED,
+        PartitionEvent.DELETE: Phase.DELETED,
     },
     Phase.FAILED_RECOVERING: {
-        Event.COMPARE: None,
-        Event.RECOVER: Phase.FAILED_RECOVERING,
-        Event.DISCARD: Phase.FAILED_RECOVERING,
-        Event.LEAD: Phase.FAILED,
-        Event.FAIL: Phase.FAILED_RECOVERING,
-        Event.DELETE: Phase.DELETED,
+        PartitionEvent.COMPARE: None,
+        PartitionEvent.RECOVER: Phase.FAILED_RECOVERING,
+        PartitionEvent.DISCARD: Phase.FAILED_RECOVERING,
+        PartitionEvent.LEAD: Phase.FAILED,
+        PartitionEvent.FAIL: Phase.FAILED_RECOVERING,
+        PartitionEvent.DELETE: Phase.DELETED,
     },
     Phase.DELETED: {
-        Event.COMPARE: None,
-        Event.RECOVER: None,
-        Event.DISCARD: None,
-        Event.LEAD: None,
+        PartitionEvent.COMPARE: None,
+        PartitionEvent.RECOVER: None,
+        PartitionEvent.DISCARD: None,
+        PartitionEvent.LEAD: None,
         # A flush that was under way fails as its files are gone.
-        Event.FAIL: Phase.DELETED,
-        Event.DELETE: None,
+        PartitionEvent.FAIL: Phase.DELETED,
+        PartitionEvent.DELETE: None,
     },
 }
 
@@ -199,7 +199,7 @@ class Life:
         why = LeaderNotAvailable(f"{partition}: its log is being opened; ask again")
         return cls(partition, Phase.OPENING, {Cause.RECOVERY: why})
 
-    def after(self, event: Event, why: LogError | None = None) -> Life:
+    def after(self, event: PartitionEvent, why: LogError | None = None) -> Life:
         """`why` is the reason that callers are told from then on. UnexpectedEvent where the event cannot happen."""
         phase = TRANSITIONS[self.phase][event]
         if phase is None:

@@ -28,23 +28,23 @@ from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.documents import FORMAT
 from storage_tiers.cold.manifest.json import decode, decode_page, encode
-from storage_tiers.cold.manifest.lineage import LoadPage, Seen, seen_of
+from storage_tiers.cold.manifest.lineage import LoadPage, SeenManifest, seen_of
 from storage_tiers.cold.manifest.model import (
     RECENT_COMMITS,
     Author,
     Ids,
+    ManifestWriter,
     Page,
     PageNeeded,
     PageRef,
     Root,
     State,
-    Writer,
     broken,
     broken_step,
     check_writer,
     first_root,
 )
-from storage_tiers.cold.manifest.pages import Change, PageWrite, settle
+from storage_tiers.cold.manifest.pages import ManifestChange, PageWrite, settle
 from storage_tiers.cold.stores.port import ObjectBody, ObjectStore
 from storage_tiers.errors import (
     ManifestDamaged,
@@ -59,11 +59,11 @@ from storage_tiers.errors import (
 T = TypeVar("T")
 
 #: A transition: from the root just read to the next one, or None if there is nothing to do. Pure; run once an attempt.
-Step = Callable[[Root, Author], Change | Root | None]
+Step = Callable[[Root, Author], ManifestChange | Root | None]
 #: What must be true before a root may be committed on; raises to give up. Run once for each root that is read.
 Prepare = Callable[[Root], Awaitable[None]]
 #: Reads the whole root that a digest was made of.
-ReadSaved = Callable[[Seen], Awaitable[Root]]
+ReadSaved = Callable[[SeenManifest], Awaitable[Root]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class CommitSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedManifest:
     root: Root
     etag: str
 
@@ -127,7 +127,7 @@ class CommitLoop:
         self,
         store: ObjectStore,
         ids: Ids,
-        writer: Writer,
+        writer: ManifestWriter,
         clock: Clock,
         rng: Rng,
         settings: CommitSettings | None = None,
@@ -145,9 +145,9 @@ class CommitLoop:
         self._rng = rng
         self._settings = settings or CommitSettings()
         self._pages = pages or PageCache()
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedManifest | None = None
         self._newest: Root | None = None
-        self._expected: Seen | None = None
+        self._expected: SeenManifest | None = None
         self._lock = asyncio.Lock()
 
     @property
@@ -155,14 +155,14 @@ class CommitLoop:
         """The newest root known for certain; None before the first read, and after a write of unknown outcome."""
         return self._loaded.root if self._loaded is not None else None
 
-    def expect(self, seen: Seen | None) -> None:
+    def expect(self, seen: SeenManifest | None) -> None:
         """From now on every root must contain this one, too; of an older line than this one nothing is asked any more."""
         if seen is not None and (self._expected is None or self._expected.commit < seen.commit):
             self._expected = seen
             if self._newest is not None and self._newest.line != seen.line and self._newest.commit < seen.commit:
                 self._newest = None
 
-    async def load(self) -> Loaded | None:
+    async def load(self) -> LoadedManifest | None:
         """Reads the root from the store; None if the partition has no manifest. StoreBehind if one was seen that the store
         does not show; TierUnavailable, TierCorrupt."""
         while True:
@@ -183,10 +183,10 @@ class CommitLoop:
             if self._loaded is not None:
                 return self._loaded
 
-    async def _get(self) -> Loaded:
+    async def _get(self) -> LoadedManifest:
         body = await self._store.get(self.ids.manifest_key)
         try:
-            return Loaded(decode(body.data, self.ids), body.etag)
+            return LoadedManifest(decode(body.data, self.ids), body.etag)
         except TierCorrupt as error:
             raise ManifestDamaged(
                 f"{error}. The object store shows no manifest of {self.ids}: nothing is deleted or evicted until it shows one "
@@ -197,13 +197,13 @@ class CommitLoop:
     def _is_newest(self, root: Root) -> bool:
         return self._newest is None or self._newest.commit <= root.commit
 
-    def _know(self, loaded: Loaded | None) -> None:
+    def _know(self, loaded: LoadedManifest | None) -> None:
         self._loaded = loaded
         # A deletion is not to be outlived: what was there before it may be put back.
         if loaded is not None and loaded.root.state is State.LIVE and self._is_newest(loaded.root):
             self._newest = loaded.root
 
-    async def _check(self, root: Root | None, newest: Root | None, expected: Seen | None) -> None:
+    async def _check(self, root: Root | None, newest: Root | None, expected: SeenManifest | None) -> None:
         """StoreBehind unless the root contains both what this loop has seen and what it was told; FencedWriter if one that does
         not was committed by a newer incarnation."""
         if newest is not None and newest is not root and (seen := seen_of(newest)) is not None:
@@ -211,7 +211,7 @@ class CommitLoop:
         if expected is not None:
             await self._check_one(root, expected, None)
 
-    async def _check_one(self, root: Root | None, seen: Seen, saved: Root | None) -> None:
+    async def _check_one(self, root: Root | None, seen: SeenManifest, saved: Root | None) -> None:
         fault = lineage.fault(root, seen)
         if fault is None and root is not None and lineage.beyond_recent(root, seen):
             fault = await self._look_closer(root, saved or await self._read_saved(seen))
@@ -297,7 +297,7 @@ class CommitLoop:
         """Which range that was live in `saved` the root has lost (`lineage.lost`)."""
         return await self._look_closer(root, saved)
 
-    async def commit_repair(self, shown: Root | None, make: Callable[[Author], Change]) -> Root:
+    async def commit_repair(self, shown: Root | None, make: Callable[[Author], ManifestChange]) -> Root:
         """Puts the root that `make` gives in the place of `shown`, whatever was seen before: only a repair may.
         TierUnavailable, its outcome open, if it cannot; PreconditionFailed if the store shows another root by now."""
         async with self._lock:
@@ -316,10 +316,10 @@ class CommitLoop:
             else:
                 info = await self._store.put(key, encode(change.root), if_match=body.etag)
             self.store_clock.wrote(info.modified_ms)
-            self._know(Loaded(change.root, info.etag))
+            self._know(LoadedManifest(change.root, info.etag))
             return change.root
 
-    async def _repairing(self, make: Callable[[Author], Change], commit_id: str) -> Change:
+    async def _repairing(self, make: Callable[[Author], ManifestChange], commit_id: str) -> ManifestChange:
         held: dict[str, Page] = {}
         while True:
             by = Author(self.writer, commit_id, self._clock.unix_ms(), self._uuid, held)
@@ -363,7 +363,7 @@ class CommitLoop:
             f"the manifest of {self.ids} could not be committed in {self._settings.attempts} attempts: {failure}"
         ) from failure
 
-    async def _planned(self, step: Step, root: Root, commit_id: str) -> Change | None:
+    async def _planned(self, step: Step, root: Root, commit_id: str) -> ManifestChange | None:
         if root.format > FORMAT:
             raise StoreRefused(
                 f"the manifest of {self.ids} has format {root.format}; this version of tidelog may read it, but to "
@@ -376,7 +376,7 @@ class CommitLoop:
                 change = step(root, by)
                 if change is None:
                     return None
-                change = settle(Change(change) if isinstance(change, Root) else change, by)
+                change = settle(ManifestChange(change) if isinstance(change, Root) else change, by)
             except PageNeeded as needed:
                 held[needed.ref.key] = await self.page(needed.ref)
                 continue
@@ -385,7 +385,7 @@ class CommitLoop:
                 raise TierCorrupt(f"a commit on the manifest of {self.ids} was refused: {fault}")
             return change
 
-    async def _put_pages(self, change: Change) -> None:
+    async def _put_pages(self, change: ManifestChange) -> None:
         for write in change.writes:
             await self._put_page(write)
 
@@ -396,7 +396,7 @@ class CommitLoop:
             raise TierUnavailable(f"the store holds {info.size} other bytes of {write.ref.key}; it is written again")
         self._pages.put(write.ref.key, write.page)
 
-    async def _swap(self, change: Change) -> Root:
+    async def _swap(self, change: ManifestChange) -> Root:
         replaced, self._loaded = self._loaded, None
         key, data = self.ids.manifest_key, encode(change.root)
         if replaced is None:
@@ -404,13 +404,13 @@ class CommitLoop:
         else:
             info = await self._store.put(key, data, if_match=replaced.etag)
         self.store_clock.wrote(info.modified_ms)
-        self._know(Loaded(change.root, info.etag))
+        self._know(LoadedManifest(change.root, info.etag))
         return change.root
 
     def _uuid(self) -> str:
         return self._rng.token(16).hex()
 
-    async def _read_file(self, seen: Seen) -> Root:
+    async def _read_file(self, seen: SeenManifest) -> Root:
         """The root that `seen` was made of. TierUnavailable if another one was saved there meanwhile: ask again."""
         try:
             data = await asyncio.to_thread(Path(seen.saved_at).read_bytes)

@@ -2,7 +2,7 @@
 
 A store can go backwards: a bucket is restored, a prefix is copied in the wrong order, a key is deleted by hand. Every
 object is then sound by itself, and deleting, evicting or committing by it destroys what it does not know. So whoever has
-seen a root keeps a digest of it (`Seen`), and asks of each root that the store shows whether it *contains* that one:
+seen a root keeps a digest of it (`SeenManifest`), and asks of each root that the store shows whether it *contains* that one:
 
     the line is another                                  it does not; only a repair begins one
     the commit id stands in `recent`                     it does, whatever was committed since
@@ -37,7 +37,7 @@ _RISING = ("incarnation", "leader_epoch", "log_start", "end", "swept")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenManifest:
     """The digest of a root. `saved_at` is the path of a file that holds that root as `json.encode` writes it."""
 
     line: str
@@ -51,11 +51,11 @@ class Seen:
     saved_at: str = ""
 
 
-def seen_of(root: Root, saved_at: str = "") -> Seen | None:
+def seen_of(root: Root, saved_at: str = "") -> SeenManifest | None:
     """None for a root that was never stored."""
     if not root.recent:
         return None
-    return Seen(
+    return SeenManifest(
         root.line,
         root.commit,
         root.recent[-1].id,
@@ -86,7 +86,7 @@ def follow_one_another(beyond: Sequence[Span]) -> tuple[str, str] | None:
     return next(((span.key, begin[span.end]) for span in beyond if span.end in begin), None)
 
 
-def fault(root: Root | None, seen: Seen) -> str | None:
+def fault(root: Root | None, seen: SeenManifest) -> str | None:
     """Why what the store shows does not contain what was seen, as far as a digest can tell; None if nothing says so."""
     known = f"commit {seen.commit}, up to offset {seen.end}, has been seen"
     if root is None or not root.recent:
@@ -107,7 +107,7 @@ def fault(root: Root | None, seen: Seen) -> str | None:
     return None
 
 
-def beyond_recent(root: Root, seen: Seen) -> bool:
+def beyond_recent(root: Root, seen: SeenManifest) -> bool:
     """Whether the commit seen is older than those whose ids the root keeps: `lost` must be asked, too."""
     return seen.commit < root.recent[0].commit
 

@@ -26,7 +26,7 @@ from storage_tiers.errors import InvalidRequest, OffsetOutOfRange
 LoadPage = Callable[[PageRef], Page]
 
 
-class Event(NamedTuple):
+class ManifestEvent(NamedTuple):
     """What a commit did to an entry."""
 
     commit: int
@@ -116,7 +116,7 @@ def state_at(root: Root, load_page: LoadPage, commit: int) -> list[Entry]:
     return sorted(live, key=lambda entry: entry.base)
 
 
-def events_after(root: Root, load_page: LoadPage, cursor: int) -> list[Event]:
+def events_after(root: Root, load_page: LoadPage, cursor: int) -> list[ManifestEvent]:
     """What happened after commit `cursor`, in order of commit. InvalidRequest if some of it has been swept."""
     if cursor < root.swept:
         raise InvalidRequest(
@@ -124,16 +124,16 @@ def events_after(root: Root, load_page: LoadPage, cursor: int) -> list[Event]:
             "longer whole; start from the live state"
         )
     events = [
-        Event(entry.added.commit, "added", entry)
+        ManifestEvent(entry.added.commit, "added", entry)
         for entries in _entry_lists(root, load_page, lambda ref: ref.last_commit > cursor)
         for entry in entries
         if entry.added.commit > cursor
     ]
     for item in _all_removed(root, load_page, cursor):
         if item.entry is not None and item.at.commit > cursor:
-            events.append(Event(item.at.commit, "removed", item.entry))
+            events.append(ManifestEvent(item.at.commit, "removed", item.entry))
             if item.entry.added.commit > cursor:
-                events.append(Event(item.entry.added.commit, "added", item.entry))
+                events.append(ManifestEvent(item.entry.added.commit, "added", item.entry))
     return sorted(events, key=lambda event: (event.commit, event.kind, event.entry.base))
 
 

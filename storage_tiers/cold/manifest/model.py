@@ -111,7 +111,7 @@ class Ids:
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class ManifestWriter:
     """Who commits. `incarnation` is None for a maintainer outside the cluster (a Lambda), who keeps the recorded one."""
 
     node_id: int
@@ -119,7 +119,7 @@ class Writer:
     name: str = "broker"
 
 
-NOBODY = Writer(-1, None, "")
+NOBODY = ManifestWriter(-1, None, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Author:
     needs another raises `PageNeeded` and is run again.
     """
 
-    writer: Writer
+    writer: ManifestWriter
     commit_id: str
     now_ms: int
     new_uuid: Callable[[], str]
@@ -298,7 +298,7 @@ class Root:
     commit: int = 0
     recent: tuple[CommitId, ...] = ()
     committed_at: int = 0
-    writer: Writer = NOBODY
+    writer: ManifestWriter = NOBODY
     incarnation: int = 0
     leader_epoch: int = NO_EPOCH
     log_start: int = 0
@@ -343,7 +343,7 @@ def first_root(ids: Ids) -> Root:
     return Root(ids)
 
 
-def check_writer(root: Root, writer: Writer) -> None:
+def check_writer(root: Root, writer: ManifestWriter) -> None:
     """DeletedInStore if the partition is deleted, FencedWriter if it has a commit of a newer incarnation."""
     if root.state is State.DELETED:
         raise DeletedInStore(
@@ -354,7 +354,7 @@ def check_writer(root: Root, writer: Writer) -> None:
     check_not_fenced(root, writer)
 
 
-def check_not_fenced(root: Root, writer: Writer) -> None:
+def check_not_fenced(root: Root, writer: ManifestWriter) -> None:
     """FencedWriter if the partition has a commit of a newer incarnation."""
     if writer.incarnation is not None and writer.incarnation < root.incarnation:
         raise FencedWriter(

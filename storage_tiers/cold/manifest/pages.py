@@ -70,14 +70,14 @@ class PageWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ManifestChange:
     """A next root and the pages that it needs."""
 
     root: Root
     writes: tuple[PageWrite, ...] = ()
 
 
-def settle(change: Change, by: Author) -> Change:
+def settle(change: ManifestChange, by: Author) -> ManifestChange:
     """The same commit with its root within bounds. PageNeeded; StorageError if there is no room left."""
     draft = _Draft(change, by)
     draft.spill()
@@ -102,7 +102,7 @@ def settle(change: Change, by: Author) -> Change:
     return draft.change()
 
 
-def retire(root: Root, log_start: int, by: Author) -> Change | None:
+def retire(root: Root, log_start: int, by: Author) -> ManifestChange | None:
     """Raises log start to min(`log_start`, `end`) and moves entries wholly below it to `removed`; None if it changes
     nothing. Run it again until then: one commit retires entries of one page, or opens one of level 1."""
     log_start = max(root.log_start, min(log_start, root.end))
@@ -140,10 +140,10 @@ def retire(root: Root, log_start: int, by: Author) -> Change | None:
         removed=tuple(removed),
         pages=(*kept, *root.removed_pages, *retired),
     )
-    return Change(new, tuple(writes))
+    return ManifestChange(new, tuple(writes))
 
 
-def unfold(root: Root, key: str, by: Author, **changes: Any) -> Change | None:
+def unfold(root: Root, key: str, by: Author, **changes: Any) -> ManifestChange | None:
     """Puts the first UNFOLDED pages that the page of level 1 under `key` names into the root, and the others into a new one.
     None if the root does not name it any more."""
     at = next((place for place, ref in enumerate(root.pages) if ref.key == key), None)
@@ -156,7 +156,7 @@ def unfold(root: Root, key: str, by: Author, **changes: Any) -> Change | None:
     shown = (*first, *(write.ref for write in writes))
     gone = Removed(next_stamp(root, by), key=key)
     pages = (*root.pages[:at], *shown, *root.pages[at + 1 :])
-    return Change(advance(root, by, pages=pages, removed=(*root.removed, gone), **changes), tuple(writes))
+    return ManifestChange(advance(root, by, pages=pages, removed=(*root.removed, gone), **changes), tuple(writes))
 
 
 def _has_below(ref: PageRef, log_start: int) -> bool:
@@ -170,7 +170,7 @@ def sweepable(root: Root, item: Removed) -> tuple[str, ...]:
     return tuple(key for key in item.keys if key != newest)
 
 
-def drop_gone(root: Root, gone: AbstractSet[str], pages: Collection[str], by: Author) -> Change | None:
+def drop_gone(root: Root, gone: AbstractSet[str], pages: Collection[str], by: Author) -> ManifestChange | None:
     """Forgets what is no longer in the bucket: condemned keys, and removed items all of whose keys are `gone`, in the root
     and in the removed pages whose keys are in `pages`. None if there is nothing to forget."""
     stamp = next_stamp(root, by)
@@ -207,7 +207,7 @@ def drop_gone(root: Root, gone: AbstractSet[str], pages: Collection[str], by: Au
         sidecar=sidecar,
         swept=max(root.swept, swept),
     )
-    return Change(new, tuple(writes))
+    return ManifestChange(new, tuple(writes))
 
 
 def _part(root: Root, items: Sequence[Removed], gone: AbstractSet[str]) -> tuple[list[Removed], list[Removed]]:
@@ -278,7 +278,7 @@ class _Draft:
 
     __slots__ = ("_by", "_measured", "_root", "_size", "_stamp", "_writes", "entries", "pages", "removed")
 
-    def __init__(self, change: Change, by: Author) -> None:
+    def __init__(self, change: ManifestChange, by: Author) -> None:
         self._root = change.root
         self._by = by
         self._stamp = Stamp(change.root.commit, by.now_ms)
@@ -289,8 +289,8 @@ class _Draft:
         self._measured: Root | None = None
         self._size = 0
 
-    def change(self) -> Change:
-        return Change(self._current(), tuple(self._writes.values()))
+    def change(self) -> ManifestChange:
+        return ManifestChange(self._current(), tuple(self._writes.values()))
 
     @property
     def write_count(self) -> int:

@@ -42,7 +42,7 @@ from storage_tiers.cold.manifest.model import (
     State,
     check_writer,
 )
-from storage_tiers.cold.manifest.pages import Change, PageWrite, page_write
+from storage_tiers.cold.manifest.pages import ManifestChange, PageWrite, page_write
 from storage_tiers.types import NO_EPOCH, EpochEntry, OffsetRange
 
 
@@ -217,7 +217,7 @@ def repaired(repair: RepairPlan, shown: Root | None, by: Author) -> Root:
     )
 
 
-def with_fillers(root: Root, fillers: Mapping[str, Entry], by: Author) -> Change:
+def with_fillers(root: Root, fillers: Mapping[str, Entry], by: Author) -> ManifestChange:
     """The root of a repair with other entries, by the key of the lost one in whose place each stands. PageNeeded."""
     stamp = Stamp(root.commit, by.now_ms)
     swap = _Swap(root, fillers, stamp, by)
@@ -227,7 +227,7 @@ def with_fillers(root: Root, fillers: Mapping[str, Entry], by: Author) -> Change
         filler = swap.sidecars[sidecar.key]
         sidecar = NewestSidecar(filler.sidecar_key, filler.sections)
     new = replace(root, entries=entries, pages=pages, sidecar=sidecar, removed=(*root.removed, *swap.removed))
-    return Change(new, tuple(swap.writes))
+    return ManifestChange(new, tuple(swap.writes))
 
 
 class _Swap:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from storage_tiers.cold.manifest.lineage import Seen
+from storage_tiers.cold.manifest.lineage import SeenManifest
 from storage_tiers.cold.manifest.lookup import live_bytes
 from storage_tiers.cold.manifest.model import Oldest, Root, oldest_of
 
@@ -41,11 +41,11 @@ class RootSummary:
     first_removed_ms: int | None
     condemned: bool
 
-    def seen(self, saved_at: str = "") -> Seen | None:
+    def seen(self, saved_at: str = "") -> SeenManifest | None:
         """The digest that goes with a question to the store; None for a root that was never stored."""
         if not self.commit_id:
             return None
-        return Seen(
+        return SeenManifest(
             self.line,
             self.commit,
             self.commit_id,

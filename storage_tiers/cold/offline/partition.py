@@ -34,7 +34,7 @@ _FRONT = (INDEX, CHECKS, ABORTED)
 _Batch = tuple[int, int, int, int, int, int]
 
 
-class Piece(NamedTuple):
+class BatchRun(NamedTuple):
     """Whole record batches. `end` is the offset to go on from, `aborted` the aborted transactions that overlap."""
 
     records: memoryview
@@ -118,7 +118,7 @@ class PartitionReader:
         self.root = root
         self._pages = bucket.pages(root.ids)
 
-    def pieces(self, offset: int) -> Iterator[Piece]:
+    def pieces(self, offset: int) -> Iterator[BatchRun]:
         """From the batch that holds `offset` (or the next one) up to the manifest's end as it was when this began."""
         end = self.root.end
         while offset < end:
@@ -148,13 +148,13 @@ class PartitionReader:
         self.root = newest
         self._pages = self._bucket.pages(newest.ids)
 
-    def _of_entry(self, entry: Entry, offset: int) -> Iterator[Piece]:
+    def _of_entry(self, entry: Entry, offset: int) -> Iterator[BatchRun]:
         front = self._bucket.sidecar(entry, _FRONT)
         for data, batches in _runs(self._bucket, entry, front, front.floor_position(offset)[1], FETCH_BYTES):
             wanted = [batch for batch in batches if batch[3] > offset]
             if wanted:
                 last = wanted[-1]
-                yield Piece(
+                yield BatchRun(
                     data[wanted[0][0] : last[0] + last[1]], last[3], front.aborted_between(wanted[0][2], last[3])
                 )
 

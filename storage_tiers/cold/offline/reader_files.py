@@ -1,4 +1,4 @@
-"""What a reader of commits keeps in the bucket: how far it came (`Cursor`), what it found (`Verdict`), what it missed.
+"""What a reader of commits keeps in the bucket: how far it came (`CommitCursor`), what it found (`Verdict`), what it missed.
 
     {"format": 1, "least_reader": 1, "reader": "verify-commit", "cluster_id": "…", "topic": "flights", "topic_id": "…",
      "partition": 3, "commit": 41, "writer": "9f…", "advanced_at": 1700000000000}
@@ -24,7 +24,7 @@ from storage_tiers.errors import PreconditionFailed, TierObjectMissing
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class CommitCursor:
     """Everything that commits up to `commit` added is dealt with. `etag` is None before the first advance."""
 
     ids: Ids
@@ -37,9 +37,9 @@ class Cursor:
         return keys.cursor_key(self.ids.cluster_id, self.reader, self.ids.topic, self.ids.topic_id, self.ids.partition)
 
 
-def read_cursor(store: BlockingObjectStore, ids: Ids, reader: str) -> Cursor:
+def read_cursor(store: BlockingObjectStore, ids: Ids, reader: str) -> CommitCursor:
     """The cursor at commit 0 where none was written yet. TierCorrupt if it is another partition's or unreadable."""
-    cursor = Cursor(ids, reader)
+    cursor = CommitCursor(ids, reader)
     try:
         body = store.get(cursor.key)
     except TierObjectMissing:
@@ -49,10 +49,12 @@ def read_cursor(store: BlockingObjectStore, ids: Ids, reader: str) -> Cursor:
     named = (fields.text("reader"), fields.text("topic_id"), fields.natural("partition"))
     if named != (reader, str(ids.topic_id), ids.partition):
         raise fields.bad(f"it is the cursor of {named[0]} on partition {named[2]} of topic id {named[1]}")
-    return Cursor(ids, reader, fields.natural("commit"), body.etag)
+    return CommitCursor(ids, reader, fields.natural("commit"), body.etag)
 
 
-def advance_cursor(store: BlockingObjectStore, cursor: Cursor, commit: int, *, writer: str, now_ms: int) -> Cursor:
+def advance_cursor(
+    store: BlockingObjectStore, cursor: CommitCursor, commit: int, *, writer: str, now_ms: int
+) -> CommitCursor:
     """PreconditionFailed if another reader advanced it meanwhile: read it again and go on from there. After any other error
     it is open whether the cursor moved; the same holds then.
 
@@ -62,7 +64,7 @@ def advance_cursor(store: BlockingObjectStore, cursor: Cursor, commit: int, *, w
         raise ValueError(f"a cursor at commit {cursor.commit} cannot go back to {commit}")
     fields = {**_about(cursor.ids, cursor.reader), "commit": commit, "writer": writer, "advanced_at": now_ms}
     info = store.put(cursor.key, document(fields), if_absent=cursor.etag is None, if_match=cursor.etag)
-    return Cursor(cursor.ids, cursor.reader, commit, info.etag)
+    return CommitCursor(cursor.ids, cursor.reader, commit, info.etag)
 
 
 def record_verdict(
@@ -92,7 +94,7 @@ def record_verdict(
     )
 
 
-def record_missed(store: BlockingObjectStore, cursor: Cursor, swept: int, *, now_ms: int) -> bool:
+def record_missed(store: BlockingObjectStore, cursor: CommitCursor, swept: int, *, now_ms: int) -> bool:
     """False if it was recorded before. Ranges that commits after the cursor added may have been removed and swept, by
     commit `swept` at the latest, before this reader came."""
     ids = cursor.ids

@@ -21,7 +21,7 @@ from storage_tiers import events
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.process.launcher import ExecLauncher, TierHandle, TierLauncher
-from storage_tiers.cold.process.operations import Counters, Deadline, Question, Stats
+from storage_tiers.cold.process.operations import Deadline, Question, Stats, TierCounters
 from storage_tiers.cold.process.protocol import Ask, Configure, Forget, Frame, Idle, Reply, encode, read_frame
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.process.table import row_of
@@ -46,7 +46,7 @@ SLACK_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class StoreTotals:
-    """Sums of `Counters` over processes."""
+    """Sums of `TierCounters` over processes."""
 
     calls: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
@@ -56,7 +56,7 @@ class StoreTotals:
     bytes_uploaded: int = 0
     retries: int = 0
 
-    def plus(self, more: Counters) -> StoreTotals:
+    def plus(self, more: TierCounters) -> StoreTotals:
         return StoreTotals(
             self.calls + Counter(more.store_calls),
             self.failures + Counter(more.store_failures),
@@ -80,7 +80,7 @@ class TierClientStats:
     lost: int = 0
     asked: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
-    counters: Counters | None = None
+    counters: TierCounters | None = None
     past: StoreTotals = field(default_factory=StoreTotals)
 
     def totals(self) -> StoreTotals:
@@ -114,8 +114,8 @@ class TierClient:
         self._launcher: TierLauncher = launcher if launcher is not None else ExecLauncher()
         self._backoff = Backoff(RESTART, rng)
         self._slots = asyncio.Semaphore(self._settings.operations)
-        self._life: _Life | None = None
-        self._starting: asyncio.Task[_Life] | None = None
+        self._life: _TierLife | None = None
+        self._starting: asyncio.Task[_TierLife] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._pause_s = 0.0
         self._pausing: asyncio.Future[None] | None = None
@@ -143,7 +143,7 @@ class TierClient:
         return f"did not answer when it was last asked, {self._clock.monotonic() - asked_at:.0f} s ago: {error}"
 
     # --- asking -------------------------------------------------------------------------------------------------------
-    async def refresh_counters(self) -> Counters | None:
+    async def refresh_counters(self) -> TierCounters | None:
         """The newest counters of the process. Starts none: without one, those that the last one left."""
         if self._life is not None:
             self.stats.counters = await self.ask(Stats())
@@ -198,7 +198,7 @@ class TierClient:
             await self._ending
 
     # --- lives --------------------------------------------------------------------------------------------------------
-    async def _running_life(self) -> _Life:
+    async def _running_life(self) -> _TierLife:
         if self._closed:
             raise TierUnavailable("the node is stopping; ask another")
         if self._life is not None:
@@ -208,7 +208,7 @@ class TierClient:
             self._starting.add_done_callback(self._started)
         return await asyncio.shield(self._starting)
 
-    async def _start(self) -> _Life:
+    async def _start(self) -> _TierLife:
         if self._ending is not None:
             await self._ending
         pause, self._pause_s = self._pause_s, 0.0
@@ -219,7 +219,7 @@ class TierClient:
             raise TierUnavailable("the node is stopping; ask another")
         launched = await self._launcher.launch()
         reader, writer = await asyncio.open_unix_connection(sock=launched.socket)
-        life = _Life(reader, writer, launched.handle, self._clock.monotonic())
+        life = _TierLife(reader, writer, launched.handle, self._clock.monotonic())
         life.send(self._configure)
         self.stats.begin_process()
         self._life = life
@@ -227,12 +227,12 @@ class TierClient:
         self._await_beat(life)
         return life
 
-    def _started(self, task: asyncio.Task[_Life]) -> None:
+    def _started(self, task: asyncio.Task[_TierLife]) -> None:
         self._starting = None
         if not task.cancelled() and task.exception() is not None:
             self._pause_s = self._backoff.next_delay()
 
-    async def _listen(self, life: _Life) -> None:
+    async def _listen(self, life: _TierLife) -> None:
         """Until the process ends, breaks the protocol, or is let go because it is idle and nothing is open."""
         reason = "the tier process ended before it answered; it is started again, ask again"
         try:
@@ -254,10 +254,10 @@ class TierClient:
             self._lost(life, reason)
 
     # --- heartbeats ---------------------------------------------------------------------------------------------------
-    def _await_beat(self, life: _Life) -> None:
+    def _await_beat(self, life: _TierLife) -> None:
         life.beat = asyncio.get_running_loop().call_later(self._settings.heartbeat_s, self._beat, life)
 
-    def _beat(self, life: _Life) -> None:
+    def _beat(self, life: _TierLife) -> None:
         """Counts turns of this loop and not time: a broker that stood still itself must not take its process for dead."""
         if self._life is not life or life.writer.is_closing():
             return
@@ -273,7 +273,7 @@ class TierClient:
             life.silent_beats = 0
         self._await_beat(life)
 
-    def _lost(self, life: _Life, reason: str, grace_s: float = END_GRACE_S) -> None:
+    def _lost(self, life: _TierLife, reason: str, grace_s: float = END_GRACE_S) -> None:
         self.stats.lost += 1
         events.error(log, "tier_process.lost", pid=life.handle.process_id, waiting=len(life.waiting), error=reason)
         if self._clock.monotonic() - life.since >= STEADY_S:
@@ -281,7 +281,7 @@ class TierClient:
         self._pause_s = self._backoff.next_delay()
         self._part(life, reason, grace_s)
 
-    def _part(self, life: _Life, reason: str, grace_s: float = END_GRACE_S) -> None:
+    def _part(self, life: _TierLife, reason: str, grace_s: float = END_GRACE_S) -> None:
         """Lets a process go: by the end of its socket it knows. The next one waits until it has ended."""
         if life.beat is not None:
             life.beat.cancel()
@@ -290,7 +290,7 @@ class TierClient:
         life.writer.close()
         self._ending = asyncio.create_task(self._await_end(life, grace_s))
 
-    async def _await_end(self, life: _Life, grace_s: float) -> None:
+    async def _await_end(self, life: _TierLife, grace_s: float) -> None:
         await life.handle.ended(grace_s)
         if life.listening is not None and life.listening is not asyncio.current_task():
             await asyncio.gather(life.listening, return_exceptions=True)
@@ -307,7 +307,7 @@ class _Open:
     answer: asyncio.Future[Any]
 
 
-class _Life:
+class _TierLife:
     """One process from its start to its end, and what it has been asked."""
 
     def __init__(

@@ -17,11 +17,11 @@ from typing import TypeVar
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest import json as manifest_json
 from storage_tiers.cold.manifest.commit import PageCache, StoreClock
-from storage_tiers.cold.manifest.lineage import Seen
-from storage_tiers.cold.manifest.model import Ids, Page, PageRef, Writer
+from storage_tiers.cold.manifest.lineage import SeenManifest
+from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Page, PageRef
 from storage_tiers.cold.process.byte_budget import ByteBudget
 from storage_tiers.cold.process.downloads import Downloads
-from storage_tiers.cold.process.operations import Counters
+from storage_tiers.cold.process.operations import TierCounters
 from storage_tiers.cold.process.patient_reads import GetStore, PatientReads
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.segments.partition_tier import PartitionTier
@@ -43,7 +43,7 @@ class TierContext:
         directory: str,
         clock: Clock,
         rng: Rng,
-        counters: Callable[[], Counters],
+        counters: Callable[[], TierCounters],
     ) -> None:
         self.store = store
         self.settings = settings
@@ -55,9 +55,9 @@ class TierContext:
         self.store_clock = StoreClock(clock)
         self._clock = clock
         self._pages = PageCache()
-        self._partitions: OrderedDict[tuple[Ids, Writer], PartitionTier] = OrderedDict()
+        self._partitions: OrderedDict[tuple[Ids, ManifestWriter], PartitionTier] = OrderedDict()
 
-    async def partition(self, ids: Ids, writer: Writer, seen: Seen | None = None) -> PartitionTier:
+    async def partition(self, ids: Ids, writer: ManifestWriter, seen: SeenManifest | None = None) -> PartitionTier:
         known = self._partitions.get((ids, writer))
         if known is None:
             known = PartitionTier(

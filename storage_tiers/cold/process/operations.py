@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
 from storage_tiers.cold.manifest.clusters import ClusterFound
-from storage_tiers.cold.manifest.lineage import Seen
-from storage_tiers.cold.manifest.model import Entry, Ids, PageRef, Root, Writer
+from storage_tiers.cold.manifest.lineage import SeenManifest
+from storage_tiers.cold.manifest.model import Entry, Ids, ManifestWriter, PageRef, Root
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process.settings import MIB, TierSettings
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
@@ -283,7 +283,7 @@ class TakePartition(Question[TakenPartition]):
     is. `dry`: nothing is committed; StoreRefused if segments show that the manifest is older than what was committed."""
 
     ids: Ids
-    writer: Writer
+    writer: ManifestWriter
     least_epoch: int
     with_producers: bool
     dry: bool = False
@@ -332,8 +332,8 @@ class LoadRoot(Question[Root | None]):
     """The store's own root; None if there is no manifest."""
 
     ids: Ids
-    writer: Writer
-    seen: Seen | None = None
+    writer: ManifestWriter
+    seen: SeenManifest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,9 +341,9 @@ class Extend(Question[Root]):
     """The newest root: with the range, or, if the manifest's end is not where it begins, without."""
 
     ids: Ids
-    writer: Writer
+    writer: ManifestWriter
     job: ExtendJob
-    seen: Seen | None = None
+    seen: SeenManifest | None = None
 
     def extra_s(self, settings: TierSettings) -> float:
         return self.job.length / MIB * settings.upload_s_per_mib
@@ -354,9 +354,9 @@ class Claim(Question[Root]):
     """Records the leader epoch, and with it the writer's incarnation, before anything else of that epoch."""
 
     ids: Ids
-    writer: Writer
+    writer: ManifestWriter
     leader_epoch: int
-    seen: Seen | None = None
+    seen: SeenManifest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,9 +364,9 @@ class RaiseLogStart(Question[Root]):
     """Answered once the manifest's log start is at least min(`offset`, `end`)."""
 
     ids: Ids
-    writer: Writer
+    writer: ManifestWriter
     offset: int
-    seen: Seen | None = None
+    seen: SeenManifest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,9 +375,9 @@ class Retire(Question[Root]):
     ask again with what the answer shows."""
 
     ids: Ids
-    writer: Writer
+    writer: ManifestWriter
     log_start: int
-    seen: Seen | None = None
+    seen: SeenManifest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +385,7 @@ class DeletePartition(Question[Root]):
     """The terminal commit, whatever was seen before."""
 
     ids: Ids
-    writer: Writer
+    writer: ManifestWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,11 +402,11 @@ class Repair(Question[Repaired]):
     which must be exactly those that are lost. It may take REPAIR_S_PER_RANGE for each of its `ranges`."""
 
     ids: Ids
-    writer: Writer
+    writer: ManifestWriter
     local: LocalEvidence
     ranges: int
     apply: bool
-    seen: Seen | None = None
+    seen: SeenManifest | None = None
     accepted: tuple[OffsetRange, ...] = ()
 
     def extra_s(self, settings: TierSettings) -> float:
@@ -419,10 +419,10 @@ class Sweep(Question[SweepReport]):
     `grace_ms`. `cut_short` in the answer: ask again once the newest root is saved."""
 
     ids: Ids
-    writer: Writer
+    writer: ManifestWriter
     grace_ms: int
     listed: tuple[Listed, ...] | None = None
-    seen: Seen | None = None
+    seen: SeenManifest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,7 +431,7 @@ class SweepDeleted(Question[SweepReport]):
     deleted."""
 
     ids: Ids
-    writer: Writer
+    writer: ManifestWriter
     grace_ms: int
     listed: tuple[Listed, ...]
 
@@ -463,7 +463,7 @@ class AbortUploads(Question[int]):
 
 # --- the process itself -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Counters:
+class TierCounters:
     """Since this process started. `store_calls` counts calls of the object store by kind, `store_failures` those that failed
     by kind and error (as in `get TierUnavailable`), `store_ended` and `store_seconds` those that ended and how long they
     took in all, `operations` questions by name, `failures` those by the error's name;
@@ -483,5 +483,5 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class Stats(Question[Counters]):
+class Stats(Question[TierCounters]):
     """Does not count as work: asking never keeps the process alive."""

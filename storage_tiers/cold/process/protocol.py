@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage_tiers import errors
-from storage_tiers.cold.process.operations import Counters, Question
+from storage_tiers.cold.process.operations import Question, TierCounters
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.process.table import TABLE
 from storage_tiers.cold.process.wire import ProtocolError, from_json, to_json
@@ -42,7 +42,7 @@ class Configure:
 class Idle:
     """From the process: nothing was asked for a while. The broker may close the socket, or go on."""
 
-    counters: Counters
+    counters: TierCounters
 
 
 @dataclass(frozen=True, slots=True)

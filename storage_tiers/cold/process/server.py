@@ -19,7 +19,7 @@ from typing import Any
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.process.context import TierContext
-from storage_tiers.cold.process.operations import Counters, Question, Stats
+from storage_tiers.cold.process.operations import Question, Stats, TierCounters
 from storage_tiers.cold.process.protocol import Ask, Configure, Forget, Idle, Reply, Unknown, encode, read_frame
 from storage_tiers.cold.process.table import perform
 from storage_tiers.cold.process.wire import ProtocolError, to_json
@@ -52,7 +52,7 @@ class TierServer:
                 return
             if not isinstance(first, Configure):
                 raise ProtocolError(f"the first frame configures, and is no {type(first).__name__}")
-            session = Session(first, writer, self._open_store, self._clock, self._rng)
+            session = TierSession(first, writer, self._open_store, self._clock, self._rng)
             listening = asyncio.create_task(session.listen(reader))
             stopping = asyncio.create_task(self._stopped.wait())
             try:
@@ -80,7 +80,7 @@ def _peak_resident_bytes() -> int:
         return 0
 
 
-class Session:
+class TierSession:
     """What one configured socket has under way."""
 
     def __init__(
@@ -176,9 +176,9 @@ class Session:
                 self._store = CountingStore(opened, self._clock.monotonic)
             return self._store
 
-    def counters(self) -> Counters:
+    def counters(self) -> TierCounters:
         store = self._store
-        return Counters(
+        return TierCounters(
             operations=dict(self._asked),
             failures=dict(self._failed),
             store_calls=dict(store.calls) if store is not None else {},

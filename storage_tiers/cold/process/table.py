@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from storage_tiers.cold.manifest import cluster_file, topic_file
 from storage_tiers.cold.manifest.clusters import find_clusters
-from storage_tiers.cold.manifest.model import Ids, Root, Writer
+from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Root
 from storage_tiers.cold.process import operations as ask
 from storage_tiers.cold.process import page_work, repair_work, store_work, takeover_work
 from storage_tiers.cold.process.context import TierContext
@@ -33,7 +33,7 @@ class OfPartition(Protocol):
     def ids(self) -> Ids: ...
 
     @property
-    def writer(self) -> Writer: ...
+    def writer(self) -> ManifestWriter: ...
 
 
 Asked = TypeVar("Asked", bound=Question[Any])
@@ -72,7 +72,7 @@ async def _repair(tier: PartitionTier, question: ask.Repair) -> ask.Repaired:
     return ask.Repaired(*await tier.repair(question.local, apply=question.apply, accepted=question.accepted))
 
 
-async def _counters(context: TierContext, question: ask.Stats) -> ask.Counters:
+async def _counters(context: TierContext, question: ask.Stats) -> ask.TierCounters:
     return context.counters()
 
 

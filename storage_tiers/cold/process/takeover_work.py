@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 
 from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.manifest.commit import Loaded
+from storage_tiers.cold.manifest.commit import LoadedManifest
 from storage_tiers.cold.manifest.lineage import MAX_LOOKED_INTO, Span, follow_one_another
 from storage_tiers.cold.manifest.model import Ids, Root, State, first_root
 from storage_tiers.cold.process import operations as ask
@@ -38,7 +38,7 @@ async def take_partition(context: TierContext, question: ask.TakePartition) -> a
     )
 
 
-async def _newest(context: TierContext, tier: PartitionTier, loaded: Loaded | None) -> Loaded | None:
+async def _newest(context: TierContext, tier: PartitionTier, loaded: LoadedManifest | None) -> LoadedManifest | None:
     """The manifest, if nothing was committed after it. StoreRefused if segments beyond its end show that something was:
     whoever claims it makes it the truth, and the sweeper deletes what it does not name."""
     ids = tier.ids

@@ -63,7 +63,7 @@ def _identity(found: os.stat_result) -> _Identity:
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-class _Chunk:
+class _CachedChunk:
     __slots__ = ("file", "identity", "path", "size", "unread")
 
     def __init__(self, path: str, size: int, identity: _Identity, unread: bool) -> None:
@@ -93,7 +93,7 @@ class ChunkCache:
         self.directory = directory
         self._max_bytes = max_bytes
         self._limit = max_bytes
-        self._chunks: OrderedDict[ChunkKey, _Chunk] = OrderedDict()
+        self._chunks: OrderedDict[ChunkKey, _CachedChunk] = OrderedDict()
         self._open: OrderedDict[ChunkKey, SharedFile] = OrderedDict()
         self._known_bytes = 0
         self.reserved_bytes = 0
@@ -172,7 +172,7 @@ class ChunkCache:
         except OSError as error:
             events.provoked(log, "cache.chunk_lost", by="", path=path, reason=error.strerror or str(error))
             return
-        chunk = _Chunk(path, size, identity, unread)
+        chunk = _CachedChunk(path, size, identity, unread)
         self._chunks[key] = chunk
         self._known_bytes += size
         self.unread_bytes += size if unread else 0
@@ -247,7 +247,7 @@ class ChunkCache:
                 self._leaving.append((chunk.file, chunk.size))
             chunk.file.release()
 
-    def _opened(self, key: ChunkKey, chunk: _Chunk) -> SharedFile:
+    def _opened(self, key: ChunkKey, chunk: _CachedChunk) -> SharedFile:
         chunk.file = SharedFile.open(chunk.path)
         self._open[key] = chunk.file
         chunk.file.acquire()  # it is not idle

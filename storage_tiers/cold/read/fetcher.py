@@ -41,7 +41,7 @@ _MIBS = CHUNK_BYTES // MIB
 T = TypeVar("T")
 
 
-class Flight:
+class PendingFetch:
     """Something on its way. `urgent` once somebody waits for it; `question` is what may be read ahead, else None."""
 
     __slots__ = ("question", "task", "urgent")
@@ -65,7 +65,7 @@ class Hydrator:
         self.places = Places()
         self._fronts: OrderedDict[str, Sidecar] = OrderedDict()
         self._fronts_bytes = 0
-        self._flights: dict[Hashable, Flight] = {}
+        self._flights: dict[Hashable, PendingFetch] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._read_ahead_bytes = 0
         self._room = asyncio.Event()
@@ -158,7 +158,7 @@ class Hydrator:
             task.exception()  # told to those who wait; nobody need to
 
     # --- flights ------------------------------------------------------------------------------------------------------
-    async def _join(self, flight: Flight) -> None:
+    async def _join(self, flight: PendingFetch) -> None:
         question = flight.question
         if not flight.urgent and question is not None:
             flight.urgent = True
@@ -166,7 +166,7 @@ class Hydrator:
         # Shielded: one who stops waiting must not end it for the others.
         await asyncio.shield(flight.task)
 
-    def _front_flight(self, entry: Entry, *, urgent: bool) -> Flight:
+    def _front_flight(self, entry: Entry, *, urgent: bool) -> PendingFetch:
         flight = self._flights.get(entry.sidecar_key)
         if flight is None:
             position, length = sidecar.front(entry.sections)
@@ -176,7 +176,7 @@ class Hydrator:
             flight = self._fly(entry.sidecar_key, self._bring_front(entry, question), question)
         return flight
 
-    def _chunk_flight(self, entry: Entry, index: int, *, urgent: bool) -> Flight | None:
+    def _chunk_flight(self, entry: Entry, index: int, *, urgent: bool) -> PendingFetch | None:
         """None if it is in the cache."""
         key = ChunkKey(entry.key, entry.position, index)
         if key in self.cache:
@@ -192,8 +192,10 @@ class Hydrator:
             flight = self._fly(key, self._bring_chunk(key, question), question)
         return flight
 
-    def _fly(self, name: Hashable, work: Coroutine[Any, Any, Any], question: FetchChunk | FetchObject | None) -> Flight:
-        flight = Flight(self.spawn(work), question)
+    def _fly(
+        self, name: Hashable, work: Coroutine[Any, Any, Any], question: FetchChunk | FetchObject | None
+    ) -> PendingFetch:
+        flight = PendingFetch(self.spawn(work), question)
         self._flights[name] = flight
         flight.task.add_done_callback(lambda _: self._flights.pop(name))
         return flight

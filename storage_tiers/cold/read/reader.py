@@ -50,7 +50,7 @@ class ColdMiss:
     waiter: asyncio.Future[None]
 
 
-class _Place(NamedTuple):
+class _ChunkPlace(NamedTuple):
     """A chunk, as read-ahead names it: by its entry's base and its index, or, the last of an entry, by the entry's end,
     which tells what follows without knowing it."""
 
@@ -69,7 +69,7 @@ class ColdReader:
         self._load = load
         self._reload = reload
         self._view = ColdView(ids, hydrator)
-        self._read_ahead: ReadAhead[_Place] = ReadAhead()
+        self._read_ahead: ReadAhead[_ChunkPlace] = ReadAhead()
         self._hydrating: dict[int, asyncio.Future[None]] = {}
         self._held: dict[int, list[SharedFile]] = {}
 
@@ -249,11 +249,11 @@ def _seen(waiter: asyncio.Future[None]) -> None:
         waiter.exception()  # nobody need wait for it
 
 
-def _place(entry: Entry, index: int) -> _Place:
-    return _Place(entry.end, -1) if index == chunk_count(entry) - 1 else _Place(entry.base, index)
+def _place(entry: Entry, index: int) -> _ChunkPlace:
+    return _ChunkPlace(entry.end, -1) if index == chunk_count(entry) - 1 else _ChunkPlace(entry.base, index)
 
 
-def _place_before(entry: Entry, index: int) -> _Place:
+def _place_before(entry: Entry, index: int) -> _ChunkPlace:
     if index > 0:
-        return _Place(entry.base, index - 1)
-    return _Place(entry.base if entry.gap_from is None else entry.gap_from, -1)
+        return _ChunkPlace(entry.base, index - 1)
+    return _ChunkPlace(entry.base if entry.gap_from is None else entry.gap_from, -1)

@@ -21,16 +21,25 @@ from storage_tiers.cold.manifest import pages
 from storage_tiers.cold.manifest.commit import (
     CommitLoop,
     CommitSettings,
-    Loaded,
+    LoadedManifest,
     PageCache,
     Prepare,
     ReadSaved,
     Step,
     StoreClock,
 )
-from storage_tiers.cold.manifest.lineage import MAX_COMMITS, LoadPage, Seen
-from storage_tiers.cold.manifest.model import Author, Ids, Root, State, Writer, check_epoch, check_writer, may_begin
-from storage_tiers.cold.manifest.pages import Change
+from storage_tiers.cold.manifest.lineage import MAX_COMMITS, LoadPage, SeenManifest
+from storage_tiers.cold.manifest.model import (
+    Author,
+    Ids,
+    ManifestWriter,
+    Root,
+    State,
+    check_epoch,
+    check_writer,
+    may_begin,
+)
+from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.cold.segments.repairer import LocalEvidence, Repairer, RepairReport
 from storage_tiers.cold.segments.sweeper import Listed, Sweeper, SweepReport
 from storage_tiers.cold.segments.uploader import ExtendJob, RunBlocking, Uploaded, Uploader, in_thread
@@ -48,7 +57,7 @@ class PartitionTier:
         self,
         store: ObjectStore,
         ids: Ids,
-        writer: Writer,
+        writer: ManifestWriter,
         clock: Clock,
         rng: Rng,
         settings: CommitSettings | None = None,
@@ -72,11 +81,11 @@ class PartitionTier:
         """The newest root known to be durable; None before the first read and while an outcome is open."""
         return self._loop.root
 
-    def expect(self, seen: Seen | None) -> None:
+    def expect(self, seen: SeenManifest | None) -> None:
         """From now on nothing is done by a root that does not contain this one, a deletion of the partition excepted."""
         self._loop.expect(seen)
 
-    async def load(self) -> Loaded | None:
+    async def load(self) -> LoadedManifest | None:
         """Reads the root from the store; None if there is no manifest."""
         return await self._loop.load()
 
@@ -143,7 +152,7 @@ class PartitionTier:
         if offset > (await self._loop.current()).end:
             await self._loop.load()  # another writer may have moved the end
 
-        def step(root: Root, by: Author) -> Change | None:
+        def step(root: Root, by: Author) -> ManifestChange | None:
             check_writer(root, by.writer)
             return pages.retire(root, offset, by)
 

@@ -84,7 +84,7 @@ def check_range(
 ) -> RangeVerdict:
     """Reads and verifies every byte of the range and of its sidecar. Errors: those of the store but `TierObjectMissing`,
     which is a finding."""
-    check = _Check(store, entry, _Walk(entry, payloads, observe))
+    check = _RangeCheck(store, entry, _RangeWalk(entry, payloads, observe))
     try:
         check.sidecar()
         check.segment()
@@ -95,7 +95,7 @@ def check_range(
     return RangeVerdict(tuple(check.findings), check.walk.batches, check.bytes_read, check.parsed, check.walk.sound)
 
 
-class _Walk:
+class _RangeWalk:
     """Batches of a range that arrives in pieces, and what they say of it."""
 
     def __init__(self, entry: Entry, payloads: bool, observe: Observe) -> None:
@@ -167,8 +167,8 @@ def _undecodable(batch: memoryview, header: BatchHeader) -> str:
     return ""
 
 
-class _Check:
-    def __init__(self, store: BlockingObjectStore, entry: Entry, walk: _Walk) -> None:
+class _RangeCheck:
+    def __init__(self, store: BlockingObjectStore, entry: Entry, walk: _RangeWalk) -> None:
         self._store = store
         self._entry = entry
         self.walk = walk

@@ -27,7 +27,7 @@ from pathlib import Path
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.commit import CommitLoop
 from storage_tiers.cold.manifest.model import Author, Entry, PageRef, Root
-from storage_tiers.cold.manifest.pages import Change
+from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.cold.manifest.repair import (
     Evidence,
     Refused,
@@ -156,7 +156,7 @@ class Repairer:
     async def _commit(self, repair: RepairPlan, shown: Root | None, local: LocalEvidence) -> Root:
         fillers = {lost.key: await self._filler(repair.basis, lost, local.epochs) for lost in repair.given_up}
 
-        def make(by: Author) -> Change:
+        def make(by: Author) -> ManifestChange:
             return with_fillers(repaired(repair, shown, by), fillers, by)
 
         return await self._loop.commit_repair(shown, make)

@@ -108,7 +108,7 @@ def build(
         raise InvalidRequest(
             f"offsets [{base}, {end}) in {length} bytes are no segment: 1 byte to 4 GiB, offsets likewise"
         )
-    walk = _Walk(base, end, source if isinstance(source, str) else "the segment", position)
+    walk = _SegmentWalk(base, end, source if isinstance(source, str) else "the segment", position)
     with _Source(source, position, length) as pieces:
         walk.run(pieces)
     found = {
@@ -184,7 +184,7 @@ class _Source:
         return data
 
 
-class _Walk:
+class _SegmentWalk:
     """One pass over a segment's batches: index rows by header, checksums by byte. `name` and `start` say where they lie."""
 
     def __init__(self, base: int, end: int, name: str, start: int) -> None:

@@ -28,7 +28,7 @@ from storage_tiers.cold.manifest import model as manifest
 from storage_tiers.cold.manifest.commit import CommitLoop
 from storage_tiers.cold.manifest.lineage import MAX_COMMITS
 from storage_tiers.cold.manifest.model import MAX_CONDEMNED, Author, Page, PageRef, Root, State
-from storage_tiers.cold.manifest.pages import Change
+from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.cold.stores.port import ObjectInfo, ObjectStore, UnfinishedUpload
 from storage_tiers.errors import InvalidRequest, TierUnavailable
 from storage_tiers.policy import orphans
@@ -171,7 +171,7 @@ class Sweeper:
         for start in range(0, len(ordered), _DELETED_KEYS):
             await self._store.delete(ordered[start : start + _DELETED_KEYS])
 
-        def drop(root: Root, by: Author) -> Change | None:
+        def drop(root: Root, by: Author) -> ManifestChange | None:
             manifest.check_writer(root, by.writer)
             return pages.drop_gone(root, gone, page_keys, by)
 

@@ -34,7 +34,7 @@ _ESCAPE = re.compile(r"%([0-9A-F]{2})")
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 
 
-class Entry(NamedTuple):
+class DecodedName(NamedTuple):
     """What a name in a directory stands for: a component of a key, and the token of an unfinished upload or None."""
 
     component: str
@@ -69,13 +69,13 @@ def folder_name(component: str) -> str:
     return name + "%" if name.endswith(OBJECT_SUFFIXES) else name
 
 
-def parse_file(name: str) -> Entry | None:
+def parse_file(name: str) -> DecodedName | None:
     """None for a file that is no object of the store (somebody's README)."""
     name, _, token = name.partition(_UPLOAD)
     component = _unescape(name.removesuffix("%"))
     if component is None or object_name(component) != name:
         return None
-    return Entry(component, token or None)
+    return DecodedName(component, token or None)
 
 
 def parse_folder(name: str) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from grpc_api.contract.log import Append, Fetched, FetchPartition
-from kafka_gateway.fetch_sessions import Place
+from kafka_gateway.fetch_sessions import CachedPartition
 from kafka_gateway.handlers.fetch import encode
 from kafka_gateway.reply import Later
 from storage_tiers.errors import FencedLeaderEpoch, TierUnavailable, UnknownLeaderEpoch
@@ -257,8 +257,8 @@ def test_aborted_transactions_and_diverging_epochs_are_written(version: int) -> 
     wanted = FetchPartition(TopicPartition("topic", 4), 0, 1)
     aborted = [AbortedTransaction(9, 100, 150, 151), AbortedTransaction(10, 120, 160, 161)]
     rows = [
-        (Place(key, 4, wanted), Fetched(None, 200, 190, 5, aborted=aborted)),
-        (Place(key, 5, wanted), Fetched(None, 200, 190, 5, diverging=(3, 77))),
+        (CachedPartition(key, 4, wanted), Fetched(None, 200, 190, 5, aborted=aborted)),
+        (CachedPartition(key, 5, wanted), Fetched(None, 200, 190, 5, diverging=(3, 77))),
     ]
     answer = response("fetch", version, joined(encode(rows, version, 1))[4:])
     first, second = answer.responses[0].partitions

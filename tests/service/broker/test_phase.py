@@ -17,8 +17,8 @@ from service.broker.partition.phase import (
     EFFECTS,
     TRANSITIONS,
     Cause,
-    Event,
     Life,
+    PartitionEvent,
     Phase,
     UnexpectedEvent,
     Use,
@@ -51,25 +51,25 @@ COMPARING, RECOVERING, FAILURE = (
     LeaderNotAvailable("may lack records"),
     StorageError("!"),
 )
-REPORTS: dict[Event, Callable[[Partition], None]] = {
-    Event.COMPARE: lambda led: led.compare(COMPARING),
-    Event.RECOVER: lambda led: led.recover(RECOVERING),
-    Event.DISCARD: lambda led: led.begin_at(led.log.end_offset),
-    Event.LEAD: lambda led: led.lead(),
-    Event.FAIL: lambda led: led.fail(FAILURE),
-    Event.DELETE: lambda led: led.delete(),
+REPORTS: dict[PartitionEvent, Callable[[Partition], None]] = {
+    PartitionEvent.COMPARE: lambda led: led.compare(COMPARING),
+    PartitionEvent.RECOVER: lambda led: led.recover(RECOVERING),
+    PartitionEvent.DISCARD: lambda led: led.begin_at(led.log.end_offset),
+    PartitionEvent.LEAD: lambda led: led.lead(),
+    PartitionEvent.FAIL: lambda led: led.fail(FAILURE),
+    PartitionEvent.DELETE: lambda led: led.delete(),
 }
-PAIRS = [(phase, event) for phase in Phase for event in Event]
+PAIRS = [(phase, event) for phase in Phase for event in PartitionEvent]
 
 
-def after(life: Life, event: Event, why: str = "why") -> Life:
+def after(life: Life, event: PartitionEvent, why: str = "why") -> Life:
     cause = EFFECTS[event].cause
     return life.after(event, LeaderNotAvailable(why) if cause is None else KINDS[cause](why))
 
 
-def ways() -> dict[Phase, tuple[Event, ...]]:
+def ways() -> dict[Phase, tuple[PartitionEvent, ...]]:
     """The shortest way to every phase that there is a way to."""
-    found: dict[Phase, tuple[Event, ...]] = {Phase.OPENING: ()}
+    found: dict[Phase, tuple[PartitionEvent, ...]] = {Phase.OPENING: ()}
     seen = deque([Phase.OPENING])
     while seen:
         phase = seen.popleft()
@@ -83,7 +83,7 @@ def ways() -> dict[Phase, tuple[Event, ...]]:
 def test_the_tables_name_every_phase_and_every_event() -> None:
     assert [(phase, event) for phase, row in TRANSITIONS.items() for event in row] == PAIRS
     assert list(ANSWERS) == list(Phase)
-    assert list(EFFECTS) == list(Event)
+    assert list(EFFECTS) == list(PartitionEvent)
     assert set(ways()) == set(Phase)
 
 
@@ -118,22 +118,22 @@ def test_whatever_led_to_a_phase_the_errors_of_its_answers_are_known_and_no_othe
 
 
 def test_callers_are_told_the_last_reason_of_each_cause() -> None:
-    life = after(after(Life.begin(KEY), Event.RECOVER, "first"), Event.FAIL, "the disk")
-    life = after(life, Event.RECOVER, "second")
+    life = after(after(Life.begin(KEY), PartitionEvent.RECOVER, "first"), PartitionEvent.FAIL, "the disk")
+    life = after(life, PartitionEvent.RECOVER, "second")
     assert [str(life.refusal(use)) for use in (Use.WRITE, Use.READ, Use.ADMIN, Use.FLUSH)] == [
         "the disk",
         "second",
         "second",
         "the disk",
     ]
-    assert str(after(life, Event.LEAD).refusal(Use.WRITE)) == "the disk"
-    assert after(life, Event.LEAD).refusal(Use.READ) is None
+    assert str(after(life, PartitionEvent.LEAD).refusal(Use.WRITE)) == "the disk"
+    assert after(life, PartitionEvent.LEAD).refusal(Use.READ) is None
 
 
-@pytest.mark.parametrize("event", [event for event in Event if event is not Event.LEAD])
-def test_an_event_that_callers_are_told_of_needs_a_reason(event: Event) -> None:
-    life = after(Life.begin(KEY), Event.RECOVER)
-    if event is Event.COMPARE:
+@pytest.mark.parametrize("event", [event for event in PartitionEvent if event is not PartitionEvent.LEAD])
+def test_an_event_that_callers_are_told_of_needs_a_reason(event: PartitionEvent) -> None:
+    life = after(Life.begin(KEY), PartitionEvent.RECOVER)
+    if event is PartitionEvent.COMPARE:
         life = Life.begin(KEY)
     with pytest.raises(TypeError, match="needs a reason"):
         life.after(event)
@@ -189,7 +189,7 @@ def expected(phase: Phase) -> dict[str, type[LogError] | None]:
 
 
 @pytest.mark.parametrize(("phase", "event"), PAIRS, ids=lambda each: each.value)
-async def test_every_event_in_every_phase(tmp_path: Path, phase: Phase, event: Event) -> None:
+async def test_every_event_in_every_phase(tmp_path: Path, phase: Phase, event: PartitionEvent) -> None:
     led = in_phase(phase, tmp_path)
     waiting, looked = led._waiter(1000), asyncio.Event()
     assert waiting is not None

@@ -18,13 +18,13 @@ from service.cli.top import Nodes, listeners
 from service.cli.top_numbers import (
     ApiNumbers,
     NodeNumbers,
-    Reading,
+    Scrape,
     TierNumbers,
     TopicNumbers,
     node_numbers,
     quantile,
 )
-from service.cli.top_screen import Seen, duration, screen
+from service.cli.top_screen import NodeView, duration, screen
 from storage_tiers.clock import SystemClock
 from tests.service.cli.support import tidelog
 from tests.support.node import Node
@@ -56,9 +56,9 @@ tidelog_store_requests_total{{operation="get"}} {gets}
 """
 
 
-def page(at: float, **numbers: float) -> Reading:
+def page(at: float, **numbers: float) -> Scrape:
     given = {"started": 1000, "bytes_in": 0, "requests": 0, "quick": 0, "hits": 0, "gets": 0, **numbers}
-    return Reading.parse(PAGE.format(**given), at)
+    return Scrape.parse(PAGE.format(**given), at)
 
 
 def test_rates_are_of_the_interval() -> None:
@@ -93,7 +93,7 @@ def test_what_was_not_asked_has_no_quantile() -> None:
 
 def test_a_page_without_metrics_is_none() -> None:
     with pytest.raises(ValueError, match="no metrics"):
-        Reading.parse("", 0)
+        Scrape.parse("", 0)
 
 
 # --- the screen -------------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ NUMBERS = NodeNumbers(
 )
 
 
-def rendered(seen: list[Seen], width: int = 150) -> str:
+def rendered(seen: list[NodeView], width: int = 150) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(screen(seen, title="tidelog top", topics=2))
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -158,12 +158,15 @@ def rendered(seen: list[Seen], width: int = 150) -> str:
 
 def test_the_screen_of_fixed_numbers() -> None:
     """The file is the screen; it is read by people when it changes."""
-    seen = [Seen("10.0.0.1:9094", NUMBERS), Seen("10.0.0.2:9094", None, "cannot be reached: Connection refused")]
+    seen = [
+        NodeView("10.0.0.1:9094", NUMBERS),
+        NodeView("10.0.0.2:9094", None, "cannot be reached: Connection refused"),
+    ]
     assert rendered(seen) == SNAPSHOT.read_text()
 
 
 def test_a_narrow_screen_cuts_nothing_off() -> None:
-    text = rendered([Seen("127.0.0.1:9094", NUMBERS)], width=80)
+    text = rendered([NodeView("127.0.0.1:9094", NUMBERS)], width=80)
     assert "…" not in text and max(map(len, text.splitlines())) <= 80
     for words in ("1 127.0.0.1:9094", "23,457", "1,000 (3 wait)", "88.0 MiB", "2.44 GiB"):
         assert words in text
@@ -178,7 +181,7 @@ def test_states_of_a_node_stand_on_its_line() -> None:
         ({"store_reachable": False}, "away"),
         ({"store_behind": True}, "behind"),
     ):
-        assert word in rendered([Seen("h:1", replace(NUMBERS, **change))])
+        assert word in rendered([NodeView("h:1", replace(NUMBERS, **change))])
 
 
 def test_times_read_as_people_say_them() -> None:

@@ -11,7 +11,7 @@ import pytest
 from grpc_api.contract.topics import ConfigEntry, ConfigSource, Resource, ResourceKind
 from service.configs.broker_keys import BROKER_KEYS
 from service.configs.differences import DIFFERENCES
-from service.configs.keys import ConfigKey, Dynamic, Effect, Registry, Scope
+from service.configs.keys import ConfigEffect, ConfigKey, ConfigScope, Dynamic, Registry
 from service.configs.resolve import Resolver
 from service.configs.topic_keys import TOPIC_KEYS
 from service.configs.types import format_value
@@ -81,7 +81,7 @@ def test_every_rule_has_kafkas_bounds(row: dict[str, str]) -> None:
         try:
             key.parse(text)
         except InvalidConfig as error:
-            assert key.effect is Effect.REFUSED, error
+            assert key.effect is ConfigEffect.REFUSED, error
             assert key.reason in str(error)
     for text in bad:
         with pytest.raises(InvalidConfig, match=r"Invalid value .* for configuration"):
@@ -118,7 +118,7 @@ def test_every_row_is_sound(registry: Registry) -> None:
     for key in registry:
         assert key.scope is registry.scope, key.name
         assert key.documentation.endswith((".", ".)")), key.name
-        assert (key.effect is Effect.HONOURED) == (not key.reason), key.name
+        assert (key.effect is ConfigEffect.HONOURED) == (not key.reason), key.name
         for synonym in key.synonyms:
             assert BROKER_KEYS.find(synonym.name) is not None, (key.name, synonym.name)
         default = format_value(key.default)
@@ -137,7 +137,7 @@ def test_differences_tell_kafkas_default_and_ours() -> None:
     for difference in DIFFERENCES:
         key = TOPIC_KEYS.find(difference.key) or BROKER_KEYS.get(difference.key)
         assert key.default == difference.kafka
-        resource = TOPIC if key.scope is Scope.TOPIC else BROKER
+        resource = TOPIC if key.scope is ConfigScope.TOPIC else BROKER
         (entry,) = with_store.describe(IMAGE, resource, [difference.key])
         assert (entry.value, entry.source) == (format_value(difference.tidelog), ConfigSource.DEFAULT)
         assert difference.reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.configs.broker_keys import BROKER_KEYS
-from service.configs.keys import Effect
+from service.configs.keys import ConfigEffect
 from service.configs.resolve import Resolver
 from service.configs.topic_keys import TOPIC_KEYS
 from service.configs.typed import MODULE, attribute, render
@@ -27,7 +27,7 @@ def test_each_attribute_is_of_the_type_of_its_default(has_store: bool) -> None:
     node = Resolver({}, node_id=1, has_store=has_store)
     for values, keys in ((node.broker(EMPTY), BROKER_KEYS), (node.topic(EMPTY, "t"), TOPIC_KEYS)):
         for key in keys:
-            if key.effect is Effect.HONOURED and not key.given_by:
+            if key.effect is ConfigEffect.HONOURED and not key.given_by:
                 found: Value | None = getattr(values, attribute(key.name))
                 assert found is None if key.default is None else type(found) is type(key.default), key.name
 

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.main import app
-from service.fsck.bucket import Scope, check_bucket
-from service.fsck.findings import Kind, Report
+from service.fsck.bucket import FsckScope, check_bucket
+from service.fsck.findings import FindingKind, Report
 from service.fsck.local import check_local
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.documents import document
@@ -47,9 +47,9 @@ def store(full: FullStore) -> Iterator[BlockingMemoryStore]:
         full.store.put(key, data)
 
 
-def found(store: BlockingMemoryStore, **scope: object) -> set[tuple[Kind, str]]:
+def found(store: BlockingMemoryStore, **scope: object) -> set[tuple[FindingKind, str]]:
     """Damage, with every object younger than the grace: nothing is found for being an orphan."""
-    report = check_bucket(store, Scope(**scope), now_ms=NOW_MS)  # type: ignore[arg-type]
+    report = check_bucket(store, FsckScope(**scope), now_ms=NOW_MS)  # type: ignore[arg-type]
     return {(finding.kind, finding.key) for finding in report.findings if finding.damage}
 
 
@@ -71,20 +71,20 @@ def rewrite_topic(store: BlockingMemoryStore, **fields: object) -> None:
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_root_that_is_missing(store: BlockingMemoryStore, quick: bool) -> None:
     store.delete([ROOT])
-    assert found(store, quick=quick) == {(Kind.NO_MANIFEST, ROOT)}
+    assert found(store, quick=quick) == {(FindingKind.NO_MANIFEST, ROOT)}
 
 
 def test_a_first_upload_on_its_way_is_no_damage(store: BlockingMemoryStore) -> None:
     store.put(ids_of(0).segment_key(0, 1, "1" * 32), b"uploaded, not yet committed")
     assert found(store) == set()
-    old = check_bucket(store, Scope(), now_ms=NOW_MS + 2 * DAY)
-    assert [finding.kind for finding in old.findings] == [Kind.NO_MANIFEST]
+    old = check_bucket(store, FsckScope(), now_ms=NOW_MS + 2 * DAY)
+    assert [finding.kind for finding in old.findings] == [FindingKind.NO_MANIFEST]
 
 
 def test_a_live_topics_root_that_says_deleted(store: BlockingMemoryStore) -> None:
     gone = decode(store.get(ids_of(0, "gone", GONE).manifest_key).data)
     store.put(ROOT, encode(dataclasses.replace(gone, ids=ids_of(1))))
-    assert (Kind.WRONG_TOPIC, ROOT) in found(store)
+    assert (FindingKind.WRONG_TOPIC, ROOT) in found(store)
 
 
 def test_a_root_replaced_by_an_empty_one(store: BlockingMemoryStore) -> None:
@@ -98,7 +98,7 @@ def test_a_root_replaced_by_an_empty_one(store: BlockingMemoryStore) -> None:
         incarnation=now.incarnation,
     )
     store.put(ROOT, encode(empty))
-    assert found(store) >= {(Kind.WENT_BACK, ROOT)}
+    assert found(store) >= {(FindingKind.WENT_BACK, ROOT)}
 
 
 @pytest.mark.parametrize("behind", [2, 3, 4])
@@ -117,7 +117,7 @@ def test_a_root_older_than_its_segments(store: BlockingMemoryStore, behind: int)
         return dataclasses.replace(root, entries=left, end=end, sidecar=sidecar)
 
     rewrite(store, older)
-    assert (Kind.WENT_BACK, ROOT) in found(store)
+    assert (FindingKind.WENT_BACK, ROOT) in found(store)
 
 
 def test_one_upload_that_was_never_committed_is_no_damage(store: BlockingMemoryStore) -> None:
@@ -150,13 +150,13 @@ def test_a_pinned_ranges_object_is_removed(store: BlockingMemoryStore) -> None:
     for key in pinned(store).keys:
         data = store.get(key).data
         store.delete([key])
-        assert found(store) == {(Kind.MISSING, key)}
+        assert found(store) == {(FindingKind.MISSING, key)}
         store.put(key, data)
 
 
 def test_a_pinned_ranges_object_is_flipped(store: BlockingMemoryStore) -> None:
     segment, sidecar = pinned(store).keys
-    for key, kind in ((segment, Kind.FLIPPED), (sidecar, Kind.BAD_SIDECAR)):
+    for key, kind in ((segment, FindingKind.FLIPPED), (sidecar, FindingKind.BAD_SIDECAR)):
         data = bytearray(store.get(key).data)
         data[-1] ^= 1
         store.put(key, bytes(data))
@@ -174,7 +174,7 @@ def test_bytes_appended(store: BlockingMemoryStore, name: str) -> None:
     for base in (40, 110):
         key = ids_of(1).prefix + entries(store)[base][name]
         store.put(key, store.get(key).data + b"x")
-        assert (Kind.TRUNCATED, key) in found(store, quick=True)
+        assert (FindingKind.TRUNCATED, key) in found(store, quick=True)
 
 
 def test_the_newest_sidecar_alone_is_missing(store: BlockingMemoryStore) -> None:
@@ -182,15 +182,15 @@ def test_the_newest_sidecar_alone_is_missing(store: BlockingMemoryStore) -> None
     assert newest is not None and newest.alone
     data = store.get(newest.key).data
     store.delete([newest.key])
-    assert found(store) == {(Kind.MISSING, newest.key)}
+    assert found(store) == {(FindingKind.MISSING, newest.key)}
     store.put(newest.key, data[:-1])
-    assert found(store) >= {(Kind.BAD_SIDECAR, newest.key)}
+    assert found(store) >= {(FindingKind.BAD_SIDECAR, newest.key)}
 
 
 def test_a_page_is_missing(store: BlockingMemoryStore) -> None:
     for ref in root_of(store).pages:
         store.delete([ref.key])
-    assert {(Kind.MISSING, ref.key) for ref in root_of(store).pages} <= found(store)
+    assert {(FindingKind.MISSING, ref.key) for ref in root_of(store).pages} <= found(store)
 
 
 def test_records_that_no_reader_can_decode(store: BlockingMemoryStore) -> None:
@@ -217,7 +217,7 @@ def test_records_that_no_reader_can_decode(store: BlockingMemoryStore) -> None:
         )
         changed = dataclasses.replace(entry, crc32c=crc32c(data), sections=sections)
         rewrite(store, lambda root, changed=changed: dataclasses.replace(root, entries=(changed, *root.entries[1:])), 3)  # type: ignore[misc]
-        assert found(store) == {(Kind.UNDECODABLE, entry.key)}
+        assert found(store) == {(FindingKind.UNDECODABLE, entry.key)}
 
 
 def _signed(batch: bytearray) -> bytes:
@@ -242,37 +242,37 @@ def test_files_that_are_missing(store: BlockingMemoryStore) -> None:
     for key in (TOPIC, keys.cluster_key(CLUSTER)):
         data = store.get(key).data
         store.delete([key])
-        assert found(store) == {(Kind.MISSING, key)}
+        assert found(store) == {(FindingKind.MISSING, key)}
         store.put(key, data)
 
 
 def test_a_topics_file_of_another_id(store: BlockingMemoryStore) -> None:
     rewrite_topic(store, topic_id=TopicId(b"another id of 16"))
-    assert found(store) == {(Kind.WRONG_TOPIC, TOPIC)}
+    assert found(store) == {(FindingKind.WRONG_TOPIC, TOPIC)}
 
 
 def test_a_topics_file_of_another_topic(store: BlockingMemoryStore) -> None:
     other = TopicState(CLUSTER, "other", FLIGHTS, decode_topic(store.get(TOPIC).data, CLUSTER, "flights").state, 5, 5)
     store.put(TOPIC, encode_topic(other))
-    assert found(store) == {(Kind.BAD_FILE, TOPIC)}
+    assert found(store) == {(FindingKind.BAD_FILE, TOPIC)}
 
 
 def test_a_cluster_file_of_another_cluster(store: BlockingMemoryStore) -> None:
     key = keys.cluster_key(CLUSTER)
     store.put(key, document(stored(store, key) | {"cluster_id": "somebodyElsesCluster00"}))
-    assert found(store) == {(Kind.BAD_FILE, key)}
+    assert found(store) == {(FindingKind.BAD_FILE, key)}
 
 
 def test_fewer_partitions_than_manifests(store: BlockingMemoryStore) -> None:
     rewrite_topic(store, partitions=4)
-    assert found(store) == {(Kind.WRONG_TOPIC, TOPIC)}
+    assert found(store) == {(FindingKind.WRONG_TOPIC, TOPIC)}
 
 
 def test_a_readers_cursor_ahead_of_its_manifest(store: BlockingMemoryStore) -> None:
     """It was there: the manifest went back."""
     key = keys.cursor_key(CLUSTER, "audit", "flights", FLIGHTS, 1)
     store.put(key, document(stored(store, key) | {"commit": 200}))
-    assert found(store) == {(Kind.ABOVE_OWNER, key)}
+    assert found(store) == {(FindingKind.ABOVE_OWNER, key)}
 
 
 def test_what_a_reader_wrote_is_damaged(store: BlockingMemoryStore) -> None:
@@ -284,7 +284,7 @@ def test_what_a_reader_wrote_is_damaged(store: BlockingMemoryStore) -> None:
             document(stored(store, info.key) | {"partition": 9}),
         ):
             store.put(info.key, wrong)
-            assert found(store) == {(Kind.BAD_FILE, info.key)}
+            assert found(store) == {(FindingKind.BAD_FILE, info.key)}
         store.put(info.key, data)
 
 
@@ -293,24 +293,24 @@ def test_a_snapshot_of_the_metadata_is_damaged(store: BlockingMemoryStore) -> No
     data = store.get(key).data
     for at in range(len(data)):
         store.put(key, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        assert found(store, topic=None, quick=True) == {(Kind.BAD_FILE, key)}, at
+        assert found(store, topic=None, quick=True) == {(FindingKind.BAD_FILE, key)}, at
     for wrong in (data[:-1], data + b"x", b""):
         store.put(key, wrong)
-        assert found(store, quick=True) == {(Kind.BAD_FILE, key)}
+        assert found(store, quick=True) == {(FindingKind.BAD_FILE, key)}
     store.put(key, data)
     above = keys.snapshot_key(CLUSTER, INCARNATION + 1, 12)
     store.put(above, data)
-    assert found(store, quick=True) == {(Kind.ABOVE_OWNER, above)}
+    assert found(store, quick=True) == {(FindingKind.ABOVE_OWNER, above)}
 
 
 def test_the_page_says_of_every_finding_what_to_do() -> None:
     text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
-    assert [kind.name.lower() for kind in Kind if f"| `{kind.name.lower()}` |" not in text] == []
+    assert [kind.name.lower() for kind in FindingKind if f"| `{kind.name.lower()}` |" not in text] == []
 
 
 def test_a_topic_that_does_not_exist(store: BlockingMemoryStore, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="no topic 'flihgts'; it holds flights, gone"):
-        check_bucket(store, Scope(topic="flihgts"), now_ms=NOW_MS)
+        check_bucket(store, FsckScope(topic="flihgts"), now_ms=NOW_MS)
     (tmp_path / "store").mkdir()
     copy = BlockingDirectoryStore(str(tmp_path / "store"), OsFiles())
     for info in store.list(""):
@@ -346,7 +346,7 @@ def test_a_node_that_goes_on_meanwhile_is_no_damage(
             return store.get(key, start, length)
 
     racing = Racing()
-    report = check_bucket(racing, Scope(), now_ms=NOW_MS)  # type: ignore[arg-type]
+    report = check_bucket(racing, FsckScope(), now_ms=NOW_MS)  # type: ignore[arg-type]
     assert racing.raced
     assert [finding for finding in report.findings if finding.damage] == []
 
@@ -363,7 +363,7 @@ def data_dir(store: BlockingMemoryStore, tmp_path: Path) -> Path:
     return directory
 
 
-def local(store: BlockingMemoryStore, data_dir: Path) -> list[tuple[Kind, str]]:
+def local(store: BlockingMemoryStore, data_dir: Path) -> list[tuple[FindingKind, str]]:
     report = Report()
     check_local(store, str(data_dir), report)
     return [(finding.kind, finding.key) for finding in report.findings]
@@ -382,11 +382,11 @@ def test_a_saved_root_newer_than_the_stores(store: BlockingMemoryStore, data_dir
     now = root_of(store)
     saved = str(data_dir / "flights-1" / "tiered-root.json")
     rewrite(store, lambda root: dataclasses.replace(root, commit=root.commit - 1, recent=root.recent[:-1]))
-    assert local(store, data_dir) == [(Kind.WENT_BACK, saved)]
+    assert local(store, data_dir) == [(FindingKind.WENT_BACK, saved)]
     store.put(ROOT, encode(dataclasses.replace(now, line="f" * 32)))
-    assert local(store, data_dir) == [(Kind.WENT_BACK, saved)]
+    assert local(store, data_dir) == [(FindingKind.WENT_BACK, saved)]
     store.delete([ROOT])
-    assert local(store, data_dir) == [(Kind.WENT_BACK, saved)]
+    assert local(store, data_dir) == [(FindingKind.WENT_BACK, saved)]
 
 
 def test_a_saved_root_of_long_ago_whose_ranges_are_gone(store: BlockingMemoryStore, data_dir: Path) -> None:
@@ -399,4 +399,4 @@ def test_a_saved_root_of_long_ago_whose_ranges_are_gone(store: BlockingMemorySto
     first, *rest = later.entries
     moved = dataclasses.replace(rest[0], base=first.base)
     store.put(ROOT, encode(dataclasses.replace(later, entries=(moved, *rest[1:]))))
-    assert local(store, data_dir) == [(Kind.WENT_BACK, str(data_dir / "flights-1" / "tiered-root.json"))]
+    assert local(store, data_dir) == [(FindingKind.WENT_BACK, str(data_dir / "flights-1" / "tiered-root.json"))]

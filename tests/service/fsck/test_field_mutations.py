@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from service.fsck.bucket import Scope, check_bucket
+from service.fsck.bucket import FsckScope, check_bucket
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.documents import CHECKSUM, document
 from storage_tiers.cold.manifest.model import Ids
@@ -244,11 +244,11 @@ def rows(store: BlockingMemoryStore) -> dict[str, list[tuple[Place, Path]]]:
 
 
 def is_damaged(store: BlockingMemoryStore) -> bool:
-    return check_bucket(store, Scope(), now_ms=NOW_MS).damaged
+    return check_bucket(store, FsckScope(), now_ms=NOW_MS).damaged
 
 
 def test_the_store_of_every_feature_is_sound(full: FullStore) -> None:
-    assert check_bucket(full.store, Scope(), now_ms=NOW_MS + (1 << 40)).findings == []
+    assert check_bucket(full.store, FsckScope(), now_ms=NOW_MS + (1 << 40)).findings == []
 
 
 @pytest.mark.parametrize("kind", ["cluster", "topic", "root", "deleted root", "page"])

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from lambdas.verify_commit import Verifier
 from service.cli.main import app
-from service.fsck.bucket import Scope, check_bucket
-from service.fsck.findings import Finding, Kind, Report
+from service.fsck.bucket import FsckScope, check_bucket
+from service.fsck.findings import Finding, FindingKind, Report
 from service.fsck.local import check_local
 from storage_tiers.clock import SeededRng
 from storage_tiers.cold.manifest import keys
@@ -50,7 +50,7 @@ def root_of(store: BlockingMemoryStore) -> Root:
 
 
 def checked(store: BlockingMemoryStore, *, quick: bool = False, now_ms: int = LATER_MS) -> Report:
-    return check_bucket(store, Scope(quick=quick), now_ms=now_ms)
+    return check_bucket(store, FsckScope(quick=quick), now_ms=now_ms)
 
 
 def only(report: Report) -> Finding:
@@ -78,7 +78,7 @@ def test_a_flipped_byte(store: BlockingMemoryStore) -> None:
     data[200] ^= 1
     store.put(entry.key, bytes(data))
     finding = only(checked(store))
-    assert (finding.kind, finding.key) == (Kind.FLIPPED, entry.key)
+    assert (finding.kind, finding.key) == (FindingKind.FLIPPED, entry.key)
     assert checked(store, quick=True).findings == []
 
 
@@ -88,7 +88,7 @@ def test_a_flipped_byte_in_a_sidecar(store: BlockingMemoryStore) -> None:
     data[-1] ^= 1
     store.put(entry.sidecar_key, bytes(data))
     finding = only(checked(store))
-    assert (finding.kind, finding.key) == (Kind.BAD_SIDECAR, entry.sidecar_key)
+    assert (finding.kind, finding.key) == (FindingKind.BAD_SIDECAR, entry.sidecar_key)
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -96,7 +96,7 @@ def test_a_truncated_object(store: BlockingMemoryStore, quick: bool) -> None:
     entry = root_of(store).entries[2]
     store.put(entry.key, store.get(entry.key).data[:-1])
     finding = only(checked(store, quick=quick))
-    assert (finding.kind, finding.key) == (Kind.TRUNCATED, entry.key)
+    assert (finding.kind, finding.key) == (FindingKind.TRUNCATED, entry.key)
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -105,7 +105,7 @@ def test_a_missing_object(store: BlockingMemoryStore, quick: bool, which: str) -
     key: str = getattr(root_of(store).entries[0], which)
     store.delete([key])
     finding = only(checked(store, quick=quick))
-    assert (finding.kind, finding.key) == (Kind.MISSING, key)
+    assert (finding.kind, finding.key) == (FindingKind.MISSING, key)
 
 
 def test_another_segments_sidecar(store: BlockingMemoryStore) -> None:
@@ -113,7 +113,7 @@ def test_another_segments_sidecar(store: BlockingMemoryStore) -> None:
     store.put(first.sidecar_key, store.get(second.sidecar_key).data)
     report = checked(store)
     assert only(report).key == first.sidecar_key
-    assert only(report).kind in (Kind.FOREIGN_SIDECAR, Kind.TRUNCATED)
+    assert only(report).kind in (FindingKind.FOREIGN_SIDECAR, FindingKind.TRUNCATED)
 
 
 def test_another_segments_bytes_under_a_right_checksum(store: BlockingMemoryStore) -> None:
@@ -123,16 +123,16 @@ def test_another_segments_bytes_under_a_right_checksum(store: BlockingMemoryStor
     store.put(first.key, store.get(second.key).data)
     store.put(IDS.manifest_key, encode(dataclasses.replace(root, entries=(swapped, second, third))))
     kinds = {finding.kind for finding in checked(store).findings}
-    assert Kind.WRONG_RECORDS in kinds
+    assert FindingKind.WRONG_RECORDS in kinds
 
 
 def test_an_orphan_is_damage_once_it_is_older_than_the_grace(store: BlockingMemoryStore) -> None:
     orphan = IDS.segment_key(30, 1, "f" * 32)
     store.put(orphan, b"never referenced")
     finding = only(checked(store, now_ms=LATER_MS))
-    assert (finding.kind, finding.key, finding.damage) == (Kind.ORPHAN, orphan, True)
+    assert (finding.kind, finding.key, finding.damage) == (FindingKind.ORPHAN, orphan, True)
     report = checked(store, now_ms=NOW_MS)
-    assert (only(report).kind, report.damaged) == (Kind.YOUNG_ORPHAN, False)
+    assert (only(report).kind, report.damaged) == (FindingKind.YOUNG_ORPHAN, False)
 
 
 def rewritten(store: BlockingMemoryStore, change: Callable[[Root], Root]) -> None:
@@ -151,32 +151,32 @@ def test_overlapping_ranges(store: BlockingMemoryStore) -> None:
     rewritten(
         store, lambda root: dataclasses.replace(root, entries=(first, dataclasses.replace(second, base=9), third))
     )
-    assert Kind.OVERLAP in {finding.kind for finding in checked(store, quick=True).findings}
+    assert FindingKind.OVERLAP in {finding.kind for finding in checked(store, quick=True).findings}
 
 
 def test_a_hole_between_ranges(store: BlockingMemoryStore) -> None:
     first, _, third = root_of(store).entries
     rewritten(store, lambda root: dataclasses.replace(root, entries=(first, third)))
     findings = checked(store, quick=True).findings
-    assert (Kind.HOLE, IDS.manifest_key) in {(finding.kind, finding.key) for finding in findings}
+    assert (FindingKind.HOLE, IDS.manifest_key) in {(finding.kind, finding.key) for finding in findings}
 
 
 def test_an_unparsable_manifest_condemns_nothing_else(store: BlockingMemoryStore) -> None:
     store.put(IDS.manifest_key, b'{"format": 1, "commit": ')
     finding = only(checked(store))
-    assert (finding.kind, finding.key) == (Kind.BAD_MANIFEST, IDS.manifest_key)
+    assert (finding.kind, finding.key) == (FindingKind.BAD_MANIFEST, IDS.manifest_key)
 
 
 def test_an_unparsable_topic_file(store: BlockingMemoryStore) -> None:
     key = keys.topic_file_key(IDS.cluster_id, IDS.topic)
     store.put(key, b"{}")
     finding = only(checked(store))
-    assert (finding.kind, finding.key) == (Kind.BAD_FILE, key)
+    assert (finding.kind, finding.key) == (FindingKind.BAD_FILE, key)
 
 
 def test_an_unknown_cluster_is_no_damage_but_an_error(store: BlockingMemoryStore) -> None:
     with pytest.raises(InvalidConfig, match="holds no cluster nowhere; it holds " + IDS.cluster_id):
-        check_bucket(store, Scope(cluster_id="nowhere"), now_ms=NOW_MS)
+        check_bucket(store, FsckScope(cluster_id="nowhere"), now_ms=NOW_MS)
 
 
 # --- the local log ----------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_a_local_log_that_disagrees(store: BlockingMemoryStore, data_dir: Path) 
     report = Report()
     check_local(store, str(data_dir), report)
     finding = only(report)
-    assert (finding.kind, finding.key) == (Kind.LOCAL_DISAGREES, str(path))
+    assert (finding.kind, finding.key) == (FindingKind.LOCAL_DISAGREES, str(path))
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "halved", "zeroed"])
@@ -225,7 +225,7 @@ def test_a_local_log_that_lacks_records_between_others(store: BlockingMemoryStor
     report = Report()
     check_local(store, str(data_dir), report)
     finding = only(report)
-    assert finding.kind is Kind.LOCAL_DISAGREES
+    assert finding.kind is FindingKind.LOCAL_DISAGREES
     assert finding.key == str(first if damage == "missing" else middle)
     assert "the next segment begins at 20" in finding.detail
 

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 )
 
 from grpc_api.contract.topics import ResourceKind
-from service.cli.config_wire import SET, Change, alter_configs
+from service.cli.config_wire import SET, ConfigChange, alter_configs
 from tests.service.broker.support import TIERED, running, until
 from tests.support.clients import until as wait_until
 from tests.support.node import Node
@@ -129,10 +129,12 @@ def test_a_password_is_never_said(node: Node, log: Log, admin: AdminClient) -> N
 
 def test_a_level_changed_live(node: Node, log: Log, admin: AdminClient) -> None:
     logger = "service.broker.topic_service"
-    alter_configs(node.kafka, ResourceKind.BROKER_LOGGER, "1", [Change(logger, SET, "ERROR")], validate_only=False)
+    alter_configs(
+        node.kafka, ResourceKind.BROKER_LOGGER, "1", [ConfigChange(logger, SET, "ERROR")], validate_only=False
+    )
     assert log.wait("logger.changed", name=logger)["to"] == "ERROR"
     admin.create_topics([NewTopic("quiet", 1, 1)])["quiet"].result()
-    alter_configs(node.kafka, ResourceKind.BROKER_LOGGER, "1", [Change(logger, SET, "INFO")], validate_only=False)
+    alter_configs(node.kafka, ResourceKind.BROKER_LOGGER, "1", [ConfigChange(logger, SET, "INFO")], validate_only=False)
     admin.create_topics([NewTopic("loud", 1, 1)])["loud"].result()
     log.wait("topic.created", topic="loud")
     assert not log.of("topic.created", topic="quiet")

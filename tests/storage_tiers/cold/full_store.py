@@ -28,7 +28,7 @@ from storage_tiers.cold.manifest import model as manifest
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, encode_cluster
 from storage_tiers.cold.manifest.commit import CommitSettings
 from storage_tiers.cold.manifest.json import encode
-from storage_tiers.cold.manifest.model import Ids, Root, State, Writer
+from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Root, State
 from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
 from storage_tiers.cold.offline.reader_files import advance_cursor, read_cursor, record_missed, record_verdict
 from storage_tiers.cold.segments.partition_tier import PartitionTier
@@ -214,7 +214,7 @@ def _tier(full: FullStore, ids: Ids, seed: int = 99) -> PartitionTier:
     return PartitionTier(
         full.memory,
         ids,
-        Writer(1, INCARNATION),
+        ManifestWriter(1, INCARNATION),
         full.clock,
         SeededRng(seed),
         CommitSettings(attempts=2),

@@ -11,7 +11,7 @@ from storage_tiers.clock import Clock, ManualClock, SeededRng
 from storage_tiers.cold.manifest import lookup
 from storage_tiers.cold.manifest.commit import CommitSettings, ReadSaved
 from storage_tiers.cold.manifest.json import decode, decode_page
-from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root, Section, Writer
+from storage_tiers.cold.manifest.model import Entry, Ids, ManifestWriter, Page, PageRef, Root, Section
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.segments.sidecar import SidecarBytes
 from storage_tiers.cold.segments.uploader import ExtendJob
@@ -126,7 +126,7 @@ def tier_of(
     return PartitionTier(
         store,
         ids,
-        Writer(node, incarnation),
+        ManifestWriter(node, incarnation),
         clock,
         SeededRng(seed),
         CommitSettings(attempts=attempts),

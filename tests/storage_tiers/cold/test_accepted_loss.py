@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.fsck.bucket import Scope, check_bucket
+from service.fsck.bucket import FsckScope, check_bucket
 from storage_tiers.cold.manifest.model import Entry, broken
 from storage_tiers.cold.segments.repairer import LocalEvidence, empty_range
 from storage_tiers.records.batch import headers
@@ -62,7 +62,7 @@ async def test_what_is_lost_is_given_up_where_its_offsets_are_named(world: World
     assert records(world, after[place]) == [] and after[place].records == 0
     assert gone.key in {key for item in root.removed for key in item.keys}
     assert (await world.extend()).end == 710
-    report = check_bucket(world.store.blocking(), Scope(), now_ms=world.clock.unix_ms())
+    report = check_bucket(world.store.blocking(), FsckScope(), now_ms=world.clock.unix_ms())
     # The test has no cluster and no topic around its partition.
     assert {each.key.rpartition("/")[2] for each in report.findings} <= {"cluster.json", "topic.json"}
 

@@ -11,7 +11,7 @@ import pytest
 
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.json import encode
-from storage_tiers.cold.manifest.lineage import MAX_COMMITS, Seen, seen_of
+from storage_tiers.cold.manifest.lineage import MAX_COMMITS, SeenManifest, seen_of
 from storage_tiers.cold.manifest.model import MAX_CONDEMNED, RECENT_COMMITS, CommitId, Root
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -102,7 +102,7 @@ async def test_an_older_digest_that_comes_late_does_not_take_the_newer_ones_plac
     store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path
 ) -> None:
     """Questions that wait for each other carry what was seen when they were asked."""
-    first, digests, roots = tier_of(store, clock), list[Seen](), list[bytes]()
+    first, digests, roots = tier_of(store, clock), list[SeenManifest](), list[bytes]()
     for base in (0, 10, 20):
         await first.extend(local.job(base, 10))
         digests.append(await saved(first, tmp_path))
@@ -152,7 +152,7 @@ async def test_a_deletion_needs_no_root(store: MemoryStore, clock: EagerClock, l
 
 
 # --- what a digest cannot tell ----------------------------------------------------------------------------------------
-async def saved(tier: PartitionTier, directory: Path) -> Seen:
+async def saved(tier: PartitionTier, directory: Path) -> SeenManifest:
     """As a broker keeps the last root that it has seen."""
     loaded = await tier.load()
     assert loaded is not None
@@ -221,7 +221,7 @@ async def test_a_second_history_of_more_commits_than_a_root_remembers(
 def test_each_field_that_never_falls_is_compared() -> None:
     commits = tuple(CommitId(number, f"{number:032x}") for number in range(69, 101))
     root = Root(IDS, line="l", commit=100, recent=commits, incarnation=5, leader_epoch=5, log_start=5, end=50, swept=5)
-    seen = Seen("l", 3, "3", 5, 5, 5, 50, 5)
+    seen = SeenManifest("l", 3, "3", 5, 5, 5, 50, 5)
     assert lineage.fault(root, seen) is None and lineage.beyond_recent(root, seen)
     for name in ("incarnation", "leader_epoch", "log_start", "end", "swept"):
         fault = lineage.fault(replace(root, **{name: getattr(root, name) - 1}), seen)

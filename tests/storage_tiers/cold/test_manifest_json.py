@@ -17,16 +17,16 @@ from storage_tiers.cold.manifest.json import decode, decode_page, encode, encode
 from storage_tiers.cold.manifest.model import (
     Author,
     Ids,
+    ManifestWriter,
     Page,
     PageKind,
     PageRef,
     Removed,
     Root,
     Stamp,
-    Writer,
     first_root,
 )
-from storage_tiers.cold.manifest.pages import Change, PageWrite
+from storage_tiers.cold.manifest.pages import ManifestChange, PageWrite
 from storage_tiers.errors import StoreRefused, TierCorrupt
 from storage_tiers.records.checksum import crc32c
 from tests.storage_tiers.cold.support import IDS, entry_of
@@ -40,11 +40,13 @@ def full_root() -> tuple[Root, dict[str, PageWrite]]:
 
     def by() -> Author:
         known = {key: write.page for key, write in written.items()}
-        return Author(Writer(1, 2), f"{next(numbers):032x}", 1_700_000_000_000, lambda: f"{next(numbers):032x}", known)
+        return Author(
+            ManifestWriter(1, 2), f"{next(numbers):032x}", 1_700_000_000_000, lambda: f"{next(numbers):032x}", known
+        )
 
-    def settle(change: Change | Root | None) -> Root:
+    def settle(change: ManifestChange | Root | None) -> Root:
         assert change is not None
-        settled = pages.settle(change if isinstance(change, Change) else Change(change), by())
+        settled = pages.settle(change if isinstance(change, ManifestChange) else ManifestChange(change), by())
         written.update({write.ref.key: write for write in settled.writes})
         return settled.root
 

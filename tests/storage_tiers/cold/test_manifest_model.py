@@ -19,17 +19,17 @@ from storage_tiers.cold.manifest.json import decode, decode_page, encode
 from storage_tiers.cold.manifest.model import (
     Author,
     Entry,
+    ManifestWriter,
     Page,
     PageKind,
     PageNeeded,
     PageRef,
     Root,
-    Writer,
     broken,
     broken_step,
     first_root,
 )
-from storage_tiers.cold.manifest.pages import Change
+from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.errors import FencedWriter, InvalidRequest, StorageError
 from tests.storage_tiers.cold.support import IDS, entry_of
 
@@ -76,15 +76,15 @@ class ManifestModel(RuleBasedStateMachine):
         self.patch.stop()
 
     # --- how a change is made -----------------------------------------------------------------------------------------
-    def commit(self, step: Callable[[Root, Author], Change | Root | None]) -> bool:
+    def commit(self, step: Callable[[Root, Author], ManifestChange | Root | None]) -> bool:
         held: dict[str, Page] = {}
         while True:
-            by = Author(Writer(1, 1), f"{next(self.ids):032x}", 1000 + self.root.commit, self._uuid, held)
+            by = Author(ManifestWriter(1, 1), f"{next(self.ids):032x}", 1000 + self.root.commit, self._uuid, held)
             try:
                 change = step(self.root, by)
                 if change is None:
                     return False
-                change = pages.settle(Change(change) if isinstance(change, Root) else change, by)
+                change = pages.settle(ManifestChange(change) if isinstance(change, Root) else change, by)
                 break
             except PageNeeded as needed:
                 held[needed.ref.key] = self.pages[needed.ref.key]
@@ -295,7 +295,7 @@ test_a_deep_manifest_against_a_list = DeepManifestModel.TestCase
 
 def author(count: int, *, incarnation: int | None = 1) -> Author:
     names = (f"{number:032x}" for number in itertools.count(count << 20))
-    return Author(Writer(1, incarnation), f"{count:032x}", 1000 + count, lambda: next(names))
+    return Author(ManifestWriter(1, incarnation), f"{count:032x}", 1000 + count, lambda: next(names))
 
 
 def test_epochs_and_incarnations_only_rise() -> None:
@@ -322,12 +322,12 @@ def test_twenty_thousand_entries_stay_within_bounds() -> None:
     pages_by_key: dict[str, Page] = {}
     names = author(1).new_uuid
     for number in range(20_000):
-        by = Author(Writer(1, 1), f"{number:032x}", number, names, pages_by_key)
+        by = Author(ManifestWriter(1, 1), f"{number:032x}", number, names, pages_by_key)
         entry = entry_of(IDS, number * 1000, number * 1000 + 1000, number)
         root = manifest.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)
         if number % 40:
             continue  # settled forty at a time: seconds instead of a minute
-        change = pages.settle(Change(root), by)
+        change = pages.settle(ManifestChange(root), by)
         for write in change.writes:
             pages_by_key[write.ref.key] = write.page
             written += len(write.data)
@@ -352,10 +352,11 @@ def test_a_full_manifest_says_so() -> None:
     with mock.patch.multiple(pages, MAX_ENTRIES=2, MAX_PAGES=2, MAX_PAGE_ENTRIES=2):
         with pytest.raises(StorageError, match=r"segment\.bytes"):
             for number in range(20):
-                by = Author(Writer(1, 1), f"{number:032x}", number, author(number).new_uuid, known)
+                by = Author(ManifestWriter(1, 1), f"{number:032x}", number, author(number).new_uuid, known)
                 entry = entry_of(IDS, number, number + 1, number)
                 change = pages.settle(
-                    Change(manifest.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)), by
+                    ManifestChange(manifest.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)),
+                    by,
                 )
                 known.update({write.ref.key: write.page for write in change.writes})
                 root = change.root
@@ -376,11 +377,11 @@ def test_ten_million_ranges_stay_within_bounds() -> None:
     known: dict[str, Page] = {}
     names = author(1).new_uuid
     for number in range(1250):
-        by = Author(Writer(1, 1), f"{number:032x}", number, names, known)
+        by = Author(ManifestWriter(1, 1), f"{number:032x}", number, names, known)
         ref, page = full_page(number, by)
         known[ref.key] = page
         grown = manifest.advance(root, by, pages=(*root.pages, ref), end=ref.end)
-        change = pages.settle(Change(grown), by)
+        change = pages.settle(ManifestChange(grown), by)
         assert len(change.writes) <= 1
         known.update({write.ref.key: write.page for write in change.writes})
         stored = max([stored, *(len(write.data) for write in change.writes)])
@@ -413,20 +414,20 @@ def test_what_was_folded_is_retired_and_forgotten() -> None:
     names = author(1).new_uuid
     numbers = itertools.count(1)
 
-    def commit(step: Callable[[Root, Author], Change | Root | None]) -> bool:
+    def commit(step: Callable[[Root, Author], ManifestChange | Root | None]) -> bool:
         nonlocal root
-        by = Author(Writer(1, 1), f"{next(numbers):032x}", next(numbers), names, known)
+        by = Author(ManifestWriter(1, 1), f"{next(numbers):032x}", next(numbers), names, known)
         change = step(root, by)
         if change is None:
             return False
-        change = pages.settle(Change(change) if isinstance(change, Root) else change, by)
+        change = pages.settle(ManifestChange(change) if isinstance(change, Root) else change, by)
         assert len(change.writes) <= 3
         known.update({write.ref.key: write.page for write in change.writes})
         root = change.root
         return True
 
     for number in range(200):
-        ref, page = full_page(number, Author(Writer(1, 1), "", 0, names, known))
+        ref, page = full_page(number, Author(ManifestWriter(1, 1), "", 0, names, known))
         known[ref.key] = page
         commit(lambda root, by, ref=ref: manifest.advance(root, by, pages=(*root.pages, ref), end=ref.end))  # type: ignore[misc]
     assert any(ref.level for ref in root.pages)

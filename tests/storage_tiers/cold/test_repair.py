@@ -12,7 +12,7 @@ from storage_tiers.cold.manifest import lineage, lookup
 from storage_tiers.cold.manifest import model as manifest
 from storage_tiers.cold.manifest.commit import ReadSaved
 from storage_tiers.cold.manifest.json import encode
-from storage_tiers.cold.manifest.model import Author, Root, State, Writer, broken
+from storage_tiers.cold.manifest.model import Author, ManifestWriter, Root, State, broken
 from storage_tiers.cold.manifest.repair import Evidence, Refused, RepairPlan, basis, plan, repaired
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -31,7 +31,7 @@ from tests.storage_tiers.cold.support import (
 from tests.storage_tiers.cold.test_upload_verification import DamagingStore
 from tests.support.faulty_store import FaultyStore
 
-WRITER = Writer(1, 7)
+WRITER = ManifestWriter(1, 7)
 EVERYTHING = OffsetRange(0, 1000)
 #: A local log without a record that the bucket has not.
 UP_TO_DATE = OffsetRange(0, 0)
@@ -440,7 +440,7 @@ def blocking_has_manifest(world: World) -> bool:
 
 
 def _reads(saved: Root) -> ReadSaved:
-    async def read(_: lineage.Seen) -> Root:
+    async def read(_: lineage.SeenManifest) -> Root:
         return saved
 
     return read

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from service.fsck.bucket import Scope, check_bucket
+from service.fsck.bucket import FsckScope, check_bucket
 from service.fsck.findings import HARMLESS
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.json import decode
@@ -75,7 +75,7 @@ class Damaged:
         assert root.log_start == self.saved.log_start
         while root.end < 90:
             root = await tier.extend(self.world.local.job(root.end, 10))
-        findings = check_bucket(store.blocking(), Scope(), now_ms=self.world.clock.unix_ms()).findings
+        findings = check_bucket(store.blocking(), FsckScope(), now_ms=self.world.clock.unix_ms()).findings
         # The test has no cluster and no topic around its partition.
         wrong = [each for each in findings if each.key.rpartition("/")[2] not in ("cluster.json", "topic.json")]
         # What an upload that was cut has left is nobody's, and swept in time.

@@ -29,7 +29,7 @@ import pytest
 from storage_tiers.clock import ManualClock
 from storage_tiers.cold.manifest import lookup
 from storage_tiers.cold.manifest.json import decode, decode_page
-from storage_tiers.cold.manifest.lineage import Seen, seen_of
+from storage_tiers.cold.manifest.lineage import SeenManifest, seen_of
 from storage_tiers.cold.manifest.model import Entry, Root, State, broken, broken_step, first_root
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.bodies import hand_over
@@ -239,7 +239,7 @@ class Simulation:
         self.done = False
 
     def tier(self, incarnation: int | None = 1) -> PartitionTier:
-        async def read_saved(seen: Seen) -> Root:
+        async def read_saved(seen: SeenManifest) -> Root:
             assert self.saved is not None
             return self.saved
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from storage_tiers.cold.manifest.model import (
     Author,
     Entry,
+    ManifestWriter,
     Page,
     PageKind,
     PageRef,
     Pin,
     Removed,
     Stamp,
-    Writer,
 )
 from storage_tiers.cold.manifest.pages import page_write
 from storage_tiers.cold.stores.port import ObjectInfo, UnfinishedUpload
@@ -64,7 +64,7 @@ def segments(*ends: int, max_timestamp: int = NOW, first_append_ms: int = NOW) -
 def paged(entries: list[Entry], size: int) -> tuple[list[PageRef], Callable[[PageRef], Page]]:
     """The entries in live pages of `size`."""
     numbers = itertools.count()
-    by = Author(Writer(1, 1), "c", NOW, lambda: f"{next(numbers):032x}")
+    by = Author(ManifestWriter(1, 1), "c", NOW, lambda: f"{next(numbers):032x}")
     made = [
         page_write(IDS, Page(PageKind.LIVE, tuple(entries[at : at + size])), by) for at in range(0, len(entries), size)
     ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_tiers.clock import SeededRng, SystemClock
-from storage_tiers.cold.manifest.model import Ids, Root, Writer
+from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Root
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.launcher import TierLauncher
 from storage_tiers.cold.process.local import LocalLauncher
@@ -32,7 +32,7 @@ from storage_tiers.types import AbortedTransaction, EpochEntry
 from tests.storage_tiers.cold.support import IDS, EagerClock
 from tests.support.faulty_store import FaultyStore
 
-WRITER = Writer(1, 1)
+WRITER = ManifestWriter(1, 1)
 MEMORY = StoreLocation.parse("memory://tier-tests")
 #: Deadlines short enough to be reached in a test, and no waiting for idleness.
 QUICK = TierSettings(read_deadline_s=0.3, commit_deadline_s=5.0, idle_s=3600.0)

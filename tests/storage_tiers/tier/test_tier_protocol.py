@@ -15,16 +15,16 @@ import pytest
 from storage_tiers import errors
 from storage_tiers.cold.manifest import model as manifest
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
-from storage_tiers.cold.manifest.lineage import Seen
+from storage_tiers.cold.manifest.lineage import SeenManifest
 from storage_tiers.cold.manifest.model import (
     Entry,
+    ManifestWriter,
     Oldest,
     PageKind,
     PageRef,
     Section,
     Stamp,
     State,
-    Writer,
 )
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process import operations as questions
@@ -64,7 +64,7 @@ BROKER_CODE = [
     *(ROOT / "storage_tiers/cold/read").glob("*.py"),
     ROOT / "storage_tiers/cold/process/client.py",
 ]
-WRITER = Writer(1, None, "maintainer")
+WRITER = ManifestWriter(1, None, "maintainer")
 JOB = ExtendJob(
     "/data/0.log",
     0,
@@ -80,7 +80,7 @@ JOB = ExtendJob(
 )
 PAGE = PageRef(PageKind.LIVE, "k", 0, 9, 1, 100, 7, 1, 2, 9, 90, 3, oldest=Oldest(9, 2, 90), newest_ms=2)
 TOPIC = TopicState("c", "t", TOPIC_ID, State.DELETED, 3, 7, {"retention.ms": "-1"}, (TOPIC_ID,))
-COUNTERS = questions.Counters(
+COUNTERS = questions.TierCounters(
     {"Extend": 2}, {}, {"get": 1}, {"get TierUnavailable": 1}, {"get": 1}, {"get": 0.5}, 1, 2, 3, 4, 5
 )
 QUESTIONS: list[questions.Question[Any]] = [
@@ -106,7 +106,7 @@ QUESTIONS: list[questions.Question[Any]] = [
     questions.ListTopics("c", ""),
     questions.ListTopicIds("c", "t"),
     questions.ListManifests("c", "t", "AAAAAAAAAAAAAAAAAAAAAA"),
-    questions.TakePartition(IDS, Writer(1, 2), -1, True),
+    questions.TakePartition(IDS, ManifestWriter(1, 2), -1, True),
     questions.ReadTopic("c", "t"),
     questions.PublishTopic(TOPIC),
     questions.MarkTopicDeleted(TOPIC),
@@ -117,7 +117,7 @@ QUESTIONS: list[questions.Question[Any]] = [
     questions.Retire(IDS, WRITER, 3),
     questions.DeletePartition(IDS, WRITER),
     questions.Sweep(IDS, WRITER, 3),
-    questions.Sweep(IDS, WRITER, 3, (Listed("k", 5),), Seen("l", 3, "c", 1, 2, 5, 9, 0, "/a/b")),
+    questions.Sweep(IDS, WRITER, 3, (Listed("k", 5),), SeenManifest("l", 3, "c", 1, 2, 5, 9, 0, "/a/b")),
     questions.SweepDeleted(IDS, WRITER, 3, (Listed("k", 5),)),
     questions.Repair(
         IDS,
@@ -125,7 +125,7 @@ QUESTIONS: list[questions.Question[Any]] = [
         LocalEvidence(OffsetRange(3, 9), (EpochEntry(1, 0),), 2),
         7,
         True,
-        Seen("l", 3, "c", 1, 2, 5, 9, 0, "/a/b"),
+        SeenManifest("l", 3, "c", 1, 2, 5, 9, 0, "/a/b"),
         (OffsetRange(3, 5), OffsetRange(7, 8)),
     ),
     questions.ListKeys("c/", "c/k"),
