@@ -13,10 +13,10 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.history import synthetic
-from storage_tiers.cold.manifest import model as manifest
-from storage_tiers.cold.manifest import pages
-from storage_tiers.cold.manifest.model import Author, ManifestWriter, Page, Root, first_root
+from storage_tiers.cold.manifest import pages, transitions
+from storage_tiers.cold.manifest.model import Author, ManifestWriter, Page, Root
 from storage_tiers.cold.manifest.pages import ManifestChange
+from storage_tiers.cold.manifest.transitions import first_root
 
 #: As real pages, in a root of which 32 KiB hold some 44 entries.
 REAL: Mapping[str, int] = {"MAX_ENTRIES": 44}
@@ -76,7 +76,7 @@ class _Partition:
             sidecar_key=ids.sidecar_key(base, 1, name),
         )
         self._commit(
-            lambda root, by: manifest.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)
+            lambda root, by: transitions.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)
         )
 
     def retire(self, live: int) -> None:

@@ -30,9 +30,9 @@ from storage_tiers.cold.manifest.model import (
     Root,
     Section,
     Stamp,
-    first_root,
 )
 from storage_tiers.cold.manifest.summary import RootSummary, summary_of
+from storage_tiers.cold.manifest.transitions import first_root
 from storage_tiers.cold.segments.sidecar import ABORTED, CHECKS, EPOCHS, INDEX, PRODUCER
 from storage_tiers.policy.retention import RetentionLimits, goes
 from storage_tiers.types import TopicId

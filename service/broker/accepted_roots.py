@@ -18,7 +18,8 @@ from service.broker.lineage import StoreLineage
 from service.broker.partition.partition import Partition
 from service.broker.roots import read_root, write_root
 from storage_tiers import events
-from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Root, check_not_fenced, check_writer
+from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Root
+from storage_tiers.cold.manifest.transitions import check_not_fenced, check_writer
 from storage_tiers.errors import FencedWriter, LogError, TierCorrupt
 from storage_tiers.files import Files
 

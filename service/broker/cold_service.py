@@ -9,8 +9,9 @@ from grpc_api.contract.cold import MAX_RANGES, ColdManifest, ColdRange, ColdRepa
 from service.broker.partition.partition import Partition
 from service.broker.partitions import Partitions
 from service.broker.repairing import Repairing
-from storage_tiers.cold.manifest.model import Entry, Ids, first_root
+from storage_tiers.cold.manifest.model import Entry, Ids
 from storage_tiers.cold.manifest.summary import summary_of
+from storage_tiers.cold.manifest.transitions import first_root
 from storage_tiers.cold.process.operations import PageEntries
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.segments.repairer import RepairReport

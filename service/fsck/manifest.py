@@ -30,9 +30,9 @@ from storage_tiers.cold.manifest.model import (
     Root,
     Stamp,
     State,
-    broken,
 )
 from storage_tiers.cold.manifest.pages import MAX_PAGE_ENTRIES
+from storage_tiers.cold.manifest.transitions import broken
 
 Fault = tuple[FindingKind, str]
 _COMMIT_ID = re.compile(r"[0-9a-f]{32}\Z")

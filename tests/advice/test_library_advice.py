@@ -21,7 +21,7 @@ from service.metadata import records_pb2 as pb
 from service.settings import NodeSettings
 from service.takeover.offline import restore
 from storage_tiers.clock import SystemClock
-from storage_tiers.cold.manifest import lineage, lookup, pages
+from storage_tiers.cold.manifest import lineage, lookup, pages, transitions
 from storage_tiers.cold.manifest import model as manifest
 from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.stores.location import StoreLocation
@@ -68,22 +68,22 @@ async def test_a_range_is_uploaded_again_under_a_new_name(world: World) -> None:
     again = replace(root.entries[-1], base=20, end=30)
     by = world.author()
     with pytest.raises(InvalidRequest, match="upload under a new uuid"):
-        manifest.extend(root, again, by, leader_epoch=1, last_record_epoch=1, log_start=0)
-    extended = manifest.extend(root, entry_of(IDS, 20, 30, 77), by, leader_epoch=1, last_record_epoch=1, log_start=0)
+        transitions.extend(root, again, by, leader_epoch=1, last_record_epoch=1, log_start=0)
+    extended = transitions.extend(root, entry_of(IDS, 20, 30, 77), by, leader_epoch=1, last_record_epoch=1, log_start=0)
     assert extended.entries[:2] == root.entries and extended.end == 30
 
 
 async def test_condemned_keys_that_are_gone_make_room(world: World) -> None:
     root, most = await world.extend(), manifest.MAX_CONDEMNED
     names = [IDS.segment_key(100 + number, 1, f"{number:032x}") for number in range(most + 10)]
-    full = manifest.condemn(root, names[:most], world.author())
+    full = transitions.condemn(root, names[:most], world.author())
     with pytest.raises(InvalidRequest, match="drop those that are gone"):
-        manifest.condemn(full, names[most:], world.author())
+        transitions.condemn(full, names[most:], world.author())
     dropped = pages.drop_gone(full, set(names[:10]), (), world.author())
     assert dropped is not None
-    again = manifest.condemn(dropped.root, names[most:], world.author())
+    again = transitions.condemn(dropped.root, names[most:], world.author())
     assert [condemned.key for condemned in again.condemned] == names[10:]
-    assert again.entries == root.entries and manifest.broken(again) is None
+    assert again.entries == root.entries and transitions.broken(again) is None
 
 
 async def test_who_reads_events_too_late_starts_from_the_live_state(world: World) -> None:

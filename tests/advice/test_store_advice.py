@@ -13,7 +13,7 @@ import pytest
 
 from service.metadata import frames
 from storage_tiers.clock import SystemClock
-from storage_tiers.cold.manifest import clusters, commit, documents, keys, pages
+from storage_tiers.cold.manifest import clusters, commit, documents, keys, pages, transitions
 from storage_tiers.cold.manifest import json as manifest_json
 from storage_tiers.cold.manifest import model as manifest
 from storage_tiers.cold.manifest.json import decode, encode
@@ -110,7 +110,7 @@ async def test_a_bucket_that_is_not_of_one_moment_is_put_back(tmp_path: Path) ->
     root = decode(kept, ids)
     await left.delete([ids.manifest_key])
     await left.put(
-        ids.manifest_key, encode(manifest.delete(root, Author(ManifestWriter(1, 1), "f" * 32, 0, lambda: "0" * 32)))
+        ids.manifest_key, encode(transitions.delete(root, Author(ManifestWriter(1, 1), "f" * 32, 0, lambda: "0" * 32)))
     )
     async with taking(tmp_path / "new", left, before.cluster_id) as start:
         with pytest.raises(StoreRefused, match="Put it back as it was, then start again"):

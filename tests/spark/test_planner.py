@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pyspark_tidelog.options import EARLIEST, LATEST, Bound, OptionError
 from pyspark_tidelog.plan import Split
 from pyspark_tidelog.planner import range_to_read, splits_of
-from storage_tiers.cold.manifest.model import Entry, Page, PageRef, Root, first_root
+from storage_tiers.cold.manifest.model import Entry, Page, PageRef, Root
+from storage_tiers.cold.manifest.transitions import first_root
 from storage_tiers.cold.segments.sidecar import IndexRow, Sidecar
 from tests.storage_tiers.cold.support import IDS, entry_of
 

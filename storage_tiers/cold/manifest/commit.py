@@ -39,12 +39,9 @@ from storage_tiers.cold.manifest.model import (
     PageRef,
     Root,
     State,
-    broken,
-    broken_step,
-    check_writer,
-    first_root,
 )
 from storage_tiers.cold.manifest.pages import ManifestChange, PageWrite, settle
+from storage_tiers.cold.manifest.transitions import broken, broken_step, check_writer, first_root
 from storage_tiers.cold.stores.port import ObjectBody, ObjectStore
 from storage_tiers.errors import (
     ManifestDamaged,

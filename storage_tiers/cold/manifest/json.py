@@ -34,9 +34,9 @@ from storage_tiers.cold.manifest.model import (
     Section,
     Stamp,
     State,
-    broken,
     oldest_of,
 )
+from storage_tiers.cold.manifest.transitions import broken
 from storage_tiers.errors import TierCorrupt
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import TopicId

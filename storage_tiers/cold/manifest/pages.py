@@ -41,10 +41,9 @@ from storage_tiers.cold.manifest.model import (
     Removed,
     Root,
     Stamp,
-    advance,
-    next_stamp,
     oldest_of,
 )
+from storage_tiers.cold.manifest.transitions import advance, next_stamp
 from storage_tiers.errors import StorageError
 from storage_tiers.records.checksum import crc32c
 

@@ -40,9 +40,9 @@ from storage_tiers.cold.manifest.model import (
     Root,
     Stamp,
     State,
-    check_writer,
 )
 from storage_tiers.cold.manifest.pages import ManifestChange, PageWrite, page_write
+from storage_tiers.cold.manifest.transitions import check_writer
 from storage_tiers.types import NO_EPOCH, EpochEntry, OffsetRange
 
 

@@ -22,8 +22,9 @@ from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import ClusterState, decode_cluster
 from storage_tiers.cold.manifest.json import decode, decode_page
 from storage_tiers.cold.manifest.lookup import LoadPage
-from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root, State, first_root
+from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root, State
 from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic
+from storage_tiers.cold.manifest.transitions import first_root
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.cold.stores.port import BlockingObjectStore

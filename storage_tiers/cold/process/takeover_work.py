@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.commit import LoadedManifest
 from storage_tiers.cold.manifest.lineage import MAX_LOOKED_INTO, Span, follow_one_another
-from storage_tiers.cold.manifest.model import Ids, Root, State, first_root
+from storage_tiers.cold.manifest.model import Ids, Root, State
+from storage_tiers.cold.manifest.transitions import first_root
 from storage_tiers.cold.process import operations as ask
 from storage_tiers.cold.process.context import TierContext
 from storage_tiers.cold.segments import sidecar

@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.manifest import model as manifest
-from storage_tiers.cold.manifest import pages
+from storage_tiers.cold.manifest import pages, transitions
 from storage_tiers.cold.manifest.commit import (
     CommitLoop,
     CommitSettings,
@@ -29,17 +28,9 @@ from storage_tiers.cold.manifest.commit import (
     StoreClock,
 )
 from storage_tiers.cold.manifest.lineage import MAX_COMMITS, LoadPage, SeenManifest
-from storage_tiers.cold.manifest.model import (
-    Author,
-    Ids,
-    ManifestWriter,
-    Root,
-    State,
-    check_epoch,
-    check_writer,
-    may_begin,
-)
+from storage_tiers.cold.manifest.model import Author, Ids, ManifestWriter, Root, State
 from storage_tiers.cold.manifest.pages import ManifestChange
+from storage_tiers.cold.manifest.transitions import check_epoch, check_writer, may_begin
 from storage_tiers.cold.segments.repairer import LocalEvidence, Repairer, RepairReport
 from storage_tiers.cold.segments.sweeper import Listed, Sweeper, SweepReport
 from storage_tiers.cold.segments.uploader import ExtendJob, RunBlocking, Uploaded, Uploader, in_thread
@@ -102,7 +93,7 @@ class PartitionTier:
         root = await self._loop.current()
         if not self._continues(root, job):
             loaded = await self._loop.load()
-            root = loaded.root if loaded is not None else manifest.first_root(self.ids)
+            root = loaded.root if loaded is not None else transitions.first_root(self.ids)
             if not self._continues(root, job):
                 return root
         built = await self._uploader.build(job)
@@ -121,7 +112,7 @@ class PartitionTier:
         def step(root: Root, by: Author) -> Root | None:
             if not self._continues(root, job):
                 return None
-            return manifest.extend(
+            return transitions.extend(
                 root,
                 uploaded.entry,
                 by,
@@ -143,7 +134,7 @@ class PartitionTier:
             check_writer(root, by.writer)
             if root.leader_epoch == leader_epoch and by.writer.incarnation in (None, root.incarnation):
                 return None
-            return manifest.claim_epoch(root, leader_epoch, by)
+            return transitions.claim_epoch(root, leader_epoch, by)
 
         return await self._loop.commit(step)
 
@@ -171,16 +162,16 @@ class PartitionTier:
 
     async def pin(self, name: str) -> Root:
         """InvalidRequest if the name is taken or there are 32 pins."""
-        return await self._loop.commit(lambda root, by: manifest.pin(root, name, by))
+        return await self._loop.commit(lambda root, by: transitions.pin(root, name, by))
 
     async def unpin(self, name: str) -> Root:
-        return await self._loop.commit(lambda root, by: manifest.unpin(root, name, by))
+        return await self._loop.commit(lambda root, by: transitions.unpin(root, name, by))
 
     async def delete_partition(self) -> Root:
         """The terminal commit, created where there is no manifest, whatever was seen there before. Nothing if it was made."""
 
         def step(root: Root, by: Author) -> Root | None:
-            return None if root.state is State.DELETED else manifest.delete(root, by)
+            return None if root.state is State.DELETED else transitions.delete(root, by)
 
         return await self._loop.commit_whatever(step)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from storage_tiers.clock import Clock
-from storage_tiers.cold.manifest import keys, pages
+from storage_tiers.cold.manifest import keys, pages, transitions
 from storage_tiers.cold.manifest import model as manifest
 from storage_tiers.cold.manifest.commit import CommitLoop
 from storage_tiers.cold.manifest.lineage import MAX_COMMITS
@@ -91,7 +91,7 @@ class Sweeper:
         loaded = await self._loop.load()
         if loaded is None:
             return SweepReport()
-        manifest.check_writer(loaded.root, self._loop.writer)
+        transitions.check_writer(loaded.root, self._loop.writer)
         allowance = _Allowance()
         report = await self._sweep_removed(loaded.root, grace_ms, allowance)
         aborted = running = 0
@@ -172,7 +172,7 @@ class Sweeper:
             await self._store.delete(ordered[start : start + _DELETED_KEYS])
 
         def drop(root: Root, by: Author) -> ManifestChange | None:
-            manifest.check_writer(root, by.writer)
+            transitions.check_writer(root, by.writer)
             return pages.drop_gone(root, gone, page_keys, by)
 
         await self._loop.commit(drop)
@@ -217,7 +217,7 @@ class Sweeper:
         def step(root: Root, by: Author) -> Root | None:
             room = MAX_CONDEMNED - len(root.condemned)
             chosen = sorted(still)[: max(room, 0)]
-            return manifest.condemn(root, chosen, by) if chosen else None
+            return transitions.condemn(root, chosen, by) if chosen else None
 
         root = await self._loop.commit(step, prepare)
         return await self._delete_and_drop({condemned.key for condemned in root.condemned}, (), allowance)
@@ -259,7 +259,7 @@ class Sweeper:
     async def _store_now(self) -> int:
         now = self._loop.store_clock.now_ms()
         if now is None:
-            await self._loop.commit(manifest.touch)
+            await self._loop.commit(transitions.touch)
             now = self._loop.store_clock.now_ms()
         if now is None:
             raise TierUnavailable(f"the store's time is not known; the sweep of {self._loop.ids} is tried again later")

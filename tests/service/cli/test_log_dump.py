@@ -12,7 +12,8 @@ import pytest
 from service.cli.dump_line import Line
 from service.cli.log_files import dump_offset_index, dump_time_index
 from storage_tiers.cold.manifest.json import encode
-from storage_tiers.cold.manifest.model import Author, Entry, Ids, ManifestWriter, extend, first_root
+from storage_tiers.cold.manifest.model import Author, Entry, Ids, ManifestWriter
+from storage_tiers.cold.manifest.transitions import extend, first_root
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.hot.indexes import OffsetIndex, TimeIndex, encode_transactions
 from storage_tiers.hot.leader_epochs import encode as encode_epochs

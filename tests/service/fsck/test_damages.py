@@ -18,8 +18,9 @@ from service.fsck.local import check_local
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.documents import document
 from storage_tiers.cold.manifest.json import decode, encode
-from storage_tiers.cold.manifest.model import CommitId, Removed, Root, first_root
+from storage_tiers.cold.manifest.model import CommitId, Removed, Root
 from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic, encode_topic
+from storage_tiers.cold.manifest.transitions import first_root
 from storage_tiers.cold.stores.directory import BlockingDirectoryStore
 from storage_tiers.cold.stores.memory import BlockingMemoryStore
 from storage_tiers.errors import InvalidConfig

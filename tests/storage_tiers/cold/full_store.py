@@ -23,8 +23,7 @@ from unittest import mock
 import cramjam
 
 from storage_tiers.clock import ManualClock, SeededRng
-from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.manifest import model as manifest
+from storage_tiers.cold.manifest import keys, transitions
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, encode_cluster
 from storage_tiers.cold.manifest.commit import CommitSettings
 from storage_tiers.cold.manifest.json import encode
@@ -326,7 +325,7 @@ async def _rich(full: FullStore, directory: Path) -> None:
     await tier.retire(33)
     orphan = ids_of(1).segment_key(200, 2, "7" * 32)
     full.store.put(orphan, b"never named")
-    await tier.commit(lambda root, by: manifest.condemn(root, [orphan], by))
+    await tier.commit(lambda root, by: transitions.condemn(root, [orphan], by))
     await tier.retire(43)
     root = await tier.claim(3)
     assert {page.kind.value for page in root.pages} == {"live", "removed"}

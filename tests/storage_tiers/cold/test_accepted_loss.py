@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from service.fsck.bucket import FsckScope, check_bucket
-from storage_tiers.cold.manifest.model import Entry, broken
+from storage_tiers.cold.manifest.model import Entry
+from storage_tiers.cold.manifest.transitions import broken
 from storage_tiers.cold.segments.repairer import LocalEvidence, empty_range
 from storage_tiers.records.batch import headers
 from storage_tiers.records.decoder import decode_batch

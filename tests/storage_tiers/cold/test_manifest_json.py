@@ -10,23 +10,12 @@ from typing import Any
 
 import pytest
 
-from storage_tiers.cold.manifest import model as manifest
-from storage_tiers.cold.manifest import pages
+from storage_tiers.cold.manifest import pages, transitions
 from storage_tiers.cold.manifest.documents import document as sealed
 from storage_tiers.cold.manifest.json import decode, decode_page, encode, encode_page
-from storage_tiers.cold.manifest.model import (
-    Author,
-    Ids,
-    ManifestWriter,
-    Page,
-    PageKind,
-    PageRef,
-    Removed,
-    Root,
-    Stamp,
-    first_root,
-)
+from storage_tiers.cold.manifest.model import Author, Ids, ManifestWriter, Page, PageKind, PageRef, Removed, Root, Stamp
 from storage_tiers.cold.manifest.pages import ManifestChange, PageWrite
+from storage_tiers.cold.manifest.transitions import first_root
 from storage_tiers.errors import StoreRefused, TierCorrupt
 from storage_tiers.records.checksum import crc32c
 from tests.storage_tiers.cold.support import IDS, entry_of
@@ -52,13 +41,13 @@ def full_root() -> tuple[Root, dict[str, PageWrite]]:
 
     for base in range(0, 1000, 10):
         entry = entry_of(IDS, base, base + 10, next(numbers))
-        root = settle(manifest.extend(root, entry, by(), leader_epoch=4, last_record_epoch=3, log_start=0))
-    root = settle(manifest.pin(root, "report", by()))
+        root = settle(transitions.extend(root, entry, by(), leader_epoch=4, last_record_epoch=3, log_start=0))
+    root = settle(transitions.pin(root, "report", by()))
     root = settle(pages.retire(root, 355, by()))
     root = settle(pages.retire(root, 395, by()))
-    root = settle(manifest.condemn(root, [IDS.segment_key(5, 1, "f" * 32)], by()))
+    root = settle(transitions.condemn(root, [IDS.segment_key(5, 1, "f" * 32)], by()))
     entry = entry_of(IDS, 1005, 1010, next(numbers))
-    root = settle(manifest.extend(root, entry, by(), leader_epoch=4, last_record_epoch=4, log_start=1007))
+    root = settle(transitions.extend(root, entry, by(), leader_epoch=4, last_record_epoch=4, log_start=1007))
     root = settle(pages.retire(root, 415, by()))
     assert root.pages and root.entries and root.removed and root.condemned and root.pins and root.sidecar
     assert root.entries[-1].gap_from == 1000

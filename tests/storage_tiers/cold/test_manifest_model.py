@@ -13,23 +13,12 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from storage_tiers.cold.manifest import lookup, pages
+from storage_tiers.cold.manifest import lookup, pages, transitions
 from storage_tiers.cold.manifest import model as manifest
 from storage_tiers.cold.manifest.json import decode, decode_page, encode
-from storage_tiers.cold.manifest.model import (
-    Author,
-    Entry,
-    ManifestWriter,
-    Page,
-    PageKind,
-    PageNeeded,
-    PageRef,
-    Root,
-    broken,
-    broken_step,
-    first_root,
-)
+from storage_tiers.cold.manifest.model import Author, Entry, ManifestWriter, Page, PageKind, PageNeeded, PageRef, Root
 from storage_tiers.cold.manifest.pages import ManifestChange
+from storage_tiers.cold.manifest.transitions import broken, broken_step, first_root
 from storage_tiers.errors import FencedWriter, InvalidRequest, StorageError
 from tests.storage_tiers.cold.support import IDS, entry_of
 
@@ -116,7 +105,9 @@ class ManifestModel(RuleBasedStateMachine):
         entry = entry_of(IDS, base, base + length, next(self.ids), timestamp=timestamp)
         log_start = base if gap else 0
         self.commit(
-            lambda root, by: manifest.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=log_start)
+            lambda root, by: transitions.extend(
+                root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=log_start
+            )
         )
         self.log_start = max(self.log_start, log_start)
         self.end = base + length
@@ -163,23 +154,23 @@ class ManifestModel(RuleBasedStateMachine):
     def pin(self, name: str) -> None:
         if name in self.pins:
             with pytest.raises(InvalidRequest):
-                self.commit(lambda root, by: manifest.pin(root, name, by))
+                self.commit(lambda root, by: transitions.pin(root, name, by))
             return
-        self.commit(lambda root, by: manifest.pin(root, name, by))
+        self.commit(lambda root, by: transitions.pin(root, name, by))
         self.pins[name] = self.root.commit
 
     @precondition(lambda self: self.pins)
     @rule(data=st.data())
     def unpin(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.pins)))
-        self.commit(lambda root, by: manifest.unpin(root, name, by))
+        self.commit(lambda root, by: transitions.unpin(root, name, by))
         del self.pins[name]
 
     @precondition(lambda self: len(self.condemned) < 60)
     @rule(count=st.integers(1, 3))
     def condemn(self, count: int) -> None:
         orphans = {IDS.segment_key(0, 1, self._uuid()) for _ in range(count)}
-        self.commit(lambda root, by: manifest.condemn(root, orphans, by))
+        self.commit(lambda root, by: transitions.condemn(root, orphans, by))
         self.condemned |= orphans
 
     @precondition(lambda self: self.condemned or any(known.removed for known in self.known))
@@ -196,7 +187,7 @@ class ManifestModel(RuleBasedStateMachine):
         clash = Entry(**{f: getattr(entry, f) for f in entry.__slots__} | {"key": key})
         with pytest.raises(InvalidRequest, match="already"):
             self.commit(
-                lambda root, by: manifest.extend(root, clash, by, leader_epoch=1, last_record_epoch=1, log_start=0)
+                lambda root, by: transitions.extend(root, clash, by, leader_epoch=1, last_record_epoch=1, log_start=0)
             )
 
     # --- what must be true --------------------------------------------------------------------------------------------
@@ -299,20 +290,20 @@ def author(count: int, *, incarnation: int | None = 1) -> Author:
 
 
 def test_epochs_and_incarnations_only_rise() -> None:
-    root = manifest.claim_epoch(first_root(IDS), 5, author(1, incarnation=3))
+    root = transitions.claim_epoch(first_root(IDS), 5, author(1, incarnation=3))
     with pytest.raises(FencedWriter):
-        manifest.claim_epoch(root, 4, author(2, incarnation=3))
+        transitions.claim_epoch(root, 4, author(2, incarnation=3))
     with pytest.raises(FencedWriter):
-        manifest.claim_epoch(root, 6, author(2, incarnation=2))
+        transitions.claim_epoch(root, 6, author(2, incarnation=2))
     with pytest.raises(FencedWriter):
-        manifest.pin(root, "p", author(2, incarnation=2))
-    assert manifest.touch(root, author(2, incarnation=None)).incarnation == 3
+        transitions.pin(root, "p", author(2, incarnation=2))
+    assert transitions.touch(root, author(2, incarnation=None)).incarnation == 3
 
 
 def test_the_last_32_commits_are_remembered() -> None:
     root = first_root(IDS)
     for number in range(1, 41):
-        root = manifest.touch(root, author(number))
+        root = transitions.touch(root, author(number))
     assert [recent.commit for recent in root.recent] == list(range(9, 41))
     assert root.has_commit(f"{9:032x}") and not root.has_commit(f"{8:032x}")
 
@@ -324,7 +315,7 @@ def test_twenty_thousand_entries_stay_within_bounds() -> None:
     for number in range(20_000):
         by = Author(ManifestWriter(1, 1), f"{number:032x}", number, names, pages_by_key)
         entry = entry_of(IDS, number * 1000, number * 1000 + 1000, number)
-        root = manifest.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)
+        root = transitions.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)
         if number % 40:
             continue  # settled forty at a time: seconds instead of a minute
         change = pages.settle(ManifestChange(root), by)
@@ -355,7 +346,9 @@ def test_a_full_manifest_says_so() -> None:
                 by = Author(ManifestWriter(1, 1), f"{number:032x}", number, author(number).new_uuid, known)
                 entry = entry_of(IDS, number, number + 1, number)
                 change = pages.settle(
-                    ManifestChange(manifest.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)),
+                    ManifestChange(
+                        transitions.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)
+                    ),
                     by,
                 )
                 known.update({write.ref.key: write.page for write in change.writes})
@@ -380,7 +373,7 @@ def test_ten_million_ranges_stay_within_bounds() -> None:
         by = Author(ManifestWriter(1, 1), f"{number:032x}", number, names, known)
         ref, page = full_page(number, by)
         known[ref.key] = page
-        grown = manifest.advance(root, by, pages=(*root.pages, ref), end=ref.end)
+        grown = transitions.advance(root, by, pages=(*root.pages, ref), end=ref.end)
         change = pages.settle(ManifestChange(grown), by)
         assert len(change.writes) <= 1
         known.update({write.ref.key: write.page for write in change.writes})
@@ -429,7 +422,7 @@ def test_what_was_folded_is_retired_and_forgotten() -> None:
     for number in range(200):
         ref, page = full_page(number, Author(ManifestWriter(1, 1), "", 0, names, known))
         known[ref.key] = page
-        commit(lambda root, by, ref=ref: manifest.advance(root, by, pages=(*root.pages, ref), end=ref.end))  # type: ignore[misc]
+        commit(lambda root, by, ref=ref: transitions.advance(root, by, pages=(*root.pages, ref), end=ref.end))  # type: ignore[misc]
     assert any(ref.level for ref in root.pages)
     end = root.end
     while commit(lambda root, by: pages.retire(root, end, by)):

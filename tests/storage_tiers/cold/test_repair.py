@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.cold.manifest import lineage, lookup
+from storage_tiers.cold.manifest import lineage, lookup, transitions
 from storage_tiers.cold.manifest import model as manifest
 from storage_tiers.cold.manifest.commit import ReadSaved
 from storage_tiers.cold.manifest.json import encode
-from storage_tiers.cold.manifest.model import Author, ManifestWriter, Root, State, broken
+from storage_tiers.cold.manifest.model import Author, ManifestWriter, Root, State
 from storage_tiers.cold.manifest.repair import Evidence, Refused, RepairPlan, basis, plan, repaired
+from storage_tiers.cold.manifest.transitions import broken
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import PreconditionFailed, StoreBehind, TierCorrupt
@@ -172,7 +173,7 @@ async def test_what_is_missing_at_the_end_is_uploaded_again_from_the_local_log(w
     assert root.sidecar.key == saved.entries[1].sidecar_key
     gone = {key for item in root.removed for key in item.keys}
     assert {saved.entries[2].key, saved.entries[3].key} <= gone
-    again = manifest.extend(
+    again = transitions.extend(
         root,
         replace(saved.entries[2], key=saved.entries[2].key + "x", sidecar_key=saved.entries[2].sidecar_key + "x"),
         world.author(),
@@ -181,7 +182,7 @@ async def test_what_is_missing_at_the_end_is_uploaded_again_from_the_local_log(w
         log_start=0,
     )
     assert again.end == 30
-    assert manifest.broken_step(root, again) is None
+    assert transitions.broken_step(root, again) is None
 
 
 async def test_where_everything_is_missing_and_held_locally_the_root_begins_anew(world: World) -> None:

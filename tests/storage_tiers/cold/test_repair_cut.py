@@ -12,7 +12,8 @@ from service.fsck.bucket import FsckScope, check_bucket
 from service.fsck.findings import HARMLESS
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.json import decode
-from storage_tiers.cold.manifest.model import Root, broken
+from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.manifest.transitions import broken
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.segments.repairer import LocalEvidence
 from storage_tiers.cold.stores.memory import MemoryStore

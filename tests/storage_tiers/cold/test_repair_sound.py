@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_tiers.cold.manifest.json import encode
-from storage_tiers.cold.manifest.model import broken
+from storage_tiers.cold.manifest.transitions import broken
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
 from storage_tiers.types import OffsetRange
 from tests.storage_tiers.cold.support import IDS, Local, no_producers, stored_live, stored_root, tier_of

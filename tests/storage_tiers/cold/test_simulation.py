@@ -30,7 +30,8 @@ from storage_tiers.clock import ManualClock
 from storage_tiers.cold.manifest import lookup
 from storage_tiers.cold.manifest.json import decode, decode_page
 from storage_tiers.cold.manifest.lineage import SeenManifest, seen_of
-from storage_tiers.cold.manifest.model import Entry, Root, State, broken, broken_step, first_root
+from storage_tiers.cold.manifest.model import Entry, Root, State
+from storage_tiers.cold.manifest.transitions import broken, broken_step, first_root
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.bodies import hand_over
 from storage_tiers.cold.stores.memory import MemoryStore

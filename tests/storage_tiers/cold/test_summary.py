@@ -9,8 +9,9 @@ import pytest
 
 from benchmarks.history import synthetic
 from storage_tiers.cold.manifest.lineage import seen_of
-from storage_tiers.cold.manifest.model import Condemned, Entry, Ids, PageRef, Pin, Removed, Root, Stamp, first_root
+from storage_tiers.cold.manifest.model import Condemned, Entry, Ids, PageRef, Pin, Removed, Root, Stamp
 from storage_tiers.cold.manifest.summary import summary_of
+from storage_tiers.cold.manifest.transitions import first_root
 from storage_tiers.cold.read.known_ranges import ENTRY_BYTES, MAX_RUNS, KnownRanges, cost, entry_of
 from storage_tiers.types import TopicId
 

@@ -14,6 +14,7 @@ import pytest
 
 from storage_tiers import errors
 from storage_tiers.cold.manifest import model as manifest
+from storage_tiers.cold.manifest import transitions
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
 from storage_tiers.cold.manifest.lineage import SeenManifest
 from storage_tiers.cold.manifest.model import (
@@ -217,7 +218,9 @@ def test_other_frames_cross_unchanged(frame: Frame) -> None:
 
 def test_answers_cross_as_their_questions_say() -> None:
     entry = Entry(0, 9, "k", 0, 5, "s", (Section("index", 0, 1, 2),), 1, 2, 3, 4, 5, 6, Stamp(1, 2), None)
-    root = manifest.claim_epoch(manifest.first_root(IDS), 5, manifest.Author(WRITER, "c" * 32, 7, lambda: "0" * 32))
+    root = transitions.claim_epoch(
+        transitions.first_root(IDS), 5, manifest.Author(WRITER, "c" * 32, 7, lambda: "0" * 32)
+    )
     for name, answer in (
         ("PageEntries", (entry,)),
         ("Stats", COUNTERS),
