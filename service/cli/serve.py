@@ -7,51 +7,57 @@ from typing import Annotated
 
 import typer
 
+_Port = Annotated[int | None, typer.Option(help="Kafka port; 0 takes a free one. (default: 9092)")]
+_DataDir = Annotated[Path | None, typer.Option(help="Hot segments and metadata. (default: data/node)")]
+_Store = Annotated[
+    str | None,
+    typer.Option(help="Where history goes: s3://bucket/prefix, file:///path, a path, or none. (default: data/store)"),
+]
+_S3Endpoint = Annotated[str | None, typer.Option(help="An S3 endpoint other than AWS's own.")]
+_S3Region = Annotated[str | None, typer.Option(help="Overrides the standard AWS setting.")]
+_Listen = Annotated[str | None, typer.Option(help="Address to listen on, HOST or HOST:PORT. (default: 127.0.0.1)")]
+_Advertise = Annotated[str | None, typer.Option(help="HOST:PORT that clients are told. (default: what is listened on)")]
+_GrpcPort = Annotated[
+    int | None, typer.Option(help="For sealing and other calls of applications. (default: a free one)")
+]
+_HttpPort = Annotated[int | None, typer.Option(help="Health, readiness and counters. (default: a free one)")]
+_NodeId = Annotated[int | None, typer.Option(help="This node's number in its cluster. (default: 1)")]
+_NewCluster = Annotated[
+    bool,
+    typer.Option("--new-cluster", help="Let an empty data directory begin a cluster beside those in the store."),
+]
+_TakeOver = Annotated[
+    str | None,
+    typer.Option(metavar="CLUSTER_ID", help="Let an empty data directory become this cluster's, from the store alone."),
+]
+_Verify = Annotated[bool, typer.Option("--verify", help="With --take-over: every byte in the store is checked first.")]
+_Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A broker config under Kafka's own name; repeatable."),
+]
+_Config = Annotated[Path | None, typer.Option(help="TOML file with any of these settings and a table named broker.")]
+_LogLevel = Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR. (default: INFO)")]
+_LogFormat = Annotated[str | None, typer.Option(help="text, or json: an object a line. (default: text)")]
+
 
 def serve(
-    port: Annotated[int | None, typer.Option(help="Kafka port; 0 takes a free one. (default: 9092)")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Hot segments and metadata. (default: data/node)")] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            help="Where history goes: s3://bucket/prefix, file:///path, a path, or none. (default: data/store)"
-        ),
-    ] = None,
-    s3_endpoint: Annotated[str | None, typer.Option(help="An S3 endpoint other than AWS's own.")] = None,
-    s3_region: Annotated[str | None, typer.Option(help="Overrides the standard AWS setting.")] = None,
-    listen: Annotated[
-        str | None, typer.Option(help="Address to listen on, HOST or HOST:PORT. (default: 127.0.0.1)")
-    ] = None,
-    advertise: Annotated[
-        str | None, typer.Option(help="HOST:PORT that clients are told. (default: what is listened on)")
-    ] = None,
-    grpc_port: Annotated[
-        int | None, typer.Option(help="For sealing and other calls of applications. (default: a free one)")
-    ] = None,
-    http_port: Annotated[int | None, typer.Option(help="Health, readiness and counters. (default: a free one)")] = None,
-    node_id: Annotated[int | None, typer.Option(help="This node's number in its cluster. (default: 1)")] = None,
-    new_cluster: Annotated[
-        bool,
-        typer.Option("--new-cluster", help="Let an empty data directory begin a cluster beside those in the store."),
-    ] = False,
-    take_over: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CLUSTER_ID", help="Let an empty data directory become this cluster's, from the store alone."
-        ),
-    ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="With --take-over: every byte in the store is checked first.")
-    ] = False,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A broker config under Kafka's own name; repeatable."),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file with any of these settings and a table named broker.")
-    ] = None,
-    log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR. (default: INFO)")] = None,
-    log_format: Annotated[str | None, typer.Option(help="text, or json: an object a line. (default: text)")] = None,
+    port: _Port = None,
+    data_dir: _DataDir = None,
+    store: _Store = None,
+    s3_endpoint: _S3Endpoint = None,
+    s3_region: _S3Region = None,
+    listen: _Listen = None,
+    advertise: _Advertise = None,
+    grpc_port: _GrpcPort = None,
+    http_port: _HttpPort = None,
+    node_id: _NodeId = None,
+    new_cluster: _NewCluster = False,
+    take_over: _TakeOver = None,
+    verify: _Verify = False,
+    set_: _Set = None,
+    config: _Config = None,
+    log_level: _LogLevel = None,
+    log_format: _LogFormat = None,
 ) -> None:
     """Run a node until SIGTERM or Ctrl-C. Each setting: flag, then TIDELOG_* variable, then --config file, then default."""
     from service.app import run
