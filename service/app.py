@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from service.beginning import StoppedBeforeStart
-from service.broker.core import BrokerCore
+from service.broker.api.core import BrokerCore
 from service.collecting import collect_a_few_at_a_time
 from service.descriptors import RESERVED, Descriptors, raise_limit, shares
 from service.doors import connection_limits, gateway_settings, grpc_connections

@@ -9,34 +9,33 @@ import shutil
 from collections.abc import Sequence
 
 from service.beginning import check_metadata, may_begin, unless_stopped
-from service.broker.append_queues import AppendQueues
-from service.broker.assignment import Assignment
-from service.broker.cold_service import ColdService
-from service.broker.config_service import ConfigService
-from service.broker.core import BrokerCore
-from service.broker.disk import DiskGuard, Watermarks
-from service.broker.expiry_clock import ExpiryClock
-from service.broker.flusher import Flusher
-from service.broker.home import HomeGuard
-from service.broker.log_service import LogService
-from service.broker.maintenance import Maintenance
-from service.broker.metadata_snapshots import MetadataSnapshots
-from service.broker.node_service import NodeService
-from service.broker.opening import opened
+from service.broker.api.append_queues import AppendQueues
+from service.broker.api.cold_service import ColdService
+from service.broker.api.config_service import ConfigService
+from service.broker.api.core import BrokerCore
+from service.broker.api.log_service import LogService
+from service.broker.api.node_service import NodeService
+from service.broker.api.producer_ids import ProducerIds
+from service.broker.api.repairing import Repairing
+from service.broker.api.topic_service import TopicService
+from service.broker.background.disk import DiskGuard, Watermarks
+from service.broker.background.expiry_clock import ExpiryClock
+from service.broker.background.flusher import Flusher
+from service.broker.background.maintenance import Maintenance
+from service.broker.background.metadata_snapshots import MetadataSnapshots
+from service.broker.background.retention import Retention
+from service.broker.background.store_access import StoreAccess
+from service.broker.background.sweeping import Sweeping
+from service.broker.background.tiering import Tiering, TieringPolicy
+from service.broker.background.topic_files import TopicFiles
+from service.broker.partition.assignment import Assignment
+from service.broker.partition.opening import opened
 from service.broker.partition.partition import Partition
-from service.broker.partitions import Partitions
-from service.broker.producer_ids import ProducerIds
-from service.broker.repairing import Repairing
-from service.broker.retention import Retention
-from service.broker.store_access import StoreAccess
-from service.broker.store_needed import check_no_store_needed
-from service.broker.sweeping import Sweeping
-from service.broker.tiering import Tiering, TieringPolicy
-from service.broker.topic_files import TopicFiles
-from service.broker.topic_service import TopicService
+from service.broker.partition.partitions import Partitions
 from service.configs.resolve import Resolver, check_static
 from service.configs.values import BrokerConfigs
 from service.descriptors import Descriptors, open_limit
+from service.home import HomeGuard
 from service.http import Readiness
 from service.metadata import planner
 from service.metadata.image import Changes, MetadataImage
@@ -45,6 +44,7 @@ from service.node_place import NO_STORE, advertised, cache_directory_of, check, 
 from service.rounds import rounds
 from service.scheduling import waited_s
 from service.settings import NodeSettings
+from service.store_needed import check_no_store_needed
 from service.supervisor import Worker
 from service.takeover.run import TakeOver
 from storage_tiers import events

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
 from grpc_api.contract.cold import ColdRepair
 from service.beginning import belongs
-from service.broker.store_access import StoreAccess
+from service.broker.background.store_access import StoreAccess
 from service.http import Readiness
 from service.metadata.image import MetadataImage
 from service.node import Node

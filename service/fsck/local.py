@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Iterator
 
-from service.broker.roots import FILE_NAME, read_root
+from service.broker.partition.roots import FILE_NAME, read_root
 from service.fsck.findings import FindingKind, Report
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.lookup import LoadPage, live_entries

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.roots import FILE_NAME as SAVED_ROOT
+from service.broker.partition.roots import FILE_NAME as SAVED_ROOT
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.open import open_store

@@ -13,7 +13,7 @@ from kafka_gateway.message_reader import ROWS_A_REQUEST
 from kafka_gateway.message_writer import ANSWER_BYTES
 from kafka_gateway.messages import MESSAGE_BYTES
 from kafka_gateway.registry import APIS
-from service.broker.append_queues import MAX_HELD_BYTES
+from service.broker.api.append_queues import MAX_HELD_BYTES
 from service.configs.types import LONGEST_VALUE
 from storage_tiers.records.rejection import MAX_NAMED
 from storage_tiers.turns import AT_WORK

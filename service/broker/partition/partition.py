@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from grpc_api.contract.log import Appended, Isolation
-from service.broker.counts import PartitionCounts
+from service.broker.partition.counts import PartitionCounts
 from service.broker.partition.phase import EFFECTS, Life, PartitionEvent, Phase, Use
 from service.broker.partition.state import PartitionState
 from storage_tiers.clock import Clock

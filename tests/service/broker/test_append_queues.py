@@ -13,7 +13,7 @@ import pytest
 
 from grpc_api.contract.log import Append, Appended
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
-from service.broker.append_queues import FAST_S_PER_GB, PROBED, SLOW_S_PER_GB, WRITING_THREADS, WriteCost
+from service.broker.api.append_queues import FAST_S_PER_GB, PROBED, SLOW_S_PER_GB, WRITING_THREADS, WriteCost
 from service.broker.partition.partition import INFLATED_AT_ONCE, WRITTEN_BY_THREAD, Partition
 from storage_tiers.errors import (
     InvalidRecord,
@@ -138,7 +138,7 @@ async def test_what_waits_does_not_change_when_its_buffer_is_used_again(node: Ru
 
 async def test_what_waits_is_bounded(node: Running, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     one = len(batch(b"1"))
-    monkeypatch.setattr("service.broker.append_queues.MAX_HELD_BYTES", one)
+    monkeypatch.setattr("service.broker.api.append_queues.MAX_HELD_BYTES", one)
     first = send(node, b"1")
     (refused,) = node.log.append([Append(T0, memoryview(batch(b"2")))])
     assert isinstance(refused, RequestTimedOut)
@@ -355,7 +355,7 @@ async def test_beyond_a_bound_the_loop_writes_by_itself(
     node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A producer that sends on without an answer is slowed, not refused."""
-    monkeypatch.setattr("service.broker.append_queues.WRITING_BYTES", 2 * len(LARGER))
+    monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", 2 * len(LARGER))
     sent = [send(node, LARGER, topic="plain")]
     await until(lambda: held.waiting == 1)
     sent.append(send(node, b"2", topic="plain"))

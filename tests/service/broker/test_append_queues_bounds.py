@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.log import Append, Appended
-from service.broker.append_queues import WriteCost
+from service.broker.api.append_queues import WriteCost
 from service.broker.partition.partition import INFLATED_AT_ONCE, WRITTEN_BY_THREAD, Partition
 from storage_tiers.errors import LogError, RequestTimedOut, StorageError
 from storage_tiers.hot.batch_write import BatchWrite
@@ -26,7 +26,7 @@ from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, batch, running, until
 
 PLAIN = TopicPartition("plain", 0)
-MODULE = "service.broker.append_queues."
+MODULE = "service.broker.api.append_queues."
 #: Takes long to examine.
 INFLATES = build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=Codec.GZIP)
 LARGER = os.urandom(WRITTEN_BY_THREAD)

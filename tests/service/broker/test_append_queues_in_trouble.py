@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from grpc_api.contract.log import Append, Appended
-from service.broker.append_queues import AppendQueues
+from service.broker.api.append_queues import AppendQueues
 from service.broker.partition.partition import INFLATED_AT_ONCE, WRITTEN_BY_THREAD, Partition
 from storage_tiers.errors import LeaderNotAvailable, LogError, RequestTimedOut, StorageError
 from storage_tiers.hot.batch_write import BatchWrite
@@ -70,7 +70,7 @@ async def test_a_batch_is_no_part_of_the_log_before_it_is_written(node: Running,
 async def test_a_partition_that_takes_nothing_takes_nothing_beyond_the_bound_either(
     node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch, why: LogError
 ) -> None:
-    monkeypatch.setattr("service.broker.append_queues.WRITING_BYTES", 2 * len(LARGER))
+    monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", 2 * len(LARGER))
     partition, sent = node.node.partitions.get(PLAIN), [send(node, LARGER, topic="plain")]
     await until(lambda: held.waiting == 1)
     sent.append(send(node, b"2", topic="plain"))
@@ -102,7 +102,7 @@ async def test_what_waits_behind_a_batch_that_is_examined_is_bounded_too(
     monkeypatch.setattr(Partition, "examined", waits)
     bomb = build_batch([NewRecord(b"k", bytes(INFLATED_AT_ONCE))], codec=Codec.GZIP)
     one = batch(bytes(1000))
-    monkeypatch.setattr("service.broker.append_queues.MAX_HELD_BYTES", len(bomb) + 2 * len(one))
+    monkeypatch.setattr("service.broker.api.append_queues.MAX_HELD_BYTES", len(bomb) + 2 * len(one))
     sent = [node.log.append([Append(PLAIN, memoryview(each))]) for each in (bomb, one, one)]
     (refused,) = node.log.append([Append(PLAIN, memoryview(one))])
     assert isinstance(refused, RequestTimedOut)
@@ -165,7 +165,7 @@ async def test_a_batch_that_was_examined_behind_another_has_its_turn_beyond_the_
     sent.append(node.log.append([Append(PLAIN, memoryview(bomb))]))  # type: ignore[arg-type]
     examined = queues._queues[node.node.partitions.get(PLAIN)][1]
     await until(lambda: examined.found is not None)
-    monkeypatch.setattr("service.broker.append_queues.WRITING_BYTES", 0)
+    monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", 0)
     threading.Timer(0.02, held.open.set).start()
     third = node.log.append([Append(PLAIN, memoryview(batch(b"3")))])
     assert type(third) is list and third[0].base_offset == 2
@@ -174,7 +174,7 @@ async def test_a_batch_that_was_examined_behind_another_has_its_turn_beyond_the_
 
 async def test_the_bound_is_for_all_partitions(node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     await node.create("other")
-    monkeypatch.setattr("service.broker.append_queues.WRITING_BYTES", len(batch(LARGER)))
+    monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", len(batch(LARGER)))
     waiting = send(node, LARGER, topic="plain")
     other = [Append(TopicPartition("other", 0), memoryview(batch(LARGER)))]
     assert type(node.log.append(other)) is list, "the loop writes it"

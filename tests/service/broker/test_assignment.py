@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from service.broker.assignment import DISCARDS_A_TURN
-from service.broker.roots import FILE_NAME as ROOT
+from service.broker.partition.assignment import DISCARDS_A_TURN
+from service.broker.partition.roots import FILE_NAME as ROOT
 from storage_tiers.errors import LeaderNotAvailable, StorageError, UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS

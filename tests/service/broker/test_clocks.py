@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.expiry_clock import ExpiryClock
+from service.broker.background.expiry_clock import ExpiryClock
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.records.builder import NewRecord, build_batch

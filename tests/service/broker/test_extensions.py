@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.extensions import Extensions
+from service.broker.background.extensions import Extensions
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.errors import TierUnavailable
 from storage_tiers.types import TopicPartition

@@ -12,8 +12,8 @@ import pytest
 
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition
 from grpc_api.contract.ready import settled
-from service.broker import fetching
-from service.broker.fetching import DelayedFetch
+from service.broker.api import fetching
+from service.broker.api.fetching import DelayedFetch
 from storage_tiers.cold.read.known_ranges import KnownRanges, cost
 from storage_tiers.errors import OffsetOutOfRange, StorageError, TierCorrupt
 from storage_tiers.types import TopicPartition

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
+from service.broker.background.store_access import StoreAccess
+from service.broker.background.topic_files import TopicFiles
 from service.broker.partition.partition import Partition
-from service.broker.store_access import StoreAccess
-from service.broker.topic_files import TopicFiles
 from service.metadata import records_pb2 as pb
 from service.metadata.log import MetadataLog
 from storage_tiers.clock import SystemClock

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.home import FILE_NAME, HomeGuard, home_of, moved, read_home
+from service.home import FILE_NAME, HomeGuard, home_of, moved, read_home
 from storage_tiers.clock import SystemClock
 from storage_tiers.errors import FencedWriter, LeaderNotAvailable, OffsetNotAvailable
 from storage_tiers.files import OsFiles

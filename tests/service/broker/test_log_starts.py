@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
-from service.broker.roots import read_root
+from service.broker.partition.roots import read_root
 from storage_tiers.cold.manifest.model import Root
 from storage_tiers.errors import StorageError, UnknownTopicOrPartition
 from storage_tiers.files import OsFiles

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.log import Fetch, Fetched, FetchPartition
-from service.broker.many_partitions import MANY, ManyFetch
+from service.broker.api.many_partitions import MANY, ManyFetch
 from storage_tiers.errors import UnknownTopicOrPartition
 from storage_tiers.turns import SLICE_S
 from storage_tiers.types import TopicPartition

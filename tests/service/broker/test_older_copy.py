@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.partition_places import FILE_NAME
+from service.broker.partition.places import FILE_NAME
 from service.http import Readiness
 from service.node import Node
 from service.settings import NodeSettings

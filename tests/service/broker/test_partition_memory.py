@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.history import synthetic
-from service.broker.roots import FILE_NAME
+from service.broker.partition.roots import FILE_NAME
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.read.known_ranges import cost

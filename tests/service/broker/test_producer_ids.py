@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from service.broker.producer_ids import ProducerIds
+from service.broker.api.producer_ids import ProducerIds
 
 COUNT = 3
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, NewTopic, Resource, ResourceKind
-from service.broker.assignment import Assignment
+from service.broker.background.topic_files import TopicFiles
+from service.broker.partition.assignment import Assignment
 from service.broker.partition.partition import Partition
-from service.broker.topic_files import TopicFiles
 from service.metadata.image import MetadataImage, TopicImage
 from storage_tiers.errors import TierUnavailable
 from tests.service.broker.support import Running, running, until

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from service.broker.partition.partition import Partition
-from service.broker.roots import FILE_NAME, read_root
+from service.broker.partition.roots import FILE_NAME, read_root
 from storage_tiers.cold.manifest.model import RECENT_COMMITS, CommitId, Root
 from storage_tiers.errors import UnknownTopicOrPartition
 from storage_tiers.files import OsFiles

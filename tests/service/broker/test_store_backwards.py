@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.store_access import settle
+from service.broker.background.store_access import settle
 from service.metadata.image import MetadataImage, StartImage
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP, ClusterState, Holder

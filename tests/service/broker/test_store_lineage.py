@@ -14,7 +14,7 @@ import pytest
 from grpc_api.contract.log import OffsetQuery, OffsetSpec
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.partition.partition import Partition
-from service.broker.roots import read_root
+from service.broker.partition.roots import read_root
 from storage_tiers.cold.manifest.json import decode, encode
 from storage_tiers.cold.manifest.model import Root
 from storage_tiers.cold.process.operations import DeletePartition

@@ -14,7 +14,7 @@ import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.partition.partition import Partition
-from service.broker.roots import FILE_NAME
+from service.broker.partition.roots import FILE_NAME
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.process import protocol

@@ -12,8 +12,8 @@ import pytest
 
 from grpc_api.contract.log import Append, FetchPartition
 from grpc_api.contract.ready import settled
-from service.broker.flusher import FLUSH_THREADS
-from service.broker.leading import adopt
+from service.broker.background.flusher import FLUSH_THREADS
+from service.broker.partition.leading import adopt
 from service.broker.partition.partition import Partition
 from storage_tiers.cold.manifest.model import Root
 from storage_tiers.cold.read.reader import ColdReader

@@ -128,7 +128,7 @@ def test_a_password_is_never_said(node: Node, log: Log, admin: AdminClient) -> N
 
 
 def test_a_level_changed_live(node: Node, log: Log, admin: AdminClient) -> None:
-    logger = "service.broker.topic_service"
+    logger = "service.broker.api.topic_service"
     alter_configs(
         node.kafka, ResourceKind.BROKER_LOGGER, "1", [ConfigChange(logger, SET, "ERROR")], validate_only=False
     )

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kafka_gateway.errors import ErrorCode
-from service.broker.leading import wait_for_store
+from service.broker.partition.leading import wait_for_store
 from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
 from service.descriptors import Descriptors
 from service.metadata import planner

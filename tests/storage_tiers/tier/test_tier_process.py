@@ -28,8 +28,8 @@ from storage_tiers.errors import TierUnavailable
 from storage_tiers.files import OsFiles
 from storage_tiers.records.batch import headers
 from tests.storage_tiers.cold.support import IDS
+from tests.storage_tiers.tier.downloaded import BYTES, chunk
 from tests.storage_tiers.tier.support import QUICK, WRITER, Broker, batch, broker, read, taken, until
-from tests.storage_tiers.tier.test_tier_client import BYTES, chunk
 from tests.support.s3_servers import BUCKET, REGION, S3Server
 
 SETTINGS = TierSettings(read_deadline_s=10.0)

@@ -21,7 +21,7 @@ from storage_tiers.errors import Advice, LogError, OffsetOutOfRange
 from storage_tiers.records.batch import headers
 from tests.storage_tiers.cold.support import IDS, EagerClock
 from tests.storage_tiers.tier.support import QUICK, WRITER, Broker, batch, broker, read, taken
-from tests.storage_tiers.tier.test_tier_client import Losing
+from tests.storage_tiers.tier.test_tier_life import Losing
 
 PATIENT = dataclasses.replace(QUICK, read_deadline_s=20.0, commit_deadline_s=20.0)
 ENTRIES = 20

@@ -14,9 +14,9 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from service.broker.lineage import StoreLineage
+from service.broker.background.lineage import StoreLineage
 from service.broker.partition.partition import Partition
-from service.broker.roots import read_root, write_root
+from service.broker.partition.roots import read_root, write_root
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Root
 from storage_tiers.cold.manifest.transitions import check_not_fenced, check_writer

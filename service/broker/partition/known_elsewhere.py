@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 
 from service.broker.partition.partition import Partition
-from service.broker.roots import FILE_NAME, read_root
+from service.broker.partition.roots import FILE_NAME, read_root
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.errors import StorageError, TierCorrupt

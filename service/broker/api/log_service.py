@@ -17,17 +17,17 @@ from grpc_api.contract.log import (
     SealedPartition,
 )
 from grpc_api.contract.ready import Ready
-from service.broker.append_queues import AppendQueues, Done
-from service.broker.counts import RefusedBatches
-from service.broker.disk import DiskGuard
-from service.broker.fetching import BytesRead, fetch_records
-from service.broker.looks import Looks
-from service.broker.many_partitions import MANY, ManyFetch
+from service.broker.api.append_queues import AppendQueues, Done
+from service.broker.api.fetching import BytesRead, fetch_records
+from service.broker.api.looks import Looks
+from service.broker.api.many_partitions import MANY, ManyFetch
+from service.broker.api.producer_ids import ProducerIds
+from service.broker.background.disk import DiskGuard
+from service.broker.background.tiering import Tiering
+from service.broker.partition.counts import RefusedBatches
 from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition, TakesLong
+from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Use
-from service.broker.partitions import Partitions
-from service.broker.producer_ids import ProducerIds
-from service.broker.tiering import Tiering
 from storage_tiers.errors import (
     CorruptRecord,
     LeaderNotAvailable,

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from grpc_api.contract.topics import ResourceKind
-from service.broker.store_access import StoreAccess
+from service.broker.background.store_access import StoreAccess
 from service.metadata import planner
 from service.metadata.image import Changes, DeletingTopic, MetadataImage, TopicImage
 from service.metadata.log import MetadataLog

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from service.broker.cold_service import ColdService
-from service.broker.config_service import ConfigService
-from service.broker.log_service import LogService
-from service.broker.node_service import NodeService
-from service.broker.topic_service import TopicService
+from service.broker.api.cold_service import ColdService
+from service.broker.api.config_service import ConfigService
+from service.broker.api.log_service import LogService
+from service.broker.api.node_service import NodeService
+from service.broker.api.topic_service import TopicService
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,16 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from grpc_api.contract.log import SealedPartition
-from service.broker.accepted_roots import AcceptedRoots
-from service.broker.evicting import evict
-from service.broker.extensions import Extensions
-from service.broker.flusher import Flusher
-from service.broker.leading import adopt
-from service.broker.lineage import StoreLineage
+from service.broker.background.accepted_roots import AcceptedRoots
+from service.broker.background.evicting import evict
+from service.broker.background.extensions import Extensions
+from service.broker.background.flusher import Flusher
+from service.broker.background.lineage import StoreLineage
+from service.broker.background.partition_work import PartitionWork
+from service.broker.background.store_access import StoreAccess
+from service.broker.partition.leading import adopt
 from service.broker.partition.partition import Partition
-from service.broker.partition_work import PartitionWork
-from service.broker.roots import say_committed
-from service.broker.store_access import StoreAccess
+from service.broker.partition.roots import say_committed
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Root

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from service.broker.checkpointing import NAMES, OffsetCheckpoints, Offsets
-from service.broker.counts import PartitionCounts
-from service.broker.known_elsewhere import least_log_start, open_identified
+from service.broker.partition.checkpointing import NAMES, OffsetCheckpoints, Offsets
+from service.broker.partition.counts import PartitionCounts
+from service.broker.partition.known_elsewhere import least_log_start, open_identified
 from service.broker.partition.partition import Notify, Partition
+from service.broker.partition.places import PartitionPlaces
 from service.broker.partition.state import PartitionState
-from service.broker.partition_places import PartitionPlaces
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.read.reader import ColdReader
 from storage_tiers.errors import StorageError, UnknownTopicOrPartition

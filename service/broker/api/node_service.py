@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from grpc_api.contract.node import ActiveProducer, LogDirectory, LogReplica, QuorumDescription
 from grpc_api.contract.topics import ResourceKind
-from service.broker.partitions import Partitions
+from service.broker.partition.partitions import Partitions
 from service.metadata.log import MetadataLog
 from storage_tiers.clock import Clock
 from storage_tiers.errors import StorageError

@@ -20,12 +20,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from service.broker.leading import has_hole
+from service.broker.background.store_access import StoreAccess
+from service.broker.background.tiering import Tiering
+from service.broker.background.turns import Turns
+from service.broker.partition.leading import has_hole
 from service.broker.partition.partition import Partition
-from service.broker.partitions import Partitions
-from service.broker.store_access import StoreAccess
-from service.broker.tiering import Tiering
-from service.broker.turns import Turns
+from service.broker.partition.partitions import Partitions
 from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest import keys

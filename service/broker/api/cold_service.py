@@ -6,9 +6,9 @@ import bisect
 from collections.abc import Callable, Sequence
 
 from grpc_api.contract.cold import MAX_RANGES, ColdManifest, ColdRange, ColdRepair
+from service.broker.api.repairing import Repairing
 from service.broker.partition.partition import Partition
-from service.broker.partitions import Partitions
-from service.broker.repairing import Repairing
+from service.broker.partition.partitions import Partitions
 from storage_tiers.cold.manifest.model import Entry, Ids
 from storage_tiers.cold.manifest.summary import summary_of
 from storage_tiers.cold.manifest.transitions import first_root

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from service.broker.partition.partition import Partition
-from service.broker.roots import FILE_NAME
+from service.broker.partition.roots import FILE_NAME
 from storage_tiers import events
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.lineage import SeenManifest

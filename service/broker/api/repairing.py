@@ -11,13 +11,13 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 
-from service.broker.leading import agrees, has_hole
+from service.broker.background.store_access import StoreAccess
+from service.broker.background.tiering import Tiering
+from service.broker.background.topic_files import TopicFiles
+from service.broker.partition.leading import agrees, has_hole
 from service.broker.partition.partition import Partition
-from service.broker.partitions import Partitions
-from service.broker.roots import FILE_NAME
-from service.broker.store_access import StoreAccess
-from service.broker.tiering import Tiering
-from service.broker.topic_files import TopicFiles
+from service.broker.partition.partitions import Partitions
+from service.broker.partition.roots import FILE_NAME
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.process.client import TierClient

@@ -14,7 +14,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from service.broker.store_access import StoreAccess
+from service.broker.background.store_access import StoreAccess
 from service.metadata import frames
 from service.metadata import records_pb2 as pb
 from service.metadata.image import MetadataImage, to_records

@@ -13,13 +13,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
+from service.broker.background.store_access import StoreAccess
+from service.broker.background.tiering import Tiering
+from service.broker.background.turns import Turns
 from service.broker.partition.partition import Partition
+from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Use
-from service.broker.partitions import Partitions
-from service.broker.roots import say_committed
-from service.broker.store_access import StoreAccess
-from service.broker.tiering import Tiering
-from service.broker.turns import Turns
+from service.broker.partition.roots import say_committed
 from storage_tiers import events
 from storage_tiers.cold.manifest.lookup import live_bytes
 from storage_tiers.cold.manifest.model import Ids

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from service.broker.flusher import Flusher
-from service.broker.partitions import Partitions
-from service.broker.tiering import Tiering
+from service.broker.background.flusher import Flusher
+from service.broker.background.tiering import Tiering
+from service.broker.partition.partitions import Partitions
 from storage_tiers import events
 from storage_tiers.clock import Clock
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from service.broker.home import HomeGuard
-from service.broker.leading import agrees, has_hole, wait_for_store
+from service.broker.partition.leading import agrees, has_hole, wait_for_store
 from service.broker.partition.partition import Partition
-from service.broker.partitions import Partitions
-from service.broker.roots import read_root
+from service.broker.partition.partitions import Partitions
+from service.broker.partition.roots import read_root
+from service.home import HomeGuard
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.errors import LeaderNotAvailable, TierCorrupt

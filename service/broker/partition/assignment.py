@@ -19,8 +19,8 @@ from itertools import islice
 
 from grpc_api.contract.topics import Resource, ResourceKind
 from service.broker.partition.partition import Partition
+from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Phase
-from service.broker.partitions import Partitions
 from service.configs.resolve import Resolver
 from service.metadata.image import Changes, MetadataImage, TopicImage
 from storage_tiers import events

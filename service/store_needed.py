@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from service.broker.roots import FILE_NAME, read_root
+from service.broker.partition.roots import FILE_NAME, read_root
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.errors import InvalidConfig, StorageError, TierCorrupt
 from storage_tiers.hot import layout
