@@ -26,7 +26,7 @@ _ASK_AGAIN = (
     TIER + "test_tier_process.py::test_kill_in_the_middle_of_work",
     TIER + "test_tier_process.py::test_kill_in_the_middle_of_a_commit_and_go_on",
     TIER + "test_tier_process.py::test_a_process_that_hangs_is_killed_and_replaced_within_seconds",
-    TIER + "test_tier_client.py::test_a_lost_process_fails_what_is_open_and_comes_back_with_back_off",
+    TIER + "test_tier_life.py::test_a_lost_process_fails_what_is_open_and_comes_back_with_back_off",
     FAULTS + "test_hung_tier_process.py::test_a_look_up_by_time_fails_in_time_and_succeeds_when_asked_again",
     FAULTS + "test_disk_full_metadata.py::test_a_full_disk_refuses_changes_and_reads_go_on_until_space_returns",
     BROKER + "test_tiering.py::test_deleting_records_before_the_store_was_asked_may_be_repeated",
