@@ -28,6 +28,7 @@ from benchmarks.burner import Burn, Used
 from benchmarks.table import Table
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.read.fetcher import MAX_SIDECAR_BYTES
+from tests.support.clients import local_bytes
 from tests.support.node import ROOT, Node
 from tests.support.s3_servers import BUCKET, ENVIRONMENT, S3Server, versitygw_missing, versitygw_server
 
@@ -136,10 +137,9 @@ def _fill(node: Node, wanted: int) -> None:
     command = [sys.executable, "-m", "service.cli.main", "topic", "seal", TOPIC, "--wait", "--timeout", str(LIMIT_S)]
     subprocess.run([*command, "--bootstrap-server", node.kafka], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + LIMIT_S
-    folder = node.partition_dir(TOPIC)
-    while sum(path.stat().st_size for path in folder.glob("*.log")) > 0:
+    while local_bytes(node, TOPIC, 1) > 0:
         if time.monotonic() > deadline:
-            raise load.LoadFailed(f"{folder} was not emptied")
+            raise load.LoadFailed(f"{node.partition_dir(TOPIC)} was not emptied")
         time.sleep(0.1)
 
 

@@ -30,6 +30,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def copy_of(node: Node, directory: Path) -> Node:
     """Another node on a copy of the directory, taken now, with the same bucket."""
+    # Else the node, which writes it within a second of the topic's creation, would find there already that a copy has begun.
+    until(lambda: any(Path(node.store.removeprefix("file://")).rglob("topic.json")), "the topic is named in the bucket")
     other = Node(directory, store=node.store)
     shutil.copytree(node.data_dir, other.data_dir)
     return other

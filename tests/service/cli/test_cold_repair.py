@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.cli.support import Ran, tidelog
-from tests.support.clients import until
+from tests.support.clients import local_bytes, until
 from tests.support.node import Node
 
 RECORDS = 300
@@ -37,7 +37,7 @@ def offload(node: Node, topic: str, first: int) -> None:
     """So many records, all of them in the bucket and none on the disk."""
     assert at(node, "produce", topic, stdin=lines(first, RECORDS)).code == 0
     assert at(node, "topic", "seal", topic, "--wait").code == 0
-    until(lambda: not any(path.stat().st_size for path in node.partition_dir(topic).glob("*.log")), "the disk is freed")
+    until(lambda: local_bytes(node, topic, 1) == 0, "the disk is freed")
 
 
 def manifests(node: Node, topic: str) -> list[Path]:
