@@ -10,6 +10,7 @@ Not promised: the very last changes. Whoever takes over leaves gaps in epochs an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -67,7 +68,6 @@ class MetadataSnapshots:
             length, crc = await asyncio.to_thread(self._write, image, index, term)
             question = PutSnapshot(image.cluster_id, writer.incarnation or 0, index, self._path, length, crc)
             await self._client.ask(question)
-            os.unlink(self._path)
         except (LogError, OSError) as error:
             if isinstance(error, LogError) and error.advice is Advice.STOP:
                 raise
@@ -75,6 +75,9 @@ class MetadataSnapshots:
                 events.warning(log, "metadata.snapshot_waits", error=error)
             self._failing = True
             return
+        finally:
+            with contextlib.suppress(OSError):  # it is written anew the next time
+                os.unlink(self._path)
         self._failing = False
         self._written = image
 
