@@ -305,11 +305,6 @@ class Connection:
         return self._barrier or api_key != PRODUCE or len(self.waiting) >= self._in_flight_limit
 
     @property
-    def barrier(self) -> bool:
-        """Whether the last request taken must be answered before another starts."""
-        return self._barrier
-
-    @property
     def congested(self) -> bool:
         """Whether so much is unsent that no request may start."""
         return self.unsent > self._unsent_limit

@@ -19,8 +19,8 @@ class LogReplica(NamedTuple):
 
 
 class LogDirectory(NamedTuple):
-    """Of one data directory: bytes of its file system (-1 where the disk does not say), and what is in it. A replica is looked
-    at when it is taken; they can be taken once."""
+    """One data directory: its file system's size and free space in bytes (-1 where the disk does not say), and the replicas in
+    it. `replicas` can be iterated once; each is looked at when the iteration reaches it."""
 
     path: str
     total_bytes: int

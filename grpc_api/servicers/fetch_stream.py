@@ -30,8 +30,8 @@ _Bounds = tuple[int, int, int]
 
 
 class _Follower:
-    """Where one stream stands. What is kept for each partition is made anew only where the partition has moved: streams that
-    wait follow a hundred thousand between them, and the collector looks at all that is new."""
+    """Where one stream stands. Objects of a partition are made anew only when it has moved: waiting streams together follow a
+    hundred thousand partitions, and Python's collector looks at every new object."""
 
     def __init__(self, fetch: Fetch) -> None:
         wait_ms = fetch.max_wait_ms or DEFAULT_SILENCE_MS

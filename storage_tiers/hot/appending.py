@@ -36,6 +36,7 @@ class AppendingLog(LogState):
         segment = self._writable
         if segment is None:
             segment = self._make_writable(now_ms)
+        # `_must_roll`, spelled out: nearly every record of a node comes by here.
         if (
             segment.size + size > self._roll_bytes
             or header.max_timestamp > self._roll_timestamp
@@ -76,12 +77,8 @@ class AppendingLog(LogState):
 
         One at a time. An append, a roll or whatever else changes the log meanwhile stops it."""
         segment = self._writable or self._make_writable(now_ms)
-        if (
-            segment.size + header.size > self._roll_bytes
-            or header.max_timestamp > self._roll_timestamp
-            or now_ms > self._roll_clock
-            or self.end_offset + header.last_offset_delta - segment.base > MAX_RELATIVE_OFFSET
-        ):
+        last = self.end_offset + header.last_offset_delta
+        if self._must_roll(segment, header.size, header.max_timestamp, last, now_ms):
             segment = self._roll_for(header.size, now_ms)
         write = BatchWrite(self._files, segment, batch)
         self._tally.write, self._writable = write, None  # so that who appends meanwhile comes by `_make_writable`
@@ -133,12 +130,7 @@ class AppendingLog(LogState):
         """Writes as many batches from `first` on as one segment takes, at once; returns the next."""
         segment = self._writable or self._make_writable(now_ms)
         start, size, _, following, _, timestamp = found[first]
-        if (
-            segment.size + size > self._roll_bytes
-            or timestamp > self._roll_timestamp
-            or now_ms > self._roll_clock
-            or following - 1 - segment.base > MAX_RELATIVE_OFFSET
-        ) and segment.size:
+        if segment.size and self._must_roll(segment, size, timestamp, following - 1, now_ms):
             segment = self._roll_for(0, now_ms)
         position, stop, end = segment.size, first, start
         for at, length, _, following, _, timestamp in found[first:]:
@@ -231,6 +223,15 @@ class AppendingLog(LogState):
             self._roll_timestamp = first + after
         else:
             self._roll_clock = segment.first_append_ms + after
+
+    def _must_roll(self, segment: Segment, size: int, timestamp: int, last: int, now_ms: int) -> bool:
+        """Whether a batch of `size` bytes that ends with offset `last`, of this max timestamp, does not belong in it."""
+        return (
+            segment.size + size > self._roll_bytes
+            or timestamp > self._roll_timestamp
+            or now_ms > self._roll_clock
+            or last - segment.base > MAX_RELATIVE_OFFSET
+        )
 
     def _roll_for(self, size: int, now_ms: int) -> Segment:
         """A newest segment with room for a batch of `size` bytes."""

@@ -51,8 +51,9 @@ _WITHOUT_LOG_START = (CorruptRecord, LeaderNotAvailable, NotLeader, RecordBatchT
 _UNKNOWN = LogError("the broker gave no answer")
 
 
-class _Late:
-    """The answers to a request of which threads owe some. What they do happens whether or not somebody still waits for it."""
+class _DelayedAnswers:
+    """The answers to a request, given later: threads owe some of them, or producers are slowed as the disk nears its watermark.
+    What threads do happens whether or not somebody still waits for it."""
 
     __slots__ = ("_disk", "_future", "_refusal", "answers", "left")
 
@@ -63,31 +64,36 @@ class _Late:
         refusal: Callable[[LogError, Partition, memoryview], LogError],
     ) -> None:
         self.answers = answers
+        #: How many of them threads owe.
         self.left = 0
         self._disk = disk
         self._refusal = refusal
         self._future: asyncio.Future[Sequence[Appended | LogError]] | None = None
 
     def wait(self, partition: Partition, place: int) -> Done:
-        """For one of them: what is to be called with it."""
+        """For one that a thread owes: what is to be called with it."""
         self.left += 1
         return functools.partial(self._known, partition, place)
 
     def begin(self) -> asyncio.Future[Sequence[Appended | LogError]]:
-        """All of them, once they are known."""
+        """All of them, once they are known and may be given."""
         self._future = asyncio.get_running_loop().create_future()
+        if not self.left:
+            self._all_known(self._future)
         return self._future
 
     def _known(self, partition: Partition, place: int, result: Appended | LogError, batch: memoryview) -> None:
         self.left -= 1
         self.answers[place] = self._refusal(result, partition, batch) if isinstance(result, LogError) else result
-        if self.left or self._future is None:
-            return
+        if not self.left and self._future is not None:
+            self._all_known(self._future)
+
+    def _all_known(self, future: asyncio.Future[Sequence[Appended | LogError]]) -> None:
         if self._disk.throttle_s:
             self._disk.throttled += 1
-            asyncio.get_running_loop().call_later(self._disk.throttle_s, self._give, self._future)
+            asyncio.get_running_loop().call_later(self._disk.throttle_s, self._give, future)
         else:
-            self._give(self._future)
+            self._give(future)
 
     def _give(self, future: asyncio.Future[Sequence[Appended | LogError]]) -> None:
         if not future.done():
@@ -125,7 +131,7 @@ class LogService:
         self, appends: Sequence[Append], *, transactional_id: str | None = None
     ) -> Ready[Sequence[Appended | LogError]]:
         answers: list[Appended | LogError] = []
-        late: _Late | None = None
+        delayed: _DelayedAnswers | None = None
         self.appends += len(appends)
         for wanted in appends:
             answers.append(_UNKNOWN)
@@ -145,15 +151,12 @@ class LogService:
                             continue
                     except TakesLong:
                         pass
-                late = late or _Late(answers, self._disk, self._refusal)
-                self._queues.append(partition, wanted.batch, late.wait(partition, len(answers) - 1))
+                delayed = delayed or _DelayedAnswers(answers, self._disk, self._refusal)
+                self._queues.append(partition, wanted.batch, delayed.wait(partition, len(answers) - 1))
             except LogError as error:
                 answers[-1] = self._refusal(error, partition, wanted.batch)
-        if late is not None and late.left:
-            return late.begin()
-        if self._disk.throttle_s:
-            self._disk.throttled += 1
-            return _later(answers, self._disk.throttle_s)
+        if self._disk.throttle_s or (delayed is not None and delayed.left):
+            return (delayed or _DelayedAnswers(answers, self._disk, self._refusal)).begin()
         return answers
 
     def _refusal(self, error: LogError, partition: Partition | None, batch: memoryview) -> LogError:
@@ -277,16 +280,3 @@ def _offset(partition: Partition, spec: int, isolation: Isolation) -> TimestampO
 
 def _position(partition: Partition, offset: int) -> TimestampOffset:
     return TimestampOffset(NO_TIMESTAMP, offset, partition.log.hot.epoch_at(offset))
-
-
-def _later(answers: Sequence[Appended | LogError], delay_s: float) -> asyncio.Future[Sequence[Appended | LogError]]:
-    """The answers, held back: how a producer is slowed as the disk nears its watermark."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Sequence[Appended | LogError]] = loop.create_future()
-
-    def answer() -> None:
-        if not future.done():
-            future.set_result(answers)
-
-    loop.call_later(delay_s, answer)
-    return future

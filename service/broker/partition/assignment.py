@@ -58,8 +58,10 @@ class Assignment:
         self._on_open = on_open
         self._on_close = on_close
         self._seen = MetadataImage()
-        self._wanted: dict[tuple[TopicId, int], None] = {}  # in the order assigned
-        self._unopened: dict[tuple[TopicId, int], None] = {}
+        self._wanted: dict[tuple[TopicId, int], TopicPartition] = {}  # in the order assigned
+        self._unopened: dict[tuple[TopicId, int], TopicPartition] = {}
+        #: What threads are at; nobody else touches their directories.
+        self._being_opened: set[tuple[TopicId, int]] = set()
         self._leaving: deque[HotLog] = deque()  # of deleted topics, their directories still in place
         self._opening: asyncio.Task[None] | None = None
         #: Of those that could not be opened at the start, and may hold records: whether the stop before was clean.
@@ -91,7 +93,7 @@ class Assignment:
                 self._take_up(self._partitions.open(key, topic_id, settings, placed.leader_epoch, clean=clean))
             except (LogError, OSError) as error:
                 self._recovering[topic_id, placed.index] = clean
-                self._hold_back(topic_id, placed.index, error)
+                self._hold_back(topic_id, key, error)
         data.remove_deleted()
 
     def follow(self, image: MetadataImage, changes: Changes) -> None:
@@ -111,9 +113,7 @@ class Assignment:
         return not all(self._recovering.values())
 
     def unopened_names(self) -> list[str]:
-        """Of those that still belong to a topic."""
-        known = ((self._seen.topics.get(topic_id), number) for topic_id, number in self._unopened)
-        return [str(TopicPartition(topic.name, number)) for topic, number in known if topic is not None]
+        return [str(key) for key in self._unopened.values()]
 
     async def settled(self) -> None:
         """Returns once what was assigned before is open, or could not be opened, or takes too long."""
@@ -147,12 +147,13 @@ class Assignment:
 
     def _assign(self, topic: TopicImage) -> None:
         for placed in topic.partitions:
-            known = self._partitions.find(TopicPartition(topic.name, placed.index))
+            key = TopicPartition(topic.name, placed.index)
+            known = self._partitions.find(key)
             if known is None:
                 if self._node_id in placed.replicas:
-                    self._wanted[topic.topic_id, placed.index] = None
+                    self._wanted[topic.topic_id, placed.index] = key
             elif known.state.leader_epoch != placed.leader_epoch:
-                known.state.new_epoch(placed.leader_epoch)
+                known.begin_epoch(placed.leader_epoch)
 
     def _follow_configs(self, image: MetadataImage, changed: Sequence[Resource]) -> None:
         """Looks at the partitions of the topics that changed; at all of them where a broker's configs did."""
@@ -178,39 +179,43 @@ class Assignment:
             while self._wanted or self._leaving:
                 # First: a new topic may have the name of a deleted one.
                 await self._discard_leaving()
-                some = list(islice(self._wanted, OPENING_THREADS))
+                some = dict(islice(self._wanted.items(), OPENING_THREADS))
                 for each in some:
                     del self._wanted[each]
-                await asyncio.gather(*(self._try_to_open(*each) for each in some))
+                self._being_opened = set(some)
+                await asyncio.gather(*(self._try_to_open(topic_id, key) for (topic_id, _), key in some.items()))
+                self._being_opened.clear()
         finally:
             self._opening = None
 
-    async def _try_to_open(self, topic_id: TopicId, number: int) -> None:
+    async def _try_to_open(self, topic_id: TopicId, key: TopicPartition) -> None:
+        failure: Exception | None = None
         try:
-            await self._open(topic_id, number)
+            await self._open(topic_id, key)
         except Exception as error:  # noqa: BLE001 - what befalls one partition holds no other one up
-            self._hold_back(topic_id, number, error)
+            failure = error
+        if topic_id not in self._seen.topics:  # deleted meanwhile
+            self._remove_held_back(topic_id, key)
+        elif failure is not None:
+            self._hold_back(topic_id, key, failure)
         else:
-            self._recovering.pop((topic_id, number), None)
-            self._troubles.ends((topic_id, number))
+            self._forget_trouble(topic_id, key)
 
-    def _hold_back(self, topic_id: TopicId, number: int, error: Exception) -> None:
-        defect = None if isinstance(error, LogError | OSError) else error
-        known = self._seen.topics.get(topic_id)
-        name = str(topic_id) if known is None else known.name
-        if self._troubles.begins((topic_id, number), error):
-            events.error(log, "partition.unopened", topic=name, partition=number, error=error, defect=defect)
-        self._unopened[topic_id, number] = None
-        if known is not None:
-            why = StorageError(f"{name}-{number} could not be opened: {error}")
-            recovering = (topic_id, number) in self._recovering
-            self._partitions.hold_back(TopicPartition(name, number), why, known=recovering)
+    def _hold_back(self, topic_id: TopicId, key: TopicPartition, error: Exception) -> None:
+        place, defect = (topic_id, key.partition), None if isinstance(error, LogError | OSError) else error
+        if self._troubles.begins(place, error):
+            events.error(
+                log, "partition.unopened", topic=key.topic, partition=key.partition, error=error, defect=defect
+            )
+        self._unopened[place] = key
+        why = StorageError(f"{key} could not be opened: {error}")
+        self._partitions.hold_back(key, why, known=place in self._recovering)
 
-    async def _open(self, topic_id: TopicId, number: int) -> None:
+    async def _open(self, topic_id: TopicId, key: TopicPartition) -> None:
+        number = key.partition
         topic = self._seen.topics.get(topic_id)
         if topic is None:
             return
-        key = TopicPartition(topic.name, number)
         known = self._partitions.find(key)
         if known is not None:
             if known.phase is Phase.OPENING:  # its log is open, and something kept it from being taken up
@@ -237,21 +242,29 @@ class Assignment:
     # --- closing ------------------------------------------------------------------------------------------------------
     def _close_topic(self, topic: TopicImage) -> None:
         for number in range(len(topic.partitions)):
-            key = TopicPartition(topic.name, number)
+            key, place = TopicPartition(topic.name, number), (topic.topic_id, number)
+            self._wanted.pop(place, None)
+            self._unopened.pop(place, None)
             partition = self._partitions.find(key)
-            if self._unopened.pop((topic.topic_id, number), key) is None:
-                self._remove_held_back(topic, key)
             if partition is not None:
+                self._forget_trouble(topic.topic_id, key)
                 self._on_close(partition)
                 self._leaving.append(self._partitions.close_deleted(partition))
+            elif place not in self._being_opened and self._partitions.why_held_back(key) is not None:
+                self._remove_held_back(topic.topic_id, key)
 
-    def _remove_held_back(self, topic: TopicImage, key: TopicPartition) -> None:
-        self._recovering.pop((topic.topic_id, key.partition), None)
-        self._troubles.ends((topic.topic_id, key.partition))
+    def _remove_held_back(self, topic_id: TopicId, key: TopicPartition) -> None:
+        self._forget_trouble(topic_id, key)
         try:
             self._partitions.remove_held_back(key)
         except (LogError, OSError) as error:
             events.error(log, "partition.left_behind", partition=key, error=error)
+
+    def _forget_trouble(self, topic_id: TopicId, key: TopicPartition) -> None:
+        """It is open, or its topic is deleted."""
+        self._recovering.pop((topic_id, key.partition), None)
+        self._troubles.ends((topic_id, key.partition))
+        self._partitions.release(key)
 
     async def _discard_leaving(self) -> None:
         """Directories of deleted partitions, a few a turn of the event loop: a topic may have thousands."""

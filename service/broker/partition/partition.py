@@ -129,6 +129,14 @@ class Partition:
         self._apply(PartitionEvent.LEAD)
         self.log.hot.begin_epoch(self.state.leader_epoch)
 
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """This node leads under a later epoch, or will: what was written under the one before ends at the log end. ValueError
+        for an earlier one."""
+        self._apply(PartitionEvent.BEGIN_EPOCH)
+        self.state.new_epoch(leader_epoch)
+        if not self.is_recovering:
+            self.log.hot.begin_epoch(leader_epoch)
+
     def begin_at(self, offset: int) -> None:
         """The local log was discarded and begins anew at `offset`, below which the bucket holds everything."""
         why = LeaderNotAvailable(f"{self.partition}: the local log was discarded for the bucket's; send again")

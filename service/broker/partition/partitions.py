@@ -19,6 +19,7 @@ from service.broker.partition.known_elsewhere import least_log_start, open_ident
 from service.broker.partition.partition import Notify, Partition
 from service.broker.partition.places import PartitionPlaces
 from service.broker.partition.state import PartitionState
+from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.read.reader import ColdReader
 from storage_tiers.errors import StorageError, UnknownTopicOrPartition
@@ -122,11 +123,9 @@ class Partitions:
 
     def remove_held_back(self, partition: TopicPartition) -> None:
         """Its topic is deleted: so is its directory. StorageError if the disk refuses."""
-        self.release(partition)
         path = os.path.join(self._data.path, str(partition))
         if os.path.isdir(path):
-            doomed = retire_directory(self._files, self._rng, path, partition, DELETE_SUFFIX)
-            asyncio.get_running_loop().run_in_executor(None, remove_tree, self._files, doomed)
+            self._remove(partition, retire_directory(self._files, self._rng, path, partition, DELETE_SUFFIX))
 
     def _kept(self, known: Offsets) -> dict[TopicPartition, int]:
         return {p: known[p] for p in self._keeps if p in known}
@@ -234,9 +233,17 @@ class Partitions:
 
     def discard(self, hot: HotLog) -> None:
         """Removes the directory of a log that nobody uses."""
-        doomed = hot.retire(DELETE_SUFFIX)
-        # In a thread, by name: freeing large files blocks, and a stop meanwhile leaves the rest to the next start.
-        asyncio.get_running_loop().run_in_executor(None, remove_tree, self._files, doomed)
+        self._remove(hot.partition, hot.retire(DELETE_SUFFIX))
+
+    def _remove(self, partition: TopicPartition, doomed: str) -> None:
+        """In a thread, by name: freeing large files blocks, and a stop meanwhile leaves the rest to the next start."""
+
+        def done(removing: asyncio.Future[None]) -> None:
+            if not removing.cancelled() and (error := removing.exception()) is not None:
+                events.error(log, "partition.left_behind", partition=partition, error=error)
+
+        removing = asyncio.get_running_loop().run_in_executor(None, remove_tree, self._files, doomed)
+        removing.add_done_callback(done)
 
     async def raise_log_starts(self, wanted: Mapping[Partition, int]) -> None:
         """Hides what lies below these offsets, durably before anything can be removed because of it. Whoever asks while a

@@ -48,6 +48,8 @@ class PartitionEvent(Enum):
     DISCARD = "discard"
     #: The local log is known to be what the bucket holds, or there is nothing to ask.
     LEAD = "lead"
+    #: This node leads under a later epoch, or will once it leads.
+    BEGIN_EPOCH = "begin an epoch"
     #: The disk has failed.
     FAIL = "fail"
     #: The topic was deleted.
@@ -108,6 +110,8 @@ EFFECTS: Mapping[PartitionEvent, PhaseEffect] = {
     PartitionEvent.RECOVER: PhaseEffect(Cause.RECOVERY, ends_acknowledgements=False, wakes_readers=False),
     PartitionEvent.DISCARD: PhaseEffect(None, ends_acknowledgements=True, wakes_readers=False),
     PartitionEvent.LEAD: PhaseEffect(None, ends_acknowledgements=False, wakes_readers=True),
+    # Readers under the epoch before are told so at once.
+    PartitionEvent.BEGIN_EPOCH: PhaseEffect(None, ends_acknowledgements=False, wakes_readers=True),
     PartitionEvent.FAIL: PhaseEffect(Cause.FAILURE, ends_acknowledgements=True, wakes_readers=True),
     PartitionEvent.DELETE: PhaseEffect(Cause.DELETION, ends_acknowledgements=True, wakes_readers=True),
 }
@@ -131,6 +135,7 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECOVER: Phase.RECOVERING,
         PartitionEvent.DISCARD: None,
         PartitionEvent.LEAD: Phase.LEADING,
+        PartitionEvent.BEGIN_EPOCH: Phase.OPENING,
         PartitionEvent.FAIL: Phase.FAILED_RECOVERING,
         PartitionEvent.DELETE: Phase.DELETED,
     },
@@ -139,6 +144,7 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECOVER: Phase.RECOVERING,
         PartitionEvent.DISCARD: Phase.RECOVERING,
         PartitionEvent.LEAD: Phase.LEADING,
+        PartitionEvent.BEGIN_EPOCH: Phase.RECOVERING,
         PartitionEvent.FAIL: Phase.FAILED_RECOVERING,
         PartitionEvent.DELETE: Phase.DELETED,
     },
@@ -147,6 +153,7 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECOVER: Phase.RECOVERING,
         PartitionEvent.DISCARD: None,
         PartitionEvent.LEAD: Phase.LEADING,
+        PartitionEvent.BEGIN_EPOCH: Phase.COMPARING,
         PartitionEvent.FAIL: Phase.FAILED,
         PartitionEvent.DELETE: Phase.DELETED,
     },
@@ -155,6 +162,7 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECOVER: Phase.RECOVERING,
         PartitionEvent.DISCARD: None,
         PartitionEvent.LEAD: None,
+        PartitionEvent.BEGIN_EPOCH: Phase.LEADING,
         PartitionEvent.FAIL: Phase.FAILED,
         PartitionEvent.DELETE: Phase.DELETED,
     },
@@ -163,6 +171,7 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECOVER: Phase.FAILED_RECOVERING,
         PartitionEvent.DISCARD: None,
         PartitionEvent.LEAD: None,
+        PartitionEvent.BEGIN_EPOCH: Phase.FAILED,
         PartitionEvent.FAIL: Phase.FAILED,
         PartitionEvent.DELETE: Phase.DELETED,
     },
@@ -171,6 +180,7 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECOVER: Phase.FAILED_RECOVERING,
         PartitionEvent.DISCARD: Phase.FAILED_RECOVERING,
         PartitionEvent.LEAD: Phase.FAILED,
+        PartitionEvent.BEGIN_EPOCH: Phase.FAILED_RECOVERING,
         PartitionEvent.FAIL: Phase.FAILED_RECOVERING,
         PartitionEvent.DELETE: Phase.DELETED,
     },
@@ -179,6 +189,7 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.RECOVER: None,
         PartitionEvent.DISCARD: None,
         PartitionEvent.LEAD: None,
+        PartitionEvent.BEGIN_EPOCH: None,
         # A flush that was under way fails as its files are gone.
         PartitionEvent.FAIL: Phase.DELETED,
         PartitionEvent.DELETE: None,

@@ -36,6 +36,7 @@ class SlowFiles(OsFiles):
 
     def __init__(self) -> None:
         self.held = ""
+        self.fails = False
         self.reached = threading.Event()
         self.may_go = threading.Event()
 
@@ -43,6 +44,8 @@ class SlowFiles(OsFiles):
         if os.path.basename(path) == self.held:
             self.reached.set()
             assert self.may_go.wait(20)
+            if self.fails:
+                raise OSError(errno.EIO, "fsync refused")
         super().fsync_dir(path)
 
 
@@ -231,3 +234,54 @@ async def test_a_partition_whose_saved_root_cannot_be_read_takes_nothing_until_i
         assert node.node.assignment.unopened == 0
         assert (await node.append("t", b"b")).base_offset == 1
         assert [record.value for record in await node.read_all("t")] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_nothing_is_left_of_a_topic_that_is_deleted_while_one_of_its_partitions_is_tried_again(
+    tmp_path: Path, fails: bool
+) -> None:
+    in_the_way, files = tmp_path / "data" / "t-1", SlowFiles()
+    async with running(tmp_path / "data", files=files) as node:
+        in_the_way.write_text("no directory")
+        await node.create("t", 2)
+        in_the_way.unlink()
+        files.held, files.fails = "t-1", fails
+        retrying = asyncio.ensure_future(node.node.assignment.retry())
+        await asyncio.to_thread(files.reached.wait, 20)
+        await node.core.topics.delete(["t"])
+        files.may_go.set()
+        await retrying
+        assert node.node.assignment.unopened == 0
+        with pytest.raises(UnknownTopicOrPartition):
+            await node.append("t", b"a", partition=1)
+        await until(lambda: not list((tmp_path / "data").glob("t-*")))
+
+
+async def test_what_cannot_be_removed_of_a_deleted_topic_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path / "data") as node:
+        await node.create("t")
+        (tmp_path / "data" / "t-0" / "a directory").mkdir()
+        await node.core.topics.delete(["t"])
+        await until(lambda: "partition.left_behind" in caplog.text)
+    assert "never retrieved" not in caplog.text
+
+
+async def test_a_topic_is_deleted_whose_partition_was_opened_and_could_not_be_taken_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved = tmp_path / "data" / "t-0" / ROOT
+    async with running(tmp_path / "data") as node:
+        await node.create("t", configs=TIERED)
+        await node.append("t", b"a")
+        await node.seal("t")
+    saved.unlink()
+    saved.mkdir()
+    async with running(tmp_path / "data", node.store) as node:
+        assert node.node.assignment.unopened == 1
+        saved.rmdir()
+        await node.core.topics.delete(["t"])
+        await until(lambda: not list((tmp_path / "data").glob("t-*")))
+        assert node.node.assignment.unopened == 0
+    assert "left_behind" not in caplog.text

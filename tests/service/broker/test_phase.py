@@ -56,6 +56,7 @@ REPORTS: dict[PartitionEvent, Callable[[Partition], None]] = {
     PartitionEvent.RECOVER: lambda led: led.recover(RECOVERING),
     PartitionEvent.DISCARD: lambda led: led.begin_at(led.log.end_offset),
     PartitionEvent.LEAD: lambda led: led.lead(),
+    PartitionEvent.BEGIN_EPOCH: lambda led: led.begin_epoch(led.state.leader_epoch + 1),
     PartitionEvent.FAIL: lambda led: led.fail(FAILURE),
     PartitionEvent.DELETE: lambda led: led.delete(),
 }
@@ -130,7 +131,9 @@ def test_callers_are_told_the_last_reason_of_each_cause() -> None:
     assert after(life, PartitionEvent.LEAD).refusal(Use.READ) is None
 
 
-@pytest.mark.parametrize("event", [event for event in PartitionEvent if event is not PartitionEvent.LEAD])
+@pytest.mark.parametrize(
+    "event", [event for event, effect in EFFECTS.items() if effect.cause or effect.ends_acknowledgements]
+)
 def test_an_event_that_callers_are_told_of_needs_a_reason(event: PartitionEvent) -> None:
     life = after(Life.begin(KEY), PartitionEvent.RECOVER)
     if event is PartitionEvent.COMPARE:
@@ -218,6 +221,21 @@ async def test_past_the_log_end_of_what_may_be_an_older_copy_may_be_more(tmp_pat
     led = in_phase(phase, tmp_path)
     with pytest.raises(OffsetNotAvailable if phase is Phase.COMPARING else OffsetOutOfRange):
         led.read(7, max_bytes=100, isolation=Isolation.READ_UNCOMMITTED, min_one=True)
+    led.log.hot.close(clean=True)
+
+
+async def test_an_epoch_ends_where_the_next_one_begins_also_before_the_first_record_of_that(tmp_path: Path) -> None:
+    led = in_phase(Phase.LEADING, tmp_path)
+    led.append(memoryview(batch(b"a")))
+    led.begin_epoch(7)
+    assert led.log.hot.epoch_end_offset(7) == (7, 1)
+    led.recover(RECOVERING)
+    led.begin_epoch(8)
+    assert led.log.hot.epoch_end_offset(8) == (-1, -1)  # where it begins is not known before it leads
+    led.lead()
+    assert led.log.hot.epoch_end_offset(8) == (8, 1)
+    with pytest.raises(ValueError, match="leader epoch 3 is below 8"):
+        led.begin_epoch(3)
     led.log.hot.close(clean=True)
 
 
