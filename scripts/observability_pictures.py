@@ -31,8 +31,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from scripts.grafana_dashboard import ROWS, Panel
-from service.cli.top import Nodes
-from service.cli.top_screen import screen
+from service.cli.top.command import Nodes
+from service.cli.top.screen import screen
 from storage_tiers.clock import SystemClock
 from tests.support.node import Node
 

@@ -21,7 +21,7 @@ TESTS = (
     "tests/storage_tiers/records/test_walker.py::test_this_run_has_a_compiled_walker",
     "tests/storage_tiers/records/test_columns.py::test_this_run_has_compiled_kernels",
     "tests/examples/test_readme.py::test_what_a_node_prints_at_its_start_can_be_copied",
-    "tests/service/cli/test_with_a_node.py::test_nobody_need_take_the_output",
+    "tests/service/cli/client/test_with_a_node.py::test_nobody_need_take_the_output",
 )
 
 

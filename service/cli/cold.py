@@ -2,62 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.errors import CommandError
 from service.cli.kafka import DEFAULT_BOOTSTRAP, Bootstrap
-from service.cli.output import AsJson, counted, moment, print_json, print_table, size
-from service.cli.store import ClusterId, S3Endpoint, S3Region, StoreUrl, opened_store
+from service.cli.offline.cold_ls import ls
+from service.cli.output import AsJson, counted, print_json
+from service.cli.store import S3Endpoint, S3Region
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-    from service.cli.cold_listing import ColdPartition
-    from service.cli.cold_repair import Loss
-    from storage_tiers.cold.manifest.model import Entry
+    from service.cli.repair_answers import Loss
 
 cold = typer.Typer(no_args_is_help=True, help="Look into the bucket, and mend its manifests.")
-
-
-@cold.command()
-def ls(
-    store: StoreUrl,
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", show_default=False)] = None,
-    ranges: Annotated[bool, typer.Option("--ranges", "-l", help="A line for each range of offsets too.")] = False,
-    cluster_id: ClusterId = None,
-    s3_endpoint: S3Endpoint = None,
-    s3_region: S3Region = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the manifests: partitions with their offsets, sizes and times; ranges with --ranges or --json.
-
-    Exit code 1 if a manifest cannot be read.
-    """
-    from service.cli.cold_listing import cold_partitions
-
-    _check_names(topic, cluster_id)
-    with opened_store(store, s3_endpoint, s3_region) as opened:
-        found = list(cold_partitions(opened, cluster_id=cluster_id, topic=topic, with_ranges=ranges or as_json))
-    if as_json:
-        print_json({"store": store, "partitions": [_json(part) for part in found], "totals": _totals(found)})
-    else:
-        _print_partitions(found)
-        if ranges:
-            _print_ranges(found)
-        totals = _totals(found)
-        typer.echo(
-            f"{_of_cluster(found)}{counted(totals['partitions'], 'partition')}, {counted(totals['ranges'], 'range')}, "
-            f"{counted(totals['records'], 'record')}, {size(totals['bytes'])}"
-        )
-    damaged = [part for part in found if part.fault]
-    if damaged:
-        raise CommandError("; ".join(part.fault for part in damaged))
-    if topic is not None and not found:
-        raise CommandError(f"{store} has no manifest of a topic {topic}")
+cold.command()(ls)
 
 
 @cold.command()
@@ -91,8 +54,10 @@ def repair(
     line. It does the same where objects are gone under a manifest that is there. What is lost in the middle is named and
     nothing is changed, unless exactly that is given up. Exit code 1 if something cannot be repaired.
     """
-    from service.cli.cold_repair import Loss, repairs, repairs_offline
+    from service.cli.client.repair import repairs
     from service.cli.kafka import all_topics, connect_admin, grpc_address
+    from service.cli.offline.repair import repairs_offline
+    from service.cli.repair_answers import Loss
     from service.settings import NodeSettings
 
     if (topic is None) != cluster:
@@ -138,136 +103,3 @@ def _partitions(bootstrap: str, admin: AdminClient, topics: Sequence[str]) -> li
 
     described = describe_topics(bootstrap, admin, topics)
     return [(found.name, part.id) for found in described for part in found.partitions]
-
-
-def _check_names(topic: str | None, cluster_id: str | None) -> None:
-    from storage_tiers.cold.manifest import keys
-
-    try:
-        keys.topic_prefix(cluster_id or "any", topic or "any")
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-def _totals(found: Sequence[ColdPartition]) -> Mapping[str, int]:
-    return {
-        "partitions": len(found),
-        "ranges": sum(part.range_count for part in found),
-        "records": sum(part.records for part in found),
-        "bytes": sum(part.bytes for part in found),
-    }
-
-
-def _of_cluster(found: Sequence[ColdPartition]) -> str:
-    """Which one, where there is one: several have a column."""
-    clusters = {part.cluster_id for part in found}
-    return f"cluster {clusters.pop()}: " if len(clusters) == 1 else ""
-
-
-# --- text --------------------------------------------------------------------------------------------------------------
-def _print_partitions(found: Sequence[ColdPartition]) -> None:
-    many = len({part.cluster_id for part in found}) > 1
-    columns = ["TOPIC", "TOPIC ID", "PARTITION", "STATE", "START", "END", "RANGES", "RECORDS", "SIZE"]
-    columns += ["FROM", "TO", "COMMIT", "COMMITTED", "REMOVED", "CONDEMNED", "PINS"]
-    rows = [_row(part) for part in found]
-    if many:
-        columns.insert(0, "CLUSTER")
-        rows = [[part.cluster_id, *row] for part, row in zip(found, rows, strict=True)]
-    print_table(columns, rows)
-
-
-def _row(part: ColdPartition) -> list[object]:
-    root = part.root
-    if root is None:
-        return [part.topic, part.topic_id, part.partition, "damaged", *(None,) * 12]
-    first, last = part.time_span
-    return [
-        part.topic,
-        part.topic_id,
-        part.partition,
-        "replaced" if root.state.value == "live" and part.current is False else root.state.value,
-        root.log_start,
-        root.end,
-        part.range_count,
-        part.records,
-        size(part.bytes),
-        moment(first),
-        moment(last),
-        root.commit,
-        moment(root.committed_at),
-        part.removed_count,
-        len(root.condemned),
-        len(root.pins),
-    ]
-
-
-def _print_ranges(found: Sequence[ColdPartition]) -> None:
-    typer.echo()
-    print_table(
-        ("PARTITION", "BASE", "END", "RECORDS", "SIZE", "FROM", "TO", "COMMIT", "ADDED", "KEY"),
-        [
-            (
-                f"{part.topic}-{part.partition}",
-                entry.base,
-                entry.end,
-                entry.records,
-                size(entry.length),
-                moment(entry.min_timestamp),
-                moment(entry.max_timestamp),
-                entry.added.commit,
-                moment(entry.added.time_ms),
-                entry.key,
-            )
-            for part in found
-            for entry in part.ranges
-        ],
-    )
-    typer.echo()
-
-
-# --- JSON --------------------------------------------------------------------------------------------------------------
-def _json(part: ColdPartition) -> Mapping[str, Any]:
-    fields: dict[str, Any] = {
-        "cluster_id": part.cluster_id,
-        "topic": part.topic,
-        "topic_id": part.topic_id,
-        "partition": part.partition,
-        "current": part.current,
-    }
-    root = part.root
-    if root is None:
-        return {**fields, "damage": part.fault}
-    return {
-        **fields,
-        "state": root.state.value,
-        "log_start": root.log_start,
-        "end": root.end,
-        "leader_epoch": root.leader_epoch,
-        "incarnation": root.incarnation,
-        "commit": root.commit,
-        "committed_at": root.committed_at,
-        "records": part.records,
-        "bytes": part.bytes,
-        "ranges": [_range(entry) for entry in part.ranges],
-        "removed": part.removed_count,
-        "condemned": len(root.condemned),
-        "pins": [{"name": p.name, "commit": p.commit, "log_start": p.log_start, "end": p.end} for p in root.pins],
-    }
-
-
-def _range(entry: Entry) -> Mapping[str, Any]:
-    return {
-        "base": entry.base,
-        "end": entry.end,
-        "key": entry.key,
-        "position": entry.position,
-        "length": entry.length,
-        "sidecar_key": entry.sidecar_key,
-        "records": entry.records,
-        "bytes": entry.bytes,
-        "min_timestamp": entry.min_timestamp,
-        "max_timestamp": entry.max_timestamp,
-        "crc32c": entry.crc32c,
-        "added_commit": entry.added.commit,
-        "added_ms": entry.added.time_ms,
-    }

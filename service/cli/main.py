@@ -9,17 +9,17 @@ try:
 except ModuleNotFoundError as missing:  # the SDK and Spark's source are installed without what the command needs
     raise SystemExit(f"tidelog: this command needs {missing.name}; in a clone: pip install '.[server]'") from None
 
+from service.cli.client.configs import configs
+from service.cli.client.consume import consume
+from service.cli.client.produce import produce
+from service.cli.client.topic import topic
 from service.cli.cold import cold
-from service.cli.configs import configs
-from service.cli.consume import consume
 from service.cli.errors import ReportingGroup
-from service.cli.fsck import fsck
-from service.cli.log import log
-from service.cli.produce import produce
-from service.cli.restore import restore
+from service.cli.offline.fsck import fsck
+from service.cli.offline.log import log
+from service.cli.offline.restore import restore
 from service.cli.serve import serve
-from service.cli.top import top
-from service.cli.topic import topic
+from service.cli.top.command import top
 
 app = typer.Typer(
     name="tidelog",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from service.cli.client.topic import _seal
 from service.cli.errors import Unreachable
-from service.cli.topic import _seal
 from tests.service.cli.support import ROOT, tidelog, tidelog_process
 from tests.support.ports import free_port
 
@@ -51,7 +51,9 @@ def test_help_swallows_nothing() -> None:
         assert words in said
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "service" / "cli").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "service" / "cli").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_no_help_text_holds_brackets(path: Path) -> None:
     assert re.findall(r'help="[^"]*\[[^"]*"', path.read_text()) == []
 

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 )
 
 from grpc_api.contract.topics import ResourceKind
-from service.cli.config_wire import SET, ConfigChange, alter_configs
+from service.cli.client.config_requests import SET, ConfigChange, alter_configs
 from tests.service.broker.support import TIERED, running, until
 from tests.support.clients import until as wait_until
 from tests.support.node import Node

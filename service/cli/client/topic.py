@@ -237,7 +237,7 @@ class PartitionView:
 
 
 def _partition_views(bootstrap: str, admin: AdminClient, found: TopicDescription) -> list[PartitionView]:
-    from service.cli.wire import leader_epochs
+    from service.cli.client.requests import leader_epochs
 
     numbers = [part.id for part in found.partitions]
     starts = _offsets(admin, found.name, numbers, earliest=True)
@@ -262,7 +262,7 @@ def _partition_views(bootstrap: str, admin: AdminClient, found: TopicDescription
 
 def _tiered_ends(found: TopicDescription) -> Mapping[int, int | None]:
     """By partition, of the leaders that answer; None where the store is behind."""
-    from service.cli.wire import tiered_ends
+    from service.cli.client.requests import tiered_ends
 
     led: dict[str, list[int]] = {}
     for part in found.partitions:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.config_wire import (
+from service.cli.client.config_requests import (
     APPEND,
     BROKER,
     DELETE,
@@ -19,10 +19,10 @@ from service.cli.config_wire import (
     alter_configs,
     describe_configs,
 )
+from service.cli.client.requests import brokers
 from service.cli.errors import CommandError
 from service.cli.kafka import DEFAULT_BOOTSTRAP, Bootstrap, pairs, require_reachable
 from service.cli.output import AsJson, print_json, print_table
-from service.cli.wire import brokers
 
 configs = typer.Typer(no_args_is_help=True, help="Inspect configs, and change brokers' while they run.")
 

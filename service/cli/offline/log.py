@@ -13,7 +13,7 @@ from service.cli.errors import CommandError, Unreachable
 from service.cli.output import counted, print_json_line
 
 if TYPE_CHECKING:
-    from service.cli.dump_line import Line
+    from service.cli.offline.dump_line import Line
 
 log = typer.Typer(no_args_is_help=True, help="Look into log segments, indexes and manifests.")
 
@@ -72,7 +72,7 @@ def _files(paths: list[Path]) -> Iterator[Path]:
 
 
 def _is_known(path: Path) -> bool:
-    from service.cli.log_files import BY_NAME, BY_SUFFIX
+    from service.cli.offline.log_files import BY_NAME, BY_SUFFIX
 
     known = (".log", ".idx", ".json", *BY_SUFFIX)
     return path.is_file() and (path.name in BY_NAME or path.suffix in known or path.name.endswith(".json.gz"))
@@ -88,7 +88,7 @@ def _order(path: Path) -> tuple[bool, int, bool, str]:
 
 def _lines(path: Path, deep: bool) -> Iterator[Line]:
     """The lines of one file. A file that cannot be read is damage, one that is gone since it was listed is not."""
-    from service.cli.dump_line import damage, note
+    from service.cli.offline.dump_line import damage, note
     from storage_tiers.errors import LogError
 
     try:
@@ -102,7 +102,7 @@ def _lines(path: Path, deep: bool) -> Iterator[Line]:
 
 
 def _dispatch(path: Path, deep: bool) -> Iterator[Line]:
-    from service.cli import log_files, tier_files
+    from service.cli.offline import log_files, tier_files
 
     if path.suffix == ".log":
         return log_files.dump_log(path, deep=deep)

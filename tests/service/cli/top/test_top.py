@@ -14,8 +14,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
-from service.cli.top import Nodes, listeners
-from service.cli.top_numbers import (
+from service.cli.top.command import Nodes, listeners
+from service.cli.top.numbers import (
     ApiNumbers,
     NodeNumbers,
     Scrape,
@@ -24,7 +24,7 @@ from service.cli.top_numbers import (
     node_numbers,
     quantile,
 )
-from service.cli.top_screen import NodeView, duration, screen
+from service.cli.top.screen import NodeView, duration, screen
 from storage_tiers.clock import SystemClock
 from tests.service.cli.support import tidelog
 from tests.support.node import Node

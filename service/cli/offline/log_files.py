@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from service.cli.dump_line import Line, damage, note
+from service.cli.offline.dump_line import Line, damage, note
 from storage_tiers.errors import LogError
 from storage_tiers.hot import checkpoints, layout
 from storage_tiers.hot.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, read_transactions

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.dump_line import Line
-from service.cli.log_files import dump_offset_index, dump_time_index
+from service.cli.offline.dump_line import Line
+from service.cli.offline.log_files import dump_offset_index, dump_time_index
 from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.manifest.model import Author, Entry, Ids, ManifestWriter
 from storage_tiers.cold.manifest.transitions import extend, first_root

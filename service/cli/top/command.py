@@ -19,8 +19,8 @@ import typer
 from service.cli.errors import CommandError, Unreachable
 from service.cli.kafka import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_S, Bootstrap, connect_admin, outcome, split_address
 from service.cli.output import AsJson, print_json_line
-from service.cli.top_numbers import Scrape, node_numbers
-from service.cli.top_screen import NodeView, as_json, screen
+from service.cli.top.numbers import Scrape, node_numbers
+from service.cli.top.screen import NodeView, as_json, screen
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli import consume, produce, silence
+from service.cli.client import consume, produce, silence
 from tests.faults.clients import seal
 from tests.service.cli.support import tidelog
 from tests.support.clients import TIERED, create, until

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from service.cli import silence
+from service.cli.client import silence
 from service.cli.errors import CommandError, report
 from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,

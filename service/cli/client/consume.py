@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from service.cli import silence
+from service.cli.client import silence
 from service.cli.errors import CommandError, report
 from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,

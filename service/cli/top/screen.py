@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from service.cli.top_numbers import ApiNumbers, NodeNumbers, TierNumbers, TopicNumbers
+from service.cli.top.numbers import ApiNumbers, NodeNumbers, TierNumbers, TopicNumbers
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from service.cli.dump_line import Line, damage
-from service.cli.log_files import snapshot_lines
+from service.cli.offline.dump_line import Line, damage
+from service.cli.offline.log_files import snapshot_lines
 from storage_tiers.cold.manifest.json import decode
 from storage_tiers.cold.manifest.model import Entry, Root
 from storage_tiers.cold.segments import sidecar
