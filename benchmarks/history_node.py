@@ -82,7 +82,7 @@ async def _by_partitions(table: Table, directory: Path, rounds: int) -> None:
             more = count - len(node.node.partitions)
             await node.create(f"t{count}", more, {"retention.ms": str(10**12)})
             for partition in node.node.partitions:
-                partition.log.follow(synthetic(24, node.node.ids_of(partition))[0])
+                partition.log.follow(synthetic(24, partition.ids)[0])
             node.node.sweeping._listed_at = node.node.clock.monotonic()
             ticks = dict(zip(ROUNDS, _rounds(node), strict=True))
             for _ in range(rounds):
@@ -235,7 +235,7 @@ async def _cold_read(node: Running) -> Sequence[tuple[str, str, float]]:
     await node.evicted("cold")
     hydrator = node.node.hydrator
     assert hydrator is not None
-    hydrator.known.forget(node.node.ids_of(node.node.partitions.get(TopicPartition("cold", 0))))
+    hydrator.known.forget(node.node.partitions.get(TopicPartition("cold", 0)).ids)
     node.store.calls.clear()
     before = hydrator.cache.used_bytes
     assert await node.read("cold", 1000)
@@ -246,7 +246,7 @@ async def _cold_read(node: Running) -> Sequence[tuple[str, str, float]]:
     ]
     memory = node.store.store
     assert isinstance(memory, MemoryStore)
-    ids = node.node.ids_of(node.node.partitions.get(TopicPartition("cold", 0)))
+    ids = node.node.partitions.get(TopicPartition("cold", 0)).ids
     for how in ("by offset", "by time"):
         counted = _Counted(memory.blocking())
         bucket = Bucket(counted)

@@ -31,7 +31,7 @@ from service.broker.background.topic_files import TopicFiles
 from service.broker.partition.assignment import Assignment
 from service.broker.partition.opening import opened
 from service.broker.partition.partition import Partition
-from service.broker.partition.partitions import Partitions
+from service.broker.partition.partitions import ColdSource, Partitions
 from service.configs.resolve import Resolver, check_static
 from service.configs.values import BrokerConfigs
 from service.descriptors import Descriptors, open_limit
@@ -49,19 +49,17 @@ from service.supervisor import Worker
 from service.takeover.run import TakeOver
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.manifest.model import Ids, Root
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.launcher import TierLauncher
 from storage_tiers.cold.read.cache import ChunkCache, default_cache_bytes
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.read.pace import Pace
-from storage_tiers.cold.read.reader import ColdReader
-from storage_tiers.errors import InvalidConfig, LogError, StorageError, StoreBehind, TierUnavailable
+from storage_tiers.errors import InvalidConfig, LogError, StorageError, StoreBehind
 from storage_tiers.files import Files
 from storage_tiers.hot.ballast import Ballast, FilesWithBallast
 from storage_tiers.hot.checkpoints import mark_clean, take_clean_mark
 from storage_tiers.hot.data_dir import DataDirectory
-from storage_tiers.types import TopicId, TopicPartition
+from storage_tiers.types import TopicId
 from storage_tiers.uuids import random_uuid, uuid_text
 
 log = logging.getLogger(__name__)
@@ -179,8 +177,7 @@ class Node:
             ColdService(
                 self.partitions,
                 self.hydrator,
-                Repairing(self.client, self.access, self.tiering, self.topic_files, self.partitions, self.ids_of),
-                self.ids_of,
+                Repairing(self.access, self.tiering, self.topic_files, self.partitions),
             ),
             NodeService(
                 self.partitions,
@@ -294,7 +291,6 @@ class Node:
         )
         self.snapshots = MetadataSnapshots(
             self.metadata,
-            self.client,
             self.access,
             self.data.path,
             interval_ms=lambda: self.broker_configs.tidelog_metadata_snapshot_interval_ms,
@@ -313,9 +309,7 @@ class Node:
             store_ms=self.access.store_ms if self.access is not None and other_clock(self.settings) else None,
         )
         self.tiering = Tiering(
-            self.client,
             self.access,
-            ids_of=self.ids_of,
             policy=TieringPolicy(
                 max_lag_ms=lambda topic: self.configs.topic(self.metadata.image, topic).tidelog_tier_max_lag_ms,
                 publish=lambda topic: self.topic_files.publish_now(topic),
@@ -328,15 +322,19 @@ class Node:
             rng=self.rng,
             on_fatal=self.end,
         )
+        cold = None
+        if self.hydrator is not None:
+            cold = ColdSource(self.hydrator, self.tiering.current_root, self.tiering.reload)
         self.partitions = Partitions(
             self.data,
+            cluster_id=self.cluster_id,
             files=self.files,
             freeing_files=freeing,
             clock=self.clock,
             rng=self.rng,
             on_flush_needed=self.flusher.request,
             on_roll=self.tiering.kick,
-            cold_reader=self._cold_reader,
+            cold=cold,
         )
         self.assignment = Assignment(
             self.partitions,
@@ -352,19 +350,14 @@ class Node:
         self.sweeping = Sweeping(
             self.partitions,
             self.tiering,
-            self.client,
             self.access,
             cluster_id=self.cluster_id,
-            ids_of=self.ids_of,
             grace_ms=self.grace_ms,
             clock=self.clock,
         )
-        self.retention = Retention(
-            self.partitions, self.tiering, self.client, self.access, ids_of=self.ids_of, now=self.expiry.now
-        )
+        self.retention = Retention(self.partitions, self.tiering, self.access, now=self.expiry.now)
         self.topic_files = TopicFiles(
             self.metadata,
-            self.client,
             self.access,
             grace_ms=self.grace_ms,
             clock=self.clock,
@@ -413,10 +406,6 @@ class Node:
             if partition.log.hot.settings.remote_storage_enable or partition.log.tier is not None:
                 self.tiering.lineage.begin(partition, error)
 
-    def ids_of(self, partition: Partition) -> Ids:
-        key = partition.partition
-        return Ids(self.cluster_id, key.topic, partition.topic_id, key.partition)
-
     def _most_waiting(self) -> float:
         return self.broker_configs.tidelog_tier_read_most_waiting_percent / 100
 
@@ -425,26 +414,8 @@ class Node:
         ahead_ms = self.clock.unix_ms() - self.expiry.now().expiry_ms
         return self.broker_configs.tidelog_tier_delete_grace_ms + max(0, ahead_ms)
 
-    def _cold_reader(self, partition: TopicPartition, topic_id: TopicId) -> ColdReader | None:
-        if self.hydrator is None:
-            return None
-        ids = Ids(self.cluster_id, partition.topic, topic_id, partition.partition)
-        return ColdReader(ids, self.hydrator, load=self._current_root, reload=self._newest_root)
-
-    async def _current_root(self, ids: Ids) -> Root:
-        return await self.tiering.current_root(self._led(ids))
-
-    async def _newest_root(self, ids: Ids) -> Root:
-        return await self.tiering.reload(self._led(ids))
-
-    def _led(self, ids: Ids) -> Partition:
-        led = self.partitions.get(ids.topic_partition)
-        if led.topic_id != ids.topic_id:
-            raise TierUnavailable(f"{ids}: the topic was made anew; ask again")
-        return led
-
     def _opened(self, partition: Partition) -> None:
-        opened(partition, self.partitions, self.ids_of(partition), self.home if self.client is not None else None)
+        opened(partition, self.partitions, self.home if self.client is not None else None)
 
     # --- life ---------------------------------------------------------------------------------------------------------
     def end(self, error: LogError) -> None:

@@ -117,13 +117,13 @@ async def test_an_object_that_a_pin_keeps_is_put_back(world: World) -> None:
 async def deleted_in_the_bucket(node: Running) -> None:
     client, access = node.node.client, node.node.access
     assert client is not None and access is not None and access.writer is not None
-    await client.ask(DeletePartition(node.node.ids_of(led(node)), access.writer))
+    await client.ask(DeletePartition(led(node).ids, access.writer))
     await until(lambda: led(node) in node.node.tiering.lineage)
 
 
 async def test_a_deletion_by_mistake_is_undone_by_the_version_before(tmp_path: Path) -> None:
     async with grown(tmp_path) as (node, versions):
-        key, end = node.node.ids_of(led(node)).manifest_key, led(node).log.hot.end_offset
+        key, end = led(node).ids.manifest_key, led(node).log.hot.end_offset
         await deleted_in_the_bucket(node)
         said = await node.core.cold.repair(T0, apply=True)
         assert f"put the version of {key} back that was there before" in said.refused
@@ -137,7 +137,7 @@ async def test_a_deletion_by_mistake_is_undone_by_the_version_before(tmp_path: P
 
 async def test_a_deletion_that_was_meant_is_followed_by_the_topics(tmp_path: Path) -> None:
     async with grown(tmp_path) as (node, _):
-        key = node.node.ids_of(led(node)).manifest_key
+        key = led(node).ids.manifest_key
         await deleted_in_the_bucket(node)
         assert "else delete the topic" in str(node.node.tiering.lineage.reason(led(node)))
         said = await node.core.cold.repair(T0, apply=True)
@@ -147,14 +147,14 @@ async def test_a_deletion_that_was_meant_is_followed_by_the_topics(tmp_path: Pat
         await leads(node, "t")
         assert (await node.append("t", b"new")).base_offset == 0
         await node.seal("t")
-        assert node.node.ids_of(led(node)).manifest_key != key
+        assert led(node).ids.manifest_key != key
         assert [record.value for record in await node.read_all("t")] == [b"new"]
 
 
 async def test_records_that_a_repair_elsewhere_lacks_are_consumed_and_kept(tmp_path: Path) -> None:
     """Nothing is given up before somebody has seen to it."""
     async with grown(tmp_path / "data") as (node, versions):
-        ids, root, access = node.node.ids_of(led(node)), await root_of(led(node)), node.node.access
+        ids, root, access = led(node).ids, await root_of(led(node)), node.node.access
         assert access is not None and access.writer is not None
         await configure(node, "t", {"remote.log.copy.disable": "true"})
         for number in range(3):

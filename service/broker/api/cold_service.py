@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from grpc_api.contract.cold import MAX_RANGES, ColdManifest, ColdRange, ColdRepair
 from service.broker.api.repairing import Repairing
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
-from storage_tiers.cold.manifest.model import Entry, Ids
+from storage_tiers.cold.manifest.model import Entry
 from storage_tiers.cold.manifest.summary import summary_of
 from storage_tiers.cold.manifest.transitions import first_root
 from storage_tiers.cold.process.operations import PageEntries
@@ -27,12 +27,10 @@ class ColdService:
         partitions: Partitions,
         hydrator: Hydrator | None,
         repairing: Repairing,
-        ids_of: Callable[[Partition], Ids],
     ) -> None:
         self._partitions = partitions
         self._repairing = repairing
         self._hydrator = hydrator
-        self._ids_of = ids_of
 
     async def manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
         self._check()
@@ -44,7 +42,7 @@ class ColdService:
             partition.check_readable()
         except LogError as error:
             return as_value(error)
-        ids = self._ids_of(partition)
+        ids = partition.ids
         tier = partition.log.tier or summary_of(first_root(ids))
         return ColdManifest(
             partition=ids.partition,

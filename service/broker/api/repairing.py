@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from service.broker.background.store_access import StoreAccess
 from service.broker.background.tiering import Tiering
@@ -19,8 +19,6 @@ from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.roots import FILE_NAME
 from storage_tiers import events
-from storage_tiers.cold.manifest.model import Ids
-from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.operations import Repair
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
 from storage_tiers.errors import InvalidRequest, TierUnavailable
@@ -30,27 +28,23 @@ log = logging.getLogger(__name__)
 
 
 class Repairing:
-    """`client` and `access` are None on a node without a store."""
+    """`access` is None on a node without a store."""
 
     def __init__(
         self,
-        client: TierClient | None,
         access: StoreAccess | None,
         tiering: Tiering,
         topic_files: TopicFiles,
         partitions: Partitions,
-        ids_of: Callable[[Partition], Ids],
     ) -> None:
         self._topic_files = topic_files
         self._partitions = partitions
-        self._client = client
         self._access = access
         self._tiering = tiering
-        self._ids_of = ids_of
 
     async def repair_cluster(self, *, apply: bool) -> tuple[RepairReport, int]:
         """Of `cluster.json`: what was found, and the incarnation that was written, or 0."""
-        _, access = self._store()
+        access = self._store()
         found = await access.repair(apply=apply)
         if found[1]:
             await self._tiering.kick_all(self._partitions)
@@ -58,7 +52,7 @@ class Repairing:
 
     async def repair_topic(self, topic: str, *, apply: bool) -> tuple[RepairReport, int]:
         """Of `topic.json`: what was found, and the revision that was written, or 0."""
-        _, access = self._store()
+        access = self._store()
         if refused := await access.nothing_there() or (apply and _why_closed(access)):
             return RepairReport(refused=refused), 0
         found = await self._topic_files.repair(topic, apply=apply)
@@ -66,29 +60,28 @@ class Repairing:
             await self._tiering.kick_all(self._partitions.of_topic(topic))
         return found
 
-    def _store(self) -> tuple[TierClient, StoreAccess]:
-        if self._client is None or self._access is None:
+    def _store(self) -> StoreAccess:
+        if self._access is None:
             raise InvalidRequest("this node has no store, so there is nothing to repair; start it with --store")
-        return self._client, self._access
+        return self._access
 
     async def repair(
         self, partition: Partition, *, apply: bool, accepted: Sequence[OffsetRange] = ()
     ) -> tuple[RepairReport, int]:
         """What was found, and the commit that was made, or 0. `accepted` are the offsets that are given up."""
-        client, access = self._store()
+        access = self._store()
         if refused := await access.nothing_there() or (apply and _why_closed(access)):
             return RepairReport(refused=refused), 0
         if not apply:
-            return await self._repair(client, access, partition, accepted, apply=False)
+            return await self._repair(access, partition, accepted, apply=False)
         with self._tiering.lineage.repairing(partition):
-            found = await self._repair(client, access, partition, accepted, apply=True)
+            found = await self._repair(access, partition, accepted, apply=True)
         if found[1]:
             self._tiering.kick(partition)
         return found
 
     async def _repair(
         self,
-        client: TierClient,
         access: StoreAccess,
         partition: Partition,
         accepted: Sequence[OffsetRange],
@@ -97,7 +90,7 @@ class Repairing:
     ) -> tuple[RepairReport, int]:
         tier = partition.log.tier
         question = Repair(
-            self._ids_of(partition),
+            partition.ids,
             access.preview_writer,
             _evidence(partition),
             0 if tier is None else tier.ranges,
@@ -105,7 +98,7 @@ class Repairing:
             self._tiering.lineage.seen(partition),
             tuple(accepted),
         )
-        found = await client.ask(question)
+        found = await access.client.ask(question)
         report, root = found.report, found.root
         if root is None:
             behind = self._tiering.lineage.reason(partition)

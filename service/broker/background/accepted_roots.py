@@ -18,7 +18,7 @@ from service.broker.background.lineage import StoreLineage
 from service.broker.partition.partition import Partition
 from service.broker.partition.roots import read_root, write_root
 from storage_tiers import events
-from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Root
+from storage_tiers.cold.manifest.model import ManifestWriter, Root
 from storage_tiers.cold.manifest.transitions import check_not_fenced, check_writer
 from storage_tiers.errors import FencedWriter, LogError, TierCorrupt
 from storage_tiers.files import Files
@@ -34,14 +34,12 @@ class AcceptedRoots:
         lineage: StoreLineage,
         files: Files,
         *,
-        ids_of: Callable[[Partition], Ids],
         on_fatal: Callable[[LogError], None],
         on_newer: Callable[[Partition], None],
     ) -> None:
         """`on_newer` is called when a newer root of a partition has become current."""
         self._lineage = lineage
         self._files = files
-        self._ids_of = ids_of
         self._on_fatal = on_fatal
         self._on_newer = on_newer
         self._locks: dict[Partition, asyncio.Lock] = {}
@@ -74,7 +72,7 @@ class AcceptedRoots:
     async def current(self, partition: Partition) -> Root | None:
         """The saved copy of the current root; None if the disk has lost or changed it."""
         partition.check_exists()
-        directory, ids = partition.log.hot.directory, self._ids_of(partition)
+        directory, ids = partition.log.hot.directory, partition.ids
         async with self._lock(partition):  # what is being saved becomes current first
             partition.check_exists()
             tier = partition.log.tier

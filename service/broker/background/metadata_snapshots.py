@@ -22,7 +22,6 @@ from service.metadata.image import MetadataImage, to_records
 from service.metadata.log import MetadataLog
 from storage_tiers import events
 from storage_tiers.clock import Clock
-from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.operations import PutSnapshot
 from storage_tiers.errors import Advice, LogError
 from storage_tiers.records.checksum import crc32c
@@ -37,7 +36,6 @@ class MetadataSnapshots:
     def __init__(
         self,
         metadata: MetadataLog,
-        client: TierClient,
         access: StoreAccess,
         directory: str,
         *,
@@ -47,7 +45,6 @@ class MetadataSnapshots:
         """What is sent lies in `directory` meanwhile. Not the cache's: a tier process that ends has everything removed there
         that is no chunk, and one that is idle ends when a snapshot is due."""
         self._metadata = metadata
-        self._client = client
         self._access = access
         self._path = os.path.join(directory, FILE_NAME)
         self._interval_ms = interval_ms
@@ -67,7 +64,7 @@ class MetadataSnapshots:
         try:
             length, crc = await asyncio.to_thread(self._write, image, index, term)
             question = PutSnapshot(image.cluster_id, writer.incarnation or 0, index, self._path, length, crc)
-            await self._client.ask(question)
+            await self._access.client.ask(question)
         except (LogError, OSError) as error:
             if isinstance(error, LogError) and error.advice is Advice.STOP:
                 raise

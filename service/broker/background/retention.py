@@ -22,8 +22,6 @@ from service.broker.partition.phase import Use
 from service.broker.partition.roots import say_committed
 from storage_tiers import events
 from storage_tiers.cold.manifest.lookup import live_bytes
-from storage_tiers.cold.manifest.model import Ids
-from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.operations import PlanPages, Retire
 from storage_tiers.errors import Advice, LogError, TierUnavailable
 from storage_tiers.policy.retention import (
@@ -44,23 +42,20 @@ LOOKS_A_TURN = 64
 
 
 class Retention:
-    """`client` and `access` are None on a node without a store."""
+    """`access` is None on a node without a store."""
 
     def __init__(
         self,
         partitions: Partitions,
         tiering: Tiering,
-        client: TierClient | None,
         access: StoreAccess | None,
         *,
-        ids_of: Callable[[Partition], Ids],
         now: Callable[[], Now],
     ) -> None:
         self._partitions = partitions
         self._tiering = tiering
-        self._client = client
         self._access = access
-        self._ids_of = ids_of
+        self._client = None if access is None else access.client
         self._now = now
         self._planning: Turns[Partition] = Turns()
         self._retiring: Turns[Partition] = Turns()
@@ -129,7 +124,7 @@ class Retention:
         if root is not None:
             if root.live_pages:
                 assert self._client is not None
-                question = PlanPages(self._ids_of(partition), root.live_pages, found, moment)
+                question = PlanPages(partition.ids, root.live_pages, found, moment)
                 found = await self._client.ask(question)
             found = plan_entries(root.entries, found, moment)
         start = max(root.end if root is not None else 0, hot.log_start_offset)
@@ -176,7 +171,7 @@ class Retention:
         if self._has_to_retire(partition):
             before, log_start = partition.log.tier, partition.log.log_start_offset
             with self._tiering.lineage.asking(partition) as seen:
-                ids, writer = self._ids_of(partition), self._access.writer
+                ids, writer = partition.ids, self._access.writer
                 retired = await self._client.ask(Retire(ids, writer, log_start, seen))
                 say_committed(partition, retired, before)
                 await self._tiering.accept(partition, retired)

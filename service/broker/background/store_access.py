@@ -66,7 +66,7 @@ class StoreAccess:
         self._grace_ms = grace_ms
         self._looked_at = clock.monotonic()
         self._wake = asyncio.Event()
-        self._client = client
+        self.client = client
         self._metadata = metadata
         self._node_id = node_id
         self._directory_id = directory_id
@@ -131,7 +131,7 @@ class StoreAccess:
         """The store's clock (ms since 1970). TierUnavailable if it has not been opened, or does not answer."""
         if self.writer is None:
             raise TierUnavailable("the store has not been opened yet; ask again")
-        return await self._client.ask(ReadStoreTime(f"{self._metadata.image.cluster_id}/"))
+        return await self.client.ask(ReadStoreTime(f"{self._metadata.image.cluster_id}/"))
 
     def _opened(self) -> None:
         self.behind = None
@@ -152,7 +152,7 @@ class StoreAccess:
     async def look(self) -> None:
         """Compares what the store shows now with what this start has claimed."""
         image = self._metadata.image
-        found = await self._client.ask(ShownCluster(image.cluster_id))
+        found = await self.client.ask(ShownCluster(image.cluster_id))
         self._looked_at = self._clock.monotonic()
         if found is not None and settles(found, image):
             if self.behind is not None:
@@ -171,7 +171,7 @@ class StoreAccess:
         image = self._metadata.image
         if refused := await self.nothing_there():
             return RepairReport(refused=refused), 0
-        found = await self._client.ask(ShownCluster(image.cluster_id))
+        found = await self.client.ask(ShownCluster(image.cluster_id))
         if apply and self.writer is None and self.behind is None:
             raise TierUnavailable("the object store has not answered yet, or the node is new there; ask again")
         try:
@@ -181,7 +181,7 @@ class StoreAccess:
             pass
         except FencedWriter as error:
             return RepairReport(refused=str(error)), 0
-        highest = await self._client.ask(HighestIncarnation(image.cluster_id))
+        highest = await self.client.ask(HighestIncarnation(image.cluster_id))
         if highest.number > image.incarnation:
             return RepairReport(
                 refused=f"{highest.key} is of incarnation {highest.number}, and this directory has held {image.incarnation}: "
@@ -202,7 +202,7 @@ class StoreAccess:
             start_id = self._rng.token(16)
             await self._metadata.propose(planner.claim_incarnation(self._node_id, number, start_id))
         holder = Holder(self._node_id, self._directory_id, uuid_text(start_id))
-        await self._client.ask(RecreateCluster(ClusterState(image.cluster_id, number, holder), found))
+        await self.client.ask(RecreateCluster(ClusterState(image.cluster_id, number, holder), found))
         events.info(log, "cluster.repaired", incarnation=number)
         if self.writer is not None:
             await self.look()
@@ -217,7 +217,7 @@ class StoreAccess:
         image = self._metadata.image
         if image.incarnation == 0:
             return ""
-        listed = await self._client.ask(ListKeys(keys.cluster_prefix(image.cluster_id), ""))
+        listed = await self.client.ask(ListKeys(keys.cluster_prefix(image.cluster_id), ""))
         if any(keys.is_key(each.key) for each in listed.keys):
             return ""
         return (
@@ -229,13 +229,13 @@ class StoreAccess:
     async def _open(self) -> None:
         began = self._clock.monotonic()
         cluster_id = self._metadata.image.cluster_id
-        await self._client.ask(Probe(f"{cluster_id}/"))
-        found = await self._client.ask(ShownCluster(cluster_id))
+        await self.client.ask(Probe(f"{cluster_id}/"))
+        found = await self.client.ask(ShownCluster(cluster_id))
         number = settle(found, self._metadata.image, self._directory_id)
         start_id = self._rng.token(16)
         await self._metadata.propose(planner.claim_incarnation(self._node_id, number + 1, start_id))
         holder = Holder(self._node_id, self._directory_id, uuid_text(start_id))
-        incarnation = await self._client.ask(OpenCluster(cluster_id, holder, number))
+        incarnation = await self.client.ask(OpenCluster(cluster_id, holder, number))
         await self._metadata.propose(planner.confirm_incarnation(incarnation, start_id))
         self.writer = ManifestWriter(self._node_id, incarnation)
         took_ms = round((self._clock.monotonic() - began) * 1000)

@@ -29,8 +29,6 @@ from service.broker.partition.partitions import Partitions
 from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.manifest.model import Ids
-from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.operations import AbortUploads, ListKeys, Sweep
 from storage_tiers.cold.segments.sweeper import Listed
 from storage_tiers.errors import Advice, LogError, StoreBehind, TierObjectMissing
@@ -47,26 +45,23 @@ LOOKS_A_TURN = 64
 
 
 class Sweeping:
-    """`client` and `access` are None on a node without a store."""
+    """`access` is None on a node without a store."""
 
     def __init__(
         self,
         partitions: Partitions,
         tiering: Tiering,
-        client: TierClient | None,
         access: StoreAccess | None,
         *,
         cluster_id: str,
-        ids_of: Callable[[Partition], Ids],
         grace_ms: Callable[[], int],
         clock: Clock,
     ) -> None:
         self._partitions = partitions
         self._tiering = tiering
-        self._client = client
         self._access = access
+        self._client = None if access is None else access.client
         self._prefix = keys.cluster_prefix(cluster_id)
-        self._ids_of = ids_of
         self._grace_ms = grace_ms
         self._clock = clock
         self._turns: Turns[Partition] = Turns()
@@ -191,7 +186,7 @@ class Sweeping:
             young = False
             while True:
                 with self._tiering.lineage.asking(partition) as seen:
-                    ids, writer = self._ids_of(partition), self._access.writer
+                    ids, writer = partition.ids, self._access.writer
                     report = await self._client.ask(Sweep(ids, writer, self._grace_ms(), listed, seen))
                 young = young or bool(report.young)
                 swept = report.removed + report.orphans

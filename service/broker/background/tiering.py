@@ -29,8 +29,7 @@ from service.broker.partition.partition import Partition
 from service.broker.partition.roots import say_committed
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Root
-from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.manifest.model import ManifestWriter, Root
 from storage_tiers.cold.process.operations import Claim, Extend, LoadRoot, RaiseLogStart
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.errors import (
@@ -74,14 +73,12 @@ class TieringPolicy:
 
 
 class Tiering:
-    """`client` and `access` are None on a node without a store: then nothing is tiered and eviction is by log start."""
+    """`access` is None on a node without a store: then nothing is tiered and eviction is by log start."""
 
     def __init__(
         self,
-        client: TierClient | None,
         access: StoreAccess | None,
         *,
-        ids_of: Callable[[Partition], Ids],
         policy: TieringPolicy,
         flusher: Flusher,
         files: Files,
@@ -89,9 +86,8 @@ class Tiering:
         rng: Rng,
         on_fatal: Callable[[LogError], None],
     ) -> None:
-        self._client = client
         self._access = access
-        self._ids_of = ids_of
+        self._client = None if access is None else access.client
         self._policy = policy
         self._flusher = flusher
         self._clock = clock
@@ -101,7 +97,7 @@ class Tiering:
         self._tidying = PartitionWork("tidying", self._tidy, clock=clock, rng=rng, on_fatal=on_fatal)
         self._compared: set[Partition] = set()
         self.lineage = StoreLineage(self._falls_behind)
-        self._roots = AcceptedRoots(self.lineage, files, ids_of=ids_of, on_fatal=on_fatal, on_newer=self._is_newer)
+        self._roots = AcceptedRoots(self.lineage, files, on_fatal=on_fatal, on_newer=self._is_newer)
         self._extensions = Extensions()
         self._moved = asyncio.Event()
         self._troubles = events.Troubles()
@@ -285,7 +281,7 @@ class Tiering:
             return
         before, epoch = partition.log.tier, partition.state.leader_epoch
         with self.lineage.asking(partition) as seen:
-            claimed = await self._client.ask(Claim(self._ids_of(partition), writer, epoch, seen))
+            claimed = await self._client.ask(Claim(partition.ids, writer, epoch, seen))
         say_committed(partition, claimed, before)
         await self.accept(partition, claimed)
 
@@ -299,7 +295,7 @@ class Tiering:
     async def _load(self, partition: Partition) -> Root | None:
         assert self._client is not None
         with self.lineage.asking(partition) as seen:
-            root = await self._client.ask(LoadRoot(self._ids_of(partition), self._writer(), seen))
+            root = await self._client.ask(LoadRoot(partition.ids, self._writer(), seen))
             self.lineage.check_joins(partition, root)
             if root is not None:
                 await self.accept(partition, root)
@@ -341,7 +337,7 @@ class Tiering:
         partition.counts.copies += 1
         try:
             with self.lineage.asking(partition) as seen:
-                root = await self._client.ask(Extend(self._ids_of(partition), self._writer(), job, seen))
+                root = await self._client.ask(Extend(partition.ids, self._writer(), job, seen))
         except LogError:
             partition.counts.failed_copies += 1
             raise
@@ -375,7 +371,7 @@ class Tiering:
             log_start = partition.log.log_start_offset
             before = partition.log.tier
             with self.lineage.asking(partition) as seen:
-                root = await self._client.ask(RaiseLogStart(self._ids_of(partition), self._writer(), log_start, seen))
+                root = await self._client.ask(RaiseLogStart(partition.ids, self._writer(), log_start, seen))
             say_committed(partition, root, before)
             await self.accept(partition, root)
 

@@ -56,12 +56,11 @@ log = logging.getLogger(__name__)
 
 
 class TopicFiles:
-    """`client` and `access` are None on a node without a store: a deleted topic is then forgotten at once."""
+    """`access` is None on a node without a store: a deleted topic is then forgotten at once."""
 
     def __init__(
         self,
         metadata: MetadataLog,
-        client: TierClient | None,
         access: StoreAccess | None,
         *,
         grace_ms: Callable[[], int],
@@ -71,8 +70,8 @@ class TopicFiles:
         """`on_behind` is called with a topic whose file is gone from the store, or older there than was seen."""
         self._on_behind = on_behind
         self._metadata = metadata
-        self._client = client
         self._access = access
+        self._client = None if access is None else access.client
         self._grace_ms = grace_ms
         self._clock = clock
         self._published: dict[TopicId, tuple[int, tuple[tuple[str, str], ...]]] = {}

@@ -10,14 +10,13 @@ from service.broker.partition.partitions import Partitions
 from service.broker.partition.roots import read_root
 from service.home import HomeGuard
 from storage_tiers import events
-from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.errors import LeaderNotAvailable, TierCorrupt
 from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
 
-def opened(partition: Partition, partitions: Partitions, ids: Ids, home: HomeGuard | None) -> None:
+def opened(partition: Partition, partitions: Partitions, home: HomeGuard | None) -> None:
     """Ends its phase of opening: one that the bucket may know more of than its disk waits for the bucket. `home` is None
     without a store."""
     hot, tiered = partition.log.hot, partition.log.hot.settings.remote_storage_enable
@@ -30,7 +29,7 @@ def opened(partition: Partition, partitions: Partitions, ids: Ids, home: HomeGua
         return
     try:
         # Also of a topic that is tiered no more: what went to the bucket is read from there.
-        root = read_root(hot.directory, ids)
+        root = read_root(hot.directory, partition.ids)
     except TierCorrupt as error:
         events.warning(log, "root.unusable", partition=hot.partition, path=hot.directory, error=error)
         wait_for_store(partition)

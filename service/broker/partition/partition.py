@@ -16,6 +16,7 @@ from service.broker.partition.counts import PartitionCounts
 from service.broker.partition.phase import EFFECTS, Life, PartitionEvent, Phase, Use
 from service.broker.partition.state import PartitionState
 from storage_tiers.clock import Clock
+from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.errors import (
     FencedLeaderEpoch,
@@ -71,6 +72,7 @@ class Partition:
         "_on_flush_needed",
         "_on_roll",
         "_wake_planned",
+        "cluster_id",
         "counts",
         "flushed_ms",
         "life",
@@ -92,11 +94,13 @@ class Partition:
         log: TieredLog,
         state: PartitionState,
         *,
+        cluster_id: str,
         clock: Clock,
         on_flush_needed: Notify,
         on_roll: Notify,
     ) -> None:
         self.log = log
+        self.cluster_id = cluster_id
         self.partition: TopicPartition = log.hot.partition
         self.topic_id: TopicId = log.hot.topic_id
         self.state = state
@@ -114,6 +118,11 @@ class Partition:
         self._committing: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._wake_planned = False
         self._enter(Life.begin(self.partition))
+
+    @property
+    def ids(self) -> Ids:
+        """What names it in the bucket."""
+        return Ids(self.cluster_id, self.partition.topic, self.topic_id, self.partition.partition)
 
     # --- its life -----------------------------------------------------------------------------------------------------
     def compare(self, why: LeaderNotAvailable) -> None:

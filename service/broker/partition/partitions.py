@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 
 from service.broker.partition.checkpointing import NAMES, OffsetCheckpoints, Offsets
@@ -21,8 +22,10 @@ from service.broker.partition.places import PartitionPlaces
 from service.broker.partition.state import PartitionState
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
+from storage_tiers.cold.manifest.model import Ids, Root
+from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.read.reader import ColdReader
-from storage_tiers.errors import StorageError, UnknownTopicOrPartition
+from storage_tiers.errors import StorageError, TierUnavailable, UnknownTopicOrPartition
 from storage_tiers.files import Files
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from storage_tiers.hot.data_dir import DataDirectory, remove_tree, retire_directory
@@ -34,12 +37,21 @@ from storage_tiers.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: Gives a partition its reader of the cold tier; None without a store.
-ColdReaderFor = Callable[[TopicPartition, TopicId], ColdReader | None]
+FindRoot = Callable[[Partition], Awaitable[Root]]
 #: Recovery point of a partition of which nothing is on disk, and nobody knows whether anything was.
 UNKNOWN_POINT = -1
 #: Logs that are flushed and closed at once when the node stops.
 CLOSING_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ColdSource:
+    """What is in the bucket: `hydrator` brings it, `current` gives a partition's manifest that is current, `newest` the
+    store's own, which becomes current."""
+
+    hydrator: Hydrator
+    current: FindRoot
+    newest: FindRoot
 
 
 class PastCounts:
@@ -65,22 +77,26 @@ class Partitions:
         self,
         data: DataDirectory,
         *,
+        cluster_id: str,
         files: Files,
         freeing_files: Files,
         clock: Clock,
         rng: Rng,
         on_flush_needed: Notify,
         on_roll: Notify,
-        cold_reader: ColdReaderFor,
+        cold: ColdSource | None,
     ) -> None:
-        """`freeing_files` are for what must be written before anything can be removed."""
+        """`freeing_files` are for what must be written before anything can be removed. `cold` is None without a store."""
         self._data = data
         self._files = files
         self._clock = clock
         self._rng = rng
         self._on_flush_needed = on_flush_needed
         self._on_roll = on_roll
-        self._cold_reader = cold_reader
+        self._cluster_id = cluster_id
+        self._cold = cold
+        if cold is not None:
+            self._load, self._reload = partial(self._root, cold.current), partial(self._root, cold.newest)
         self._open: dict[TopicPartition, Partition] = {}
         self._held_back: dict[TopicPartition, StorageError] = {}
         self._keeps: set[TopicPartition] = set()
@@ -174,6 +190,18 @@ class Partitions:
         directory = os.path.join(self._data.path, str(partition))
         return partial(open_identified, open_log, directory, self._files, ids, topic_id)
 
+    def _cold_reader(self, partition: TopicPartition, topic_id: TopicId) -> ColdReader | None:
+        if self._cold is None:
+            return None
+        ids = Ids(self._cluster_id, partition.topic, topic_id, partition.partition)
+        return ColdReader(ids, self._cold.hydrator, load=self._load, reload=self._reload)
+
+    async def _root(self, find: FindRoot, ids: Ids) -> Root:
+        led = self.get(ids.topic_partition)
+        if led.topic_id != ids.topic_id:
+            raise TierUnavailable(f"{ids}: the topic was made anew; ask again")
+        return await find(led)
+
     def add(self, hot: HotLog, leader_epoch: int, *, started: bool = False) -> Partition:
         """The partition of a log that was opened is one of this node's from now on. `started`: an earlier run had it."""
         # A quorum of one: whatever this replica has, every in-sync replica has.
@@ -181,6 +209,7 @@ class Partitions:
         opened = Partition(
             TieredLog(hot, self._cold_reader(hot.partition, hot.topic_id)),
             state,
+            cluster_id=self._cluster_id,
             clock=self._clock,
             on_flush_needed=self._on_flush_needed,
             on_roll=self._on_roll,

@@ -62,7 +62,7 @@ async def left(directory: Path) -> Left:
         metadata = node.node.metadata
         topic_id = metadata.image.topic_ids["t"]
         await until(lambda: metadata.image.topic_files.get(topic_id, 0) >= 3)
-        return Left(node.store, node.node.ids_of(led(node)), metadata.image.incarnation, await topic_of(node), first)
+        return Left(node.store, led(node).ids, metadata.image.incarnation, await topic_of(node), first)
 
 
 async def put(store: FaultyStore, key: str, shown: str, older: bytes) -> None:
@@ -226,7 +226,7 @@ async def test_a_revision_that_the_disk_refused_is_saved_by_a_later_round(tmp_pa
     metadata = MetadataLog.open(str(tmp_path), files)
     topic_id = TopicId(bytes(range(16)))
     await metadata.propose((pb.MetadataRecord(topic=pb.TopicRecord(name="t", topic_id=topic_id)),))
-    topics = TopicFiles(metadata, None, None, grace_ms=lambda: 0, clock=SystemClock())
+    topics = TopicFiles(metadata, None, grace_ms=lambda: 0, clock=SystemClock())
     topics._shown(topic_id, 5)
     files.fail["pwrite"] = 1
     with pytest.raises(StorageError):

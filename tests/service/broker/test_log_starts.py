@@ -139,7 +139,7 @@ async def test_the_manifest_drops_ranges_that_lie_in_a_page(node: Running) -> No
     led = node.node.partitions.get(T0)
 
     def root() -> Root:
-        found = read_root(led.log.hot.directory, node.node.ids_of(led))
+        found = read_root(led.log.hot.directory, led.ids)
         assert found is not None
         return found
 

@@ -48,7 +48,7 @@ async def test_a_tiered_partition_holds_at_most_2_kib_more_than_an_untiered_one(
         for commit in (1000, 1001):
             before = traced()
             for partition in node.node.partitions:
-                ids, writer = node.node.ids_of(partition), node.node.tiering._writer()
+                ids, writer = partition.ids, node.node.tiering._writer()
                 await node.node.tiering.accept(partition, synthetic(ranges, ids, writer=writer, commit=commit)[0])
             held.append((traced() - before) / PARTITIONS)
         summaries = [partition.log.tier for partition in node.node.partitions]
@@ -63,7 +63,7 @@ async def test_who_reads_cold_loads_the_ranges_and_a_bounded_number_stays(tmp_pa
         await node.seal("t")
         await node.evicted("t")
         known, led = hydrator(node).known, node.node.partitions.get(T0)
-        known.forget(node.node.ids_of(led))
+        known.forget(led.ids)
         assert len(await node.read_all("t")) == 40
         assert (known.loads, len(known)) == (1, 1)
         assert len(await node.read_all("t")) == 40
@@ -74,7 +74,7 @@ async def test_who_reads_cold_loads_the_ranges_and_a_bounded_number_stays(tmp_pa
         for ids in others:
             known.keep_root(ids, root)
         assert known.bytes <= known._limit_bytes
-        assert known.root(node.node.ids_of(led)) is None
+        assert known.root(led.ids) is None
         assert len(await node.read_all("t")) == 40
         assert known.loads == 2
 
@@ -95,7 +95,7 @@ async def test_where_the_saved_copy_is_not_the_current_root_the_store_is_asked_a
         await node.evicted("t")
         current = path.read_bytes()
         assert current != older
-        hydrator(node).known.forget(node.node.ids_of(led))
+        hydrator(node).known.forget(led.ids)
         match damage:
             case "lost":
                 path.unlink()
@@ -113,7 +113,7 @@ async def test_readers_at_once_load_a_root_once(tmp_path: Path) -> None:
         await node.seal("t")
         await node.evicted("t")
         led, known = node.node.partitions.get(T0), hydrator(node).known
-        known.forget(node.node.ids_of(led))
+        known.forget(led.ids)
         began = known.loads
         roots = await asyncio.gather(*(root_of(led) for _ in range(20)))
         assert known.loads == began + 1

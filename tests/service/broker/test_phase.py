@@ -146,7 +146,12 @@ def in_phase(phase: Phase, root: Path) -> Partition:
     log = open_log(root)
     state = PartitionState(leader_epoch=1, log_end=log.end_offset, high_watermark=log.end_offset)
     led = Partition(
-        TieredLog(log, None), state, clock=SystemClock(), on_flush_needed=lambda _: None, on_roll=lambda _: None
+        TieredLog(log, None),
+        state,
+        cluster_id="c",
+        clock=SystemClock(),
+        on_flush_needed=lambda _: None,
+        on_roll=lambda _: None,
     )
     for event in ways()[phase]:
         REPORTS[event](led)

@@ -34,7 +34,7 @@ async def test_a_node_that_dies_in_a_repair(tmp_path: Path, lost_answer: bool) -
         directory = tmp_path / str(cut)
         async with grown(directory) as (node, _):
             end = led(node).log.hot.end_offset
-            await put_back(node, node.node.ids_of(led(node)).manifest_key, None)
+            await put_back(node, led(node).ids.manifest_key, None)
             cut_short = await cut_repair(node, cut, lost_answer=lost_answer)
         struck += cut_short
         node.store.down = False
@@ -46,7 +46,7 @@ async def test_a_node_that_dies_in_a_repair(tmp_path: Path, lost_answer: bool) -
 async def test_after_a_repair_a_root_that_does_not_contain_the_one_seen_is_none(tmp_path: Path) -> None:
     """The line that a repair has begun is taken over once; from then on it is compared as any other."""
     async with grown(tmp_path) as (node, _):
-        await put_back(node, node.node.ids_of(led(node)).manifest_key, None)
+        await put_back(node, led(node).ids.manifest_key, None)
         assert (await node.core.cold.repair(T0, apply=True)).commit
         root = await root_of(led(node))
         others = tuple(CommitId(number, f"{number:032x}") for number in range(1, root.commit + 2))

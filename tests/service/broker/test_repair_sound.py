@@ -61,13 +61,13 @@ async def test_what_a_repair_counts_on_is_not_evicted_meanwhile(tmp_path: Path) 
 async def test_what_the_disk_says_of_commits_is_asked_for(tmp_path: Path, damage: str) -> None:
     """Neither a manifest nor a saved root is there, nor an object."""
     async with grown(tmp_path) as (node, _):
-        key, store = node.node.ids_of(led(node)).manifest_key, node.store
+        key, store = led(node).ids.manifest_key, node.store
         if damage == "evicted":
             await configure(node, {"local.retention.ms": "1"})
             await node.evicted("t")
         await until(lambda: led(node).log.tiered_end == led(node).log.hot.end_offset)
         assert await manifest(node)
-        await store.delete([info.key async for info in store.list(node.node.ids_of(led(node)).segments_prefix)])
+        await store.delete([info.key async for info in store.list(led(node).ids.segments_prefix)])
         await put_back(node, key, None)
         # Else the node could upload the whole local log again before it is asked, and nothing would be missing.
         await configure(node, {"remote.log.copy.disable": "true"})

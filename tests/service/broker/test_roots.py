@@ -84,7 +84,7 @@ def later(root: Root, commits: int) -> Root:
 
 
 def saved(node: Running, led: Partition) -> int:
-    root = read_root(led.log.hot.directory, node.node.ids_of(led))
+    root = read_root(led.log.hot.directory, led.ids)
     assert root is not None
     return root.commit
 

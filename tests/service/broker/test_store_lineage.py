@@ -32,7 +32,7 @@ def led(node: Running) -> Partition:
 
 
 async def manifest(node: Running) -> bytes:
-    return (await node.store.get(node.node.ids_of(led(node)).manifest_key)).data
+    return (await node.store.get(led(node).ids.manifest_key)).data
 
 
 async def put_back(node: Running, key: str, root: bytes | None) -> None:
@@ -43,9 +43,7 @@ async def put_back(node: Running, key: str, root: bytes | None) -> None:
 
 
 async def segments(node: Running) -> set[str]:
-    return {
-        info.key async for info in node.store.list(node.node.ids_of(led(node)).prefix) if "/manifests/" not in info.key
-    }
+    return {info.key async for info in node.store.list(led(node).ids.prefix) if "/manifests/" not in info.key}
 
 
 async def sweep_past_the_grace(node: Running) -> None:
@@ -78,7 +76,7 @@ async def is_blocked(node: Running, key: str) -> None:
     assert "t-0" in json.loads(node.node.readiness.body())["store_behind"]
     stored, local = await segments(node), led(node).log.hot.local_start_offset
     shown = await node.store.get(key) if await exists(node, key) else None
-    saved = read_root(led(node).log.hot.directory, node.node.ids_of(led(node)))
+    saved = read_root(led(node).log.hot.directory, led(node).ids)
     start = led(node).log.log_start_offset
     await node.append("t", b"n" * 1500)
     await node.append("t", b"n" * 1500)
@@ -96,7 +94,7 @@ async def is_blocked(node: Running, key: str) -> None:
     assert await segments(node) == stored
     now = await node.store.get(key) if await exists(node, key) else None
     assert (None if now is None else now.data) == (None if shown is None else shown.data)
-    assert read_root(led(node).log.hot.directory, node.node.ids_of(led(node))) == saved
+    assert read_root(led(node).log.hot.directory, led(node).ids) == saved
 
 
 async def exists(node: Running, key: str) -> bool:
@@ -121,7 +119,7 @@ async def goes_on(node: Running, end: int) -> None:
 
 
 def root_of(node: Running) -> Root:
-    root = read_root(led(node).log.hot.directory, node.node.ids_of(led(node)))
+    root = read_root(led(node).log.hot.directory, led(node).ids)
     assert root is not None
     return root
 
@@ -137,7 +135,7 @@ async def test_a_manifest_that_went_back_between_two_starts(
     """The finding: the store ends at 21, the saved root at 23; eviction by the saved one leaves [21, 23) nowhere."""
     caplog.set_level(logging.INFO)
     async with grown(tmp_path) as (node, versions):
-        key, end = node.node.ids_of(led(node)).manifest_key, root_of(node).end
+        key, end = led(node).ids.manifest_key, root_of(node).end
     await put_back(node, key, None if version is None else versions[version])
     async with running(tmp_path, node.store, AT_ONCE) as node:
         await is_blocked(node, key)
@@ -153,7 +151,7 @@ async def test_a_manifest_that_went_back_between_two_starts(
 async def test_a_manifest_that_goes_back_while_the_node_runs(tmp_path: Path, version: int | None, by: str) -> None:
     """Whoever asks first notices."""
     async with grown(tmp_path) as (node, versions):
-        key, end = node.node.ids_of(led(node)).manifest_key, root_of(node).end
+        key, end = led(node).ids.manifest_key, root_of(node).end
         await put_back(node, key, None if version is None else versions[version])
         if by == "sweeping":
             await sweep_past_the_grace(node)
@@ -179,7 +177,7 @@ async def test_a_manifest_that_goes_back_while_the_node_runs(tmp_path: Path, ver
 @pytest.mark.parametrize("restarted", [True, False], ids=["between two starts", "while it runs"])
 async def test_a_manifest_that_is_not_this_partitions_is_none(tmp_path: Path, damage: str, restarted: bool) -> None:
     async with grown(tmp_path) as (node, versions):
-        ids, end = node.node.ids_of(led(node)), root_of(node).end
+        ids, end = led(node).ids, root_of(node).end
         key = ids.manifest_key
         foreign = replace(decode(versions[-1], ids), ids=replace(ids, partition=7))
         shown = versions[-1][:-20] if damage == "cut" else encode(foreign)
@@ -198,7 +196,7 @@ async def test_a_manifest_that_is_not_this_partitions_is_none(tmp_path: Path, da
 
 async def test_a_manifest_that_is_deleted_while_its_topic_lives(tmp_path: Path) -> None:
     async with grown(tmp_path) as (node, versions):
-        ids = node.node.ids_of(led(node))
+        ids = led(node).ids
         writer = node.node.access.writer if node.node.access is not None else None
         client = node.node.client
         assert client is not None and writer is not None
@@ -215,7 +213,7 @@ async def test_nothing_expires_that_fell_behind_while_it_was_planned(
 ) -> None:
     """Whoever asks the store meanwhile notices first."""
     async with grown(tmp_path) as (node, versions):
-        key, retention, end = node.node.ids_of(led(node)).manifest_key, node.node.retention, root_of(node).end
+        key, retention, end = led(node).ids.manifest_key, node.node.retention, root_of(node).end
         plan, planned = retention._plan, list[int]()
 
         async def and_meanwhile(partition: Partition) -> object:
@@ -243,7 +241,7 @@ async def test_who_seals_what_is_behind_is_told_why_nothing_is_uploaded(tmp_path
     async with running(tmp_path) as node:
         await filled(node, 20)
         await node.seal("t")
-        key, root = node.node.ids_of(led(node)).manifest_key, await manifest(node)
+        key, root = led(node).ids.manifest_key, await manifest(node)
         await put_back(node, key, None)
         await node.append("t", b"later")
         with pytest.raises(
@@ -258,7 +256,7 @@ async def test_a_topic_that_is_deleted_is_behind_no_more(tmp_path: Path) -> None
     """Or `/readyz` and the metric would name it until the node is restarted."""
     async with grown(tmp_path) as (node, _):
         lineage = node.node.tiering.lineage
-        await put_back(node, node.node.ids_of(led(node)).manifest_key, None)
+        await put_back(node, led(node).ids.manifest_key, None)
         await sweep_past_the_grace(node)
         assert led(node) in lineage
         await node.core.topics.delete(["t"])
@@ -269,7 +267,7 @@ async def test_a_topic_that_is_deleted_is_behind_no_more(tmp_path: Path) -> None
 async def test_a_local_log_that_waits_is_not_discarded_for_less(tmp_path: Path) -> None:
     """It ends below the saved root, and the store shows an older one: neither may be taken for the truth."""
     async with grown(tmp_path) as (node, versions):
-        key, end = node.node.ids_of(led(node)).manifest_key, root_of(node).end
+        key, end = led(node).ids.manifest_key, root_of(node).end
     for file in (tmp_path / "t-0").iterdir():
         if file.name.startswith((f"{end:020}", f"{end - 1:020}")):
             file.unlink()
@@ -289,7 +287,7 @@ async def test_a_local_log_that_waits_is_not_discarded_for_less(tmp_path: Path) 
 async def test_eviction_asks_the_store_first(tmp_path: Path) -> None:
     """What the bucket showed an hour ago may be gone: what is local is then the last copy."""
     async with grown(tmp_path / "data") as (node, _):
-        key, hot = node.node.ids_of(led(node)).manifest_key, led(node).log.hot
+        key, hot = led(node).ids.manifest_key, led(node).log.hot
         await until(lambda: led(node).log.tiered_end == hot.end_offset)
         kept = await manifest(node)
         await put_back(node, key, None)
@@ -311,7 +309,7 @@ async def test_offsets_that_are_missing_between_bucket_and_log_show_that_the_sto
     async with grown(tmp_path) as (node, versions):
         await configure(node, {"local.retention.ms": "1"})
         await node.evicted("t")
-        key, end, root = node.node.ids_of(led(node)).manifest_key, root_of(node).end, tmp_path / "t-0/tiered-root.json"
+        key, end, root = led(node).ids.manifest_key, root_of(node).end, tmp_path / "t-0/tiered-root.json"
     root.unlink() if saved == "gone" else root.write_bytes(root.read_bytes()[:-20])
     await put_back(node, key, None if version is None else versions[version])
     async with running(tmp_path, node.store, AT_ONCE) as node:
@@ -336,7 +334,7 @@ async def test_nothing_is_swept_where_offsets_are_missing_between_bucket_and_log
         change = ConfigAlteration("local.retention.ms", AlterOp.SET, "1")
         await node.core.configs.alter_configs(Resource(ResourceKind.TOPIC, "t"), [change])
         await node.evicted("t")
-        key, saved, store = node.node.ids_of(led(node)).manifest_key, led(node).log.hot.directory, node.store
+        key, saved, store = led(node).ids.manifest_key, led(node).log.hot.directory, node.store
     (Path(saved) / "tiered-root.json").unlink()
     await store.delete([key])
     await store.put(key, versions[0])

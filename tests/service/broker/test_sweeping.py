@@ -33,7 +33,7 @@ async def tiered(node: Running, *topics: str) -> list[Partition]:
 
 
 def orphan(node: Running, led: Partition) -> str:
-    ids: Ids = node.node.ids_of(led)
+    ids: Ids = led.ids
     return ids.segment_key(7, 1, "f" * 32)
 
 
@@ -107,9 +107,9 @@ async def test_a_partition_that_fails_holds_no_other_one_up(tmp_path: Path) -> N
         orphans = [orphan(node, led) for led in (first, *others)]
         for key in orphans:
             await node.store.put(key, b"left behind")
-        node.store.fail(1, "get", node.node.ids_of(first).manifest_key, TierUnavailable("slow"))
+        node.store.fail(1, "get", first.ids.manifest_key, TierUnavailable("slow"))
         for _ in range(40):
-            node.store.fail(1, "get", node.node.ids_of(first).manifest_key, TierUnavailable("slow"))
+            node.store.fail(1, "get", first.ids.manifest_key, TierUnavailable("slow"))
         for _ in range(4):
             await round_of(node)
             if not any(is_there(node, key)() for key in orphans[1:]):
@@ -183,7 +183,7 @@ async def test_a_manifest_that_is_gone_is_said_at_the_next_listing(
         (led,) = await tiered(node, "a")
         for _ in range(3):
             await round_of(node)
-        await node.store.delete([node.node.ids_of(led).manifest_key])
+        await node.store.delete([led.ids.manifest_key])
         await round_of(node)
         assert "no manifest" in caplog.text
 

@@ -21,7 +21,7 @@ async def deleted(node: Running) -> str:
     for number in range(PARTITIONS):
         await node.append("t", b"record", partition=number)
     await node.seal("t")
-    (prefix,) = {str(node.node.ids_of(led).prefix) for led in node.node.partitions}
+    (prefix,) = {str(led.ids.prefix) for led in node.node.partitions}
     await node.core.topics.delete(["t"])
     await node.node.topic_files.tick()
     return prefix
