@@ -1,7 +1,7 @@
 """The node's own settings, read once: flag, then TIDELOG_* variable, then `--config` file (TOML), then default.
 
 Kafka's broker configs are not attributes here: they stay rows of `service.configs` and travel as `broker`, a mapping of
-Kafka's own names to text. This is the one module that looks at the environment.
+Kafka's own names to text. This is the one module of a node that looks at the environment.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from storage_tiers.events import Form
 
 PREFIX = "TIDELOG_"
 ENVIRONMENT = "the environment"
-#: Variables of our other programs, which a shell may export beside a node's: the Lambda handlers', the fault tests'.
-OTHERS = frozenset({"TIDELOG_READER", "TIDELOG_FAULT_SEED"})
+#: Variables of our other programs, which a shell may export beside a node's: the client commands', the Lambda handlers',
+#: the fault tests'.
+OTHERS = frozenset({"TIDELOG_BOOTSTRAP_SERVER", "TIDELOG_PROFILE", "TIDELOG_READER", "TIDELOG_FAULT_SEED"})
 #: Kubernetes tells a pod of every Service of its namespace in variables named after the Service: one called `tidelog`,
 #: or `tidelog-` and more, takes names that begin as ours do. No setting may be called like these.
 _SERVICE_LINK = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.errors import CommandError
-from service.cli.kafka import DEFAULT_BOOTSTRAP, Bootstrap
+from service.cli.kafka import DEFAULT_BOOTSTRAP, Bootstrap, Profile
 from service.cli.offline.cold_ls import ls
 from service.cli.output import AsJson, counted, print_json
 from service.cli.store import S3Endpoint, S3Region
@@ -45,6 +45,7 @@ def repair(
     s3_region: S3Region = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
 ) -> None:
     """Write again what a bucket lacks, or shows an older version of, through the node that has seen it.
 

@@ -18,6 +18,9 @@ from storage_tiers.errors import LogError
 #: What writing to a full disk meets. A closed pipe (EPIPE) is no failure worth a word: typer ends the command silently.
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
+#: Of a context's `meta`: what named the node's address, unless the command line did.
+ADDRESS_ORIGIN = "tidelog.address_origin"
+
 
 class CommandError(Exception):
     """`str(error)` is the line that the user sees."""
@@ -31,6 +34,16 @@ class Unreachable(CommandError):
     exit_code = 2
 
 
+class NodeUnreachable(Unreachable):
+    """No node answers there. Where the address was not given on the command line, the line says where it is from."""
+
+
+class Misconfigured(CommandError):
+    """A file that the command reads says what it cannot mean."""
+
+    exit_code = 2
+
+
 class ReportingGroup(TyperGroup):
     """The one place where errors become lines and exit codes. Defects keep their traceback."""
 
@@ -40,7 +53,8 @@ class ReportingGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except CommandError as error:
-            report(str(error))
+            origin = ctx.meta.get(ADDRESS_ORIGIN) if isinstance(error, NodeUnreachable) else None
+            report(f"{error} (the address is from {origin})" if origin else str(error))
             raise typer.Exit(error.exit_code) from None
         except LogError as error:
             report(str(error))

@@ -1,19 +1,22 @@
 """What commands that talk to a node share: its address, librdkafka's clients, and its errors as sentences.
 
-A node is tried with a plain connection first: librdkafka would go on trying for ever and could not say why it fails.
+The address is, in this order: `--bootstrap-server`, the profile that `--profile` names, TIDELOG_BOOTSTRAP_SERVER, the profile
+that TIDELOG_PROFILE names, the profile `default`, and this machine's port 9092.
 """
 
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from service.cli.errors import CommandError, Unreachable
+from service.cli.errors import ADDRESS_ORIGIN, CommandError, NodeUnreachable
+from service.cli.listener import require_reachable
+from service.cli.profiles import DEFAULT_PROFILE, PROFILES, bootstrap_of
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, KafkaException
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CONNECT_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 2.0
 REQUEST_TIMEOUT_S = 30.0
 #: What librdkafka takes into a request; beyond them it raises instead of asking the node.
 MOST_PARTITIONS = 100_000
@@ -30,24 +33,56 @@ HIGHEST_OFFSET = 2**63 - 1
 #: People watch: a node that comes back is found within this time.
 RECONNECT_BACKOFF_MS = 1000
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-#: The read-only broker config that says where a node's gRPC face listens.
+#: The read-only broker config that says where a node's gRPC listener is.
 GRPC_LISTENER = "tidelog.grpc.listener"
+#: Known to `tidelog serve` too, which ignores it.
+ENVIRONMENT_ADDRESS = "TIDELOG_BOOTSTRAP_SERVER"
 
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s,\[\]:]+):(\d{1,5})")
+_NAMED_PROFILE = "tidelog.profile"
+#: The parser's name for a source.
+_TYPED = "COMMANDLINE"
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """(host, port) of HOST:PORT, an IPv6 address in brackets."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def _checked_bootstrap(text: str) -> str:
+def check_bootstrap(text: str) -> None:
+    """ValueError unless it is HOST:PORT, or several of them."""
     for address in text.split(","):
         found = _ADDRESS.fullmatch(address)
         if found is None or not 0 < int(found[1]) < 65536:
-            raise typer.BadParameter(f"{address!r} is no address: write HOST:PORT, several separated by commas")
-    return text
+            raise ValueError(f"{address!r} is no address: write HOST:PORT, several separated by commas")
+
+
+def _note_profile(ctx: typer.Context, value: str | None) -> str | None:
+    if value is not None:
+        ctx.meta[_NAMED_PROFILE] = value, _source(ctx, "profile") == _TYPED
+    return value
+
+
+def _resolve_bootstrap(ctx: typer.Context, value: str) -> str:
+    """What is typed goes before what the environment says, an address before a profile."""
+    profile, typed_profile = ctx.meta.get(_NAMED_PROFILE, (None, False))
+    source = _source(ctx, "bootstrap")
+    typed = source == _TYPED
+    if typed or (source == "ENVIRONMENT" and not typed_profile):
+        try:
+            check_bootstrap(value)
+        except ValueError as error:
+            hint = "--bootstrap-server" if typed else ENVIRONMENT_ADDRESS
+            raise typer.BadParameter(str(error), param_hint=hint) from None
+        if not typed:
+            ctx.meta[ADDRESS_ORIGIN] = ENVIRONMENT_ADDRESS
+        return value
+    path = Path(typer.get_app_dir("tidelog"), PROFILES)
+    found = bootstrap_of(profile, path, check_bootstrap)
+    if found is None:
+        return DEFAULT_BOOTSTRAP
+    ctx.meta[ADDRESS_ORIGIN] = f"profile {profile or DEFAULT_PROFILE} of {path}"
+    return found
+
+
+def _source(ctx: typer.Context, parameter: str) -> str:
+    source = ctx.get_parameter_source(parameter)
+    return "" if source is None else source.name
 
 
 Bootstrap = Annotated[
@@ -56,25 +91,23 @@ Bootstrap = Annotated[
         "--bootstrap-server",
         "-b",
         metavar="HOST:PORT",
-        help="A node to begin with.",
-        callback=_checked_bootstrap,
+        help="A node's Kafka listener; several are separated by commas.",
+        envvar=ENVIRONMENT_ADDRESS,
+        callback=_resolve_bootstrap,
     ),
 ]
-
-
-def require_reachable(bootstrap: str) -> str:
-    """The first address that accepts a connection. Unreachable, with each one's reason, if none does."""
-    reasons = []
-    for address in bootstrap.split(","):
-        try:
-            socket.create_connection(split_address(address), CONNECT_TIMEOUT_S).close()
-            return address
-        except OSError as error:
-            reasons.append(f"{address} ({error.strerror or error})")
-    raise Unreachable(
-        f"cannot reach a node at {', '.join(reasons)}: start one with `tidelog serve`, or name another with "
-        "--bootstrap-server HOST:PORT"
-    )
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="NAME",
+        help="The node that a table of tidelog/profiles.toml in the config directory names.",
+        envvar="TIDELOG_PROFILE",
+        is_eager=True,
+        expose_value=False,
+        callback=_note_profile,
+    ),
+]
 
 
 def client_config(bootstrap: str) -> dict[str, Any]:
@@ -104,7 +137,7 @@ def outcome(bootstrap: str, future: Future[T], what: str) -> T:
     except KafkaException as error:
         raise as_command_error(bootstrap, error, what) from None
     except TimeoutError:
-        raise Unreachable(f"the node at {bootstrap} did not answer in {REQUEST_TIMEOUT_S:.0f} s") from None
+        raise NodeUnreachable(f"the node at {bootstrap} did not answer in {REQUEST_TIMEOUT_S:.0f} s") from None
 
 
 def as_command_error(bootstrap: str, error: KafkaException, what: str) -> CommandError:
@@ -114,7 +147,7 @@ def as_command_error(bootstrap: str, error: KafkaException, what: str) -> Comman
 def explain(bootstrap: str, error: KafkaError, what: str) -> CommandError:
     """What librdkafka says, in a sentence: whether the node was not reached, or what it refused and why."""
     if error.name() in ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE"):
-        return Unreachable(f"the node at {bootstrap} does not answer: {error.str()}; is that its Kafka port?")
+        return NodeUnreachable(f"the node at {bootstrap} does not answer: {error.str()}; is that its Kafka port?")
     sentence = error.str().removeprefix("Broker: ").removeprefix("Local: ")
     return CommandError(f"{what}: {sentence} ({error.name().removeprefix('_')})")
 

@@ -95,6 +95,11 @@ WORD_ROWS = (
         "^…: write KEY=VALUE|name a partition's directory|write address:count",
         WORDS + "what_a_command_is_told_to_say_is_taken",
     ),
+    row(
+        "^no Kafka listener: …; name a node's Kafka listener",
+        "tests/service/cli/test_listener.py::test_a_nodes_other_listeners_are_named",
+    ),
+    row(r"write the table \[", "tests/service/cli/test_profiles.py::test_a_profile_is_written_as_the_error_says"),
     row("name its address with --http", WORDS + "top_reads_the_address_that_it_is_told_to_be_named"),
     row(
         "choose another --(port|listen|grpc-port)|Say it when the node starts|^--(set|listen) …: write|^write HOST:PORT|"

@@ -84,7 +84,9 @@ def test_no_setting_is_called_as_a_service_link_is() -> None:
 
 
 def test_variables_of_other_programs_of_ours_are_no_setting() -> None:
-    assert load_settings({}, environ={"TIDELOG_READER": "mine", "TIDELOG_FAULT_SEED": "7"}) == NodeSettings()
+    others = {"TIDELOG_READER": "mine", "TIDELOG_FAULT_SEED": "7"}
+    others |= {"TIDELOG_BOOTSTRAP_SERVER": "127.0.0.1:9092", "TIDELOG_PROFILE": "prod"}
+    assert load_settings({}, environ=others) == NodeSettings()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from service.cli.client.config_requests import (
 )
 from service.cli.client.requests import brokers
 from service.cli.errors import CommandError
-from service.cli.kafka import DEFAULT_BOOTSTRAP, Bootstrap, pairs, require_reachable
+from service.cli.kafka import DEFAULT_BOOTSTRAP, Bootstrap, Profile, pairs
+from service.cli.listener import require_reachable
 from service.cli.output import AsJson, print_json, print_table
 
 configs = typer.Typer(no_args_is_help=True, help="Inspect configs, and change brokers' while they run.")
@@ -45,6 +46,7 @@ def describe(
     everything: Annotated[bool, typer.Option("--all", help="Also what is at its default.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
 ) -> None:
     """Show what differs from the defaults, of the first broker unless told otherwise."""
     if sum((broker is not None, topic is not None, all_brokers)) > 1:
@@ -84,6 +86,7 @@ def alter(
     validate_only: Annotated[bool, typer.Option("--validate-only", help="Say if it could be done.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
 ) -> None:
     """Change configs of all brokers, or of one, while they run. All changes or none."""
     changes = [ConfigChange(key, SET, value) for key, value in pairs(new, "--set").items()]

@@ -21,11 +21,12 @@ from service.cli.kafka import (
     HIGHEST_OFFSET,
     REQUEST_TIMEOUT_S,
     Bootstrap,
+    Profile,
     as_command_error,
     client_config,
     explain,
-    require_reachable,
 )
+from service.cli.listener import require_reachable
 from service.cli.output import json_bytes, print_json_line
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def consume(
         bool, typer.Option("--json", help="A JSON object a line; what is not UTF-8 stands as base64 in `..._base64`.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
 ) -> None:
     """Print records. Follows the topic until Ctrl-C, --max-messages or --exit-at-end."""
     from confluent_kafka import KafkaException

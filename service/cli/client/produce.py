@@ -22,11 +22,12 @@ from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,
     HIGHEST_PARTITION,
     Bootstrap,
+    Profile,
     client_config,
     explain,
     pairs,
-    require_reachable,
 )
+from service.cli.listener import require_reachable
 from service.cli.output import AsJson, counted, print_json
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def produce(
     progress: Annotated[bool, typer.Option(help="Show progress on a terminal.")] = True,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
 ) -> None:
     """Write each line as a record."""
     from confluent_kafka import Producer

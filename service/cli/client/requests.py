@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.cli.errors import CommandError
-from service.cli.kafka import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, split_address
+from service.cli.kafka import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
+from service.cli.listener import split_address
 
 #: ListOffsets' special timestamp (KIP-1005).
 #: How a node answers of a partition whose store is behind.

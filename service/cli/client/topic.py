@@ -14,14 +14,15 @@ from service.cli.kafka import (
     MOST_PARTITIONS,
     REQUEST_TIMEOUT_S,
     Bootstrap,
+    Profile,
     all_topics,
     connect_admin,
     describe_topics,
     grpc_address,
     outcome,
     pairs,
-    require_reachable,
 )
+from service.cli.listener import require_reachable
 from service.cli.output import AsJson, counted, print_json, print_table
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def create(
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no error.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
 ) -> None:
     """Create a topic."""
     from confluent_kafka import KafkaException
@@ -80,7 +82,7 @@ def create(
 
 
 @topic.command("list")
-def list_(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+def list_(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, profile: Profile = None) -> None:
     """List all topics."""
     admin = connect_admin(bootstrap)
     found = describe_topics(bootstrap, admin, all_topics(bootstrap, admin))
@@ -100,7 +102,9 @@ def list_(as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> 
 
 
 @topic.command()
-def describe(name: Name, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+def describe(
+    name: Name, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, profile: Profile = None
+) -> None:
     """Show a topic's partitions, offsets, and the configs that differ from their defaults."""
     admin = connect_admin(bootstrap)
     (found,) = describe_topics(bootstrap, admin, [name])
@@ -150,6 +154,7 @@ def alter(
     ] = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
 ) -> None:
     """Change configs and the number of partitions. Configs go first, all of them or none."""
     from confluent_kafka.admin import NewPartitions
@@ -177,6 +182,7 @@ def delete(
     if_exists: Annotated[bool, typer.Option("--if-exists", help="A topic that is not there is no error.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
 ) -> None:
     """Delete topics with all their records, local and in the bucket."""
     admin = connect_admin(bootstrap)
@@ -206,6 +212,7 @@ def seal(
     timeout: Annotated[float, typer.Option(min=0, max=LONGEST_SEAL_S, help="Seconds to wait at most.")] = 60.0,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
 ) -> None:
     """Close a topic's segments and move all its records so far to the bucket."""
     address = grpc_address(bootstrap, connect_admin(bootstrap))

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.errors import CommandError, Unreachable
-from service.cli.kafka import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_S, Bootstrap, connect_admin, outcome, split_address
+from service.cli.kafka import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_S, Bootstrap, Profile, connect_admin, outcome
+from service.cli.listener import split_address
 from service.cli.output import AsJson, print_json_line
 from service.cli.top.numbers import Scrape, node_numbers
 from service.cli.top.screen import NodeView, as_json, screen
@@ -52,6 +53,7 @@ def top(
     topics: Annotated[int, typer.Option(help="Topics that are shown, the busiest first.")] = 10,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
 ) -> None:
     """What nodes do now: throughput, requests, tiers, topics. Ends with Ctrl-C; --json prints a line a node and look."""
     from storage_tiers.clock import SystemClock
