@@ -18,6 +18,8 @@ KERNELS = (
     "storage_tiers/records/walker.py",
     "storage_tiers/records/column_buffers.py",
     "storage_tiers/records/column_walk.py",
+    "storage_tiers/records/record_writer.py",
+    "grpc_api/sdk/murmur2.py",
     "kafka_gateway/connection.py",
     "kafka_gateway/hot_parse.py",
 )

@@ -35,6 +35,7 @@ PARTS = (
     "spark",
     "stalls",
     "callers",
+    "sdk",
     "history",
 )
 _PLACE = re.compile(r"(<!-- benchmarks: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)

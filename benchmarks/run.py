@@ -7,9 +7,9 @@ medians and ratios.
 Parts: `raw` (sockets and prebuilt requests), `fleet` (many connections and partitions), `beside` (produce while segments
 roll and are offloaded, tailing consumers), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold`
 (from an S3 server beside), `decoder` (batches into columns), `spark` (beside Spark's Kafka source), `stalls` (each API's
-largest request, and who waits for it), `callers` (those who ask gRPC for too much), `history` (what ranges and partitions
-cost). The machine changes from minute to minute, so only ratios within one run count; `--write` keeps the figures, each part
-with its own date, and renews the tables of the docs and the plot.
+largest request, and who waits for it), `callers` (those who ask gRPC for too much), `sdk` (the SDK's producers beside
+confluent-kafka's), `history` (what ranges and partitions cost). The machine changes from minute to minute, so only ratios
+within one run count; `--write` keeps the figures, each part with its own date, and renews the tables of the docs and the plot.
 
 A part that fails or outlasts its limit ends alone, with the rows it has; the exit code is then 1.
 """
@@ -41,6 +41,7 @@ from benchmarks import (
     load,
     raw,
     report,
+    sdk_producers,
     spark_scan,
     stalls,
     starts,
@@ -63,6 +64,7 @@ LIMITS = {
     "spark": 10,
     "stalls": 20,
     "callers": 4,
+    "sdk": 5,
 }
 
 
@@ -199,6 +201,9 @@ class Bench:
 
     def callers(self) -> None:
         grpc_callers.measure(self._table, self._directory, only=self._arguments.only)
+
+    def sdk(self) -> None:
+        sdk_producers.measure(self._table, self._directory, rounds=self._arguments.rounds)
 
     def spark(self) -> None:
         records = int(self._arguments.million_records * 1e6)

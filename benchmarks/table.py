@@ -75,6 +75,8 @@ WANTED: dict[str, tuple[Wanted, ...]] = {
     BESIDE: (Wanted("alone", 0.5),),
     MOST_IN_A_STALL: (Wanted("", 20.0, less_is_better=True),),
     MOST_IN_A_CALLERS_STALL: (Wanted("", 20.0, less_is_better=True),),
+    "SDK producer with asyncio, 100 B": (Wanted("", 300_000.0),),
+    "SDK producer without asyncio, 100 B": (Wanted("", 200_000.0),),
     "GETs per GiB scanned": (Wanted("", 260.0, less_is_better=True),),
     "100 cold consumers of 50 MiB: downloads in flight": (Wanted("budget", 1.0, less_is_better=True),),
     "100 cold consumers of 50 MiB: chunks on disk": (Wanted("budget", 1.0, less_is_better=True),),

@@ -55,6 +55,7 @@ class RemoteTopics:
         self._cluster: ClusterDescription | None = None
         self._topics: dict[TopicId, TopicDescription] = {}
         self._names: dict[str, TopicId] = {}
+        self._partition_counts: dict[str, int] = {}
         self._version = 0
         self._updated = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
@@ -108,6 +109,8 @@ class RemoteTopics:
             topic = topic_of(message)
             self._topics[topic.topic_id] = topic
         self._names = {topic.name: topic_id for topic_id, topic in self._topics.items()}
+        # Replaced as a whole: threads of the program read it.
+        self._partition_counts = {topic.name: len(topic.partitions) for topic in self._topics.values()}
         # A complete update is of now, whatever the versions of an earlier life of the node were.
         self._version = update.version
         updated, self._updated = self._updated, asyncio.Event()
@@ -147,9 +150,14 @@ class RemoteTopics:
         topic_id = self._names.get(name)
         if topic_id is not None:
             return self._topics[topic_id]
-        if _LEGAL_NAME.match(name) is None:
-            return InvalidTopic(f"{name!r} is no topic name: 1 to 249 letters, digits, '.', '_' and '-'")
-        return UnknownTopicOrPartition(f"this cluster has no topic {name!r}")
+        return _no_such_topic(name)
+
+    def partition_count(self, topic: str) -> int:
+        """Of a topic that there is. May be called from any thread; UnknownTopicOrPartition, InvalidTopic."""
+        count = self._partition_counts.get(topic)
+        if count is None:
+            raise _no_such_topic(topic)
+        return count
 
     def topic_name(self, topic_id: TopicId) -> str | None:
         known = self._topics.get(topic_id)
@@ -189,3 +197,9 @@ class RemoteTopics:
         )
         answer = await answered(self._stub.CreatePartitions(request, timeout=CALL_TIMEOUT_S), self._address)
         await self._see(answer.version)
+
+
+def _no_such_topic(name: str) -> LogError:
+    if _LEGAL_NAME.match(name) is None:
+        return InvalidTopic(f"{name!r} is no topic name: 1 to 249 letters, digits, '.', '_' and '-'")
+    return UnknownTopicOrPartition(f"this cluster has no topic {name!r}; make it with `create_topic`")

@@ -4,84 +4,123 @@
 
 Invariants: one batch of a partition is in flight at a time, so order holds and a sequence is known when a batch is built;
 `held_bytes` counts every record from `add` to the end of its batch. A batch that the node finds too large is halved.
+
+Not promised: that two threads may call it at once. Whoever shares one holds `lock`, and each call is short.
 """
 
 from __future__ import annotations
 
-from asyncio import Future
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import Any, Protocol
 
 from grpc_api.sdk.values import ProducerOptions, Sent
-from storage_tiers.records.builder import NewRecord
+from storage_tiers.records.builder import build_written_batch
+from storage_tiers.records.decoder import decode_batch
+from storage_tiers.records.record_writer import RecordWriter, encode_headers
 from storage_tiers.types import TopicPartition
 
-#: What a record costs beyond its key, value and headers: lengths, attributes, deltas (at most 36 bytes), and its objects.
-RECORD_OVERHEAD = 100
+#: What a record costs beyond its key, value and headers: lengths, attributes, deltas (at most 36 bytes), and who waits for it.
+RECORD_OVERHEAD = 150
 
 
-def record_bytes(record: NewRecord) -> int:
+class Waiter(Protocol):
+    """What `send` gave to the program: a future of asyncio or of threads."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Any, /) -> None: ...
+    def set_exception(self, exception: Any, /) -> None: ...
+    def exception(self) -> BaseException | None: ...
+
+
+def record_bytes(key: bytes | None, value: bytes | None, headers: bytes) -> int:
     """An upper bound of a record's bytes in a batch, and about what it costs while it waits."""
-    size = RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-    for name, value in record.headers:
-        size += 10 + 4 * len(name) + len(value or b"")
-    return size
+    return RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0) + len(headers)
 
 
 class ProducerBatch:
     """Records of one partition. `encoded` is set while the batch is in flight: what is sent again is the same bytes; `reason`
-    says why it had to be."""
+    says why it had to be. `held` is what its records count in `held_bytes`. Once it is `over`, or all that it was halved
+    into is, everybody who waits for it has been told."""
 
-    __slots__ = ("attempts", "deadline", "due", "encoded", "partition", "reason", "records", "size", "waiters")
+    __slots__ = (
+        "attempts",
+        "deadline",
+        "due",
+        "encoded",
+        "half",
+        "held",
+        "over",
+        "partition",
+        "reason",
+        "records",
+        "waiters",
+    )
 
     def __init__(self, partition: TopicPartition, due: float, deadline: float) -> None:
         self.partition = partition
         self.due = due
         self.deadline = deadline
-        self.records: list[NewRecord] = []
-        self.waiters: list[Future[Sent]] = []
-        self.size = 0
+        self.records = RecordWriter()
+        self.waiters: list[Waiter] = []
+        self.held = 0
         self.attempts = 0
         self.encoded = b""
         self.reason = ""
-
-    def add(self, record: NewRecord, size: int, waiter: Future[Sent]) -> None:
-        self.records.append(record)
-        self.waiters.append(waiter)
-        self.size += size
+        self.over = False
+        self.half: ProducerBatch | None = None
 
     def halves(self) -> list[ProducerBatch]:
         """The same records in two batches, due at once."""
-        middle = len(self.records) // 2
+        records = decode_batch(build_written_batch(self.records))
         made = []
+        middle = len(records) // 2
         for part in (slice(None, middle), slice(middle, None)):
             half = ProducerBatch(self.partition, 0.0, self.deadline)
-            half.records, half.waiters = self.records[part], self.waiters[part]
-            half.size = sum(record_bytes(record) for record in half.records)
+            half.waiters = self.waiters[part]
+            for record in records[part]:
+                headers = encode_headers(record.headers)
+                half.records.append(record.key, record.value, headers, record.timestamp)
+                half.held += record_bytes(record.key, record.value, headers)
             made.append(half)
+        self.half = made[1]
         return made
 
     def succeed(self, base_offset: int) -> None:
         """-1: the offsets are not known."""
         topic, partition = self.partition
-        for place, waiter in enumerate(self.waiters):
+        count = len(self.waiters)
+        offsets = range(base_offset, base_offset + count) if base_offset >= 0 else repeat(-1, count)
+        for waiter, sent in zip(self.waiters, map(Sent, repeat(topic), repeat(partition), offsets), strict=False):
             if not waiter.done():
-                waiter.set_result(Sent(topic, partition, base_offset + place if base_offset >= 0 else -1))
+                waiter.set_result(sent)
+        self.over = True
 
     def fail(self, error: Exception) -> None:
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(error)
                 waiter.exception()  # nobody need ask for it: no complaint in the log
+        self.over = True
+
+    @property
+    def is_over(self) -> bool:
+        batch = self
+        while batch.half is not None:
+            batch = batch.half
+        return batch.over
 
 
 class PartitionQueue:
     """One partition: `sequence` is that of the next new batch, `flying` the batch in flight, which waits for `resume_at`
     after a failure that may pass."""
 
-    __slots__ = ("flying", "queue", "resume_at", "sequence")
+    __slots__ = ("flying", "partition", "queue", "resume_at", "sequence")
 
-    def __init__(self) -> None:
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
         self.queue: deque[ProducerBatch] = deque()
         self.flying: ProducerBatch | None = None
         self.resume_at = 0.0
@@ -91,7 +130,9 @@ class PartitionQueue:
 class Accumulator:
     def __init__(self, options: ProducerOptions) -> None:
         self._options = options
-        self.lanes: dict[TopicPartition, PartitionQueue] = {}
+        self._by_topic: dict[str, dict[int, PartitionQueue]] = {}
+        self.lanes: list[PartitionQueue] = []
+        self.lock = threading.Lock()
         self.held_bytes = 0
         self.flushing = 0
 
@@ -99,25 +140,49 @@ class Accumulator:
         """A record larger than the whole buffer has room when nothing else is there."""
         return self.held_bytes == 0 or self.held_bytes + size <= self._options.buffer_bytes
 
-    def add(self, partition: TopicPartition, record: NewRecord, size: int, waiter: Future[Sent], now: float) -> bool:
-        """True if a sender should look now: the batch is full, or the first that may become due."""
-        lane = self.lanes.get(partition)
+    def open_batch(self, topic: str, partition: int, size: int) -> ProducerBatch | None:
+        """The batch that a record of at most `size` bytes goes into; None: `begin_batch` makes it."""
+        lanes = self._by_topic.get(topic)
+        lane = None if lanes is None else lanes.get(partition)
+        if lane is None or not lane.queue:
+            return None
+        last = lane.queue[-1]
+        return last if last.records.size + size <= self._options.batch_bytes else None
+
+    def begin_batch(self, topic: str, partition: int, now: float) -> ProducerBatch:
+        """A sender should look now: the batch before it is full, or this is the first that may become due."""
+        lanes = self._by_topic.setdefault(topic, {})
+        lane = lanes.get(partition)
         if lane is None:
-            lane = self.lanes[partition] = PartitionQueue()
+            lane = lanes[partition] = PartitionQueue(TopicPartition(topic, partition))
+            self.lanes.append(lane)
+        batch = ProducerBatch(lane.partition, now + self._options.linger_s, now + self._options.delivery_timeout_s)
+        lane.queue.append(batch)
+        return batch
+
+    def add(
+        self,
+        batch: ProducerBatch,
+        key: bytes | None,
+        value: bytes | None,
+        headers: bytes,
+        timestamp: int,
+        size: int,
+        waiter: Waiter,
+    ) -> bool:
+        """Adds a record to the batch that `open_batch` or `begin_batch` gave; `headers` as `encode_headers` gives them. True
+        if the batch is full now: a sender should look."""
+        batch.records.append(key, value, headers, timestamp)
+        batch.waiters.append(waiter)
+        batch.held += size
         self.held_bytes += size
-        last = lane.queue[-1] if lane.queue else None
-        opened = last is None or last.size + size > self._options.batch_bytes
-        if last is None or opened:
-            last = ProducerBatch(partition, now + self._options.linger_s, now + self._options.delivery_timeout_s)
-            lane.queue.append(last)
-        last.add(record, size, waiter)
-        return opened or last.size >= self._options.batch_bytes
+        return self._is_full(batch)
 
     def take_due(self, now: float, *, only_again: bool = False) -> list[tuple[PartitionQueue, ProducerBatch]]:
         """Batches to send now, at most one of each partition, each put in flight; those that failed before come again,
         and only those if `only_again`."""
         taken = []
-        for lane in self.lanes.values():
+        for lane in self.lanes:
             if lane.flying is not None:
                 if lane.resume_at and lane.resume_at <= now:
                     lane.resume_at = 0.0
@@ -128,38 +193,57 @@ class Accumulator:
         return taken
 
     def _full(self, lane: PartitionQueue) -> bool:
-        return len(lane.queue) > 1 or lane.queue[0].size >= self._options.batch_bytes
+        return len(lane.queue) > 1 or self._is_full(lane.queue[0])
+
+    def _is_full(self, batch: ProducerBatch) -> bool:
+        """Another record would hardly fit."""
+        return batch.records.size + RECORD_OVERHEAD > self._options.batch_bytes
 
     def next_deadline(self) -> float | None:
         """When `take_expired` may have something, if nothing is added."""
-        return min((batch.deadline for lane in self.lanes.values() for batch in _first(lane)), default=None)
+        return min((batch.deadline for lane in self.lanes for batch in _first(lane)), default=None)
 
     def next_due(self, *, only_again: bool = False) -> float | None:
         """When `take_due` or `take_expired` may have something, if nothing is added."""
-        moments = [batch.deadline for lane in self.lanes.values() for batch in _first(lane)]
-        for lane in self.lanes.values():
+        moments = [batch.deadline for lane in self.lanes for batch in _first(lane)]
+        for lane in self.lanes:
             if lane.resume_at:
                 moments.append(lane.resume_at)
             elif lane.flying is None and lane.queue and not only_again:
                 moments.append(lane.queue[0].due)
         return min(moments, default=None)
 
-    def take_expired(self, now: float) -> Iterator[tuple[ProducerBatch, bool]]:
+    def take_expired(self, now: float) -> list[tuple[ProducerBatch, bool]]:
         """(batch, was it in flight) of those whose time is up. They are no longer held."""
-        for lane in self.lanes.values():
+        expired = []
+        for lane in self.lanes:
             if lane.flying is not None and lane.flying.deadline <= now:
-                yield self.landed(lane), True
+                expired.append((self.landed(lane), True))
             while lane.queue and lane.queue[0].deadline <= now:
-                batch = lane.queue.popleft()
-                self.held_bytes -= batch.size
-                yield batch, False
+                expired.append((self._drop_first(lane), False))
+        return expired
+
+    def take_all(self) -> list[ProducerBatch]:
+        """Every batch, in flight or not. Nothing is held any more."""
+        taken = []
+        for lane in self.lanes:
+            if lane.flying is not None:
+                taken.append(self.landed(lane))
+            while lane.queue:
+                taken.append(self._drop_first(lane))
+        return taken
+
+    def _drop_first(self, lane: PartitionQueue) -> ProducerBatch:
+        batch = lane.queue.popleft()
+        self.held_bytes -= batch.held
+        return batch
 
     def landed(self, lane: PartitionQueue) -> ProducerBatch:
         """The batch in flight is over, whichever way."""
         batch = lane.flying
         assert batch is not None
         lane.flying, lane.resume_at = None, 0.0
-        self.held_bytes -= batch.size
+        self.held_bytes -= batch.held
         return batch
 
     def split(self, lane: PartitionQueue) -> None:
@@ -168,20 +252,19 @@ class Accumulator:
         assert batch is not None
         lane.flying, lane.resume_at = None, 0.0
         halves = batch.halves()
-        self.held_bytes += sum(half.size for half in halves) - batch.size
+        self.held_bytes += sum(half.held for half in halves) - batch.held
         lane.queue.extendleft(reversed(halves))
 
     def in_flight(self) -> Sequence[tuple[PartitionQueue, ProducerBatch]]:
-        return [(lane, lane.flying) for lane in self.lanes.values() if lane.flying is not None]
+        return [(lane, lane.flying) for lane in self.lanes if lane.flying is not None]
 
-    def waiters(self) -> list[Future[Sent]]:
-        """Of every record that is held."""
-        held = [batch for lane in self.lanes.values() for batch in (lane.flying, *lane.queue) if batch is not None]
-        return [waiter for batch in held for waiter in batch.waiters]
+    def last_batches(self) -> list[ProducerBatch]:
+        """Of each partition that holds records the last one: the partition's others are over before it."""
+        return [batch for lane in self.lanes if (batch := lane.queue[-1] if lane.queue else lane.flying) is not None]
 
     @property
     def empty(self) -> bool:
-        return all(lane.flying is None and not lane.queue for lane in self.lanes.values())
+        return all(lane.flying is None and not lane.queue for lane in self.lanes)
 
 
 def _first(lane: PartitionQueue) -> Iterator[ProducerBatch]:

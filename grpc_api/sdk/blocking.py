@@ -11,28 +11,25 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from concurrent.futures._base import FINISHED, RUNNING
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import grpc.aio
 
 from grpc_api.contract.cold import ColdManifest, ColdRange
 from grpc_api.contract.log import SealedPartition
 from grpc_api.contract.topics import ConfigEntry, TopicDescription
-from grpc_api.sdk.accumulator import record_bytes
-from grpc_api.sdk.checking import checked_record
 from grpc_api.sdk.client import DEFAULT_PRODUCER, DEFAULT_READER, SEAL_TIMEOUT_S, Client
-from grpc_api.sdk.producer import Producer
+from grpc_api.sdk.producer import ThreadedUse
 from grpc_api.sdk.reader import Reader
 from grpc_api.sdk.values import Header, Message, ProducerOptions, ReaderOptions, Sent, Start
 from storage_tiers.errors import LogError
-from storage_tiers.records.builder import NewRecord
 
 Answer = TypeVar("Answer")
 
-#: Records on their way from the program's threads to the loop.
-HANDED_OVER_BYTES = 4 << 20
 #: Records that a reader takes over from the loop at a time.
 MESSAGES_A_TURN = 500
 
@@ -74,25 +71,85 @@ async def _within(work: Coroutine[Any, Any, Answer], timeout_s: float | None) ->
         return await work
 
 
-class _Handed(NamedTuple):
-    handle: Future[Sent]
-    topic: str
-    record: NewRecord
-    partition: int | None
-    timestamp: int | None
-    size: int
+class _Handles:
+    """The handles of one producer, which share a condition: a lock for each record costs more than to send it."""
+
+    def __init__(self) -> None:
+        self.condition = threading.Condition()
+        self.to_call: list[_Handle] = []
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Handles get their results in this block. Callbacks run after it, without the condition."""
+        with self.condition:
+            yield
+            self.condition.notify_all()
+            called, self.to_call = self.to_call, []
+        for handle in called:
+            handle.call_back()
+
+
+class _Handle(Future[Sent]):
+    """What a thread gets for a record: a Future, also for `wait` and `as_completed`, that cannot be cancelled."""
+
+    _state = RUNNING
+    _result = None
+    _exception = None
+
+    def __init__(self, handles: _Handles) -> None:
+        # What `Future.__init__` sets, but for what the class has and the condition, which it would make anew.
+        self._handles = handles
+        self._condition = handles.condition
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Callable[[Future[Sent]], object]] = []
+
+    def set_result(self, result: Sent) -> None:
+        """With the condition held."""
+        self._result = result
+        self._state = FINISHED
+        for waiter in self._waiters:
+            waiter.add_result(self)
+        if self._done_callbacks:
+            self._handles.to_call.append(self)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """With the condition held."""
+        self._exception = exception
+        self._state = FINISHED
+        for waiter in self._waiters:
+            waiter.add_exception(self)
+        if self._done_callbacks:
+            self._handles.to_call.append(self)
+
+    def done(self) -> bool:
+        return self._state == FINISHED
+
+    def result(self, timeout: float | None = None) -> Sent:
+        self._wait(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._wait(timeout)
+        return super().exception(0)
+
+    def call_back(self) -> None:
+        self._invoke_callbacks()  # type: ignore[attr-defined]
+
+    def _wait(self, timeout: float | None) -> None:
+        """Another record's end wakes whoever waits for this one, too, which `Future` would take for a timeout."""
+        with self._condition:
+            self._condition.wait_for(self.done, timeout)
 
 
 class BlockingProducer:
     """Made by `BlockingClient.producer`."""
 
-    def __init__(self, loop: _Loop, producer: Producer) -> None:
+    def __init__(self, loop: _Loop, client: Client, options: ProducerOptions) -> None:
         self._loop = loop
-        self._producer = producer
-        self._handed: deque[_Handed] = deque()
-        self._handed_bytes = 0
         self._room = threading.Condition()
-        self._pump: asyncio.Task[None] | None = None
+        handles = _Handles()
+        threads = ThreadedUse(partial(_Handle, handles), handles.ending, self._has_room)
+        self._producer = loop.run(_now(client.open_producer, options, threads))
 
     def send(
         self,
@@ -104,77 +161,31 @@ class BlockingProducer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Future[Sent]:
-        """Hands a record over; waits only while too much is under way. The future ends with where the record went, or with
-        the LogError that says why it did not. It may be cancelled while the record waits its turn."""
+        """Puts a record into its batch; waits only while the buffer is full, until half of it is free. The future ends with
+        where the record went, or with the LogError that says why it did not. It cannot be cancelled."""
         try:
-            record = checked_record(value, key, headers, 0)
+            handle = self._producer.put(topic, value, key, headers, partition, timestamp)
+            if handle is None:
+                with self._room:
+                    while (handle := self._producer.put(topic, value, key, headers, partition, timestamp)) is None:
+                        self._room.wait()
         except LogError as error:
             refused: Future[Sent] = Future()
             refused.set_exception(error)
             return refused
-        handed = _Handed(Future(), topic, record, partition, timestamp, record_bytes(record))
+        accepted: Future[Sent] = handle
+        return accepted
+
+    def _has_room(self) -> None:
         with self._room:
-            while self._handed and self._handed_bytes + handed.size > HANDED_OVER_BYTES:
-                self._room.wait()
-            self._handed_bytes += handed.size
-            self._handed.append(handed)
-            first = len(self._handed) == 1
-        if first:
-            self._loop.loop.call_soon_threadsafe(self._start)
-        return handed.handle
-
-    def _start(self) -> None:
-        if self._pump is None or self._pump.done():
-            self._pump = self._loop.loop.create_task(self._hand_on())
-
-    async def _hand_on(self) -> None:
-        while self._handed:
-            # Left in the queue while it waits for room, so that `send` starts no second pump.
-            await self._send(self._handed[0])
-            with self._room:
-                self._handed_bytes -= self._handed.popleft().size
-                self._room.notify_all()
-
-    async def _send(self, handed: _Handed) -> None:
-        record = handed.record
-        if not handed.handle.set_running_or_notify_cancel():
-            return
-        try:
-            sent = await self._producer.send(
-                handed.topic,
-                record.value,
-                key=record.key,
-                headers=record.headers,
-                partition=handed.partition,
-                timestamp=handed.timestamp,
-            )
-        except LogError as error:
-            handed.handle.set_exception(error)
-        else:
-            sent.add_done_callback(lambda done: _copy(done, handed.handle))
+            self._room.notify_all()
 
     def flush(self) -> None:
         """Returns once every record sent so far is acknowledged or has failed."""
-        self._loop.run(self._flush())
+        self._loop.run(self._producer.flush())
 
-    async def _flush(self) -> None:
-        while self._handed:
-            self._start()
-            assert self._pump is not None
-            await asyncio.wait([self._pump])
-        await self._producer.flush()
-
-    async def _close(self) -> None:
-        await self._flush()
-        await self._producer.close()
-
-
-def _copy(done: asyncio.Future[Sent], handle: Future[Sent]) -> None:
-    failure = done.exception()
-    if failure is not None:
-        handle.set_exception(failure)
-    else:
-        handle.set_result(done.result())
+    def _close(self) -> None:
+        self._loop.run(self._producer.close())
 
 
 class BlockingReader:
@@ -242,12 +253,11 @@ class BlockingClient:
     @contextmanager
     def producer(self, options: ProducerOptions = DEFAULT_PRODUCER) -> Iterator[BlockingProducer]:
         """A producer until the block ends, and everything it was given with it."""
-        opening = self._client.producer(options)
-        producer = BlockingProducer(self._loop, self._loop.run(opening.__aenter__()))
+        producer = BlockingProducer(self._loop, self._client, options)
         try:
             yield producer
         finally:
-            self._loop.run(producer._close())
+            producer._close()
 
     @contextmanager
     def reader(

@@ -11,24 +11,22 @@ from typing import Any
 
 from grpc_api.sdk.values import Header
 from storage_tiers.errors import InvalidConfig, InvalidRecord, InvalidRequest
-from storage_tiers.records.builder import NewRecord
 
 #: What a record's timestamp field holds.
 MAX_TIMESTAMP_MS = (1 << 63) - 1
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
-_NO_HEADERS: Sequence[Header] = ()
 
 
-def checked_record(value: Any, key: Any, headers: Any, timestamp: Any) -> NewRecord:
-    """The record, which what the program does to its buffers later does not change. InvalidRecord says which part of it is
-    none. A negative timestamp is refused as by Java's `ProducerRecord`: -1 would mean that there is none."""
+def checked_timestamp(timestamp: Any) -> int:
+    """A negative timestamp is refused as by Java's `ProducerRecord`: -1 would mean that there is none."""
     if type(timestamp) is not int or not 0 <= timestamp <= MAX_TIMESTAMP_MS:
         raise InvalidRecord(f"a timestamp is a number of ms since 1970, from 0 to 2^63-1, not {timestamp!r}")
-    return NewRecord(_bytes("key", key), _bytes("value", value), _headers(headers) if headers else (), timestamp)
+    return timestamp
 
 
-def _bytes(part: str, data: Any) -> bytes | None:
+def checked_bytes(part: str, data: Any) -> bytes | None:
+    """A copy that the program cannot change. InvalidRecord names the part that is none."""
     if data is None or type(data) is bytes:
         return data
     if isinstance(data, (bytes, bytearray, memoryview)):
@@ -36,9 +34,9 @@ def _bytes(part: str, data: Any) -> bytes | None:
     raise InvalidRecord(f"the {part} is {_kind(data)}: records hold bytes, or None; encode it first")
 
 
-def _headers(headers: Any) -> Sequence[Header]:
+def checked_headers(headers: Any) -> Sequence[Header]:
     try:
-        return [(_name(name), _bytes("value of a header", content)) for name, content in headers]
+        return [(_name(name), checked_bytes("value of a header", content)) for name, content in headers]
     except (TypeError, ValueError):
         raise InvalidRecord(
             "headers are pairs of a name (str) and a value (bytes or None), as in [('shop', b'12')]"

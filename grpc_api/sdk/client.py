@@ -30,7 +30,7 @@ from grpc_api.contract.topics import (
 )
 from grpc_api.remote import RemoteCore
 from grpc_api.sdk.checking import checked_address, checked_configs
-from grpc_api.sdk.producer import Producer
+from grpc_api.sdk.producer import Producer, ThreadedUse
 from grpc_api.sdk.reader import Reader
 from grpc_api.sdk.values import ProducerOptions, ReaderOptions, Start, start_ms
 from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
@@ -72,11 +72,15 @@ class Client:
     @asynccontextmanager
     async def producer(self, options: ProducerOptions = DEFAULT_PRODUCER) -> AsyncIterator[Producer]:
         """A producer until the block ends, and everything it was given with it."""
-        producer = Producer(self._channel, self._address, self._core.topics, options, self._clock, self._rng)
+        producer = self.open_producer(options)
         try:
             yield producer
         finally:
             await producer.close()
+
+    def open_producer(self, options: ProducerOptions, threads: ThreadedUse | None = None) -> Producer:
+        """A producer that its caller closes."""
+        return Producer(self._channel, self._address, self._core.topics, options, self._clock, self._rng, threads)
 
     def reader(
         self,

@@ -5,27 +5,8 @@ Java: `BuiltInPartitioner.partitionForKey` and `Utils.murmur2` of Kafka 4.2, KIP
 
 from __future__ import annotations
 
+from grpc_api.sdk.murmur2 import murmur2
 from storage_tiers.clock import Rng
-
-_SEED = 0x9747B28C
-_MULTIPLIER = 0x5BD1E995
-_MASK = 0xFFFFFFFF
-
-
-def murmur2(data: bytes) -> int:
-    """MurmurHash2 as Kafka's Java client computes it: a signed 32-bit number."""
-    length = len(data)
-    h = (_SEED ^ length) & _MASK
-    whole = length & ~3
-    for at in range(0, whole, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * _MULTIPLIER & _MASK
-        k = (k ^ k >> 24) * _MULTIPLIER & _MASK
-        h = h * _MULTIPLIER & _MASK ^ k
-    if length != whole:
-        h = (h ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
-    h = (h ^ h >> 13) * _MULTIPLIER & _MASK
-    h ^= h >> 15
-    return h - (1 << 32) if h >> 31 else h
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:

@@ -2,6 +2,8 @@
 
     send ──> partition ──> accumulator ──> stream ──> Sent, or the LogError
 
+The loop does nothing for a single record but to end its future: `put` encodes it into its batch, on the caller's thread.
+
 Invariants: records of one partition keep the order of `send`; with an idempotent producer (the default) each is in the log
 once, whatever was lost on the way: a batch whose answer is missing is sent again as the same bytes under the same
 sequence. Only when it cannot be known whether a batch is there (its time ran out meanwhile, or the node forgot this
@@ -11,9 +13,10 @@ producer) a new identity is taken, and that batch has failed with an error that 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from typing import Any, NamedTuple
 
 import grpc.aio
 
@@ -24,8 +27,8 @@ from grpc_api.messages.log import result_of
 from grpc_api.proto import log_pb2 as pb
 from grpc_api.proto.log_pb2_grpc import LogStub
 from grpc_api.remote_topics import RemoteTopics
-from grpc_api.sdk.accumulator import Accumulator, PartitionQueue, ProducerBatch, record_bytes
-from grpc_api.sdk.checking import checked_record, checked_topic
+from grpc_api.sdk.accumulator import Accumulator, PartitionQueue, ProducerBatch, Waiter, record_bytes
+from grpc_api.sdk.checking import checked_bytes, checked_headers, checked_timestamp, checked_topic
 from grpc_api.sdk.partitioner import StickyPartitioner, partition_of_key
 from grpc_api.sdk.values import Acks, Header, ProducerOptions, Sent
 from storage_tiers.backoff import Backoff, BackoffSettings
@@ -41,8 +44,9 @@ from storage_tiers.errors import (
     RequestTimedOut,
     UnknownProducerId,
 )
-from storage_tiers.records.builder import build_batch
-from storage_tiers.types import NO_PRODUCER_ID, TopicPartition
+from storage_tiers.records.builder import build_written_batch
+from storage_tiers.records.record_writer import NO_HEADERS, encode_headers
+from storage_tiers.types import NO_PRODUCER_ID
 
 #: Records of one message, which has other fields beside them.
 MAX_BATCH_BYTES = MAX_REQUEST_BYTES - (64 << 10)
@@ -52,11 +56,27 @@ RETRY = BackoffSettings(first=0.05, longest=2.0)
 _FORGOTTEN = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
 
 
+class ThreadedUse(NamedTuple):
+    """How threads of a program share a producer: what `put` gives them for a record, what is held while such waiters get
+    their results, and what is called on the loop when half of the buffer is free, or the producer has ended."""
+
+    new_waiter: Callable[[], Waiter]
+    ending: Callable[[], AbstractContextManager[None]]
+    has_room: Callable[[], None]
+
+
 class Producer:
-    """Made by `Client.producer`. Used on the loop that it was made on."""
+    """Made by `Client.producer`. Used on the loop that it was made on, but for `put` with `threads`."""
 
     def __init__(
-        self, channel: Any, address: str, topics: RemoteTopics, options: ProducerOptions, clock: Clock, rng: Rng
+        self,
+        channel: Any,
+        address: str,
+        topics: RemoteTopics,
+        options: ProducerOptions,
+        clock: Clock,
+        rng: Rng,
+        threads: ThreadedUse | None = None,
     ) -> None:
         self._stub: Any = LogStub(channel)
         self._address = address
@@ -72,9 +92,14 @@ class Producer:
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._closed = False
+        loop = asyncio.get_running_loop()
+        self._threads = threads
+        self._ending: Callable[[], AbstractContextManager[None]] = nullcontext if threads is None else threads.ending
+        self._new_waiter: Callable[[], Any] = loop.create_future if threads is None else threads.new_waiter
+        self._wake_up = self._wake.set if threads is None else partial(loop.call_soon_threadsafe, self._wake.set)
         self._asked: dict[int, Sequence[tuple[PartitionQueue, ProducerBatch]]] = {}
         self._backoff = Backoff(RETRY, rng)
-        self._runner = asyncio.get_running_loop().create_task(self._run())
+        self._runner = loop.create_task(self._run())
 
     # --- for programs -------------------------------------------------------------------------------------------------
     async def send(
@@ -91,30 +116,57 @@ class Producer:
         with the LogError that says why it did not. `timestamp` in ms since 1970, by default now.
 
         Raises UnknownTopicOrPartition and the like for a record that can go nowhere, InvalidRecord for what is none."""
+        while True:
+            waiter: asyncio.Future[Sent] | None = self.put(topic, value, key, headers, partition, timestamp)
+            if waiter is not None:
+                return waiter
+            await self._changed.wait()
+
+    def put(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Sequence[Header],
+        partition: int | None,
+        timestamp: int | None,
+    ) -> Any:
+        """`send` without waiting: what `new_waiter` made for the record, or None if the buffer has no room now."""
         if self._closed:
             raise InvalidRequest("the producer is closed; make another")
-        record = checked_record(value, key, headers, self._clock.unix_ms() if timestamp is None else timestamp)
-        size = record_bytes(record)
-        while not self._accumulator.has_room(size):
-            self._wake.set()
-            await self._changed.wait()
-            if self._closed:
-                raise InvalidRequest("the producer was closed while this record waited for room")
-        where = TopicPartition(topic, self._choose(checked_topic(topic), record.key, partition, size))
-        waiter: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
-        if self._accumulator.add(where, record, size, waiter, self._clock.monotonic()):
-            self._wake.set()
+        stamp = self._clock.unix_ms() if timestamp is None else checked_timestamp(timestamp)
+        if type(key) is not bytes and key is not None:
+            key = checked_bytes("key", key)
+        if type(value) is not bytes and value is not None:
+            value = checked_bytes("value", value)
+        encoded = encode_headers(checked_headers(headers)) if headers else NO_HEADERS
+        size = record_bytes(key, value, encoded)
+        held = self._accumulator
+        with held.lock:
+            if not held.has_room(size):
+                look, waiter = True, None
+            else:
+                where = self._choose(topic, key, partition, size)
+                batch = held.open_batch(topic, where, size)
+                look = batch is None
+                if batch is None:
+                    batch = held.begin_batch(topic, where, self._clock.monotonic())
+                waiter = self._new_waiter()
+                if held.add(batch, key, value, encoded, stamp, size, waiter):
+                    look = True
+        if look:
+            self._wake_up()
         return waiter
 
     async def flush(self) -> None:
         """Sends what waits, now; returns once every record sent so far is acknowledged or has failed."""
-        waiters = self._accumulator.waiters()
-        if not waiters:
-            return
-        self._accumulator.flushing += 1
+        with self._accumulator.lock:
+            batches = self._accumulator.last_batches()
+            self._accumulator.flushing += 1
         self._wake.set()
         try:
-            await asyncio.wait(waiters)
+            while not all(batch.is_over for batch in batches):
+                await self._changed.wait()
         finally:
             self._accumulator.flushing -= 1
 
@@ -128,15 +180,16 @@ class Producer:
             await self._runner
 
     # --- where to -----------------------------------------------------------------------------------------------------
-    def _choose(self, topic: str, key: bytes | None, partition: int | None, size: int) -> int:
-        (found,) = self._topics.describe([topic])
-        if isinstance(found, LogError):
-            raise found
-        count = len(found.partitions)
+    def _choose(self, topic: Any, key: bytes | None, partition: int | None, size: int) -> int:
+        if type(topic) is not str:
+            topic = checked_topic(topic)
+        count = self._topics.partition_count(topic)
         if partition is not None:
             if not isinstance(partition, int) or not 0 <= partition < count:
                 raise InvalidPartitions(f"{topic} has partitions 0 to {count - 1}, not {partition!r}")
             return partition
+        if count == 1:
+            return 0
         if key is not None:
             return partition_of_key(key, count)
         sticky = self._sticky.get(topic)
@@ -164,11 +217,10 @@ class Producer:
             raise
 
     def _fail_all(self, error: LogError) -> None:
-        for lane in self._accumulator.lanes.values():
-            if lane.flying is not None:
-                self._accumulator.landed(lane).fail(error)
-            while lane.queue:
-                lane.queue.popleft().fail(error)
+        with self._accumulator.lock:
+            batches = self._accumulator.take_all()
+        for batch in batches:
+            self._fail(batch, error)
         self._tell()
 
     def _stream_failed(self, error: LogError) -> None:
@@ -179,7 +231,7 @@ class Producer:
                 lane.resume_at, batch.reason = now, str(error)
             else:
                 self._forget = True
-                self._accumulator.landed(lane).fail(error)
+                self._fail(self._landed(lane), error)
         if not retriable(error):
             self._token = b""
         self._expire(now)
@@ -195,7 +247,9 @@ class Producer:
             while not opening.done():
                 self._wake.clear()
                 self._expire(self._clock.monotonic())
-                await self._woken(opening, self._accumulator.next_deadline())
+                with self._accumulator.lock:
+                    deadline = self._accumulator.next_deadline()
+                await self._woken(opening, deadline)
             self._begin(opening.result())
             reader = asyncio.ensure_future(self._read(call))
             await self._write(call, reader)
@@ -217,8 +271,9 @@ class Producer:
         identity = (opened.producer_id, opened.producer_epoch)
         if identity != self._identity:
             self._forget = False
-            for lane in self._accumulator.lanes.values():
-                lane.sequence = 0
+            with self._accumulator.lock:
+                for lane in self._accumulator.lanes:
+                    lane.sequence = 0
         self._identity, self._token = identity, opened.token
 
     async def _write(self, call: Any, reader: asyncio.Future[None]) -> None:
@@ -238,7 +293,9 @@ class Producer:
                     await call.write(pb.ProduceStreamRequest(produce=numbered))
                 except asyncio.InvalidStateError:  # the stream is over; the reader knows why
                     break
-            await self._woken(reader, self._accumulator.next_due(only_again=self._forget))
+            with self._accumulator.lock:
+                due = self._accumulator.next_due(only_again=self._forget)
+            await self._woken(reader, due)
         await reader
 
     async def _woken(self, other: asyncio.Future[Any], due: float | None) -> None:
@@ -253,7 +310,9 @@ class Producer:
     def _due_groups(self, now: float) -> Iterator[Sequence[tuple[PartitionQueue, ProducerBatch]]]:
         group: list[tuple[PartitionQueue, ProducerBatch]] = []
         size = 0
-        for lane, batch in self._accumulator.take_due(now, only_again=self._forget):
+        with self._accumulator.lock:
+            due = self._accumulator.take_due(now, only_again=self._forget)
+        for lane, batch in due:
             if not batch.encoded:
                 batch.encoded = self._encode(lane, batch)
             if len(batch.encoded) > MAX_BATCH_BYTES:
@@ -271,7 +330,7 @@ class Producer:
 
     def _encode(self, lane: PartitionQueue, batch: ProducerBatch) -> bytes:
         producer_id, producer_epoch = self._identity
-        return build_batch(
+        return build_written_batch(
             batch.records,
             codec=self._options.codec,
             producer_id=producer_id,
@@ -302,8 +361,10 @@ class Producer:
 
     def _answered(self, lane: PartitionQueue, batch: ProducerBatch, result: Appended | LogError) -> None:
         if isinstance(result, (Appended, DuplicateSequence)):
-            lane.sequence = (lane.sequence + len(batch.records)) & 0x7FFFFFFF
-            self._accumulator.landed(lane).succeed(result.base_offset if isinstance(result, Appended) else -1)
+            lane.sequence = (lane.sequence + batch.records.count) & 0x7FFFFFFF
+            landed = self._landed(lane)
+            with self._ending():
+                landed.succeed(result.base_offset if isinstance(result, Appended) else -1)
             self._backoff.succeeded()
         elif retriable(result):
             pause = Backoff(RETRY, self._rng)
@@ -315,30 +376,42 @@ class Producer:
             self._too_large(lane, batch, result)
         else:
             self._forget = self._forget or isinstance(result, _FORGOTTEN)
-            self._accumulator.landed(lane).fail(result)
+            self._fail(self._landed(lane), result)
 
     def _too_large(self, lane: PartitionQueue, batch: ProducerBatch, error: RecordTooLarge) -> None:
         """Several records may be sent apart; nothing of them is in the log."""
-        if len(batch.records) > 1:
-            self._accumulator.split(lane)
+        if batch.records.count > 1:
+            with self._accumulator.lock:
+                self._accumulator.split(lane)
             self._wake.set()
         else:
-            self._accumulator.landed(lane).fail(error)
+            self._fail(self._landed(lane), error)
             self._tell()
 
+    def _fail(self, batch: ProducerBatch, error: Exception) -> None:
+        with self._ending():
+            batch.fail(error)
+
+    def _landed(self, lane: PartitionQueue) -> ProducerBatch:
+        with self._accumulator.lock:
+            return self._accumulator.landed(lane)
+
     def _expire(self, now: float) -> None:
-        for batch, flew in self._accumulator.take_expired(now):
+        with self._accumulator.lock:
+            expired = self._accumulator.take_expired(now)
+        for batch, flew in expired:
             self._forget = self._forget or (flew and self._options.idempotent)
             known = "the records may be there or not" if flew else "the records were not sent"
             why = f"; {batch.reason}" if batch.reason else ""
-            batch.fail(
-                RequestTimedOut(
-                    f"{batch.partition}: not acknowledged within {self._options.delivery_timeout_s} s, {known}{why}"
-                )
-            )
+            late = f"not acknowledged within {self._options.delivery_timeout_s} s"
+            self._fail(batch, RequestTimedOut(f"{batch.partition}: {late}, {known}{why}"))
             self._tell()
 
     def _tell(self) -> None:
         """Whoever waits for room, or for everything to be acknowledged, looks again."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+        if self._threads is not None and (
+            self._closed or self._accumulator.held_bytes <= self._options.buffer_bytes // 2
+        ):
+            self._threads.has_room()

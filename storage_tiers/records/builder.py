@@ -15,6 +15,7 @@ from storage_tiers.records import batch as layout
 from storage_tiers.records.batch import Codec
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.records.codecs import compress
+from storage_tiers.records.record_writer import RecordWriter
 from storage_tiers.records.varint import encode
 from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 
@@ -93,6 +94,35 @@ def build_batch(
         ),
         compress(codec, payload, level=level),
     )
+
+
+def build_written_batch(
+    records: RecordWriter,
+    *,
+    codec: Codec = Codec.NONE,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = layout.NO_SEQUENCE,
+) -> bytes:
+    """One batch of the records that a writer has, at least one, at base offset 0."""
+    if not records.count:
+        raise ValueError("a batch has at least one record")
+    header = layout.BatchHeader(
+        0,
+        0,
+        NO_EPOCH,
+        layout.CURRENT_MAGIC,
+        0,
+        codec,
+        records.count - 1,
+        records.base_timestamp,
+        records.max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        records.count,
+    )
+    return _assemble(header, compress(codec, records.payload()))
 
 
 def build_empty_batch(base: int, end: int, *, leader_epoch: int) -> bytes:

@@ -8,19 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpc_api.sdk.accumulator import Accumulator, record_bytes
+from grpc_api.sdk.accumulator import RECORD_OVERHEAD, Accumulator, record_bytes
 from grpc_api.sdk.values import ProducerOptions, Sent
 from storage_tiers.errors import RequestTimedOut
 from storage_tiers.records.builder import NewRecord, build_batch
+from storage_tiers.records.record_writer import NO_HEADERS, encode_headers
 from storage_tiers.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-RECORD = NewRecord(None, b"x" * 100)
-SIZE = record_bytes(RECORD)
+VALUE = b"x" * 1000
+#: What a record may take, and what it does.
+SIZE = record_bytes(None, VALUE, NO_HEADERS)
+WRITTEN = 1009
 
 
 def options(**fields: object) -> ProducerOptions:
-    chosen = {"linger_s": 1.0, "batch_bytes": 3 * SIZE, "buffer_bytes": 10 * SIZE, "delivery_timeout_s": 10.0, **fields}
+    chosen = {
+        "linger_s": 1.0,
+        "batch_bytes": 3 * WRITTEN + RECORD_OVERHEAD - 1,
+        "buffer_bytes": 10 * SIZE,
+        "delivery_timeout_s": 10.0,
+        **fields,
+    }
     return ProducerOptions(**chosen)  # type: ignore[arg-type]
 
 
@@ -28,7 +37,8 @@ def add(held: Accumulator, count: int = 1, partition: TopicPartition = T0, now: 
     waiters: list[Future[Sent]] = []
     for _ in range(count):
         waiters.append(Future())
-        held.add(partition, RECORD, SIZE, waiters[-1], now)
+        batch = held.open_batch(*partition, SIZE) or held.begin_batch(*partition, now)
+        held.add(batch, None, VALUE, NO_HEADERS, 0, SIZE, waiters[-1])
     return waiters
 
 
@@ -43,7 +53,7 @@ async def test_a_batch_is_due_when_it_is_full_or_has_lingered(held: Accumulator)
     assert held.next_due() == 1.0
     add(held, 1, now=0.5)
     ((_, batch),) = held.take_due(0.5)
-    assert len(batch.records) == 3
+    assert batch.records.count == 3
     add(held, 1, T1, now=0.6)
     assert held.take_due(1.5) == []
     ((_, other),) = held.take_due(1.6)
@@ -56,7 +66,7 @@ async def test_one_batch_of_a_partition_flies_at_a_time(held: Accumulator) -> No
     assert held.take_due(5.0) == []
     held.landed(lane)
     ((_, second),) = held.take_due(0.0)
-    assert [len(first.records), len(second.records)] == [3, 3]
+    assert [first.records.count, second.records.count] == [3, 3]
 
 
 async def test_a_flush_waits_for_no_linger(held: Accumulator) -> None:
@@ -109,7 +119,7 @@ async def test_halves_keep_records_order_and_waiters(held: Accumulator) -> None:
     held.landed(lane).succeed(5)
     ((_, second),) = held.take_due(0.0)
     held.landed(lane).succeed(6)
-    assert (len(first.records), len(second.records)) == (1, 2)
+    assert (first.records.count, second.records.count) == (1, 2)
     assert [waiter.result().offset for waiter in waiters] == [5, 6, 7]
     assert (before, held.held_bytes) == (3 * SIZE, 0)
 
@@ -123,9 +133,38 @@ async def test_unknown_offsets_are_minus_one_and_a_cancelled_waiter_is_nobody(he
     assert there.result() == Sent("t", 0, -1)
 
 
+async def test_a_flush_knows_when_all_that_was_held_is_over(held: Accumulator) -> None:
+    add(held, 4)
+    add(held, 1, T1)
+    last = held.last_batches()
+    assert [(batch.partition, batch.records.count) for batch in last] == [(T0, 1), (T1, 1)]
+    held.flushing += 1
+    for lane, _ in held.take_due(0.0):
+        held.landed(lane).succeed(0)
+    assert [batch.is_over for batch in last] == [False, True]
+    ((lane, _),) = held.take_due(0.0)
+    held.landed(lane).succeed(3)
+    assert all(batch.is_over for batch in last)
+
+
+async def test_what_was_halved_is_over_with_its_second_half(held: Accumulator) -> None:
+    add(held, 3)
+    (last,) = held.last_batches()
+    ((lane, _),) = held.take_due(0.0)
+    held.split(lane)
+    ended = []
+    while due := held.take_due(0.0):
+        held.landed(due[0][0]).succeed(0)
+        ended.append(last.is_over)
+    assert ended == [False, True]
+
+
 FIELD = st.none() | st.binary(max_size=300)
 
 
-@given(st.builds(NewRecord, FIELD, FIELD, st.lists(st.tuples(st.text(max_size=40), FIELD), max_size=5), st.just(0)))
-def test_a_record_is_never_larger_than_it_was_counted(record: NewRecord) -> None:
-    assert len(build_batch([record])) - 61 <= record_bytes(record)
+@given(FIELD, FIELD, st.lists(st.tuples(st.text(max_size=40), FIELD), max_size=5))
+def test_a_record_is_never_larger_than_it_was_counted(
+    key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
+) -> None:
+    batch = build_batch([NewRecord(key, value, headers, 0)])
+    assert len(batch) - 61 <= record_bytes(key, value, encode_headers(headers))

@@ -7,14 +7,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grpc_api.sdk.blocking import HANDED_OVER_BYTES, BlockingClient
+from grpc_api.sdk.blocking import BlockingClient
 from grpc_api.sdk.values import ProducerOptions, ReaderOptions
 from storage_tiers.errors import (
     InvalidRecord,
@@ -136,17 +136,28 @@ def test_mistakes_come_through_futures_and_the_producer_goes_on(client: Blocking
         assert producer.send("t", b"x").result(20).offset == 0
 
 
-def test_a_record_may_be_taken_back_while_it_waits_its_turn(client: BlockingClient) -> None:
+def test_a_full_buffer_makes_threads_wait_and_loses_nothing(client: BlockingClient) -> None:
     client.create_topic("t")
-    size = HANDED_OVER_BYTES // 8
-    options = ProducerOptions(buffer_bytes=size * 2, batch_bytes=size, delivery_timeout_s=60)
-    with client.producer(options) as producer:
-        sent = [producer.send("t", b"%d" % number * size) for number in range(7)]
-        taken_back = [future for future in sent if future.cancel()]
+    size = 256 << 10
+    options = ProducerOptions(buffer_bytes=size * 2, batch_bytes=size)
+    with client.producer(options) as producer, ThreadPoolExecutor(4) as pool:
+        pools = [pool.submit(lambda: [producer.send("t", b"x" * (size // 3)) for _ in range(12)]) for _ in range(4)]
+        sent = [future for each in pools for future in each.result(60)]
         producer.flush()
-        arrived = [future.result(20).offset for future in sent if future not in taken_back]
-        assert producer.send("t", b"x").result(20).offset == len(arrived)
-    assert sorted(arrived) == list(range(len(arrived)))
+        assert sorted(future.result(0).offset for future in sent) == list(range(48))
+
+
+def test_handles_are_futures_that_others_wait_for(client: BlockingClient) -> None:
+    client.create_topic("t")
+    with client.producer() as producer:
+        sent = [producer.send("t", b"%d" % number) for number in range(50)]
+        assert not sent[0].cancel()
+        seen: list[int] = []
+        sent[-1].add_done_callback(lambda future: seen.append(future.result().offset))
+        done, waiting = wait(sent, timeout=60)
+        assert (len(done), len(waiting)) == (50, 0)
+        assert {future.result().offset for future in as_completed(sent)} == set(range(50))
+        assert seen == [49]
 
 
 def test_clients_come_and_go_in_one_thread(address: str) -> None:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import struct
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,36 +18,9 @@ from storage_tiers.records.checksum import crc32c
 from storage_tiers.records.decoder import decode_batch
 from tests.storage_tiers.records import vectors
 from tests.storage_tiers.records.strategies import NOW_MS, batches, record_lists
+from tests.storage_tiers.records.twins import source_of, twins_of
 
-SOURCE = str(Path(walker.__file__ or "").with_name("walker.py"))
-
-
-@contextmanager
-def _cython_hidden(hidden: bool) -> Iterator[None]:
-    modules: dict[str, Any] = sys.modules  # an entry of None makes the import fail
-    kept = modules.get("cython")
-    if hidden:
-        modules["cython"] = None
-    try:
-        yield
-    finally:
-        if hidden:
-            del modules["cython"]
-            if kept is not None:
-                modules["cython"] = kept
-
-
-def _plain(*, cython: bool) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("plain_walker", SOURCE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with _cython_hidden(not cython):
-        spec.loader.exec_module(module)
-    return module
-
-
-TWINS = {"built": walker, "plain": _plain(cython=True), "plain without cython": _plain(cython=False)}
+TWINS = twins_of(walker)
 
 
 @pytest.fixture(params=TWINS)
@@ -76,7 +43,7 @@ def all_agree(name: str, *arguments: Any, **named: Any) -> Any:
 def test_this_run_has_a_compiled_walker() -> None:
     if (walker.__file__ or "").endswith(".py"):
         pytest.skip("walker is not compiled here: run hatch_build.py")
-    assert [module.__file__ == SOURCE for module in TWINS.values()] == [False, True, True]
+    assert [module.__file__ == source_of(walker) for module in TWINS.values()] == [False, True, True]
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,128 @@
+"""Encodes records one after another into the payload of a batch: the producer's half of the column decoder.
+
+A producer encodes each record when it is handed over, so that a batch that waits is bytes and not objects. Cython in
+pure-Python mode; what is C about it stands in `record_writer.pxd`, and uncompiled it gives the same bytes.
+
+Invariants: the bytes are those of `builder.encode_record`; a record that is refused leaves nothing behind.
+Does not promise: a bound of its own. Whoever appends keeps `size` within what a batch may hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+try:
+    import cython
+except ImportError:  # installed without a compiler and without Cython: the same loops as plain Python
+    from storage_tiers.records import plain_cython as cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+
+from storage_tiers.records.varint import encode
+
+NO_HEADERS = b"\x00"
+
+_FIRST_ROOM = 4096
+
+
+def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    """Number, names and values of a record's headers as they lie in it."""
+    parts = [encode(len(headers))]
+    for name, value in headers:
+        encoded = name.encode()
+        parts += (encode(len(encoded)), encoded)
+        parts += (encode(-1),) if value is None else (encode(len(value)), value)
+    return b"".join(parts)
+
+
+class RecordWriter:
+    """`count` records in `size` bytes. Timestamps in ms since 1970; -1 before the first record."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size = 0
+        self.base_timestamp = self.max_timestamp = -1
+        self.room = _FIRST_ROOM
+        self.buffer = bytearray(_FIRST_ROOM)
+        self.data = memoryview(self.buffer)
+
+    def append(self, key: bytes | None, value: bytes | None, headers: bytes, timestamp: cython.longlong) -> None:
+        """Adds a record; `headers` as `encode_headers` gives them."""
+        # No part is larger than an object can be, so that the sum fits 64 bits.
+        key_length: cython.longlong = -1 if key is None else len(key)
+        value_length: cython.longlong = -1 if value is None else len(value)
+        delta: cython.longlong = timestamp - self.base_timestamp if self.count else 0
+        body: cython.longlong = 1 + _varint_size(delta) + _varint_size(self.count)
+        body += _varint_size(key_length) + max(key_length, 0) + _varint_size(value_length) + max(value_length, 0)
+        body += len(headers)
+        end: cython.longlong = self.size + _varint_size(body) + body
+        if end > self.room:
+            self._grow(end)
+        data: cython.p_uchar = cython.address(self.data[0]) if cython.compiled else self.data
+        at: cython.Py_ssize_t = _put_varint(data, self.size, body)
+        data[at] = 0
+        at = _put_varint(data, at + 1, delta)
+        at = _put_varint(data, at, self.count)
+        at = _put_field(data, at, key, key_length)
+        at = _put_field(data, at, value, value_length)
+        _put_bytes(data, at, headers, len(headers))
+        if self.count == 0:
+            self.base_timestamp = self.max_timestamp = timestamp
+        elif timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        self.count += 1
+        self.size = end
+
+    def payload(self) -> bytes:
+        """All records so far."""
+        return bytes(self.data[: self.size])
+
+    def _grow(self, least: cython.longlong) -> None:
+        larger = bytearray(max(least, 2 * self.room))
+        larger[: self.size] = self.data[: self.size]
+        self.room = len(larger)
+        self.buffer = larger
+        self.data = memoryview(larger)
+
+
+def _varint_size(number: cython.longlong) -> cython.int:
+    raw: cython.ulonglong = _zigzag(number)
+    size: cython.int = 1
+    while raw > 0x7F:
+        raw >>= 7
+        size += 1
+    return size
+
+
+def _zigzag(number: cython.longlong) -> cython.ulonglong:
+    raw: cython.ulonglong = number if number >= 0 else -(number + 1)
+    return raw << 1 if number >= 0 else (raw << 1) | 1
+
+
+def _put_varint(data: cython.p_uchar, at: cython.Py_ssize_t, number: cython.longlong) -> cython.Py_ssize_t:
+    raw: cython.ulonglong = _zigzag(number)
+    while raw > 0x7F:
+        data[at] = raw & 0x7F | 0x80
+        raw >>= 7
+        at += 1
+    data[at] = raw
+    return at + 1
+
+
+def _put_field(
+    data: cython.p_uchar, at: cython.Py_ssize_t, field: bytes | None, length: cython.longlong
+) -> cython.Py_ssize_t:
+    at = _put_varint(data, at, length)
+    if length > 0:
+        _put_bytes(data, at, field, length)
+        at += length
+    return at
+
+
+def _put_bytes(data: cython.p_uchar, at: cython.Py_ssize_t, source: bytes | None, length: cython.Py_ssize_t) -> None:
+    if cython.compiled:
+        raw: cython.p_const_uchar = source
+        memcpy(data + at, raw, length)
+    else:
+        data[at : at + length] = source
