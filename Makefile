@@ -46,7 +46,8 @@ test-tools: install  ## kcat, Node packages, Kafka's jars and versitygw: what th
 
 # --- running ----------------------------------------------------------------------------------------------------------
 run: $(VENV)/.server  ## a node on 127.0.0.1:9092, data under ./data (PORT=, DATA=, STORE=, ARGS=)
-	@$(BIN)/tidelog serve --port $(PORT) --grpc-port $$(($(PORT) + 1)) --http-port $$(($(PORT) + 2)) --data-dir '$(DATA)' --store '$(STORE)' $(ARGS)
+	@$(BIN)/tidelog serve --listeners PLAINTEXT://127.0.0.1:$(PORT) --grpc-listener 127.0.0.1:$$(($(PORT) + 1)) --http-listener 127.0.0.1:$$(($(PORT) + 2)) \
+		--data-dir '$(DATA)' --store '$(STORE)' $(ARGS)
 
 demo: install  ## real flights through the node, the bucket, and PySpark (ARGS=--help)
 	@scripts/system-packages demo

@@ -1,7 +1,8 @@
-"""Lets connections in, as many as the configs allow; those beyond wait in the kernel's queue, or are closed at once.
+"""Lets connections in by all listeners, as many as the configs allow; those beyond wait in the kernel's queues, or are closed
+at once.
 
-Invariant: while nobody may come in, the epoll does not watch the listening socket, so that waiting costs nothing. It is
-watched again when a connection leaves, when the rate allows, or at the server's next sweep.
+Invariant: while nobody may come in, the epoll watches no listening socket, so that waiting costs nothing. They are watched
+again when a connection leaves, when the rate allows, or at the server's next sweep.
 """
 
 from __future__ import annotations
@@ -10,41 +11,49 @@ import asyncio
 import contextlib
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kafka_gateway import server_events
 from kafka_gateway.admission import Admission, ConnectionLimits
 
-#: Connections accepted in one turn.
+#: Connections of one listener accepted in one turn.
 ACCEPTS_A_TURN = 64
+#: How a socket that takes both shows an address of IPv4.
+_MAPPED = "::ffff:"
+
+Address = tuple[str, int]
 
 
 class Acceptor:
-    """`welcome` is given each connection that is let in, and tells of its end by `leave`."""
+    """`welcome` is given each connection that is let in, with its client's address and its listener's name, and tells of its
+    end by `leave`."""
 
     def __init__(
-        self, epoll: select.epoll, limits: ConnectionLimits, welcome: Callable[[socket.socket, tuple[str, int]], None]
+        self,
+        epoll: select.epoll,
+        limits: ConnectionLimits,
+        welcome: Callable[[socket.socket, Address, str], None],
     ) -> None:
         self._epoll = epoll
         self._admission = Admission(limits)
         self._welcome = welcome
-        self._listener: socket.socket | None = None
+        #: By file descriptor.
+        self._listeners: dict[int, tuple[socket.socket, str]] = {}
         self._watched = False
 
-    def start(self, listener: socket.socket) -> int:
-        """Takes the socket over; its port."""
-        listener.setblocking(False)
-        self._listener = listener
-        self._epoll.register(listener.fileno(), select.EPOLLIN)
+    def start(self, listeners: Mapping[str, socket.socket]) -> None:
+        """Takes the sockets over."""
+        for name, listener in listeners.items():
+            listener.setblocking(False)
+            self._listeners[listener.fileno()] = listener, name
+            self._epoll.register(listener.fileno(), select.EPOLLIN)
         self._watched = True
-        port: int = listener.getsockname()[1]
-        return port
 
     def stop(self) -> None:
-        if self._listener is not None:
-            self._epoll.unregister(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
+        for fd, (listener, _) in self._listeners.items():
+            self._epoll.unregister(fd)
+            listener.close()
+        self._listeners.clear()
 
     def limit(self, limits: ConnectionLimits) -> None:
         """Binds whoever connects from now on."""
@@ -56,10 +65,11 @@ class Acceptor:
         self._admission.leave(address)
         self.resume()
 
-    def accept(self, now: float) -> None:
-        """Those who wait, as far as they may come in."""
-        if self._listener is None:
+    def accept(self, fd: int, now: float) -> None:
+        """Those who wait at that listener, as far as they may come in."""
+        if fd not in self._listeners:
             return
+        listener, name = self._listeners[fd]
         for _ in range(ACCEPTS_A_TURN):
             wait_s = self._admission.wait_s(now)
             if self._admission.is_full or wait_s:
@@ -68,13 +78,14 @@ class Acceptor:
                 self._pause(wait_s)
                 return
             try:
-                sock, address = self._listener.accept()
+                sock, peer = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
                 server_events.not_accepted(error)
                 self._pause()
                 return
+            address = (peer[0].removeprefix(_MAPPED), peer[1])
             if not self._admission.enter(address[0]):
                 server_events.not_let_in(address, "max.connections.per.ip")
                 sock.close()
@@ -82,17 +93,19 @@ class Acceptor:
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._welcome(sock, address)
+            self._welcome(sock, address, name)
 
     def resume(self) -> None:
-        if not self._watched and self._listener is not None:
+        if not self._watched:
             self._watched = True
-            self._epoll.modify(self._listener.fileno(), select.EPOLLIN)
+            for fd in self._listeners:
+                self._epoll.modify(fd, select.EPOLLIN)
 
     def _pause(self, wait_s: float = 0) -> None:
         """For that long, or else until a connection closes, or the next sweep."""
-        if self._watched and self._listener is not None:
+        if self._watched:
             self._watched = False
-            self._epoll.modify(self._listener.fileno(), 0)
+            for fd in self._listeners:
+                self._epoll.modify(fd, 0)
             if wait_s:
                 asyncio.get_running_loop().call_later(wait_s, self.resume)

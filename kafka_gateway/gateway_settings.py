@@ -1,22 +1,22 @@
-"""What the gateway is told at its start, and the address that it takes: before its modules are needed, so that a start which
-cannot have its port fails early."""
+"""What the gateway is told at its start."""
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass, field
 
+from grpc_api.contract.topics import Endpoint
 from kafka_gateway.admission import ConnectionLimits
+from kafka_gateway.client import PLAINTEXT
 from kafka_gateway.connection import Limits
 from kafka_gateway.options import Options
 
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """`port` 0 takes a free one. Times in milliseconds, under Kafka's names where it has the setting."""
+    """Bounds hold for all listeners together. Times in milliseconds, under Kafka's names where it has the setting."""
 
-    host: str = "127.0.0.1"
-    port: int = 0
+    #: Each by another name. Port 0 takes a free one, an empty host is every address of this machine.
+    listeners: tuple[Endpoint, ...] = (Endpoint(PLAINTEXT, "127.0.0.1", 0),)
     limits: Limits = field(default_factory=Limits)
     options: Options = field(default_factory=Options)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
@@ -26,10 +26,3 @@ class GatewaySettings:
     receiving_bytes: int = 1 << 30
     #: How long `stop` lets answers be finished and sent.
     stop_timeout_ms: int = 5_000
-    backlog: int = 1024
-
-
-def listen(settings: GatewaySettings) -> socket.socket:
-    """Takes the address; what connects waits in the kernel until `serve`. Raises OSError where it cannot be had."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    return socket.create_server((settings.host, settings.port), family=family, backlog=settings.backlog)

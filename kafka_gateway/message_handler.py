@@ -14,11 +14,12 @@ import asyncio
 import inspect
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from grpc_api.contract.node import NodeCore
+from grpc_api.contract.topics import BrokerDescription, ClusterDescription, Endpoint
 from kafka_gateway.client import ConnectedClient
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of, message_of
@@ -56,6 +57,14 @@ class Call:
 
     def make(self, kind: str, /, **values: Any) -> Any:
         return self.messages.make(kind, **values)
+
+    def reachable(self, cluster: ClusterDescription) -> Iterator[tuple[BrokerDescription, Endpoint]]:
+        """The brokers that have the listener which this client came in by, each with what it tells clients of that one. A
+        broker without it is left out, as in Kafka."""
+        for broker in cluster.brokers:
+            at = broker.at(self.client.listener)
+            if at is not None:
+                yield broker, at
 
     async def each(self, rows: Iterable[Item]) -> AsyncIterator[Item]:
         """The rows, with rests between them. What is done with one is not interrupted."""

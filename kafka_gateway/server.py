@@ -24,12 +24,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from grpc_api.contract.node import NodeCore
+from grpc_api.listening import listen
 from kafka_gateway import server_events
 from kafka_gateway.acceptor import Acceptor
 from kafka_gateway.admission import ConnectionLimits
 from kafka_gateway.connection import ALONE, FETCH, PRODUCE, Apis, Connection, InvalidFrame, Meter, Piece, Slot, release
 from kafka_gateway.fetch_sessions import FetchSessionCache
-from kafka_gateway.gateway_settings import GatewaySettings, listen
+from kafka_gateway.gateway_settings import GatewaySettings
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
 from kafka_gateway.handlers.fetch import FetchHandler
 from kafka_gateway.held_memory import HeldMemory
@@ -63,10 +64,13 @@ _BROKEN = select.EPOLLHUP | select.EPOLLERR
 _GONE = select.EPOLLRDHUP | _BROKEN
 
 
-async def serve(core: NodeCore, settings: GatewaySettings, listener: socket.socket | None = None) -> GatewayServer:
-    """Serves until `stop` on `listener`, or else takes the address itself. Raises OSError where it cannot be had."""
+async def serve(
+    core: NodeCore, settings: GatewaySettings, sockets: Mapping[str, socket.socket] | None = None
+) -> GatewayServer:
+    """Serves until `stop` on `sockets`, by the names of their listeners, or else takes the addresses of `settings`. Raises
+    OSError where one cannot be had."""
     server = GatewayServer(core, settings)
-    server.start(listener or listen(settings))
+    server.start(sockets or {each.listener: listen(each.host, each.port) for each in settings.listeners})
     return server
 
 
@@ -93,7 +97,8 @@ class GatewayServer:
         self._sender = Sender(self._loop)
         self._watched_by_loop = 0
         self._dirty: list[GatewaySession] = []
-        #: What the kernel said of sockets that no turn had time for yet; None is who wants to connect.
+        #: What the kernel said of sockets that no turn had time for yet. None is somebody who wants to connect: to the
+        #: listener of that file descriptor.
         self._ready: deque[tuple[GatewaySession | None, int]] = deque()
         self._leaving: deque[tuple[GatewaySession, int]] = deque()
         self._flush_scheduled = False
@@ -105,11 +110,13 @@ class GatewayServer:
         #: The turn's begin, for which the loop's own clock is too coarse.
         self._began = SECONDS()
         self.counters = GatewayCounters()
-        self.port = 0
+        #: By listener, in the order of the settings.
+        self.ports: Mapping[str, int] = {}
 
     # --- life ---------------------------------------------------------------------------------------------------------
-    def start(self, listener: socket.socket) -> None:
-        self.port = self._acceptor.start(listener)
+    def start(self, listeners: Mapping[str, socket.socket]) -> None:
+        self.ports = {name: listener.getsockname()[1] for name, listener in listeners.items()}
+        self._acceptor.start(listeners)
         self._loop.add_reader(self._epoll.fileno(), self._turn)
         self._schedule_sweep()
 
@@ -139,6 +146,11 @@ class GatewayServer:
     def limit_connections(self, limits: ConnectionLimits) -> None:
         """Binds whoever connects from now on."""
         self._acceptor.limit(limits)
+
+    @property
+    def port(self) -> int:
+        """The first listener's."""
+        return next(iter(self.ports.values()))
 
     @property
     def connections(self) -> int:
@@ -178,7 +190,7 @@ class GatewayServer:
         while ready:
             session, events = ready.popleft()
             if session is None:
-                self._acceptor.accept(self._now)
+                self._acceptor.accept(events, self._now)
             elif not session.closed:
                 if events & _OUT:
                     self._watch(session, session.events & ~_OUT)
@@ -201,7 +213,9 @@ class GatewayServer:
         and each takes a while to close."""
         for fd, events in named:
             session = self._sessions.get(fd)
-            if session is None or not events & _GONE:
+            if session is None:
+                self._ready.append((None, fd))
+            elif not events & _GONE:
                 self._ready.append((session, events))
             elif not session.leaving:
                 session.leaving = True
@@ -215,8 +229,8 @@ class GatewayServer:
         # One look at the clock less: its answers are written as soon as they are made.
         self.counters.busy_s += self._flush(began) - began
 
-    def _welcome(self, sock: socket.socket, address: tuple[str, int]) -> None:
-        session = GatewaySession(sock, address, Connection(self._settings.limits, self._scratch), self._now)
+    def _welcome(self, sock: socket.socket, address: tuple[str, int], listener: str) -> None:
+        session = GatewaySession(sock, address, listener, Connection(self._settings.limits, self._scratch), self._now)
         self._sessions[session.fd] = session
         if self._watched_by_loop < WATCHED_BY_LOOP:
             self._watched_by_loop += 1

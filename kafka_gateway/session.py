@@ -37,10 +37,12 @@ class GatewaySession:
         "working_bytes",
     )
 
-    def __init__(self, sock: socket.socket, address: tuple[str, int], connection: Connection, now: float) -> None:
+    def __init__(
+        self, sock: socket.socket, address: tuple[str, int], listener: str, connection: Connection, now: float
+    ) -> None:
         self.socket = sock
         self.address = address
-        self.client = ConnectedClient(*address[:2])
+        self.client = ConnectedClient(*address, listener)
         self.fd = sock.fileno()
         self.connection = connection
         self.events = READ

@@ -8,28 +8,29 @@ unready at once, doors closed, answers in flight finished, everything flushed, c
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
-import shlex
-import shutil
 import signal
 import socket
-import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grpc_api.contract.topics import Endpoint
+from grpc_api.listening import listen
+from service.announcing import Addresses, announce
 from service.beginning import StoppedBeforeStart
 from service.broker.api.core import BrokerCore
 from service.collecting import collect_a_few_at_a_time
 from service.descriptors import RESERVED, Descriptors, raise_limit, shares
 from service.doors import connection_limits, gateway_settings, grpc_connections
 from service.http import Readiness, serve_http
+from service.listeners import Listeners, host_and_port, url_of
 from service.memory import keep_freed_blocks
 from service.node import Node
+from service.node_place import check, listeners_of
 from service.observability.scrape import Scraper
 from service.observability.stats import node_stats
 from service.scheduling import shorten_slice
@@ -43,7 +44,6 @@ from storage_tiers.files import DescriptorReserve, OsFiles, replace_file
 
 if TYPE_CHECKING:
     from grpc_api.servicers.server import GrpcServer
-    from kafka_gateway.gateway_settings import GatewaySettings
 
 log = logging.getLogger("tidelog")
 
@@ -66,7 +66,6 @@ def run(settings: NodeSettings) -> int:
 
 
 async def _serve(settings: NodeSettings) -> int:
-    from kafka_gateway.gateway_settings import GatewaySettings, listen
     from kafka_gateway.server import serve
 
     readiness = Readiness()
@@ -74,6 +73,10 @@ async def _serve(settings: NodeSettings) -> int:
     clock = SystemClock()
     began = clock.monotonic()
     _say_starting(settings)
+    check(settings)
+    listeners = listeners_of(settings)
+    http_host, http_port = host_and_port(settings.http_listener)
+    grpc_host, grpc_port = host_and_port(settings.grpc_listener)
     limit, reserve = raise_limit(), DescriptorReserve(RESERVED)
     reserve.fill()
     async with AsyncExitStack() as stack:
@@ -89,16 +92,17 @@ async def _serve(settings: NodeSettings) -> int:
             return scrapers[0].scrape(open_metrics=open_metrics) if scrapers else None
 
         most = shares(limit, partitions=0, max_connections=0).http
-        http = await serve_http(readiness, stats, scrape, settings.listen, settings.http_port, connections=most)
+        http = await serve_http(readiness, stats, scrape, http_host, http_port, connections=most)
         stack.push_async_callback(http.stop)
-        listener = _taken(listen, GatewaySettings(host=settings.listen, port=settings.port))
-        grpc_port = stack.enter_context(_held_for_grpc(settings))
+        sockets = {each.listener: stack.enter_context(_taken(each)) for each in listeners.bound}
+        listeners = await _resolved(listeners, sockets)
+        held = stack.enter_context(_held_for_grpc(grpc_host, grpc_port))
         try:
             node = await Node.open(
                 settings,
                 readiness,
                 stop,
-                kafka_port=listener.getsockname()[1],
+                listeners=listeners,
                 files=OsFiles(reserve),
                 clock=clock,
                 rng=SystemRng(),
@@ -110,25 +114,26 @@ async def _serve(settings: NodeSettings) -> int:
         stack.push_async_callback(node.close)
         started.append(node)
         core: BrokerCore = node.core
-        gateway = await serve(core, gateway_settings(node), listener)
+        gateway = await serve(core, gateway_settings(node), sockets)
         stack.push_async_callback(gateway.stop)
         scrapers.append(Scraper(node, gateway))
         node.metadata.subscribe(
             lambda image, _: gateway.limit_connections(connection_limits(node, node.configs.broker(image)))
         )
-        grpc = await _serve_grpc(core, settings, grpc_port, grpc_connections(node))
+        grpc = await _serve_grpc(core, grpc_host, held, grpc_connections(node))
         stack.push_async_callback(grpc.stop)
-        node.configs.announce("tidelog.grpc.listener", f"{settings.listen}:{grpc.port}")
-        node.configs.announce("tidelog.http.listener", f"{settings.listen}:{http.port}")
+        addresses = Addresses.of(listeners, grpc=(grpc_host, grpc.port), http=(http_host, http.port))
+        node.configs.announce("tidelog.grpc.listener", addresses.grpc)
+        node.configs.announce("tidelog.http.listener", addresses.http)
         readiness.recovered = True
-        endpoints: dict[str, str | int] = {
-            "kafka": f"{settings.listen}:{gateway.port}",
-            "grpc": f"{settings.listen}:{grpc.port}",
-            "http": f"{settings.listen}:{http.port}",
-            "pid": os.getpid(),
-        }
-        replace_file(OsFiles(), str(settings.data_dir / "endpoints.json"), json.dumps(endpoints, indent=1).encode())
-        _announce(settings, node, endpoints, round((clock.monotonic() - began) * 1000))
+        replace_file(OsFiles(), str(settings.data_dir / "endpoints.json"), addresses.document())
+        announce(
+            settings,
+            addresses,
+            node.cluster_id,
+            len(node.metadata.image.topics),
+            round((clock.monotonic() - began) * 1000),
+        )
         collect_a_few_at_a_time()
         code = await _until_stopped(node, stop)
         readiness.stopping = True
@@ -168,26 +173,33 @@ def _ended(node: Node, task: asyncio.Task[None]) -> None:
         node.end(LogError(f"claiming the store failed: {failure!r}"))
 
 
-def _taken(listen: Callable[[GatewaySettings], socket.socket], wanted: GatewaySettings) -> socket.socket:
+def _taken(at: Endpoint) -> socket.socket:
     try:
-        return listen(wanted)
+        return listen(at.host, at.port)
     except OSError as error:
         raise InvalidConfig(
-            f"cannot listen on {wanted.host}:{wanted.port}: {error.strerror}; choose another --port, or stop who has it"
+            f"cannot listen on {url_of(at)} for Kafka's clients: {error.strerror}; stop the process using it, or choose "
+            "another address in --listeners"
         ) from None
 
 
-def _held_for_grpc(settings: NodeSettings) -> socket.socket:
+async def _resolved(listeners: Listeners, sockets: Mapping[str, socket.socket]) -> Listeners:
+    """With the ports that the sockets have, and this machine's name where clients are told it."""
+    machine = await asyncio.to_thread(socket.getfqdn) if listeners.needs_machine else ""
+    return listeners.resolved({name: each.getsockname()[1] for name, each in sockets.items()}, machine)
+
+
+def _held_for_grpc(host: str, port: int) -> socket.socket:
     from grpc_api.servicers.server import hold_port
 
-    return hold_port(settings.listen, settings.grpc_port)
+    return hold_port(host, port)
 
 
-async def _serve_grpc(core: BrokerCore, settings: NodeSettings, held: socket.socket, connections: int) -> GrpcServer:
+async def _serve_grpc(core: BrokerCore, host: str, held: socket.socket, connections: int) -> GrpcServer:
     from grpc_api.servicers.server import serve_grpc
 
     with held:
-        return await serve_grpc(core, settings.listen, held.getsockname()[1], connections=connections)
+        return await serve_grpc(core, host, held.getsockname()[1], connections=connections)
 
 
 def _stop_on_signals(readiness: Readiness) -> asyncio.Event:
@@ -215,43 +227,3 @@ def _say_starting(settings: NodeSettings) -> None:
         store=settings.store,
         settings=len(settings.broker),
     )
-
-
-def _announce(settings: NodeSettings, node: Node, endpoints: dict[str, str | int], took_ms: int) -> None:
-    kafka, tidelog = endpoints["kafka"], _command()
-    events.info(
-        log,
-        "node.listening",
-        kafka=kafka,
-        grpc=endpoints["grpc"],
-        http=endpoints["http"],
-        cluster_id=node.cluster_id,
-        topics=len(node.metadata.image.topics),
-        ms=took_ms,
-    )
-    if settings.log_format != "text":
-        return  # nothing but objects then
-    print(
-        f"""tidelog listens
-  Kafka   {kafka}
-  gRPC    {endpoints["grpc"]}
-  HTTP    {endpoints["http"]}  (/healthz, /readyz, /metrics, /stats)
-  data    {Path(settings.data_dir).resolve()}
-  store   {settings.store}
-  cluster {node.cluster_id}
-
-Talk to it:
-  {tidelog} topic create demo --partitions 3 --bootstrap-server {kafka}
-  echo hello | {tidelog} produce demo --bootstrap-server {kafka}
-  {tidelog} consume demo --exit-at-end --bootstrap-server {kafka}
-Stop it with Ctrl-C.""",
-        flush=True,
-    )
-
-
-def _command() -> str:
-    """How a shell in this directory finds the command: by its name, or by its path in an environment not activated."""
-    beside = os.path.join(os.path.dirname(sys.executable), "tidelog")
-    if shutil.which("tidelog") is not None or not os.path.exists(beside):
-        return "tidelog"
-    return shlex.quote(min(os.path.relpath(beside), beside, key=len))

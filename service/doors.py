@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 def gateway_settings(node: Node) -> GatewaySettings:
     configs = node.broker_configs
     return GatewaySettings(
-        host=node.settings.listen,
-        port=node.settings.port,
         limits=Limits(request_max_bytes=configs.socket_request_max_bytes),
         options=Options(
             fetch_session_slots=configs.max_incremental_fetch_session_cache_slots,

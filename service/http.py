@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from grpc_api.listening import listen
+from service.listeners import text_of
 from service.observability.exposition import OPEN_METRICS, TEXT, prefers_open_metrics
 from storage_tiers.errors import InvalidConfig
 
@@ -120,8 +122,8 @@ async def serve_http(
     *,
     connections: int = 64,
 ) -> HttpServer:
-    """Listens on `host`:`port` (0: a free port), for so many connections at a time: a further one takes the place of one that
-    is idle. InvalidConfig if that address cannot be had."""
+    """Listens on `host`:`port` (an empty host: every address; port 0: a free one), for so many connections at a time: a
+    further one takes the place of one that is idle. InvalidConfig if that address cannot be had."""
     from aiohttp import web
 
     async def healthz(_: web.Request) -> web.Response:
@@ -162,9 +164,10 @@ async def serve_http(
         return server()
 
     try:
-        return HttpServer(runner, await asyncio.get_running_loop().create_server(welcome, host, port))
+        return HttpServer(runner, await asyncio.get_running_loop().create_server(welcome, sock=listen(host, port)))
     except OSError as error:
         await runner.cleanup()
         raise InvalidConfig(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another --listen or --http-port"
+            f"cannot listen on {text_of(host, port)} for HTTP: {error.strerror}; stop the process using it, or choose another "
+            "--http-listener"
         ) from None

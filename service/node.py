@@ -37,10 +37,19 @@ from service.configs.values import BrokerConfigs
 from service.descriptors import Descriptors, open_limit
 from service.home import HomeGuard
 from service.http import Readiness
+from service.listeners import Listeners
 from service.metadata import planner
 from service.metadata.image import Changes, MetadataImage
 from service.metadata.log import MetadataLog
-from service.node_place import NO_STORE, advertised, cache_directory_of, check, other_clock, tier_client
+from service.node_place import (
+    NO_STORE,
+    cache_directory_of,
+    check,
+    listener_configs,
+    listeners_of,
+    other_clock,
+    tier_client,
+)
 from service.rounds import rounds
 from service.scheduling import waited_s
 from service.settings import NodeSettings
@@ -98,19 +107,21 @@ class Node:
         readiness: Readiness,
         stop: asyncio.Event,
         *,
-        kafka_port: int,
         files: Files,
         clock: Clock,
         rng: Rng,
+        listeners: Listeners | None = None,
         launcher: TierLauncher | None = None,
         descriptors: Descriptors | None = None,
     ) -> Node:
         """Locks and recovers everything; returns once the node may serve. Raises LogError if it may not, and
         StoppedBeforeStart if `stop` was set while an empty directory waited for the store.
 
+        `listeners` are those that clients come in by, with the ports that they have; by default what the settings say.
         `launcher` starts the tier process; by default it is a process of its own. `descriptors` tells of the files that
         this process may open; by default as many as it may now."""
-        check(settings, kafka_port)
+        check(settings)
+        listeners = listeners or listeners_of(settings)
         client = tier_client(settings, launcher, clock, rng)
         own = descriptors or Descriptors(open_limit())
         try:
@@ -118,7 +129,7 @@ class Node:
             data = DataDirectory.open(str(settings.data_dir), files=files, rng=rng)
             try:
                 self = cls(settings, readiness, stop, data, client, clock, rng, own)
-                await self._open(kafka_port, files, takes_over=takes_over)
+                await self._open(listeners, files, takes_over=takes_over)
             except BaseException:
                 data.close()
                 raise
@@ -128,7 +139,7 @@ class Node:
             raise
         return self
 
-    async def _open(self, kafka_port: int, files: Files, *, takes_over: bool) -> None:
+    async def _open(self, listeners: Listeners, files: Files, *, takes_over: bool) -> None:
         settings = self.settings
         self.files = files
         self.metadata = MetadataLog.open(self.data.path, files)
@@ -136,7 +147,7 @@ class Node:
             check_metadata(self.data, self.metadata.image)
         if self.client is None:
             check_no_store_needed(self.data)
-        self._build_configs(kafka_port)
+        self._build_configs()
         taken_over = takes_over or self.metadata.image.take_over is not None
         new = self.data.identity() is None and not taken_over
         if taken_over:
@@ -146,11 +157,12 @@ class Node:
             self._build_tier(directory_id)
         self.cluster_id = self._cluster_id()
         self._build_home(new=new, taken_over=taken_over)
-        host, port = advertised(settings, kafka_port)
         rack = self.broker_configs.broker_rack
         for records in (
             planner.name_cluster(self.metadata.proposed, self.cluster_id),
-            planner.register_broker(self.metadata.proposed, settings.node_id, directory_id.encode(), host, port, rack),
+            planner.register_broker(
+                self.metadata.proposed, settings.node_id, directory_id.encode(), listeners.advertised, rack
+            ),
             planner.lead_everything(self.metadata.proposed, settings.node_id),
         ):
             if records:
@@ -231,15 +243,9 @@ class Node:
             return known.cluster_id
         return self.metadata.image.cluster_id or uuid_text(random_uuid(self.rng))
 
-    def _build_configs(self, kafka_port: int) -> None:
+    def _build_configs(self) -> None:
         settings = self.settings
-        address = "{}:{}".format(*advertised(settings, kafka_port))
-        static = {
-            **check_static(settings.broker),
-            "listeners": f"PLAINTEXT://{settings.listen}:{kafka_port}",
-            "advertised.listeners": f"PLAINTEXT://{address}",
-            "log.dirs": self.data.path,
-        }
+        static = {**check_static(settings.broker), **listener_configs(settings), "log.dirs": self.data.path}
         self.configs = Resolver(static, node_id=settings.node_id, has_store=settings.store != NO_STORE)
 
     def _build_home(self, *, new: bool, taken_over: bool) -> None:

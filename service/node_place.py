@@ -1,10 +1,11 @@
-"""Where a node is: what it tells clients, its store and its cache, from the settings alone."""
+"""Where a node is: its listeners, its store and its cache, from the settings alone."""
 
 from __future__ import annotations
 
 import os
 
 from service.configs.resolve import check_static
+from service.listeners import Listeners, parse_listeners
 from service.settings import NodeSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.process.client import TierClient
@@ -17,10 +18,9 @@ NO_STORE = "none"
 CACHE_FOLDER = "cache"
 
 
-def check(settings: NodeSettings, kafka_port: int) -> None:
+def check(settings: NodeSettings) -> None:
     """InvalidConfig for what can be known to be wrong before anything is made on disk."""
     check_static(settings.broker)
-    advertised(settings, kafka_port)
     if settings.new_cluster and settings.take_over is not None:
         raise InvalidConfig("--new-cluster begins a cluster, --take-over goes on with one: give one of them")
     if settings.take_over is not None and settings.store == NO_STORE:
@@ -55,11 +55,16 @@ def _location(settings: NodeSettings) -> StoreLocation:
     return StoreLocation.parse(settings.store, endpoint=settings.s3_endpoint, region=settings.s3_region)
 
 
-def advertised(settings: NodeSettings, kafka_port: int) -> tuple[str, int]:
-    """Host and port that clients are told."""
-    if settings.advertise is not None:
-        host, _, port = settings.advertise.rpartition(":")
-        return host, int(port)
-    if settings.listen in ("0.0.0.0", "::"):
-        raise InvalidConfig(f"clients cannot be told to connect to {settings.listen}: add --advertise HOST:PORT")
-    return settings.listen, kafka_port
+def listener_configs(settings: NodeSettings) -> dict[str, str]:
+    """What DescribeConfigs shows of them, as they are written."""
+    given = {
+        "listeners": settings.listeners,
+        "advertised.listeners": settings.advertised_listeners,
+        "listener.security.protocol.map": settings.listener_security_protocol_map,
+    }
+    return {name: text for name, text in given.items() if text is not None}
+
+
+def listeners_of(settings: NodeSettings) -> Listeners:
+    """As they are written. InvalidConfig if they cannot be had."""
+    return parse_listeners(settings.listeners, settings.advertised_listeners, settings.listener_security_protocol_map)

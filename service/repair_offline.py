@@ -92,7 +92,7 @@ async def _opened(settings: NodeSettings) -> Node:
     if identity is not None:
         settings = settings.model_copy(update={"node_id": identity.node_id})
     stop = asyncio.Event()
-    return await Node.open(settings, Readiness(), stop, kafka_port=9092, files=files, clock=clock, rng=rng)
+    return await Node.open(settings, Readiness(), stop, files=files, clock=clock, rng=rng)
 
 
 async def _claimed(access: StoreAccess, claiming: asyncio.Task[None]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from service.listeners import host_and_port
 from storage_tiers.errors import InvalidConfig
 from storage_tiers.events import Form
 
@@ -31,9 +32,9 @@ _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://", re.IGNORECASE)
 
 
 class NodeSettings(BaseModel):
-    """Ports of 0 mean a free one. `advertise` is what clients are told; by default what the node listens on. `new_cluster`
-    lets an empty directory begin a cluster beside others that the store holds, `take_over` names the one that it shall become
-    the node of; `verify` has the bucket checked before."""
+    """Ports of 0 mean a free one. `listeners` and the two after it are Kafka's configs of these names (`service.listeners`);
+    those of gRPC and HTTP are HOST:PORT. `new_cluster` lets an empty directory begin a cluster beside others that the store
+    holds, `take_over` names the one that it shall become the node of; `verify` has the bucket checked before."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,11 +42,11 @@ class NodeSettings(BaseModel):
     store: str = "data/store"
     s3_endpoint: str | None = None
     s3_region: str | None = None
-    listen: str = "127.0.0.1"
-    port: int = Field(default=9092, ge=0, le=65535)
-    advertise: str | None = None
-    grpc_port: int = Field(default=0, ge=0, le=65535)
-    http_port: int = Field(default=0, ge=0, le=65535)
+    listeners: str = "PLAINTEXT://127.0.0.1:9092"
+    advertised_listeners: str | None = None
+    listener_security_protocol_map: str | None = None
+    grpc_listener: str = "127.0.0.1:9093"
+    http_listener: str = "127.0.0.1:9094"
     node_id: int = Field(default=1, ge=0)
     new_cluster: bool = False
     take_over: str | None = None
@@ -54,11 +55,16 @@ class NodeSettings(BaseModel):
     log_format: Form = "text"
     broker: Mapping[str, str] = Field(default_factory=dict)
 
-    @field_validator("advertise")
+    @field_validator("listeners", "advertised_listeners", "listener_security_protocol_map", mode="before")
     @classmethod
-    def _host_and_port(cls, value: str | None) -> str | None:
-        if value is not None and not (value.rpartition(":")[0] and value.rpartition(":")[2].isdigit()):
-            raise ValueError("write HOST:PORT")
+    def _joined(cls, value: Any) -> Any:
+        """A list of the file's, as Kafka writes lists."""
+        return _text(value) if isinstance(value, list) else value
+
+    @field_validator("grpc_listener", "http_listener")
+    @classmethod
+    def _host_and_port(cls, value: str) -> str:
+        host_and_port(value)
         return value
 
     @field_validator("log_level")
@@ -117,8 +123,8 @@ def _from_file(path: Path | None) -> dict[str, Any]:
 
 
 def is_service_link(name: str, value: str) -> bool:
-    """Whether a variable is one that Kubernetes makes for a Service, rather than a setting of ours: `TIDELOG_PORT` is both,
-    and the value tells."""
+    """Whether a variable is one that Kubernetes makes for a Service, rather than somebody's mistake for a setting: of
+    `TIDELOG_PORT` the value tells."""
     words = name.split("_")
     if words[-1] == "PORT" and _SERVICE_URL.match(value):
         return True

@@ -16,6 +16,11 @@ from typing import Any, NamedTuple
 #: Beside the Python that runs this, whether or not its environment was activated.
 TIDELOG = Path(sys.executable).parent / "tidelog"
 START_S = STOP_S = 60.0
+FREE_PORTS = (
+    *("--listeners", "PLAINTEXT://127.0.0.1:0"),
+    *("--grpc-listener", "127.0.0.1:0"),
+    *("--http-listener", "127.0.0.1:0"),
+)
 
 
 class CommandFailed(RuntimeError):
@@ -68,7 +73,7 @@ class RunningNode:
 def running_node(directory: Path, store: str, extra: Sequence[str] = ()) -> Iterator[RunningNode]:
     """A node on free ports of this machine, its data in `directory`; ended with the block, however the block ends."""
     data_dir, output = directory / "data", directory / "node.log"
-    command = [str(TIDELOG), "serve", "--port", "0", "--data-dir", str(data_dir), "--store", store, *extra]
+    command = [str(TIDELOG), "serve", *FREE_PORTS, "--data-dir", str(data_dir), "--store", store, *extra]
     with output.open("wb") as sink:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT)
     try:
@@ -92,7 +97,7 @@ def _wait_ready(process: subprocess.Popen[bytes], data_dir: Path, output: Path) 
         try:
             endpoints = json.loads((data_dir / "endpoints.json").read_text())
             with urllib.request.urlopen(f"http://{endpoints['http']}/readyz", timeout=5):
-                return endpoints["kafka"], endpoints["http"]
+                return endpoints["kafka"]["PLAINTEXT"], endpoints["http"]
         except (OSError, urllib.error.URLError):
             time.sleep(0.05)
     raise CommandFailed(f"the node was not ready after {START_S:.0f} s:\n{output.read_text()}")

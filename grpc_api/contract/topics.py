@@ -11,11 +11,24 @@ from storage_tiers.errors import LogError
 from storage_tiers.types import TopicId
 
 
-class BrokerAddress(NamedTuple):
-    node_id: int
+class Endpoint(NamedTuple):
+    """A listener by its name, and where it is: what it is bound to, or what clients are told."""
+
+    listener: str
     host: str
     port: int
+
+
+class BrokerDescription(NamedTuple):
+    """`endpoints` are what it tells clients, one for each of its listeners, in its own order."""
+
+    node_id: int
+    endpoints: Sequence[Endpoint]
     rack: str | None = None
+
+    def at(self, listener: str) -> Endpoint | None:
+        """Where a client of that listener connects to it; None where it has no such listener."""
+        return next((each for each in self.endpoints if each.listener == listener), None)
 
 
 class PartitionDescription(NamedTuple):
@@ -40,7 +53,7 @@ class TopicDescription(NamedTuple):
 class ClusterDescription(NamedTuple):
     cluster_id: str
     controller_id: int
-    brokers: Sequence[BrokerAddress]
+    brokers: Sequence[BrokerDescription]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from grpc_api.contract.topics import (
     AlterOp,
-    BrokerAddress,
+    BrokerDescription,
     ClusterDescription,
     ConfigAlteration,
     ConfigEntry,
@@ -14,6 +14,7 @@ from grpc_api.contract.topics import (
     ConfigSource,
     ConfigSynonym,
     CreatedTopic,
+    Endpoint,
     NewTopic,
     PartitionDescription,
     Resource,
@@ -36,14 +37,23 @@ def cluster_message(cluster: ClusterDescription) -> pb.ClusterDescription:
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,
         brokers=[
-            pb.Broker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack) for each in cluster.brokers
+            pb.Broker(
+                node_id=each.node_id,
+                endpoints=[pb.Endpoint(listener=at.listener, host=at.host, port=at.port) for at in each.endpoints],
+                rack=each.rack,
+            )
+            for each in cluster.brokers
         ],
     )
 
 
 def cluster_of(message: pb.ClusterDescription) -> ClusterDescription:
     brokers = [
-        BrokerAddress(each.node_id, each.host, each.port, each.rack if each.HasField("rack") else None)
+        BrokerDescription(
+            each.node_id,
+            tuple(Endpoint(at.listener, at.host, at.port) for at in each.endpoints),
+            each.rack if each.HasField("rack") else None,
+        )
         for each in message.brokers
     ]
     return ClusterDescription(message.cluster_id, message.controller_id, brokers)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpc_api.contract.core import Core
 from grpc_api.limits import MAX_CONNECTIONS, server_options
+from grpc_api.listening import every_address
 from storage_tiers.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -33,13 +34,14 @@ class GrpcServer:
 
 
 def hold_port(host: str, port: int) -> socket.socket:
-    """Keeps `host`:`port` (0: a free one) from others that listen until it is closed, without listening, so that `serve_grpc`
-    can have the port meanwhile. InvalidConfig if the address cannot be had."""
-    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    """Keeps `host`:`port` (an empty host: every address; port 0: a free one) from others that listen until it is closed,
+    without listening, so that `serve_grpc` can have the port meanwhile. InvalidConfig if the address cannot be had."""
+    address = host or every_address()
+    held = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     try:
         # Linux lets two share an address so while neither listens: gRPC sets it as well.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind((host, port))
+        held.bind((address, port))
     except OSError as error:
         held.close()
         raise _not_listening(host, port, error.strerror) from None
@@ -48,7 +50,7 @@ def hold_port(host: str, port: int) -> socket.socket:
 
 def _not_listening(host: str, port: int, why: str | None) -> InvalidConfig:
     return InvalidConfig(
-        f"cannot listen on {_address(host, port)} for gRPC: {why}; choose another --grpc-port, or stop who has it"
+        f"cannot listen on {_address(host, port)} for gRPC: {why}; stop the process using it, or choose another --grpc-listener"
     )
 
 
@@ -74,7 +76,7 @@ async def serve_grpc(core: Core, host: str, port: int, *, connections: int = MAX
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
     try:
-        bound = server.add_insecure_port(_address(host, port))
+        bound = server.add_insecure_port(_address(host or every_address(), port))
     except RuntimeError:
         hold_port(host, port).close()  # says why, as gRPC does not
         raise _not_listening(host, port, "gRPC has no more to say") from None

@@ -23,8 +23,10 @@ def serve(request: Any, call: Call) -> Fields:
         return refuse(request, call, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {endpoint}")
     cluster = call.core.topics.cluster()
     brokers = tuple(
-        call.make("DescribeClusterBroker", broker_id=b.node_id, host=b.host, port=b.port, rack=b.rack, is_fenced=False)
-        for b in cluster.brokers
+        call.make(
+            "DescribeClusterBroker", broker_id=b.node_id, host=at.host, port=at.port, rack=b.rack, is_fenced=False
+        )
+        for b, at in call.reachable(cluster)
     )
     return {
         "error_code": 0,

@@ -1,7 +1,7 @@
 """DescribeQuorum, key 55, versions 0 to 2 (KIP-595, KIP-836): the metadata log of a quorum of one.
 
-Its one partition must be asked for alone, as in Kafka. v2 has messages and the voters' addresses; ours is the one that
-clients use, as there is no listener for controllers. Directory ids are left out, as at kraft.version 0.
+Its one partition must be asked for alone, as in Kafka. v2 has messages and the voters' addresses; ours is the one of
+the listener that the client came in by, as there is none for controllers. Directory ids are left out, as at kraft.version 0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from kafka_gateway.errors import ErrorCode
 from kafka_gateway.message_handler import Call, Fields
 
 METADATA_TOPIC = "__cluster_metadata"
-LISTENER = "PLAINTEXT"
 _NOT_HERE = "This server does not host this topic-partition."
 
 
@@ -71,9 +70,9 @@ def _nodes(call: Call) -> tuple[Any, ...]:
         call.make(
             "Node",
             node_id=broker.node_id,
-            listeners=(call.make("Listener", name=LISTENER, host=broker.host, port=broker.port),),
+            listeners=(call.make("Listener", name=at.listener, host=at.host, port=at.port),),
         )
-        for broker in call.core.topics.cluster().brokers
+        for broker, at in call.reachable(call.core.topics.cluster())
     )
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from grpc_api.contract.core import Core
 from grpc_api.contract.log import Fetch, Fetched, Isolation
 from grpc_api.contract.ready import settled
-from grpc_api.contract.topics import BrokerAddress
+from grpc_api.contract.topics import Endpoint
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of
 from kafka_gateway.fetch_sessions import (
@@ -66,10 +66,10 @@ MANY = 500
 
 
 class Leaders(NamedTuple):
-    """(leader, leader epoch) of some partitions of an answer, and where those leaders are."""
+    """(leader, leader epoch) of some partitions of an answer, and where clients of one listener find those leaders."""
 
     of: Mapping[CachedPartition, tuple[int, int]]
-    nodes: Sequence[BrokerAddress]
+    nodes: Sequence[tuple[int, Endpoint, str | None]]
 
 
 class FetchHandler:
@@ -85,9 +85,10 @@ class FetchHandler:
         self.sessions = FetchSessionCache(options.rng.token, slots=options.fetch_session_slots)
 
     def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
+        listener = self._asking.client.listener
         if end - start > LARGE_BYTES:
             turn = self._lane.turn(self._asking.client.is_there)
-            return self._read_on(bytearray(view[start:end]), version, correlation, turn)
+            return self._read_on(bytearray(view[start:end]), version, correlation, listener, turn)
         request = self._parser.fetch(data, start, end, version)
         if request.replica_id >= 0:
             return self._not_a_follower(request, version, correlation)
@@ -97,7 +98,7 @@ class FetchHandler:
             return encode((), version, correlation, error=context)
         if len(context.places) > MANY:
             turn = self._lane.turn(self._asking.client.is_there)
-            return self._go_on(context, request, version, correlation, turn)
+            return self._go_on(context, request, version, correlation, listener, turn)
         readable, nameless = context.places, without_name(context.places, self._name_of) if version >= 13 else ()
         if nameless:
             readable = [place for place in readable if not place.is_nameless]
@@ -108,7 +109,9 @@ class FetchHandler:
             if code:
                 self.errors[code] += 1
                 _release(fetched)
-            leaders = self._counted(told, version) if nameless or any(part.error for part in fetched) else None
+            leaders = (
+                self._counted(told, version, listener) if nameless or any(part.error for part in fetched) else None
+            )
             return encode(told, version, correlation, error=code, session_id=session_id, leaders=leaders)
 
         if not readable:
@@ -134,6 +137,7 @@ class FetchHandler:
         fetched: Sequence[Fetched],
         version: int,
         correlation: int,
+        listener: str,
     ) -> Generator[None, None, Sequence[Piece]]:
         """The answer. Takes over the count of every slice."""
         rows = yield from arranging(readable, fetched, nameless)
@@ -143,7 +147,7 @@ class FetchHandler:
             _release(fetched)
         leaders = None
         for at in range(0, len(told), STEP):
-            leaders = self._counted(told[at : at + STEP], version, leaders)
+            leaders = self._counted(told[at : at + STEP], version, listener, leaders)
             yield
         answer = yield from encoding(told, version, correlation, error=code, session_id=session_id, leaders=leaders)
         del told
@@ -151,7 +155,9 @@ class FetchHandler:
         return answer
 
     # --- of many partitions, in slices --------------------------------------------------------------------------------
-    async def _read_on(self, data: bytearray, version: int, correlation: int, turn: Turn) -> Sequence[Piece]:
+    async def _read_on(
+        self, data: bytearray, version: int, correlation: int, listener: str, turn: Turn
+    ) -> Sequence[Piece]:
         try:
             reading = FetchReading()
             reading.begin(self._parser, data, 0, len(data), version)
@@ -168,7 +174,7 @@ class FetchHandler:
             if not isinstance(context, FetchContext):
                 self.errors[context] += 1
                 return encode((), version, correlation, error=context)
-            pieces = await self._go_on(context, request, version, correlation, turn)
+            pieces = await self._go_on(context, request, version, correlation, listener, turn)
             for rows in (request.indexes, request.topics, request.partitions, places):
                 await turn.through(emptying(rows))
             return pieces
@@ -176,7 +182,7 @@ class FetchHandler:
             turn.leave()
 
     async def _go_on(
-        self, context: FetchContext, request: FetchRequest, version: int, correlation: int, turn: Turn
+        self, context: FetchContext, request: FetchRequest, version: int, correlation: int, listener: str, turn: Turn
     ) -> Sequence[Piece]:
         fetched: Sequence[Fetched] = ()
         try:
@@ -197,7 +203,7 @@ class FetchHandler:
                 wanted = [place.wanted for place in readable]
                 asked = Fetch(wanted, request.max_wait_ms, request.min_bytes, request.max_bytes, isolation)
                 fetched = await settled(self._fetch(asked))
-            answering = self._finishing(context, readable, nameless, fetched, version, correlation)
+            answering = self._finishing(context, readable, nameless, fetched, version, correlation, listener)
             pieces = await turn.through(answering)
             if isinstance(fetched, list):
                 await turn.through(emptying(fetched))
@@ -222,7 +228,9 @@ class FetchHandler:
     def _now_ms(self) -> float:
         return self._clock.monotonic() * 1000
 
-    def _counted(self, told: Sequence[Row], version: int, leaders: Leaders | None = None) -> Leaders | None:
+    def _counted(
+        self, told: Sequence[Row], version: int, listener: str, leaders: Leaders | None = None
+    ) -> Leaders | None:
         """Counts the errors of some rows. Who leads what of them was asked with an old epoch, or of a follower (KIP-951), and
         what stands in `leaders`."""
         moved = []
@@ -244,7 +252,8 @@ class FetchHandler:
         if leaders is not None:
             found = {**leaders.of, **found}
         nodes = {leader for leader, _ in found.values()}
-        return Leaders(found, [broker for broker in self._topics.cluster().brokers if broker.node_id in nodes])
+        brokers = [(each, each.at(listener)) for each in self._topics.cluster().brokers if each.node_id in nodes]
+        return Leaders(found, [(each.node_id, at, each.rack) for each, at in brokers if at is not None])
 
 
 def _release(fetched: Sequence[Fetched]) -> None:
@@ -443,12 +452,12 @@ def _answer_tags(leaders: Leaders | None) -> bytes:
     if leaders is None or not leaders.nodes:
         return b"\0"
     rows = [
-        _NODE.pack(node.node_id)
-        + text(node.host.encode(), flexible=True)
-        + _NODE.pack(node.port)
-        + nullable_text(None if node.rack is None else node.rack.encode(), flexible=True)
+        _NODE.pack(node_id)
+        + text(at.host.encode(), flexible=True)
+        + _NODE.pack(at.port)
+        + nullable_text(None if rack is None else rack.encode(), flexible=True)
         + b"\0"
-        for node in leaders.nodes
+        for node_id, at, rack in leaders.nodes
     ]
     return b"\1" + _tag(0, array_size(len(rows), flexible=True) + b"".join(rows))
 

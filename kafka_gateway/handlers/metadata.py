@@ -79,8 +79,8 @@ async def _wanted(request: Any, call: Call) -> tuple[list[str], list[TopicId]]:
 def _fields(request: Any, call: Call, rows: Iterable[Any]) -> Fields:
     cluster = call.core.topics.cluster()
     brokers = tuple(
-        call.make("MetadataResponseBroker", node_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
-        for b in cluster.brokers
+        call.make("MetadataResponseBroker", node_id=b.node_id, host=at.host, port=at.port, rack=b.rack)
+        for b, at in call.reachable(cluster)
     )
     asked = getattr(request, "include_cluster_authorized_operations", False)
     return {

@@ -7,7 +7,28 @@ from typing import Annotated
 
 import typer
 
-_Port = Annotated[int | None, typer.Option(help="Kafka port; 0 takes a free one. (default: 9092)")]
+_Listeners = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME://HOST:PORT,…",
+        help="Where Kafka's clients are served, as Kafka's `listeners`: without a host on every address of this machine, with "
+        "port 0 on a free one. (default: PLAINTEXT://127.0.0.1:9092)",
+    ),
+]
+_AdvertisedListeners = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME://HOST:PORT,…",
+        help="Where clients of each listener are told to connect, as Kafka's `advertised.listeners`. (default: --listeners)",
+    ),
+]
+_ProtocolMap = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME:PLAINTEXT,…",
+        help="The protocol of each listener that is not called PLAINTEXT, as Kafka's `listener.security.protocol.map`.",
+    ),
+]
 _DataDir = Annotated[Path | None, typer.Option(help="Hot segments and metadata. (default: data/node)")]
 _Store = Annotated[
     str | None,
@@ -15,12 +36,14 @@ _Store = Annotated[
 ]
 _S3Endpoint = Annotated[str | None, typer.Option(help="An S3 endpoint other than AWS's own.")]
 _S3Region = Annotated[str | None, typer.Option(help="Overrides the standard AWS setting.")]
-_Listen = Annotated[str | None, typer.Option(help="Address to listen on, HOST or HOST:PORT. (default: 127.0.0.1)")]
-_Advertise = Annotated[str | None, typer.Option(help="HOST:PORT that clients are told. (default: what is listened on)")]
-_GrpcPort = Annotated[
-    int | None, typer.Option(help="For sealing and other calls of applications. (default: a free one)")
+_GrpcListener = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="For applications, and sealing. (default: 127.0.0.1:9093)"),
 ]
-_HttpPort = Annotated[int | None, typer.Option(help="Health, readiness and counters. (default: a free one)")]
+_HttpListener = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Health, readiness and metrics. (default: 127.0.0.1:9094)"),
+]
 _NodeId = Annotated[int | None, typer.Option(help="This node's number in its cluster. (default: 1)")]
 _NewCluster = Annotated[
     bool,
@@ -41,15 +64,15 @@ _LogFormat = Annotated[str | None, typer.Option(help="text, or json: an object a
 
 
 def serve(
-    port: _Port = None,
+    listeners: _Listeners = None,
+    advertised_listeners: _AdvertisedListeners = None,
+    listener_security_protocol_map: _ProtocolMap = None,
+    grpc_listener: _GrpcListener = None,
+    http_listener: _HttpListener = None,
     data_dir: _DataDir = None,
     store: _Store = None,
     s3_endpoint: _S3Endpoint = None,
     s3_region: _S3Region = None,
-    listen: _Listen = None,
-    advertise: _Advertise = None,
-    grpc_port: _GrpcPort = None,
-    http_port: _HttpPort = None,
     node_id: _NodeId = None,
     new_cluster: _NewCluster = False,
     take_over: _TakeOver = None,
@@ -66,17 +89,16 @@ def serve(
 
     try:
         broker = _pairs(set_ or [])
-        host, listen_port = _host_port(listen)
         flags = {
-            "port": port if port is not None else listen_port,
+            "listeners": listeners,
+            "advertised_listeners": advertised_listeners,
+            "listener_security_protocol_map": listener_security_protocol_map,
+            "grpc_listener": grpc_listener,
+            "http_listener": http_listener,
             "data_dir": data_dir,
             "store": store,
             "s3_endpoint": s3_endpoint,
             "s3_region": s3_region,
-            "listen": host,
-            "advertise": advertise,
-            "grpc_port": grpc_port,
-            "http_port": http_port,
             "node_id": node_id,
             "new_cluster": new_cluster or None,
             "take_over": take_over,
@@ -101,14 +123,3 @@ def _pairs(texts: list[str]) -> dict[str, str]:
             raise typer.BadParameter(f"--set {text!r}: write KEY=VALUE, for example --set log.retention.ms=86400000")
         pairs[key.strip()] = value.strip()
     return pairs
-
-
-def _host_port(text: str | None) -> tuple[str | None, int | None]:
-    if text is None:
-        return None, None
-    host, colon, port = text.rpartition(":")
-    if not colon:
-        return text, None
-    if not port.isdigit():
-        raise typer.BadParameter(f"--listen {text!r}: write HOST or HOST:PORT")
-    return host, int(port)

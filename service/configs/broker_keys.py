@@ -22,6 +22,7 @@ from service.configs.types import (
     unlimited_or_positive,
 )
 from service.configs.without_effect import keys_without_effect
+from service.listeners import DEFAULT_PROTOCOLS
 from storage_tiers.hot.producer_state import MOST_PRODUCERS
 
 INT_MAX = (1 << 31) - 1
@@ -99,8 +100,27 @@ _NODE = (
     _key("node.id", _INT, None, "This node's number in the cluster.", at_least(0), given_by="node_id"),
     _key("broker.id", _INT, -1, "The same as node.id.", given_by="node_id"),
     _key("broker.rack", _STRING, None, "The machine, room or zone of this broker: replicas are spread over racks."),
-    _key("listeners", _LIST, ("PLAINTEXT://:9092",), "Where this node listens.", given_by="listen and port"),
-    _key("advertised.listeners", _LIST, None, "Where clients are told to connect.", given_by="advertise"),
+    _key(
+        "listeners",
+        _LIST,
+        ("PLAINTEXT://:9092",),
+        "Where clients of Kafka's protocol are served: NAME://HOST:PORT, separated by commas.",
+        given_by="listeners",
+    ),
+    _key(
+        "advertised.listeners",
+        _LIST,
+        None,
+        "Where clients of each listener are told to connect; not set: where that listener is.",
+        given_by="advertised_listeners",
+    ),
+    _key(
+        "listener.security.protocol.map",
+        _STRING,
+        DEFAULT_PROTOCOLS,
+        "Which security protocol each listener name stands for; listeners speak PLAINTEXT alone.",
+        given_by="listener_security_protocol_map",
+    ),
     _key("log.dirs", _LIST, None, "The data directory.", given_by="data_dir"),
     _key("log.dir", _LIST, ("/tmp/kafka-logs",), "The data directory, Kafka's older name.", given_by="data_dir"),
     _key(
@@ -115,14 +135,14 @@ _NODE = (
         _STRING,
         None,
         "HOST:PORT of this node's gRPC interface.",
-        given_by="grpc_port",
+        given_by="grpc_listener",
     ),
     _key(
         "tidelog.http.listener",
         _STRING,
         None,
         "HOST:PORT of this node's metrics, health and readiness.",
-        given_by="http_port",
+        given_by="http_listener",
     ),
 )
 

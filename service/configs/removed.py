@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _ZOOKEEPER = "there is no ZooKeeper; the cluster's metadata is the node's own"
-_LISTENERS = "write listeners and advertised.listeners, here the node's own settings listen, port and advertise"
+_LISTENERS = "write listeners and advertised.listeners, here the node's own settings listeners and advertised_listeners"
 _ENCODER = "no password is stored, so none is encoded"
 _FORMAT = "every record batch has format 2"
 _DIFFERENCE = "write {0}before.max.ms and {0}after.max.ms"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from grpc_api.contract.topics import Resource, ResourceKind
+from grpc_api.contract.topics import Endpoint, Resource, ResourceKind
 from service.metadata import records_pb2 as pb
 from storage_tiers.errors import MetadataCorrupt
 from storage_tiers.types import TopicId
@@ -72,8 +72,7 @@ class BrokerImage:
     broker_id: int
     broker_epoch: int
     disk_identity: bytes
-    host: str
-    port: int
+    endpoints: tuple[Endpoint, ...]
     rack: str | None
 
 
@@ -356,8 +355,7 @@ class _Delta:
             record.broker_id,
             record.broker_epoch,
             record.disk_identity,
-            record.host,
-            record.port,
+            tuple(Endpoint(each.listener, each.host, each.port) for each in record.endpoints),
             record.rack if record.HasField("rack") else None,
         )
 
@@ -412,8 +410,7 @@ def to_records(image: MetadataImage) -> Iterator[pb.MetadataRecord]:
                 broker_id=broker.broker_id,
                 broker_epoch=broker.broker_epoch,
                 disk_identity=broker.disk_identity,
-                host=broker.host,
-                port=broker.port,
+                endpoints=endpoint_records(broker.endpoints),
                 rack=broker.rack,
             )
         )
@@ -451,6 +448,10 @@ def _start_records(image: MetadataImage) -> Iterator[pb.MetadataRecord]:
         yield pb.MetadataRecord(
             start=pb.StartRecord(node_id=start.node_id, incarnation=start.incarnation, start_id=start.start_id)
         )
+
+
+def endpoint_records(endpoints: Iterable[Endpoint]) -> list[pb.EndpointRecord]:
+    return [pb.EndpointRecord(listener=each.listener, host=each.host, port=each.port) for each in endpoints]
 
 
 def topic_files_record(revisions: Mapping[TopicId, int]) -> pb.TopicFilesRecord:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from grpc_api.contract.topics import NewTopic, Resource, ResourceKind
+from grpc_api.contract.topics import Endpoint, NewTopic, Resource, ResourceKind
 from service.metadata import placement
 from service.metadata import records_pb2 as pb
 from service.metadata.image import (
@@ -21,6 +21,7 @@ from service.metadata.image import (
     PartitionImage,
     TopicImage,
     config_record,
+    endpoint_records,
     partition_record,
     topic_files_record,
 )
@@ -224,16 +225,15 @@ def name_cluster(image: MetadataImage, cluster_id: str) -> Records:
 
 
 def register_broker(
-    image: MetadataImage, broker_id: int, disk_identity: bytes, host: str, port: int, rack: str | None
+    image: MetadataImage, broker_id: int, disk_identity: bytes, endpoints: Iterable[Endpoint], rack: str | None
 ) -> Records:
-    """A broker that starts. Its epoch rises by one each time."""
+    """A broker that starts; `endpoints` are what it tells clients. Its epoch rises by one each time."""
     known = image.brokers.get(broker_id)
     record = pb.BrokerRecord(
         broker_id=broker_id,
         broker_epoch=1 if known is None else known.broker_epoch + 1,
         disk_identity=disk_identity,
-        host=host,
-        port=port,
+        endpoints=endpoint_records(endpoints),
         rack=rack,
     )
     return (pb.MetadataRecord(broker=record),)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from grpc_api.contract.topics import Resource, ResourceKind
 from service.metadata import records_pb2 as pb
-from service.metadata.image import MetadataImage, PartitionImage, config_record, partition_record
+from service.metadata.image import MetadataImage, PartitionImage, config_record, endpoint_records, partition_record
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.types import TopicId
@@ -175,8 +175,7 @@ def records(
                 broker_id=node_id,
                 broker_epoch=broker.broker_epoch + EPOCH_GAP,
                 disk_identity=broker.disk_identity,
-                host=broker.host,
-                port=broker.port,
+                endpoints=endpoint_records(broker.endpoints),
             )
         )
     for topic in found.live:

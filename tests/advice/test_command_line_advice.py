@@ -145,27 +145,49 @@ def test_top_reads_the_address_that_it_is_told_to_be_named(node: Node) -> None:
 
 
 # --- starting ---------------------------------------------------------------------------------------------------------
+FREE = "--listeners PLAINTEXT://127.0.0.1:0 --grpc-listener 127.0.0.1:0 --http-listener 127.0.0.1:0"
 STARTS: list[tuple[str, str]] = [
-    ("--port 0 --new-cluster --take-over c --store memory://s", "give one of them"),
-    ("--port 0 --take-over c --store none", "give its --store"),
-    ("--port 0 --listen 0.0.0.0", "add --advertise HOST:PORT"),
-    ("--listen 127.0.0.1:many", "write HOST or HOST:PORT"),
-    ("--advertise nowhere", "write HOST:PORT"),
+    (f"{FREE} --new-cluster --take-over c --store memory://s", "give one of them"),
+    (f"{FREE} --take-over c --store none", "give its --store"),
+    (
+        f"{FREE} --listeners PLAINTEXT://0.0.0.0:0",
+        "write PLAINTEXT://HOST:PORT in advertised.listeners, with a name or address of this machine that clients reach",
+    ),
+    ("--listeners 127.0.0.1:9092", "write NAME://HOST:PORT, as in PLAINTEXT://127.0.0.1:9092"),
+    ("--listeners ,", "write NAME://HOST:PORT, as in PLAINTEXT://127.0.0.1:9092"),
+    ("--listeners INSIDE://:0", "add INSIDE:PLAINTEXT to listener.security.protocol.map"),
+    (
+        "--listeners SSL://:0",
+        "write SSL:PLAINTEXT in listener.security.protocol.map, and let only friends reach that address",
+    ),
+    ("--listener-security-protocol-map INSIDE", "write INSIDE:PLAINTEXT"),
+    ("--advertised-listeners INSIDE://h:1", "add it there, or take it out here"),
+    (
+        "--listeners PLAINTEXT://:0,SSL://:0 --listener-security-protocol-map PLAINTEXT:PLAINTEXT,SSL:PLAINTEXT "
+        "--advertised-listeners SSL://h:1",
+        "add it, or take it out of listeners",
+    ),
+    ("--grpc-listener nowhere", "write HOST:PORT, or :PORT for every address of this machine"),
     ("--set novalue", "write KEY=VALUE, for example --set log.retention.ms=86400000"),
-    ("--port {taken}", "choose another --port, or stop who has it"),
-    ("--http-port {taken} --port 0", "choose another --listen or --http-port"),
-    ("--grpc-port {taken} --port 0", "choose another --grpc-port, or stop who has it"),
+    (
+        f"{FREE} --listeners PLAINTEXT://127.0.0.1:{{taken}}",
+        "stop the process using it, or choose another address in --listeners",
+    ),
+    (f"{FREE} --http-listener 127.0.0.1:{{taken}}", "stop the process using it, or choose another --http-listener"),
+    (f"{FREE} --grpc-listener 127.0.0.1:{{taken}}", "stop the process using it, or choose another --grpc-listener"),
 ]
 
 
 @pytest.fixture(scope="module")
 def advised_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node that was started with all that the messages of STARTS say to write."""
-    address = f"127.0.0.1:{free_port()}"
-    flags = ["--listen", "0.0.0.0", "--advertise", address, "--set", "log.retention.ms=86400000", "--new-cluster"]
-    node = Node(tmp_path_factory.mktemp("start"), flags=flags)
-    node.kafka = address
-    with node:
+    plain, inside, over = free_port(), free_port(), free_port()
+    listeners = f"PLAINTEXT://0.0.0.0:{plain},INSIDE://127.0.0.1:{inside},SSL://:{over}"
+    advertised = f"PLAINTEXT://127.0.0.1:{plain},INSIDE://127.0.0.1:{inside},SSL://localhost:{over}"
+    flags = ["--listeners", listeners, "--advertised-listeners", advertised]
+    flags += ["--listener-security-protocol-map", "PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT,SSL:PLAINTEXT"]
+    flags += ["--set", "log.retention.ms=86400000", "--new-cluster"]
+    with Node(tmp_path_factory.mktemp("start"), flags=flags) as node:
         yield node
 
 
@@ -193,7 +215,7 @@ def test_what_stands_for_a_removed_broker_config_is_taken(name: str, said: str) 
     for setting in re.findall(r"[a-z_]+", own.replace(" and ", " ")):
         assert setting in NodeSettings.model_fields, setting
     if own:
-        load_settings({"listen": "127.0.0.1", "port": 0, "advertise": "h:1", "node_id": 3}, environ={})
+        load_settings({"listeners": "P://:1", "advertised_listeners": "P://h:1", "node_id": 3}, environ={})
         return
     for wanted in re.findall(r"[a-z]+(?:\.[a-z]+)+", said):
         assert check_static({wanted: "1000"}) == {wanted: "1000"}

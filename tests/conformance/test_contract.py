@@ -216,7 +216,9 @@ async def test_illegal_and_unknown_names_are_told_apart(any_core: Driven) -> Non
 async def test_the_cluster_names_its_brokers(any_core: Driven) -> None:
     cluster = any_core.core.topics.cluster()
     assert cluster.cluster_id
-    assert [(broker.node_id, broker.host) for broker in cluster.brokers] == [(cluster.controller_id, "127.0.0.1")]
+    assert [(each.node_id, each.endpoints[0].host) for each in cluster.brokers] == [
+        (cluster.controller_id, "127.0.0.1")
+    ]
 
 
 async def test_topics_are_made_with_configs_and_validated_without_being_made(any_core: Driven) -> None:

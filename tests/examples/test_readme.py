@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from service.configs.differences import DIFFERENCES
+from service.listeners import url_of
+from service.node_place import listeners_of
 from service.settings import load_settings
 from tests.spark.conftest import spark  # noqa: F401  (a fixture: the session that all Spark tests of a worker share)
 from tests.support.node import ROOT, Node
@@ -117,7 +119,7 @@ def test_the_configuration_file_is_one(tmp_path: Path) -> None:
     path = tmp_path / "node.toml"
     path.write_text(block)
     settings = load_settings({}, config_file=path, environ={})
-    assert settings.port == 9092
+    assert [url_of(each) for each in listeners_of(settings).advertised] == ["PLAINTEXT://logs.example.com:9092"]
     assert settings.broker["num.partitions"] == "6"
 
 

@@ -14,11 +14,11 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from grpc_api.contract.cold import Cold
 from grpc_api.contract.log import Log
 from grpc_api.contract.node import ActiveProducer, LogDirectory, NodeQueries, QuorumDescription
-from grpc_api.contract.topics import Configs, Topics
+from grpc_api.contract.topics import Configs, Endpoint, Topics
 from grpc_api.remote import RemoteCore
 from grpc_api.sdk.blocking import BlockingClient
 from grpc_api.sdk.values import Compression, Message, ProducerOptions, ReaderOptions
-from kafka_gateway.gateway_settings import GatewaySettings, listen
+from kafka_gateway.gateway_settings import GatewaySettings
 from kafka_gateway.server import serve
 from storage_tiers.clock import SystemClock, SystemRng
 from tests.support.node import Node
@@ -122,8 +122,8 @@ def gateway_over(node: Node, port: int) -> Iterator[None]:
 
     async def run() -> None:
         async with RemoteCore.connect(node.grpc, clock=SystemClock(), rng=SystemRng()) as core:
-            settings = GatewaySettings(host="127.0.0.1", port=port)
-            gateway = await serve(Elsewhere(core), settings, listen(settings))
+            settings = GatewaySettings((Endpoint("PLAINTEXT", "127.0.0.1", port),))
+            gateway = await serve(Elsewhere(core), settings)
             ready.set()
             await asyncio.to_thread(over.wait)
             await gateway.stop()
@@ -140,7 +140,10 @@ def gateway_over(node: Node, port: int) -> Iterator[None]:
 
 def test_kafka_clients_through_a_gateway_in_another_process_than_the_core(tmp_path: Path) -> None:
     port = free_port()
-    with Node(tmp_path, flags=["--advertise", f"127.0.0.1:{port}"]) as node, gateway_over(node, port):
+    with (
+        Node(tmp_path, flags=["--advertised-listeners", f"PLAINTEXT://127.0.0.1:{port}"]) as node,
+        gateway_over(node, port),
+    ):
         address = f"127.0.0.1:{port}"
         with BlockingClient.connect(node.grpc) as client:
             client.create_topic("t", partitions=2)

@@ -30,7 +30,7 @@ from grpc_api.contract.log import (
 from grpc_api.contract.ready import Ready
 from grpc_api.contract.topics import (
     AlterOp,
-    BrokerAddress,
+    BrokerDescription,
     ClusterDescription,
     ConfigAlteration,
     ConfigEntry,
@@ -38,6 +38,7 @@ from grpc_api.contract.topics import (
     ConfigSource,
     ConfigSynonym,
     CreatedTopic,
+    Endpoint,
     NewTopic,
     PartitionDescription,
     Resource,
@@ -125,6 +126,7 @@ class MemoryCore:
         self._holder = None if directory else tempfile.TemporaryDirectory(prefix="memory-core-")
         self.directory = directory or (self._holder.name if self._holder else "")
         self.port = 0
+        self.further_endpoints: Sequence[Endpoint] = ()
         self.auto_create_allowed = True
         self.partitions: dict[TopicPartition, MemoryPartition] = {}
         self.ids: dict[str, TopicId] = {}
@@ -314,7 +316,9 @@ class MemoryCore:
 
     # --- topics -------------------------------------------------------------------------------------------------------
     def cluster(self) -> ClusterDescription:
-        return ClusterDescription("memory-core-cluster-id", 1, (BrokerAddress(1, "127.0.0.1", self.port),))
+        here = Endpoint("PLAINTEXT", "127.0.0.1", self.port)
+        broker = BrokerDescription(1, (here, *self.further_endpoints))
+        return ClusterDescription("memory-core-cluster-id", 1, (broker,))
 
     def describe(
         self, names: Sequence[str] | None = None, topic_ids: Sequence[TopicId] = ()

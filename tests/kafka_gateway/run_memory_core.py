@@ -9,6 +9,7 @@ import sys
 
 import uvloop
 
+from grpc_api.contract.topics import Endpoint
 from kafka_gateway.gateway_settings import GatewaySettings
 from kafka_gateway.server import serve
 from tests.kafka_gateway.memory_core import MemoryCore
@@ -17,7 +18,7 @@ from tests.kafka_gateway.memory_core import MemoryCore
 async def main(port: int, directory: str) -> None:
     os.makedirs(directory, exist_ok=True)
     core = MemoryCore(directory)
-    server = await serve(core, GatewaySettings(port=port))
+    server = await serve(core, GatewaySettings((Endpoint("PLAINTEXT", "127.0.0.1", port),)))
     core.port = server.port
     gc.collect()
     gc.freeze()

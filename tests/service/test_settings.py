@@ -13,18 +13,20 @@ from storage_tiers.errors import InvalidConfig
 @pytest.fixture
 def config_file(tmp_path: Path) -> Path:
     path = tmp_path / "node.toml"
-    path.write_text('port = 1000\nnode_id = 7\n[broker]\n"log.retention.ms" = 5\n"auto.create.topics.enable" = false\n')
+    path.write_text(
+        'grpc_listener = ":1000"\nnode_id = 7\n[broker]\n"log.retention.ms" = 5\n"auto.create.topics.enable" = false\n'
+    )
     return path
 
 
 def test_each_source_hides_the_ones_below_it(config_file: Path) -> None:
-    environ = {"TIDELOG_PORT": "2000", "TIDELOG_STORE": "memory://", "HOME": "/root"}
-    settings = load_settings({"port": 3000, "store": None}, config_file=config_file, environ=environ)
-    assert (settings.port, settings.store, settings.node_id) == (3000, "memory://", 7)
-    assert settings.listen == "127.0.0.1"
-    assert load_settings({}, config_file=config_file, environ=environ).port == 2000
-    assert load_settings({}, config_file=config_file, environ={}).port == 1000
-    assert load_settings({}, environ={}).port == 9092
+    environ = {"TIDELOG_GRPC_LISTENER": ":2000", "TIDELOG_STORE": "memory://", "HOME": "/root"}
+    settings = load_settings({"grpc_listener": ":3000", "store": None}, config_file=config_file, environ=environ)
+    assert (settings.grpc_listener, settings.store, settings.node_id) == (":3000", "memory://", 7)
+    assert settings.listeners == "PLAINTEXT://127.0.0.1:9092"
+    assert load_settings({}, config_file=config_file, environ=environ).grpc_listener == ":2000"
+    assert load_settings({}, config_file=config_file, environ={}).grpc_listener == ":1000"
+    assert load_settings({}, environ={}).grpc_listener == "127.0.0.1:9093"
     assert load_settings({}, environ={"TIDELOG_LOG_FORMAT": "json"}).log_format == "json"
 
 
@@ -94,15 +96,16 @@ def test_variables_of_other_programs_of_ours_are_no_setting() -> None:
     [
         (
             {},
-            {"TIDELOG_PROT": "1"},
-            r"the environment: unknown setting 'prot' \(TIDELOG_PROT\), did you mean 'port'\? Known are advertise, ",
+            {"TIDELOG_LISTNERS": "1"},
+            r"the environment: unknown setting 'listners' \(TIDELOG_LISTNERS\), did you mean 'listeners'\? Known are adv",
         ),
         ({}, {"TIDELOG_FAULT_SEEDS": "1"}, "the environment: unknown setting 'fault_seeds'"),
         ({}, {"TIDELOG_SERVICE": "1"}, "the environment: unknown setting 'service'"),
         ({}, {"TIDELOG_SERVICE_HOSTS": "1"}, "the environment: unknown setting 'service_hosts'"),
-        ({}, {"TIDELOG_PORT": "many"}, "the environment: port: .*integer"),
-        ({"port": 70000}, {}, "the command line: port: .*65535"),
-        ({"advertise": "nowhere"}, {}, "the command line: advertise: .*HOST:PORT"),
+        ({}, {"TIDELOG_PORT": "9092"}, "the environment: unknown setting 'port'"),
+        ({}, {"TIDELOG_NODE_ID": "many"}, "the environment: node_id: .*integer"),
+        ({"http_listener": "h:70000"}, {}, "the command line: http_listener: .*HOST:PORT"),
+        ({"grpc_listener": "nowhere"}, {}, "the command line: grpc_listener: .*HOST:PORT"),
         ({"log_level": "LOUD"}, {}, "one of DEBUG"),
         ({}, {"TIDELOG_LOG_FORMAT": "xml"}, "the environment: log_format: .*'text' or 'json'"),
     ],

@@ -13,6 +13,12 @@ from service.settings import NodeSettings
 from storage_tiers.errors import LogError
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN
 
+FREE = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "grpc_listener": "127.0.0.1:0",
+    "http_listener": "127.0.0.1:0",
+}
+
 
 @pytest.fixture
 def taken() -> Iterator[int]:
@@ -28,25 +34,30 @@ def taken() -> Iterator[int]:
         ({"broker": {"tidelog.disk.watermark.slow": "0.9", "tidelog.disk.watermark.refuse": "0.5"}}, "watermark"),
         ({"broker": {"tidelog.tier.chunk.cache.bytes": "5"}}, "cache.bytes"),
         ({"store": "ftp://x"}, "ftp://x"),
-        ({"listen": "0.0.0.0"}, "--advertise"),
-        ({"listen": "host.invalid"}, "host.invalid"),
+        (
+            {"listeners": "PLAINTEXT://0.0.0.0:0"},
+            "clients cannot be told to connect to 0.0.0.0; write PLAINTEXT://HOST:PORT",
+        ),
+        ({"listeners": "PLAINTEXT://host.invalid:0"}, "cannot listen on PLAINTEXT://host.invalid:0"),
+        ({"grpc_listener": "host.invalid:0"}, "cannot listen on host.invalid:0 for gRPC"),
+        ({"http_listener": "host.invalid:0"}, "cannot listen on host.invalid:0 for HTTP"),
     ],
     ids=str,
 )
 def test_bad_settings_leave_no_directory(tmp_path: Path, settings: dict[str, object], complaint: str) -> None:
-    wanted = NodeSettings(**{"port": 0, "data_dir": tmp_path / "data", "store": str(tmp_path / "store"), **settings})  # type: ignore[arg-type]
+    wanted = NodeSettings(**{**FREE, "data_dir": tmp_path / "data", "store": str(tmp_path / "store"), **settings})  # type: ignore[arg-type]
     with pytest.raises(LogError, match=complaint):
         run(wanted)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("port", ["port", "http_port", "grpc_port"])
-def test_a_port_that_is_taken_is_named(tmp_path: Path, taken: int, port: str) -> None:
-    wanted = NodeSettings(**{"port": 0, port: taken, "data_dir": tmp_path / "data", "store": "none"})  # type: ignore[arg-type]
-    flag = f"--{port.replace('_', '-')}"
-    with pytest.raises(
-        LogError, match=f"(?i)^cannot listen on .*:{taken}.*address already in use.*; choose another .*{flag}"
-    ):
+@pytest.mark.parametrize("listener", ["listeners", "http_listener", "grpc_listener"])
+def test_a_port_that_is_taken_is_named(tmp_path: Path, taken: int, listener: str) -> None:
+    address = FREE[listener].replace(":0", f":{taken}")
+    wanted = NodeSettings(**{**FREE, listener: address, "data_dir": tmp_path / "data", "store": "none"})  # type: ignore[arg-type]
+    flag = f"--{listener.replace('_', '-')}"
+    said = f"(?i)^cannot listen on .*:{taken} .*address already in use; stop the process using it, or choose another .*{flag}"
+    with pytest.raises(LogError, match=said):
         run(wanted)
     assert not list(tmp_path.iterdir())
 
@@ -57,5 +68,5 @@ def test_a_start_that_fails_before_the_logs_leaves_them_clean(tmp_path: Path) ->
     (data / CLEAN_SHUTDOWN).write_text("{}")
     (data / "meta.properties").write_text("no properties")
     with pytest.raises(LogError, match=r"meta\.properties"):
-        run(NodeSettings(port=0, data_dir=data, store="none"))
+        run(NodeSettings(**{**FREE, "data_dir": data, "store": "none"}))  # type: ignore[arg-type]
     assert (data / CLEAN_SHUTDOWN).exists()

@@ -102,8 +102,14 @@ class Node:
     def command(self) -> list[str]:
         words = [sys.executable, "-m", "service.cli.main", "serve"]
         words += ["--data-dir", str(self.data_dir), "--store", self.store]
-        for flag, address in (("--port", self.kafka), ("--grpc-port", self.grpc), ("--http-port", self.http)):
-            words += [flag, address.rpartition(":")[2]]
+        words += [
+            "--listeners",
+            f"PLAINTEXT://{self.kafka}",
+            "--grpc-listener",
+            self.grpc,
+            "--http-listener",
+            self.http,
+        ]
         for key, value in self.settings.items():
             words += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
         return [*words, *self.flags]
@@ -199,7 +205,7 @@ class Node:
             return False
         if endpoints["pid"] != self.pid:
             return False
-        self.kafka, self.grpc, self.http = endpoints["kafka"], endpoints["grpc"], endpoints["http"]
+        self.kafka, self.grpc, self.http = next(iter(endpoints["kafka"].values())), endpoints["grpc"], endpoints["http"]
         return True
 
     def _still_running(self) -> None:

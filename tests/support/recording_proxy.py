@@ -1,7 +1,7 @@
 """A TCP proxy before a node that keeps what clients send, connection by connection.
 
     with RecordingProxy() as proxy:
-        with Node(tmp_path, flags=["--advertise", proxy.address]) as node:
+        with Node(tmp_path, flags=["--advertised-listeners", f"PLAINTEXT://{proxy.address}"]) as node:
             proxy.forward_to(node.kafka)
             ...                                       # clients bootstrap from proxy.address
         proxy.sent                                    # bytes of each connection, in order of connecting

@@ -145,7 +145,10 @@ CLIENTS: dict[str, Callable[[str], None]] = {
 
 
 def record(client: str, folder: Path) -> Path:
-    with RecordingProxy() as proxy, Node(folder, flags=["--advertise", proxy.address]) as node:
+    with (
+        RecordingProxy() as proxy,
+        Node(folder, flags=["--advertised-listeners", f"PLAINTEXT://{proxy.address}"]) as node,
+    ):
         proxy.forward_to(node.kafka)
         CLIENTS[client](proxy.address)
         sent = [bytes(each) for each in proxy.sent]

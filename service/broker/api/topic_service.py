@@ -8,7 +8,7 @@ from functools import partial
 from typing import overload
 
 from grpc_api.contract.topics import (
-    BrokerAddress,
+    BrokerDescription,
     ClusterDescription,
     CreatedTopic,
     NewTopic,
@@ -64,7 +64,7 @@ class TopicService:
 
     def cluster(self) -> ClusterDescription:
         image = self._metadata.image
-        brokers = [BrokerAddress(b.broker_id, b.host, b.port, b.rack) for b in image.brokers.values()]
+        brokers = [BrokerDescription(b.broker_id, b.endpoints, b.rack) for b in image.brokers.values()]
         return ClusterDescription(image.cluster_id, min(image.brokers, default=-1), brokers)
 
     def describe(

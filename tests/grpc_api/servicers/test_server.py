@@ -152,7 +152,10 @@ async def test_reflection_lists_the_services(channel: Any) -> None:
 
 
 async def test_a_taken_port_is_refused_with_its_address(server: GrpcServer, core: SealingCore) -> None:
-    with pytest.raises(InvalidConfig, match=f"127.0.0.1:{server.port} for gRPC: Address already in use; choose"):
+    with pytest.raises(
+        InvalidConfig,
+        match=f"127.0.0.1:{server.port} for gRPC: Address already in use; stop the process using it, or choose",
+    ):
         await serve_grpc(core, "127.0.0.1", server.port)
 
 
@@ -161,7 +164,10 @@ async def test_a_port_is_held_for_the_server_from_whoever_listens(core: SealingC
         port = held.getsockname()[1]
         server = await serve_grpc(core, "127.0.0.1", port)
         try:
-            with pytest.raises(InvalidConfig, match=f"127.0.0.1:{port} for gRPC: Address already in use; choose"):
+            with pytest.raises(
+                InvalidConfig,
+                match=f"127.0.0.1:{port} for gRPC: Address already in use; stop the process using it, or choose",
+            ):
                 hold_port("127.0.0.1", port)
         finally:
             await server.stop(0)

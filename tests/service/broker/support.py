@@ -171,7 +171,6 @@ async def running(
         settings,
         Readiness(),
         stop,
-        kafka_port=9092,
         files=files or OsFiles(),
         clock=clock,
         rng=SystemRng(),

@@ -117,7 +117,6 @@ async def test_without_a_store_it_is_said(tmp_path: Path, caplog: pytest.LogCapt
             settings,
             Readiness(),
             asyncio.Event(),
-            kafka_port=9092,
             files=OsFiles(),
             clock=SystemClock(),
             rng=SystemRng(),

@@ -34,7 +34,7 @@ BROKER = Resource(ResourceKind.BROKER, "1")
 #: Rows that cannot be equal: the node says these of itself, or (super.users) Kafka's broker does not define the key.
 NOT_COMPARED = {"node.id", "broker.id", "process.roles", "super.users"}
 #: Kafka may move a listener while it runs; this node may not.
-OURS_READ_ONLY = {"listeners"}
+OURS_READ_ONLY = {"listeners", "listener.security.protocol.map"}
 
 
 SEEN = ("type", "default", "read_only", "sensitive", "default_synonyms")

@@ -41,7 +41,14 @@ def configured(topic: str, key: str, value: str | None) -> pb.MetadataRecord:
 
 def broker(node_id: int, epoch: int = 1, rack: str | None = None) -> pb.MetadataRecord:
     record = pb.BrokerRecord(
-        broker_id=node_id, broker_epoch=epoch, disk_identity=b"disk", host=f"host{node_id}", port=9092, rack=rack
+        broker_id=node_id,
+        broker_epoch=epoch,
+        disk_identity=b"disk",
+        endpoints=[
+            pb.EndpointRecord(listener="INSIDE", host=f"host{node_id}", port=9092),
+            pb.EndpointRecord(listener="OUTSIDE", host="example.com", port=9192),
+        ],
+        rack=rack,
     )
     return pb.MetadataRecord(broker=record)
 

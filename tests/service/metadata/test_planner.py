@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from grpc_api.contract.topics import NewTopic
+from grpc_api.contract.topics import Endpoint, NewTopic
 from service.configs.resolve import Resolver, check_static
 from service.metadata import planner
 from service.metadata import records_pb2 as pb
@@ -313,11 +313,13 @@ def test_a_topic_id_is_new_and_prints_well() -> None:
 
 
 def test_a_start_registers_the_broker_anew_and_raises_every_leader_epoch() -> None:
+    at = Endpoint("INSIDE", "localhost", 9092)
     image = MetadataImage()
     for expected in (1, 2):
         image = image.apply_batch(planner.name_cluster(image, "cluster"))
-        image = image.apply_batch(planner.register_broker(image, 1, b"disk", "localhost", 9092, "rack"))
+        image = image.apply_batch(planner.register_broker(image, 1, b"disk", (at,), "rack"))
         assert image.brokers[1].broker_epoch == expected
+        assert image.brokers[1].endpoints == (at,)
         if expected == 1:
             plan = create_topic(image, NewTopic("t", 3), CONFIGS, topic_id(1))
             image = image.apply_batch(plan.records)

@@ -177,7 +177,7 @@ def test_a_start_that_fails_is_an_event_too(tmp_path: Path) -> None:
     finally:
         failing.kill()
         taken.close()
-    assert "choose another --port" in Log(failing).of("node.not_started")[0]["error"]
+    assert "choose another address in --listeners" in Log(failing).of("node.not_started")[0]["error"]
 
 
 async def test_a_store_that_is_away_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -178,8 +178,7 @@ def work(changes: Mapping[str, Change], **broker: str) -> Callable[[Act], Act]:
 @asynccontextmanager
 async def observed(directory: Path, broker: Mapping[str, str]) -> AsyncIterator[World]:
     async with running(directory, broker=broker) as node:
-        settings = dataclasses.replace(gateway_settings(node.node), port=0)
-        gateway = await serve(node.node.core, settings)
+        gateway = await serve(node.node.core, gateway_settings(node.node))
         node.node.readiness.recovered = True
         world = World(node, gateway)
         try:

@@ -1,0 +1,114 @@
+"""What a node says once it serves: where, to programs (`endpoints.json`, its log) and to who has started it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.listeners import Listeners, text_of
+from service.settings import NodeSettings
+from storage_tiers import events
+
+log = logging.getLogger("tidelog")
+
+#: How an empty host is shown: every address of this machine.
+_EVERYWHERE = "0.0.0.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a node listens, as HOST:PORT: `kafka` by the listener's name, in their order. `advertised` is what clients of each
+    are told."""
+
+    kafka: dict[str, str]
+    advertised: dict[str, str]
+    grpc: str
+    http: str
+
+    @classmethod
+    def of(cls, listeners: Listeners, *, grpc: tuple[str, int], http: tuple[str, int]) -> Addresses:
+        """Of listeners that are resolved."""
+        return cls(
+            {each.listener: _shown(each.host, each.port) for each in listeners.bound},
+            {each.listener: _shown(each.host, each.port) for each in listeners.advertised},
+            _shown(*grpc),
+            _shown(*http),
+        )
+
+    @property
+    def bootstrap(self) -> str:
+        """What a client on this machine connects to."""
+        return next(iter(self.advertised.values()))
+
+    def document(self) -> bytes:
+        """`endpoints.json`."""
+        told = {"kafka": self.kafka, "advertised": self.advertised, "grpc": self.grpc, "http": self.http}
+        return json.dumps({**told, "pid": os.getpid()}, indent=1).encode()
+
+    def lines(self) -> list[str]:
+        """Of each listener."""
+        if list(self.kafka) == ["PLAINTEXT"] and self.kafka == self.advertised:
+            return [self.bootstrap]
+        width = max(map(len, self.kafka))
+        return [
+            f"{name:{width}} {address}"
+            + ("" if address == self.advertised[name] else f", clients are told {self.advertised[name]}")
+            for name, address in self.kafka.items()
+        ]
+
+
+def _shown(host: str, port: int) -> str:
+    return text_of(host or _EVERYWHERE, port)
+
+
+def announce(settings: NodeSettings, addresses: Addresses, cluster_id: str, topics: int, took_ms: int) -> None:
+    """In the log; in text, also on the standard output."""
+    events.info(
+        log,
+        "node.listening",
+        kafka=_joined(addresses.kafka),
+        advertised=_joined(addresses.advertised),
+        grpc=addresses.grpc,
+        http=addresses.http,
+        cluster_id=cluster_id,
+        topics=topics,
+        ms=took_ms,
+    )
+    if settings.log_format != "text":
+        return  # nothing but objects then
+    kafka, tidelog = addresses.bootstrap, _command()
+    listeners = "\n          ".join(addresses.lines())
+    print(
+        f"""tidelog listens
+  Kafka   {listeners}
+  gRPC    {addresses.grpc}
+  HTTP    {addresses.http}  (/healthz, /readyz, /metrics, /stats)
+  data    {Path(settings.data_dir).resolve()}
+  store   {settings.store}
+  cluster {cluster_id}
+
+Talk to it:
+  {tidelog} topic create demo --partitions 3 --bootstrap-server {kafka}
+  echo hello | {tidelog} produce demo --bootstrap-server {kafka}
+  {tidelog} consume demo --exit-at-end --bootstrap-server {kafka}
+Stop it with Ctrl-C.""",
+        flush=True,
+    )
+
+
+def _joined(addresses: dict[str, str]) -> str:
+    return ",".join(f"{name}://{address}" for name, address in addresses.items())
+
+
+def _command() -> str:
+    """How a shell in this directory finds the command: by its name, or by its path in an environment not activated."""
+    beside = os.path.join(os.path.dirname(sys.executable), "tidelog")
+    if shutil.which("tidelog") is not None or not os.path.exists(beside):
+        return "tidelog"
+    return shlex.quote(min(os.path.relpath(beside), beside, key=len))

@@ -1,0 +1,182 @@
+"""Where a node listens and what it tells clients, from Kafka's `listeners`, `advertised.listeners` and
+`listener.security.protocol.map`. Pure: ports that the kernel chose and the machine's name are arguments.
+
+Invariants: names and, but for 0, ports are told apart as Kafka tells them; every listener is advertised, at an address that a
+client can connect to. Not promised: that an advertised address leads here, which only who sets up the network knows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from grpc_api.contract.topics import Endpoint
+from storage_tiers.errors import InvalidConfig
+
+DEFAULT_PROTOCOLS = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
+#: Kafka's, of which the first is served.
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+#: Every address of a machine, as a bound host.
+WILDCARDS = ("", "0.0.0.0", "::")
+MAX_PORT = 65535
+
+_ENDPOINT = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(\d+)")
+_ADDRESS = re.compile(r"\[?([0-9a-zA-Z\-%._:]*?)\]?:(\d+)")
+
+
+def text_of(host: str, port: int) -> str:
+    """HOST:PORT, as clients and URLs take it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def url_of(at: Endpoint) -> str:
+    """As it stands in `listeners`."""
+    return f"{at.listener}://{text_of(at.host, at.port)}"
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """ValueError unless the text is HOST:PORT, [IPV6]:PORT or :PORT."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found[2]) > MAX_PORT:
+        raise ValueError("write HOST:PORT, or :PORT for every address of this machine")
+    return found[1], int(found[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """`bound` are the addresses to listen at: port 0 is a free one, an empty host every address. `advertised` has the same
+    names; there a port of 0 is the listener's own, an empty host this machine's name."""
+
+    bound: tuple[Endpoint, ...]
+    advertised: tuple[Endpoint, ...]
+
+    def resolved(self, ports: Mapping[str, int], machine: str) -> Listeners:
+        """With the ports that listeners have got, by name, and `machine` for hosts that are empty in what is advertised."""
+        return Listeners(
+            tuple(each._replace(port=ports[each.listener]) for each in self.bound),
+            tuple(
+                each._replace(host=each.host or machine, port=each.port or ports[each.listener])
+                for each in self.advertised
+            ),
+        )
+
+    @property
+    def needs_machine(self) -> bool:
+        """Whether what is advertised says this machine's name."""
+        return any(not each.host for each in self.advertised)
+
+
+def parse_listeners(listeners: str, advertised: str | None = None, protocols: str | None = None) -> Listeners:
+    """The values of `listeners`, `advertised.listeners` and `listener.security.protocol.map`; None is not set. InvalidConfig
+    says which is wrong, why, and what to write."""
+    known = _protocols(DEFAULT_PROTOCOLS if protocols is None else protocols)
+    bound = _endpoints("listeners", listeners)
+    _check_protocols(bound, known)
+    _check_ports(bound, listeners)
+    if advertised is None:
+        told, key = bound, "listeners"
+    else:
+        told, key = _endpoints("advertised.listeners", advertised), "advertised.listeners"
+        _check_names(bound, told)
+    for each in told:
+        if each.host in WILDCARDS[1:]:
+            hint = f"{each.listener}://HOST:{each.port or 'PORT'}"
+            raise InvalidConfig(
+                f"{key} {url_of(each)}: clients cannot be told to connect to {each.host}; write {hint} in "
+                "advertised.listeners, with a name or address of this machine that clients reach"
+            )
+    return Listeners(bound, told)
+
+
+def _protocols(text: str) -> Mapping[str, str]:
+    """Protocol by listener name."""
+    found = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        name, colon, protocol = (part.strip().upper() for part in pair.partition(":"))
+        if not colon or not name or protocol not in PROTOCOLS:
+            raise InvalidConfig(
+                f"listener.security.protocol.map: {pair!r} is not NAME:PROTOCOL; write {name or 'NAME'}:PLAINTEXT "
+                f"(Kafka's protocols are {', '.join(PROTOCOLS)})"
+            )
+        found[name] = protocol
+    return found
+
+
+def _endpoints(key: str, text: str) -> tuple[Endpoint, ...]:
+    found = []
+    for each in filter(None, map(str.strip, text.split(","))):
+        parts = _ENDPOINT.fullmatch(each)
+        if parts is None or not parts[1] or int(parts[3]) > MAX_PORT:
+            raise InvalidConfig(
+                f"{key}: {each!r} is no listener; write NAME://HOST:PORT, as in PLAINTEXT://127.0.0.1:9092"
+            )
+        found.append(Endpoint(parts[1].upper(), parts[2], int(parts[3])))
+    if not found:
+        raise InvalidConfig(f"{key} names no listener; write NAME://HOST:PORT, as in PLAINTEXT://127.0.0.1:9092")
+    twice = _twice([each.listener for each in found])
+    if twice:
+        raise InvalidConfig(
+            f"{key}: Each listener must have a different name, and {', '.join(twice)} stands there twice"
+        )
+    return tuple(found)
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def _check_protocols(bound: Sequence[Endpoint], known: Mapping[str, str]) -> None:
+    for each in bound:
+        protocol = known.get(each.listener)
+        if protocol is None:
+            raise InvalidConfig(
+                f"listeners {url_of(each)}: No security protocol defined for listener {each.listener}; add "
+                f"{each.listener}:PLAINTEXT to listener.security.protocol.map"
+            )
+        if protocol != PROTOCOLS[0]:
+            raise InvalidConfig(
+                f"listeners {url_of(each)}: the protocol of listener {each.listener} is {protocol}, and this version speaks "
+                f"PLAINTEXT alone; write {each.listener}:PLAINTEXT in listener.security.protocol.map, and let only friends "
+                "reach that address"
+            )
+
+
+def _check_ports(bound: Sequence[Endpoint], text: str) -> None:
+    """As Kafka: a port may serve two listeners only if one is bound to an address of IPv4 and the other to one of IPv6."""
+    for port, count in Counter(each.port for each in bound if each.port).items():
+        if count == 1:
+            continue
+        families = [_family(each.host) for each in bound if each.port == port]
+        if sorted(families) != [4, 6]:
+            raise InvalidConfig(
+                f"listeners {text}: Each listener must have a different port, unless one has an address of IPv4 and the "
+                f"other one of IPv6; {port} stands there twice"
+            )
+
+
+def _family(host: str) -> int:
+    """4 or 6 for an address; 0 for a name, or for all addresses."""
+    try:
+        address: IPv4Address | IPv6Address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return 0
+    return address.version
+
+
+def _check_names(bound: Sequence[Endpoint], told: Sequence[Endpoint]) -> None:
+    names, told_names = [each.listener for each in bound], [each.listener for each in told]
+    strange = [name for name in told_names if name not in names]
+    if strange:
+        raise InvalidConfig(
+            f"advertised.listeners names {', '.join(strange)}, which listeners does not: it has {', '.join(names)}; add it "
+            "there, or take it out here"
+        )
+    missing = [name for name in names if name not in told_names]
+    if missing:
+        raise InvalidConfig(
+            f"advertised.listeners does not name {', '.join(missing)}: clients that connect there would be told of no broker; "
+            "add it, or take it out of listeners"
+        )

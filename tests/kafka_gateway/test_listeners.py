@@ -1,0 +1,97 @@
+"""Several listeners: each tells its clients its own addresses, and the bounds hold for all of them together."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+from grpc_api.contract.topics import Endpoint
+from grpc_api.listening import listen
+from kafka_gateway.admission import ConnectionLimits
+from kafka_gateway.server import GatewayServer
+from tests.kafka_gateway.memory_core import MemoryCore
+from tests.kafka_gateway.server_support import Client, serving, until
+
+INSIDE = Endpoint("INSIDE", "127.0.0.1", 0)
+OUTSIDE = Endpoint("OUTSIDE", "127.0.0.1", 0)
+ADVERTISED = (Endpoint("INSIDE", "tidelog.pods", 9092), Endpoint("OUTSIDE", "logs.example.com", 443))
+
+
+async def connect(server: GatewayServer, listener: str) -> Client:
+    return Client(*await asyncio.open_connection("127.0.0.1", server.ports[listener]))
+
+
+def advertise(core: MemoryCore) -> None:
+    core.further_endpoints = ADVERTISED
+
+
+async def test_a_client_is_told_the_address_of_the_listener_that_it_came_in_by(tmp_path: Path) -> None:
+    async with serving(tmp_path, listeners=(INSIDE, OUTSIDE)) as (core, server):
+        advertise(core)
+        for expected in ADVERTISED:
+            client = await connect(server, expected.listener)
+            metadata = await client.ask("metadata", 13, topics=())
+            assert [(b.node_id, b.host, b.port) for b in metadata.brokers] == [(1, expected.host, expected.port)]
+            cluster = await client.ask("describe_cluster", 2, include_cluster_authorized_operations=False)
+            assert [(b.broker_id, b.host, b.port) for b in cluster.brokers] == [(1, expected.host, expected.port)]
+            client.writer.close()
+
+
+async def test_a_broker_without_the_listener_is_not_named(tmp_path: Path) -> None:
+    async with serving(tmp_path, listeners=(INSIDE,)) as (core, server):
+        client = await connect(server, "INSIDE")
+        assert (await client.ask("metadata", 13, topics=())).brokers == ()
+        advertise(core)
+        assert len((await client.ask("metadata", 13, topics=())).brokers) == 1
+        client.writer.close()
+
+
+async def test_an_address_has_so_many_connections_at_all_listeners_together(tmp_path: Path) -> None:
+    limits = ConnectionLimits(per_address=2)
+    async with serving(tmp_path, listeners=(INSIDE, OUTSIDE), connections=limits) as (_, server):
+        first, second = await connect(server, "INSIDE"), await connect(server, "OUTSIDE")
+        await until(lambda: server.connections == 2)
+        for listener in ("INSIDE", "OUTSIDE"):
+            third = await connect(server, listener)
+            assert await third.receive() is None
+        first.writer.close()
+        await until(lambda: server.connections == 1)
+        again = await connect(server, "OUTSIDE")
+        assert (await again.ask("api_versions", 0)).error_code == 0
+        for client in (second, again):
+            client.writer.close()
+
+
+async def test_all_listeners_wait_while_the_node_is_full(tmp_path: Path) -> None:
+    limits = ConnectionLimits(total=1)
+    async with serving(tmp_path, listeners=(INSIDE, OUTSIDE), connections=limits) as (_, server):
+        first = await connect(server, "INSIDE")
+        await until(lambda: server.connections == 1)
+        waiting = await connect(server, "OUTSIDE")
+        asked = asyncio.ensure_future(waiting.ask("api_versions", 0))
+        # An answer to the first shows that the loop has had its turns; the other has been told nothing.
+        assert (await first.ask("api_versions", 0)).error_code == 0
+        assert not asked.done()
+        first.writer.close()
+        assert (await asked).error_code == 0
+        waiting.writer.close()
+
+
+async def test_who_comes_by_a_socket_of_both_families_is_known_by_its_own_address(tmp_path: Path) -> None:
+    everywhere = Endpoint("EVERYWHERE", "", 0)
+    limits = ConnectionLimits(overrides={"127.0.0.1": 1})
+    async with serving(tmp_path, listeners=(INSIDE, everywhere), connections=limits) as (_, server):
+        first = await connect(server, "INSIDE")
+        await until(lambda: server.connections == 1)
+        second = await connect(server, "EVERYWHERE")
+        assert await second.receive() is None
+        first.writer.close()
+
+
+def test_an_empty_host_is_every_address_of_both_families() -> None:
+    with listen("", 0) as listener:
+        port = listener.getsockname()[1]
+        hosts = ["127.0.0.1"] + (["::1"] if listener.family is socket.AF_INET6 else [])
+        for host in hosts:
+            socket.create_connection((host, port)).close()
