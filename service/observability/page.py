@@ -17,8 +17,8 @@ _PART = re.compile(r"^## Metrics\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _HEAD = """\
 ## Metrics
 
-`GET /metrics` on the node's HTTP port (it is printed at the start, and stands in `endpoints.json`; `--http-listener` sets it) is
-what Prometheus scrapes: text format, or OpenMetrics where `Accept` prefers it. The port takes 64 connections (fewer where
+`GET /metrics` on the node's HTTP port (printed at the start, and in `endpoints.json`; `--http-listener` sets it) is what
+Prometheus scrapes: text format, or OpenMetrics where `Accept` prefers it. The port takes 64 connections (fewer where
 descriptors are few); one more takes the place of the oldest that no answer is being made for.
 
 ```yaml

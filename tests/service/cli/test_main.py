@@ -47,7 +47,7 @@ def test_help_swallows_nothing() -> None:
     """What stands in brackets would be taken for markup."""
     ran = tidelog_process("serve", "--help")
     said = " ".join(ran.out.replace("│", " ").split())
-    for words in ("(default: 9092)", "(default: data/node)", "and a table named broker"):
+    for words in ("(default: 127.0.0.1:9093)", "(default: data/node)", "and a table named broker"):
         assert words in said
 
 

@@ -74,7 +74,8 @@ def test_a_start(node: Node, log: Log) -> None:
     assert (starting["node_id"], starting["store"], starting["settings"]) == (1, node.store, 1)
     assert log.wait("recovery.finished")["partitions"] == 0
     listening = log.wait("node.listening")
-    assert (listening["kafka"], listening["grpc"], listening["http"]) == (node.kafka, node.grpc, node.http)
+    assert (listening["grpc"], listening["http"]) == (node.grpc, node.http)
+    assert listening["kafka"] == listening["advertised"] == f"PLAINTEXT://{node.kafka}"
     assert log.wait("store.opened")["incarnation"] == 1
     assert not [line for line in node.output().splitlines() if not line.startswith("{")], "nothing but objects"
 
