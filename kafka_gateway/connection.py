@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kafka_gateway.strangers import stranger
 from storage_tiers.types import FileSlice
 
 #: What goes out: bytes, or a range of a file whose count the holder of the piece must release.
@@ -294,7 +295,8 @@ class Connection:
 
     def _check(self, size: int) -> None:
         if size < 8 or size > self._largest:
-            raise InvalidFrame(f"a frame of {size} bytes; between 8 and {self._largest} are taken")
+            bounds = f"a frame of {size} bytes; between 8 and {self._largest} are taken"
+            raise InvalidFrame(stranger(size) or bounds)
 
     def blocked_for(self, api_key: int) -> bool:
         """Whether a request of this kind must wait for earlier answers, or for the client to read them."""

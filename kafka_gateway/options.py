@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from kafka_gateway.client import Asking
 from kafka_gateway.telemetry import Telemetry
 from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
+from storage_tiers.events import Seldom
 from storage_tiers.turns import Lane
 
 #: `telemetry.max.bytes` where nothing is configured.
@@ -25,5 +26,7 @@ class Options:
     asking: Asking = field(default_factory=Asking)
     #: Who pushes metrics (KIP-714); without a receiver nobody is told to.
     telemetry: Telemetry = field(default_factory=lambda: Telemetry(None, max_bytes=TELEMETRY_MAX_BYTES))
+    #: Says of which groups the log has heard: of each client and group once in ten minutes.
+    group_lines: Seldom = field(default_factory=lambda: Seldom(burst=1, window_s=600.0))
     #: In which requests that take long share the loop.
     lane: Lane = field(default_factory=Lane)

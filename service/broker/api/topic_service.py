@@ -15,6 +15,7 @@ from grpc_api.contract.topics import (
     PartitionDescription,
     TopicDescription,
 )
+from service.broker.api.compaction_notice import say_not_compacted
 from service.configs.resolve import Resolver
 from service.metadata import planner
 from service.metadata.image import Changes, MetadataImage, TopicImage
@@ -120,6 +121,7 @@ class TopicService:
                 partitions=made.partitions,
                 replication_factor=made.replication_factor,
             )
+            say_not_compacted(self._configs, self._metadata.image, topic.name)
             failures = [self._why_unopened(TopicPartition(topic.name, number)) for number in range(made.partitions)]
             if all(failures) and failures[0] is not None:
                 raise StorageError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.errors import CommandError, Unreachable
+from service.cli.errors import CommandError, Unreachable, report
 from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,
     MOST_PARTITIONS,
@@ -65,9 +65,8 @@ def create(
     if partitions == 0 or partitions < -1:
         raise typer.BadParameter("at least 1, or -1 for the node's num.partitions", param_hint="--partitions")
     admin = connect_admin(bootstrap)
-    new = NewTopic(
-        name, num_partitions=partitions, replication_factor=replication_factor, config=dict(pairs(config, "--config"))
-    )
+    configs = pairs(config, "--config")
+    new = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=dict(configs))
     future = admin.create_topics([new], operation_timeout=REQUEST_TIMEOUT_S, request_timeout=REQUEST_TIMEOUT_S)[name]
     created = True
     failure = future.exception(REQUEST_TIMEOUT_S * 2)
@@ -79,6 +78,8 @@ def create(
         print_json({"topic": name, "created": created})
     else:
         typer.echo(f"created {name}" if created else f"{name} exists already")
+    if created:
+        _say_not_compacted(configs)
 
 
 @topic.command("list")
@@ -174,6 +175,7 @@ def alter(
         print_json({"topic": name, "set": new, "deleted": list(delete_config or ()), "partitions": partitions})
     else:
         typer.echo(f"changed {name}")
+    _say_not_compacted(new)
 
 
 @topic.command()
@@ -317,6 +319,15 @@ def _config_changes(name: str, new: Mapping[str, str], deleted: Sequence[str]) -
     entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in new.items()]
     entries += [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in deleted]
     return ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+
+
+def _say_not_compacted(configs: Mapping[str, str]) -> None:
+    policies = {policy.strip() for policy in configs.get("cleanup.policy", "").split(",")}
+    if "compact" in policies:
+        kept = "until retention removes it" if "delete" in policies else "for ever"
+        report(
+            f"cleanup.policy={configs['cleanup.policy']}: the log cleaner does not run yet: every record is kept {kept}"
+        )
 
 
 # --- sealing -----------------------------------------------------------------------------------------------------------

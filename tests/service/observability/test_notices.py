@@ -1,0 +1,148 @@
+"""What a node says to an operator whose client asks for what is not there: TLS, HTTP, consumer groups, compaction."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from grpc_api.proto import topics_pb2
+from grpc_api.proto.topics_pb2_grpc import TopicsStub
+from tests.service.cli.support import tidelog
+from tests.support.clients import create, until
+from tests.support.node import Node
+
+pytestmark = pytest.mark.xdist_group("notices")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with Node(tmp_path_factory.mktemp("notices"), flags=["--log-format", "json"]) as started:
+        yield started
+
+
+def said(node: Node, event: str, /, **fields: object) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in node.output().splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == event and fields.items() <= line.items()]
+
+
+def waits_for(node: Node, event: str, /, **fields: object) -> dict[str, Any]:
+    until(lambda: bool(said(node, event, **fields)), f"{event} {fields}")
+    return said(node, event, **fields)[0]
+
+
+# --- other protocols ---------------------------------------------------------------------------------------------------
+def test_a_tls_hello_is_called_one(node: Node) -> None:
+    host, port = node.kafka.split(":")
+    with socket.create_connection((host, int(port)), 10) as sock:
+        client = "{}:{}".format(*sock.getsockname())
+        with pytest.raises((ssl.SSLError, OSError)):
+            ssl.create_default_context().wrap_socket(sock, server_hostname="localhost")
+    error = waits_for(node, "request.refused", client=client)["error"]
+    assert error.startswith("a TLS hello, and this listener speaks plain text")
+    assert error in waits_for(node, "connection.closed", client=client)["reason"]
+
+
+def test_a_client_of_kafka_that_wants_tls_is_told_apart(node: Node) -> None:
+    admin = AdminClient({"bootstrap.servers": node.kafka, "security.protocol": "ssl", "log_level": 0})
+    before = len(said(node, "request.refused"))
+    until(lambda: admin.poll(0.05) >= 0 and len(said(node, "request.refused")) > before, "it tried")
+    assert "a TLS hello" in said(node, "request.refused")[before]["error"]
+
+
+def test_http_and_grpc_are_called_what_they_are(node: Node) -> None:
+    with pytest.raises((urllib.error.URLError, OSError)):
+        urllib.request.urlopen(f"http://{node.kafka}/metrics", timeout=10)
+    until(lambda: any("an HTTP request" in line["error"] for line in said(node, "request.refused")), "HTTP is named")
+    with grpc.insecure_channel(node.kafka) as channel, pytest.raises(grpc.RpcError):
+        TopicsStub(channel).Seal(topics_pb2.SealRequest(topic="t"), timeout=10)
+    until(lambda: any("an HTTP/2 preface" in line["error"] for line in said(node, "request.refused")), "gRPC is named")
+
+
+# --- groups ------------------------------------------------------------------------------------------------------------
+def test_who_asks_for_a_group_is_said_once(node: Node) -> None:
+    create(node, "grouped", 1, {})
+    for group in ("orders-app", "orders-app", "other-app"):
+        names = {"group.id": group, "client.id": "mine"}
+        consumer = Consumer({"bootstrap.servers": node.kafka, "enable.auto.commit": False, "log_level": 0, **names})
+        consumer.subscribe(["grouped"])
+        until(lambda: not consumer.consume(1, 0.05) and bool(said(node, "group.refused", group=group)), "it is said")  # noqa: B023
+        consumer.close()
+    lines = said(node, "group.refused")
+    assert [line["group"] for line in lines] == ["orders-app", "other-app"]
+    assert lines[0]["client_id"] == "mine"
+    assert lines[0]["client"].startswith("127.0.0.1:")
+    assert lines[0]["error"] == "consumer groups are not served; name partitions with assign()"
+
+
+def test_what_the_line_advises_works(node: Node) -> None:
+    assert tidelog("topic", "create", "assigned", "-b", node.kafka).code == 0
+    assert tidelog("produce", "assigned", "-b", node.kafka, stdin="one\n").code == 0
+    consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "orders-app", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("assigned", 0, 0)])
+    message = consumer.poll(30)
+    consumer.close()
+    assert message is not None and message.value() == b"one"
+
+
+def test_our_own_command_asks_for_no_group(node: Node) -> None:
+    assert tidelog("topic", "create", "read", "-b", node.kafka).code == 0
+    assert tidelog("consume", "read", "--exit-at-end", "-b", node.kafka).code == 0
+    assert tidelog("topic", "create", "after", "-b", node.kafka).code == 0
+    waits_for(node, "topic.created", topic="after")
+    assert not said(node, "group.refused", client_id="tidelog-cli")
+
+
+# --- compaction --------------------------------------------------------------------------------------------------------
+def alter(node: Node, topic: str, key: str, value: str) -> None:
+    entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def test_a_topic_that_asks_for_compaction_is_warned_of(node: Node) -> None:
+    create(node, "compacted", 1, {"cleanup.policy": "compact"})
+    create(node, "plain", 1, {})
+    line = waits_for(node, "topic.not_compacted", topic="compacted")
+    assert (line["level"], line["cleanup_policy"]) == ("WARN", "compact")
+    assert line["effect"] == "the log cleaner does not run yet: every record is kept for ever"
+    alter(node, "plain", "retention.ms", "-1")
+    assert not said(node, "topic.not_compacted", topic="plain")
+    alter(node, "plain", "cleanup.policy", "compact,delete")
+    line = waits_for(node, "topic.not_compacted", topic="plain")
+    assert line["effect"] == "the log cleaner does not run yet: every record is kept until retention removes it"
+    alter(node, "plain", "cleanup.policy", "delete")
+    with grpc.insecure_channel(node.grpc) as channel:
+        compact = topics_pb2.NewTopicConfig(name="cleanup.policy", value="compact")
+        new = topics_pb2.NewTopic(name="by-grpc", configs=[compact])
+        TopicsStub(channel).Create(topics_pb2.CreateTopicsRequest(topics=[new]), timeout=30)
+    waits_for(node, "topic.not_compacted", topic="by-grpc")
+    assert len(said(node, "topic.not_compacted", topic="plain")) == 1
+
+
+def test_the_command_prints_it_too(node: Node) -> None:
+    at = ("-b", node.kafka)
+    created = tidelog("topic", "create", "c", "-c", "cleanup.policy=compact", *at)
+    assert (created.code, created.out) == (0, "created c\n")
+    assert created.err == (
+        "tidelog: cleanup.policy=compact: the log cleaner does not run yet: every record is kept for ever\n"
+    )
+    altered = tidelog("topic", "alter", "c", "-c", "cleanup.policy=compact,delete", *at)
+    assert altered.err.endswith("every record is kept until retention removes it\n")
+    assert tidelog("topic", "alter", "c", "-c", "cleanup.policy=delete", *at).err == ""
