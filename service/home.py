@@ -166,7 +166,7 @@ class HomeGuard:
         events.error(log, "directory.unclaimed", path=self._directory, after_ms=self._wait_ms, then=self._unclaimed)
         if self._unclaimed == SERVE:
             for partition in partitions:
-                if partition.phase is Phase.COMPARING:
+                if partition.phase in (Phase.COMPARING, Phase.FAILED_COMPARING):
                     partition.lead()
 
     def _record(self, recorded: Home | None) -> None:

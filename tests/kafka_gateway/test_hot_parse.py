@@ -133,6 +133,18 @@ def test_what_may_not_be_appended_is_refused_in_its_place(module: Any, version: 
     assert "more than once" in str(request.refused[3])
 
 
+@pytest.mark.parametrize("first", [[], [(7, None)], [(7, BATCH)]])
+def test_a_second_batch_of_a_partition_is_refused_wherever_the_first_one_stands(module: Any, first: Any) -> None:
+    rows = [*first, (0, BATCH), (0, OTHER), (0, BATCH), (1, BATCH)]
+    frame = request_frame("produce", 9, topic_data=[produce_topic(9, "known", KNOWN_ID, rows)])
+    request = parse_produce(module, frame, 9)
+    assert [place for place, error in request.refused.items() if "more than once" in str(error)] == [
+        len(first) + 1,
+        len(first) + 2,
+    ]
+    assert [append.partition.partition for append in request.appends][-2:] == [0, 1]
+
+
 def test_an_unknown_topic_id_is_refused_and_what_follows_is_read(module: Any) -> None:
     topics = [
         produce_topic(13, "", uuid.UUID(int=5), [(0, BATCH), (1, None)]),

@@ -12,12 +12,13 @@ import pytest
 
 from grpc_api.contract.log import Append
 from grpc_api.contract.topics import NewTopic
-from kafka_gateway.handlers.produce import SLICE_ROWS, STEP, ProduceHandler
+from kafka_gateway.handlers import produce
+from kafka_gateway.handlers.produce import LARGE_BYTES, SLICE_BYTES, SLICE_ROWS, STEP, CommitWait, ProduceHandler
 from kafka_gateway.hot_parse import AT_ONCE, HotParser, ProduceReading, ProduceRequest
 from kafka_gateway.options import Options
 from kafka_gateway.reply import Hangup, Later
 from storage_tiers.errors import NotEnoughReplicas
-from storage_tiers.turns import Lane
+from storage_tiers.turns import AT_WORK, Lane
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.asking import AFTER_CORRELATION, Asker, joined
 from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
@@ -76,8 +77,9 @@ async def answer_of(handler: ProduceHandler, frame: bytes, version: int) -> byte
         if isinstance(reply, Later):
             reply = reply.finish(await reply.future)
         elif asyncio.iscoroutine(reply):
-            # The buffer of the connection is received into again.
-            data[:] = bytes(len(data))
+            if len(data) <= LARGE_BYTES:  # a larger request has a buffer of its own
+                # The buffer of the connection is received into again.
+                data[:] = bytes(len(data))
             reply = await reply
     except Hangup as hangup:
         return str(hangup).encode()
@@ -184,12 +186,109 @@ async def test_one_resource_of_many_configs_rests_between_them(core: MemoryCore,
     assert lane.rests > rows
 
 
-async def test_waiting_for_many_commits_ends_with_the_time_that_the_request_gives(core: MemoryCore) -> None:
-    await core.create([NewTopic("wide", partitions=AT_ONCE + 1)])
-    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+@pytest.fixture
+async def never() -> AsyncIterator[asyncio.Future[Any]]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    yield future
+    future.cancel()
+
+
+async def wide(core: MemoryCore, name: str, **words: Any) -> bytes:
+    """A Produce of all partitions of a topic that has more of them than are read at once."""
+    await core.create([NewTopic(name, partitions=AT_ONCE + 1)])
+    return frame_of(core, 9, [(name, [(index, BATCH) for index in range(AT_ONCE + 1)])], **words)
+
+
+async def test_waiting_for_many_commits_ends_with_the_time_that_the_request_gives(
+    core: MemoryCore, never: asyncio.Future[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time is for the request, and not for each of its slices."""
+    given: list[int] = []
+
+    class Timed(CommitWait):
+        def __init__(self, results: Any, timeout_ms: int) -> None:
+            given.append(timeout_ms)
+            super().__init__(results, timeout_ms)
+
+    monkeypatch.setattr(produce, "CommitWait", Timed)
+    frame = await wide(core, "wide", acks=-1, timeout=milliseconds(50))
     for partition in core.partitions.values():
         partition.committed = never
-    wanted = [("wide", [(index, BATCH) for index in range(AT_ONCE + 1)])]
-    frame = frame_of(core, 9, wanted, acks=-1, timeout=milliseconds(20))
     (topic,) = response("produce", 9, (await answer_of(ProduceHandler(core, Lane()), frame, 9))[4:]).responses
     assert {int(row.error_code) for row in topic.partition_responses} == {7}
+    assert len(given) > AT_ONCE // SLICE_ROWS
+    assert max(given[1:]) <= 1
+
+
+@pytest.mark.parametrize("waits_for", ["commits", "the core"])
+async def test_requests_that_wait_keep_no_other_from_its_turn(
+    core: MemoryCore, never: asyncio.Future[Any], monkeypatch: pytest.MonkeyPatch, waits_for: str
+) -> None:
+    append = MemoryCore.append
+
+    def held_back(self: MemoryCore, appends: Sequence[Append], **words: str | None) -> Any:
+        results = append(self, appends, **words)
+        return never if waits_for == "the core" and appends[0].partition.topic == "waits" else results
+
+    monkeypatch.setattr(MemoryCore, "append", held_back)
+    handler = ProduceHandler(core, Resting())
+    stuck, other = await wide(core, "waits", acks=-1, timeout=milliseconds(3_600_000)), await wide(core, "t", acks=1)
+    for partition, state in core.partitions.items():
+        if partition.topic == "waits":
+            state.committed = never
+    waiting = [asyncio.ensure_future(answer_of(handler, stuck, 9)) for _ in range(AT_WORK)]
+    async with asyncio.timeout(20):
+        answer = response("produce", 9, (await answer_of(handler, other, 9))[4:])
+    assert {int(row.error_code) for topic in answer.responses for row in topic.partition_responses} == {0}
+    assert not any(task.done() for task in waiting)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_produce_of_large_batches_is_appended_a_few_of_them_at_a_time(
+    core: MemoryCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, slices = MemoryCore.append, list[list[int]]()
+
+    def watched(self: MemoryCore, appends: Sequence[Append], **words: str | None) -> object:
+        slices.append([len(each.batch) for each in appends])
+        return append(self, appends, **words)
+
+    monkeypatch.setattr(MemoryCore, "append", watched)
+    half, larger = record_batch(bytes(SLICE_BYTES // 2)), record_batch(bytes(2 * SLICE_BYTES))
+    third = record_batch(bytes(SLICE_BYTES // 3))
+    batches = [larger, third, third, half, larger, *[third] * (LARGE_BYTES // len(third))]
+    await core.create([NewTopic("t", partitions=len(batches))])
+    frame = frame_of(core, 9, [("t", list(enumerate(batches)))], acks=1)
+    answer = response("produce", 9, (await answer_of(ProduceHandler(core, Lane()), frame, 9))[4:])
+    assert {int(row.error_code) for row in answer.responses[0].partition_responses} == {0}
+    assert [size for some in slices for size in some] == [len(batch) for batch in batches]
+    assert all(len(some) == 1 or sum(some) <= SLICE_BYTES for some in slices)
+    assert [len(some) for some in slices[:4]] == [1, 2, 1, 1]
+    assert [len(some) for some in slices[4:-1]] == [2] * (len(slices) - 5)
+
+
+async def test_nothing_of_a_request_keeps_its_bytes_while_it_waits_for_commits(
+    core: MemoryCore, never: asyncio.Future[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = ProduceHandler(core, Lane())
+    parser = handler._parser = Kept(handler._parser)
+    frame = await wide(core, "waits", acks=-1, timeout=milliseconds(3_600_000))
+    for partition in core.partitions.values():
+        partition.committed = never
+    begun = asyncio.Event()
+
+    class Begun(CommitWait):
+        def __init__(self, results: Any, timeout_ms: int) -> None:
+            super().__init__(results, timeout_ms)
+            begun.set()
+
+    monkeypatch.setattr(produce, "CommitWait", Begun)
+    waiting = asyncio.ensure_future(answer_of(handler, frame, 9))
+    await begun.wait()
+    (request,) = parser.requests
+    assert len(request.indexes) == AT_ONCE + 1
+    assert request.appends == []
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)

@@ -126,6 +126,18 @@ async def test_a_large_answer_goes_in_shares(
     assert first + await finish(sender, *sockets, connection) == b"".join(pieces)
 
 
+async def test_the_head_of_a_file_takes_nothing_of_the_files_share(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    """Else every whole answer of a share's size would be cut in two."""
+    content = os.urandom(LEAST_SHARE)
+    sender = Sender(asyncio.get_running_loop())
+    sender.new_turn(1000)
+    connection = answering(b"head", FileSlice(shared_file(content), 0, len(content)), b"tail")
+    assert sender.send(sockets[0], connection, None, nobody) is Progress.DONE
+    assert drained(sockets[1]) == b"head" + content + b"tail"
+
+
 async def test_a_socket_that_takes_no_more_is_blocked(sockets: tuple[socket.socket, socket.socket]) -> None:
     sender = Sender(asyncio.get_running_loop())
     pieces = [os.urandom(1 << 20) for _ in range(40)]

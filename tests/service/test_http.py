@@ -82,8 +82,26 @@ async def test_strangers_who_stay_keep_nobody_out(server: HttpServer, said: byte
         writer.close()
 
 
-async def test_an_answer_that_is_being_made_is_not_given_up_for_a_stranger() -> None:
-    """The one whose answer takes long came first; those after it have nothing under way."""
+async def test_there_are_never_more_connections_than_places(server: HttpServer) -> None:
+    """The oldest one gives way, and no other."""
+    held = []
+    for _ in range(PLACES + 1):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(HEALTH)
+        assert b" 200 " in await reader.readuntil(b"ok\n")
+        held.append((reader, writer))
+    async with asyncio.timeout(20):
+        with pytest.raises((EOFError, ConnectionError)):
+            await held[0][0].readexactly(1)
+    for reader, writer in held[1:]:
+        writer.write(HEALTH)
+        assert b" 200 " in await reader.readuntil(b"ok\n")
+        writer.close()
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+async def test_an_answer_that_is_being_made_is_not_given_up_for_a_stranger(asked_before: bool) -> None:
+    """The one whose answer takes long came first; those after it have nothing under way, or no more."""
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow() -> Mapping[str, object]:
@@ -91,11 +109,20 @@ async def test_an_answer_that_is_being_made_is_not_given_up_for_a_stranger() -> 
         await go_on.wait()
         return {}
 
-    server = await serve_http(Readiness(), slow, _scrape, "127.0.0.1", 0, connections=PLACES)
+    async def small() -> bytes:
+        return b"small"
+
+    server = await serve_http(Readiness(), slow, lambda _: small(), "127.0.0.1", 0, connections=PLACES)
     try:
         answer = asyncio.create_task(_answer(server, b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n"))
         await asked.wait()
-        strangers = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3 * PLACES)]
+        strangers = []
+        for _ in range(3 * PLACES):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            strangers.append((reader, writer))
+            if asked_before:
+                writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+                await reader.readuntil(b"small")
         assert b" 200 " in await _answer(server, HEALTH)
         go_on.set()
         assert b" 200 " in await answer

@@ -1,8 +1,11 @@
 """The life of one partition on this node: its phases, the events that end them, and what callers are refused in each.
 
-    opening ──▶ recovering ◀──▶ leading ──▶ failed ◀──▶ failed_recovering        every phase ──▶ deleted
-       │            ▲              ▲           ▲
-       └──────▶ comparing ─────────┴───────────┘
+    opening ──▶ comparing ──▶ recovering ◀──▶ leading        every phase ──▶ deleted
+                    │              │             │
+                    ▼              ▼             ▼
+           failed_comparing ─▶ failed_recovering ◀─▶ failed
+
+Opening may end in each of the upper row, or fail as recovering does; comparing may end in leading.
 
 Pure: events in, the next life out. What a caller is refused, and with which error, is a row of `ANSWERS`, so that no error's
 type has to be looked at to learn what a partition does.
@@ -33,6 +36,8 @@ class Phase(Enum):
     LEADING = "leading"
     #: The disk has failed: what it has is served, nothing is taken until the node is restarted.
     FAILED = "failed"
+    #: Both: the disk has failed, and the directory may be an older copy. What it has is served; the store is asked.
+    FAILED_COMPARING = "failed_comparing"
     #: Both: the disk has failed, and the local log is not known to be what the bucket holds.
     FAILED_RECOVERING = "failed_recovering"
     #: The topic is gone. Nothing of the log may be touched: its directory's name may be another topic's.
@@ -124,6 +129,7 @@ ANSWERS: Mapping[Phase, Answers] = {
     Phase.COMPARING: Answers(_RECOVERY, None, _RECOVERY, None, True, False),
     Phase.LEADING: Answers(None, None, None, None, False, False),
     Phase.FAILED: Answers(_FAILURE, None, None, _FAILURE, False, True),
+    Phase.FAILED_COMPARING: Answers(_FAILURE, None, _RECOVERY, _FAILURE, True, True),
     Phase.FAILED_RECOVERING: Answers(_FAILURE, _RECOVERY, _RECOVERY, _FAILURE, True, True),
     Phase.DELETED: Answers(_DELETION, _DELETION, _DELETION, _DELETION, False, False),
 }
@@ -154,7 +160,7 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.DISCARD: None,
         PartitionEvent.LEAD: Phase.LEADING,
         PartitionEvent.BEGIN_EPOCH: Phase.COMPARING,
-        PartitionEvent.FAIL: Phase.FAILED,
+        PartitionEvent.FAIL: Phase.FAILED_COMPARING,
         PartitionEvent.DELETE: Phase.DELETED,
     },
     Phase.LEADING: {
@@ -173,6 +179,15 @@ TRANSITIONS: Mapping[Phase, Mapping[PartitionEvent, Phase | None]] = {
         PartitionEvent.LEAD: None,
         PartitionEvent.BEGIN_EPOCH: Phase.FAILED,
         PartitionEvent.FAIL: Phase.FAILED,
+        PartitionEvent.DELETE: Phase.DELETED,
+    },
+    Phase.FAILED_COMPARING: {
+        PartitionEvent.COMPARE: None,
+        PartitionEvent.RECOVER: Phase.FAILED_RECOVERING,
+        PartitionEvent.DISCARD: None,
+        PartitionEvent.LEAD: Phase.FAILED,
+        PartitionEvent.BEGIN_EPOCH: Phase.FAILED_COMPARING,
+        PartitionEvent.FAIL: Phase.FAILED_COMPARING,
         PartitionEvent.DELETE: Phase.DELETED,
     },
     Phase.FAILED_RECOVERING: {

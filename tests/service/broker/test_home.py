@@ -12,7 +12,7 @@ import pytest
 
 from service.home import FILE_NAME, HomeGuard, home_of, moved, read_home
 from storage_tiers.clock import SystemClock
-from storage_tiers.errors import FencedWriter, LeaderNotAvailable, OffsetNotAvailable
+from storage_tiers.errors import FencedWriter, LeaderNotAvailable, OffsetNotAvailable, StorageError
 from storage_tiers.files import OsFiles
 from storage_tiers.hot import place
 from storage_tiers.hot.place import place_of
@@ -90,6 +90,30 @@ async def test_a_copy_reads_and_takes_nothing_before_the_store_is_claimed(tmp_pa
     node.store.down = True
     async with running(directory, node.store, REFUSE) as again:
         await again.append("t", b"b")  # it is at home there now
+
+
+async def test_a_copy_whose_disk_fails_is_not_at_home_before_it_was_compared(tmp_path: Path) -> None:
+    """Else the next start would lead on it at once, older than the bucket or not."""
+    directory = tmp_path / "data"
+    async with running(directory) as node:
+        await written(node)
+        await node.seal("t")
+    replaced_by_a_copy(directory)
+    node.store.down = True
+    async with running(directory, node.store, REFUSE) as copy:
+        led = copy.node.partitions.get(TopicPartition("t", 0))
+        led.fail(StorageError("the disk has failed"))
+        assert [record.value for record in await copy.read_all("t")] == VALUES
+        comparing = node.store.hold(1, "get", led.log.cold.ids.manifest_key if led.log.cold else "")
+        node.store.down = False
+        await comparing.reached.wait()
+        copy.node.home.tick(copy.node.partitions, claimed=True)
+        assert copy.node.home.away is not None
+        comparing.open()
+        await until(lambda: copy.node.home.away is None)
+        assert copy.node.tiering.has_compared(led)
+        with pytest.raises(StorageError, match="the disk has failed"):
+            await copy.append("t", b"a")
 
 
 async def test_an_older_copy_gives_no_offset_a_second_time(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -86,6 +87,67 @@ def test_the_tables_name_every_phase_and_every_event() -> None:
     assert list(ANSWERS) == list(Phase)
     assert list(EFFECTS) == list(PartitionEvent)
     assert set(ways()) == set(Phase)
+
+
+class Facts(NamedTuple):
+    """What is true of a partition that is not deleted. `log`: "unknown" (to be asked for), "copy" (perhaps an older one), or
+    "known" to be what the bucket holds."""
+
+    log: str
+    failed: bool = False
+    opening: bool = False
+
+
+FACTS: dict[Phase, Facts] = {
+    Phase.OPENING: Facts("unknown", opening=True),
+    Phase.RECOVERING: Facts("unknown"),
+    Phase.COMPARING: Facts("copy"),
+    Phase.LEADING: Facts("known"),
+    Phase.FAILED: Facts("known", failed=True),
+    Phase.FAILED_COMPARING: Facts("copy", failed=True),
+    Phase.FAILED_RECOVERING: Facts("unknown", failed=True),
+}
+
+
+def facts_after(facts: Facts, event: PartitionEvent) -> Facts | None:
+    """Each event changes one fact; None where it cannot happen."""
+    match event:
+        case PartitionEvent.COMPARE:
+            return Facts("copy") if facts.opening else None
+        case PartitionEvent.RECOVER:
+            return Facts("unknown", facts.failed)
+        case PartitionEvent.DISCARD:
+            return facts if facts.log == "unknown" and not facts.opening else None
+        case PartitionEvent.LEAD:
+            return None if facts.log == "known" else Facts("known", facts.failed)
+        case PartitionEvent.FAIL:
+            return Facts(facts.log, failed=True)
+    return facts
+
+
+@pytest.mark.parametrize(("phase", "event"), [pair for pair in PAIRS if pair[0] in FACTS], ids=lambda each: each.value)
+def test_an_event_changes_what_it_says_and_nothing_else(phase: Phase, event: PartitionEvent) -> None:
+    phases = {facts: phase for phase, facts in FACTS.items()}
+    then = facts_after(FACTS[phase], event)
+    wanted = Phase.DELETED if event is PartitionEvent.DELETE else None if then is None else phases[then]
+    assert TRANSITIONS[phase][event] is wanted
+
+
+@pytest.mark.parametrize("phase", FACTS)
+def test_callers_are_refused_for_what_is_true_of_it(phase: Phase) -> None:
+    log, failed, _ = FACTS[phase]
+    asked = None if log == "known" else Cause.RECOVERY
+    disk = Cause.FAILURE if failed else None
+    read = Cause.RECOVERY if log == "unknown" else None
+    assert ANSWERS[phase] == (disk or asked, read, asked, disk, log != "known", failed)
+
+
+def test_whoever_waits_is_told_what_ends_its_wait() -> None:
+    """Of an acknowledgement: that there will be none. Of records: that they may be read now, or never."""
+    ends = {event for event, effect in EFFECTS.items() if effect.ends_acknowledgements}
+    assert ends == {PartitionEvent.DISCARD, PartitionEvent.FAIL, PartitionEvent.DELETE}
+    wakes = {event for event, effect in EFFECTS.items() if effect.wakes_readers}
+    assert wakes == {PartitionEvent.LEAD, PartitionEvent.BEGIN_EPOCH, PartitionEvent.FAIL, PartitionEvent.DELETE}
 
 
 def test_records_are_taken_while_it_leads_and_in_no_other_phase() -> None:
@@ -224,7 +286,7 @@ async def test_every_event_in_every_phase(tmp_path: Path, phase: Phase, event: P
 @pytest.mark.parametrize("phase", [phase for phase in Phase if ANSWERS[phase].read is None])
 async def test_past_the_log_end_of_what_may_be_an_older_copy_may_be_more(tmp_path: Path, phase: Phase) -> None:
     led = in_phase(phase, tmp_path)
-    with pytest.raises(OffsetNotAvailable if phase is Phase.COMPARING else OffsetOutOfRange):
+    with pytest.raises(OffsetNotAvailable if led.is_recovering else OffsetOutOfRange):
         led.read(7, max_bytes=100, isolation=Isolation.READ_UNCOMMITTED, min_one=True)
     led.log.hot.close(clean=True)
 
