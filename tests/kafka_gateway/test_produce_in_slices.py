@@ -224,11 +224,17 @@ async def test_waiting_for_many_commits_ends_with_the_time_that_the_request_give
 async def test_requests_that_wait_keep_no_other_from_its_turn(
     core: MemoryCore, never: asyncio.Future[Any], monkeypatch: pytest.MonkeyPatch, waits_for: str
 ) -> None:
-    append = MemoryCore.append
+    append, all_at_work, appended = MemoryCore.append, asyncio.Event(), 0
 
     def held_back(self: MemoryCore, appends: Sequence[Append], **words: str | None) -> Any:
+        nonlocal appended
         results = append(self, appends, **words)
-        return never if waits_for == "the core" and appends[0].partition.topic == "waits" else results
+        if appends[0].partition.topic != "waits":
+            return results
+        appended += len(appends)
+        if appended == AT_WORK * (AT_ONCE + 1):
+            all_at_work.set()
+        return never if waits_for == "the core" else results
 
     monkeypatch.setattr(MemoryCore, "append", held_back)
     handler = ProduceHandler(core, Resting())
@@ -238,6 +244,7 @@ async def test_requests_that_wait_keep_no_other_from_its_turn(
             state.committed = never
     waiting = [asyncio.ensure_future(answer_of(handler, stuck, 9)) for _ in range(AT_WORK)]
     async with asyncio.timeout(20):
+        await all_at_work.wait()
         answer = response("produce", 9, (await answer_of(handler, other, 9))[4:])
     assert {int(row.error_code) for topic in answer.responses for row in topic.partition_responses} == {0}
     assert not any(task.done() for task in waiting)
