@@ -57,7 +57,7 @@ class TieredLog:
         if offset >= hot.local_start_offset and offset >= hot.log_start_offset:
             in_bucket = self.cold is not None and offset < self.tiered_end
             try:
-                return hot.read(
+                return hot.reader.read(
                     offset, max_bytes=max_bytes, upto_offset=upto_offset, min_one=min_one, over_gaps=not in_bucket
                 )
             except StorageError:
@@ -74,7 +74,7 @@ class TieredLog:
             return found
         if not found.slices and found.next_offset >= hot.local_start_offset:
             # The bucket's last offsets hold no batch any more: what follows is local.
-            return hot.read(found.next_offset, max_bytes=max_bytes, upto_offset=upto_offset, min_one=min_one)
+            return hot.reader.read(found.next_offset, max_bytes=max_bytes, upto_offset=upto_offset, min_one=min_one)
         if not min_one and found.size > max_bytes:
             for piece in found.slices:
                 piece.file.release()

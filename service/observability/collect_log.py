@@ -111,7 +111,7 @@ def _look(node: Node, partition: Partition, sums: Sums, seen: LogTotals, into: E
     seen.serving += partition.read_error is None
     seen.waiting += partition.is_recovering
     seen.failed += partition.life.is_failed
-    seen.producers += len(hot.producer_state.producers)
+    seen.producers += len(hot.end.producers.producers)
     seen.evicted_bytes += hot.evicted_bytes
     labels = ""
     if into is not None:

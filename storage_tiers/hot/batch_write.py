@@ -1,4 +1,4 @@
-"""One batch that a thread writes behind the log end, where nobody looks: `AppendingLog.begin_write` makes it, `finish_write`
+"""One batch that a thread writes behind the log end, where nobody looks: `Appender.begin_write` makes it, `finish_write`
 makes the batch part of the log, `stop_write` gives it up.
 
 Invariants: the head of the batch stays zeros until it is finished, so that recovery finds no batch there; the log moves nothing

@@ -15,7 +15,7 @@ import os
 from typing import NamedTuple
 
 from storage_tiers.clock import Rng
-from storage_tiers.errors import DirectoryLocked, StorageError
+from storage_tiers.errors import DirectoryLocked, InconsistentTopicId, StorageError
 from storage_tiers.files import Files, replace_file
 from storage_tiers.hot import layout
 from storage_tiers.types import TopicId, TopicPartition
@@ -179,6 +179,22 @@ def write_topic_id(files: Files, directory: str, topic_id: TopicId) -> None:
     """Makes the directory durably that topic's. OSError if the disk refuses."""
     content = f"version: 0\ntopic_id: {topic_id}".encode()
     replace_file(files, os.path.join(directory, layout.PARTITION_METADATA), content)
+
+
+def establish_partition(files: Files, directory: str, partition: TopicPartition, topic_id: TopicId, base: int) -> None:
+    """Makes `directory` durably this partition's, with an empty segment at `base`, unless it is. `partition.metadata` comes
+    last of what is in it. OSError if the disk refuses, InconsistentTopicId if the directory is another topic's."""
+    found = read_topic_id(directory)
+    if found == topic_id:
+        return
+    if found is not None:
+        raise InconsistentTopicId(f"{directory} belongs to topic id {found}, {partition} has {topic_id}; move it away")
+    files.mkdir(directory)
+    if not any(name.endswith(layout.LOG) for name in os.listdir(directory)):
+        path = os.path.join(directory, layout.file_name(base, layout.LOG))
+        files.close(files.open(path, create=True, truncate=True))
+    write_topic_id(files, directory, topic_id)
+    files.fsync_dir(os.path.dirname(directory))
 
 
 def retire_directory(files: Files, rng: Rng, path: str, partition: TopicPartition, suffix: str) -> str:

@@ -22,7 +22,7 @@ def read_epochs(fd: int, position: int, size: int, epochs: LeaderEpochs) -> None
 
 
 class EpochScan:
-    """Made by `HotLog.scan_epochs`: some segments, each from a position on."""
+    """Made by `LogReader.scan_epochs`: some segments, each from a position on."""
 
     __slots__ = ("_spans",)
 

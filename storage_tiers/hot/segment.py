@@ -10,6 +10,7 @@ Does not promise to be thread-safe, or to notice that bytes changed under it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -149,6 +150,14 @@ class Segment:
             self._shared.release()
             self._shared = None
 
+    def cut_file(self) -> int:
+        """The file ends where the segment does afterwards; returns its descriptor. OSError or StorageError if the disk
+        refuses."""
+        fd = self.file().fd
+        if os.fstat(fd).st_size != self.size:
+            self._files.truncate(fd, self.size)
+        return fd
+
     # --- the maps -----------------------------------------------------------------------------------------------------
     def start_maps(self) -> None:
         """Empty maps in memory: the segment is new, or about to be walked from its start."""
@@ -234,6 +243,17 @@ class Segment:
         if cut.position == 0:
             self.first_timestamp, self.first_append_ms = None, -1
         self.walk(offsets.last_position())
+
+    def forget_index(self) -> None:
+        """A clean stop gave the newest segment a `.index`. Once the segment grows or shrinks, that name would make a
+        crash trust it, so it goes, durably, before anything can follow the segment or take its bytes' place. OSError if the
+        disk refuses."""
+        if self.index_on_disk:
+            self.load_maps()
+            with contextlib.suppress(FileNotFoundError):  # an earlier attempt ended before the directory was synced
+                self._files.unlink(self.stem + layout.OFFSET_INDEX)
+            self._files.fsync_dir(os.path.dirname(self.path))
+            self.index_on_disk = False
 
     def close_maps(self) -> None:
         """Before the segment is closed: its newest timestamp must stand in the time index, where readers look for it."""

@@ -166,7 +166,7 @@ async def test_records_that_a_repair_elsewhere_lacks_are_consumed_and_kept(tmp_p
         assert (await other.repair(NOTHING_HELD, apply=True))[1] is not None
         epoch = root.leader_epoch
         job = Local(tmp_path).job(root.end, 10, epoch=epoch, text="there")
-        theirs = await other.extend(replace(job, epochs=led(node).log.hot.epochs.entries()))
+        theirs = await other.extend(replace(job, epochs=led(node).log.hot.end.epochs.entries()))
         said = await node.core.cold.repair(T0, apply=True)
         assert "Consume them from here and keep them before anything else; nothing was changed" in said.refused
         assert f"from offset {root.end} on" in said.refused

@@ -172,11 +172,11 @@ class Run:
             assert append(self.log, batch, epoch=self.epoch) == base
             return
         view, header = memoryview(batch), read_header(batch)
-        write = self.log.begin_write(view, header, now_ms=START_MS)
+        write = self.log.appender.begin_write(view, header, now_ms=START_MS)
         write.run()
         if base % 4 == 0:
             write = self._interrupted(write, batch)
-        assert self.log.finish_write(write, view, header, leader_epoch=self.epoch, now_ms=START_MS) == base
+        assert self.log.appender.finish_write(write, view, header, leader_epoch=self.epoch, now_ms=START_MS) == base
 
     def _interrupted(self, write: BatchWrite, batch: bytes) -> BatchWrite:
         """What a thread wrote is given up, behind a roll at times, and the batch written again."""
@@ -184,9 +184,9 @@ class Run:
         if not self.promise.discarded and self.random.randrange(2):
             self.log.roll()
         else:
-            self.log.stop_write()
-        assert not self.log.is_writing(write)
-        again = self.log.begin_write(memoryview(batch), read_header(batch), now_ms=START_MS)
+            self.log.appender.stop_write()
+        assert not self.log.appender.is_writing(write)
+        again = self.log.appender.begin_write(memoryview(batch), read_header(batch), now_ms=START_MS)
         again.run()
         return again
 

@@ -88,7 +88,9 @@ class Workload:
 
     def _large_reads(self) -> Iterator[bytes]:
         for segment in self.log.segments():
-            slices = self.log.read(segment.base, max_bytes=SETTINGS.segment_bytes, upto_offset=self.log.end_offset)
+            slices = self.log.reader.read(
+                segment.base, max_bytes=SETTINGS.segment_bytes, upto_offset=self.log.end_offset
+            )
             for each in slices:
                 yield os.pread(each.file.fd, each.length, each.position)
                 each.file.release()

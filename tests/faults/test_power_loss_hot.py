@@ -100,17 +100,22 @@ def check_lookups(log: HotLog, lineage: Lineage) -> None:
     """Indexes, epochs, producers and transactions of the log against those of its history up to the log end."""
     start, end = log.local_start_offset, log.end_offset
     snapshot, aborted = lineage.producers(end)
-    expect(normal(log.producer_state.snapshot()) == normal(snapshot), "the producers' state is another")
+    expect(normal(log.end.producers.snapshot()) == normal(snapshot), "the producers' state is another")
     for segment in log.segments():
         expected = normal(lineage.producers(segment.base)[0])
-        expect(normal(log.state_at(segment.base)) == expected, f"the producers' state at {segment.base} is another")
+        expect(
+            normal(log.reader.state_at(segment.base)) == expected, f"the producers' state at {segment.base} is another"
+        )
     expect(
-        log.aborted_transactions(start, end) == [each for each in aborted if each.last_offset >= start],
+        log.reader.aborted_transactions(start, end) == [each for each in aborted if each.last_offset >= start],
         "the aborted transactions are others",
     )
     history = LeaderEpochs(lineage.epochs(end))
     history.truncate_from_start(log.log_start_offset)
-    expect(log.epochs.below(end) == history.below(end), f"epochs are {log.epochs.entries()}, not {history.entries()}")
+    expect(
+        log.end.epochs.below(end) == history.below(end),
+        f"epochs are {log.end.epochs.entries()}, not {history.entries()}",
+    )
     visible = max(start, log.log_start_offset)
     records = [each for each in lineage.timestamps if visible <= each[0] < end]
     for target in sorted({timestamp for _, timestamp in records})[::5]:

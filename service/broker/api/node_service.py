@@ -54,7 +54,7 @@ class NodeService:
                 entry.coordinator_epoch,
                 entry.transaction_start,
             )
-            for producer_id, entry in led.log.hot.producer_state.producers.items()
+            for producer_id, entry in led.log.hot.end.producers.producers.items()
         ]
 
     def client_metrics(self) -> Sequence[str]:

@@ -131,4 +131,4 @@ def _evidence(partition: Partition) -> LocalEvidence:
     held = OffsetRange(hot.local_start_offset if stands_in else end, end)
     was_saved = tier is not None or os.path.exists(os.path.join(hot.directory, FILE_NAME))
     uncommitted = not was_saved and hot.local_start_offset <= hot.log_start_offset
-    return LocalEvidence(held, tuple(hot.epochs.entries()), partition.log.log_start_offset, uncommitted)
+    return LocalEvidence(held, tuple(hot.end.epochs.entries()), partition.log.log_start_offset, uncommitted)

@@ -37,8 +37,8 @@ class Maintenance:
         now_ms = self._clock.steady_ms()
         for partition in self._partitions:
             hot = partition.log.hot
-            hot.producer_state.expire(now_ms, hot.settings.producer_id_expiration_ms)
-            if forgotten := hot.producer_state.take_forgotten():
+            hot.end.producers.expire(now_ms, hot.settings.producer_id_expiration_ms)
+            if forgotten := hot.end.producers.take_forgotten():
                 most = hot.settings.most_producers
                 events.warning(
                     log, "producers.forgotten", partition=partition.partition, forgotten=forgotten, most=most

@@ -305,7 +305,7 @@ class Tiering:
         assert self._client is not None
         await self._flusher.flush(partition)
         hot = partition.log.hot
-        source = hot.upload_source(upload.start, upload.end)
+        source = hot.reader.upload_source(upload.start, upload.end)
         if source is None:
             raise StorageError(
                 f"{partition.partition}: [{upload.start}, {upload.end}) holds no batch; see `tidelog log dump {hot.directory}`"
@@ -318,9 +318,9 @@ class Tiering:
             end=source.end_offset,
             leader_epoch=partition.state.leader_epoch,
             last_record_epoch=hot.epoch_at(source.end_offset - 1),
-            epochs=tuple(e for e in hot.epochs.entries() if e.start_offset < source.end_offset),
+            epochs=tuple(e for e in hot.end.epochs.entries() if e.start_offset < source.end_offset),
             producer_snapshot=await self._producers(hot, source.end_offset),
-            aborted=tuple(hot.aborted_transactions(source.base_offset, source.end_offset)),
+            aborted=tuple(hot.reader.aborted_transactions(source.base_offset, source.end_offset)),
             log_start=hot.log_start_offset,
         )
         with self._extensions.under_way(partition, job):
@@ -360,9 +360,9 @@ class Tiering:
 
     async def _producers(self, hot: HotLog, end: int) -> str:
         """A file with the producers at exactly `end`. Flushing wrote it, as a rule."""
-        path = hot.snapshot_path(end)
+        path = hot.reader.snapshot_path(end)
         if not await asyncio.get_running_loop().run_in_executor(None, is_sound, path):
-            hot.write_snapshot(end)
+            hot.reader.write_snapshot(end)
         return path
 
     async def _hide_deleted(self, partition: Partition) -> None:

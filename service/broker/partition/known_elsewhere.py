@@ -67,7 +67,7 @@ def least_log_start(partition: Partition) -> int:
     """Where the log begins at least, where its checkpoint does not say: its epochs were cut there, and what has left the disk
     without going to the bucket lay below."""
     hot = partition.log.hot
-    known = hot.epochs.entries()
+    known = hot.end.epochs.entries()
     start = known[0].start_offset if known else 0
     never_tiered = not os.path.exists(os.path.join(hot.directory, FILE_NAME))
     if partition.log.cold is None or (never_tiered and not hot.settings.remote_storage_enable):

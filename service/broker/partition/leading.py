@@ -40,7 +40,7 @@ def disagrees(partition: Partition, root: Root) -> bool:
     if hot.end_offset < root.end:
         return True
     try:
-        held = hot.epoch_on_disk(max(root.end - 1, hot.local_start_offset))
+        held = hot.reader.epoch_on_disk(max(root.end - 1, hot.local_start_offset))
     except StorageError as error:
         events.warning(log, "partition.waits", partition=partition.partition, work="comparing", error=error)
         return False
@@ -120,7 +120,7 @@ async def _complete(partition: Partition, root: Root, state: Sidecar) -> None:
     """The epochs up to the manifest's end from its sidecar, those beyond from the local batches. Meanwhile nothing is
     appended, as the partition waits."""
     hot = partition.log.hot
-    scan = hot.scan_epochs(root.end)
+    scan = hot.reader.scan_epochs(root.end)
     try:
         epochs = await asyncio.get_running_loop().run_in_executor(None, scan.after, state.epochs)
     finally:

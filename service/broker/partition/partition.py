@@ -249,7 +249,7 @@ class Partition:
             duplicate = self._check_producer(header, now_ms)
             if duplicate is not None:
                 return duplicate
-        return self.log.hot.begin_write(batch, header, now_ms=now_ms)
+        return self.log.hot.appender.begin_write(batch, header, now_ms=now_ms)
 
     def finish_write(self, write: BatchWrite, batch: memoryview, header: BatchHeader, stamped: int) -> Appended:
         """Appends what a thread has written, or all of it where something has stopped that."""
@@ -257,17 +257,17 @@ class Partition:
         if self.write_error is not None:
             self.give_up(write)
         self.check_writable()
-        if not hot.is_writing(write):
+        if not hot.appender.is_writing(write):
             return self.take(batch, header, stamped)
         now_ms = self._clock.steady_ms()
-        base = hot.finish_write(write, batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
+        base = hot.appender.finish_write(write, batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms)
         return self._appended(base, stamped)
 
     def give_up(self, write: BatchWrite) -> None:
         """What a thread writes, or has written, unless something has stopped it. Waits for a piece of it at most."""
-        if self.log.hot.is_writing(write):
+        if self.log.hot.appender.is_writing(write):
             with contextlib.suppress(StorageError):  # the next append cuts it off
-                self.log.hot.stop_write()
+                self.log.hot.appender.stop_write()
 
     def take(self, batch: memoryview, header: BatchHeader, stamped: int) -> Appended:
         """Appends what was examined."""
@@ -277,12 +277,14 @@ class Partition:
             duplicate = self._check_producer(header, now_ms)
             if duplicate is not None:
                 return duplicate
-        return self._appended(hot.append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms), stamped)
+        return self._appended(
+            hot.appender.append(batch, header, leader_epoch=self.state.leader_epoch, now_ms=now_ms), stamped
+        )
 
     def _appended(self, base: int, stamped: int) -> Appended:
         hot = self.log.hot
         return Appended(
-            base, self.state.leader_epoch, stamped, hot.log_start_offset, self._committed(base, hot.end_offset)
+            base, self.state.leader_epoch, stamped, hot.log_start_offset, self._committed(base, hot.end.offset)
         )
 
     def examined(self, batch: memoryview, *, at_once: bool = False) -> tuple[memoryview, BatchHeader, int]:
@@ -365,7 +367,7 @@ class Partition:
                 f"{self.partition}: producer {header.producer_id} has no transaction on this node"
             )
         hot = self.log.hot
-        known = hot.producer_state.check(header, now_ms=now_ms)
+        known = hot.end.producers.check(header, now_ms=now_ms)
         if known is None:
             return None
         return Appended(
@@ -378,13 +380,14 @@ class Partition:
 
     def _committed(self, base: int, end: int) -> asyncio.Future[None] | None:
         hot, state = self.log.hot, self.state
-        must_flush = end - hot.recovery_point >= hot.settings.flush_messages
+        most = hot.settings.flush_messages
+        must_flush = most != UNBOUNDED and end - hot.recovery_point >= most
         if state.appended(base, end, hold_until_flushed=must_flush) and (self._committing or self.waiters):
             self._advanced()
         if must_flush:
             self._on_flush_needed(self)
-        if hot.rolled:
-            hot.rolled = False
+        if hot.appender.rolled:
+            hot.appender.rolled = False
             self._on_roll(self)
         return None if end <= state.high_watermark else self._waiter(end)
 

@@ -14,8 +14,8 @@ from grpc_api.contract.log import Append, Appended
 from service.broker.api.append_queues import AppendQueues
 from service.broker.partition.partition import INFLATED_AT_ONCE, WRITTEN_BY_THREAD, Partition
 from storage_tiers.errors import LeaderNotAvailable, LogError, RequestTimedOut, StorageError
+from storage_tiers.hot.appending import Appender
 from storage_tiers.hot.batch_write import BatchWrite
-from storage_tiers.hot.log import HotLog
 from storage_tiers.records.batch import BatchHeader
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.records.codecs import Codec
@@ -84,7 +84,7 @@ async def test_a_partition_that_takes_nothing_takes_nothing_beyond_the_bound_eit
     assert [type((await each)[0]) for each in sent] == [type(why)] * 2
     hot = partition.log.hot
     assert hot.end_offset == 0
-    assert hot._tally.write is None, "it is given up"
+    assert hot.appender._write is None, "it is given up"
     assert os.path.getsize(hot.segments()[-1].path) == 0
     assert queues_of(node).held_bytes == queues_of(node).writing_bytes == 0
 
@@ -112,9 +112,9 @@ async def test_what_waits_behind_a_batch_that_is_examined_is_bounded_too(
 
 FAILING: dict[str, tuple[object, str]] = {
     "examining": (Partition, "examined"),
-    "beginning to write": (HotLog, "begin_write"),
+    "beginning to write": (Appender, "begin_write"),
     "writing": (BatchWrite, "_write"),
-    "finishing": (HotLog, "finish_write"),
+    "finishing": (Appender, "finish_write"),
 }
 
 

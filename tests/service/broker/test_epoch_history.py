@@ -119,7 +119,7 @@ async def test_records_stay_where_the_epoch_history_is_lost(
         assert [record.value for record in await node.read_all("t")] == [
             b"%03d" % i * (50 if i < 20 else 10) for i in range(30)
         ]
-        written = [(entry.epoch, entry.start_offset) for entry in led.log.hot.epochs.below(30)]
+        written = [(entry.epoch, entry.start_offset) for entry in led.log.hot.end.epochs.below(30)]
         assert written == [(0, 0), (1, 10)]
         await node.append("t", b"after")
         await node.seal("t")
@@ -159,5 +159,5 @@ async def test_a_damaged_history_of_a_log_without_a_bucket_is_read_from_its_batc
     async with running(tmp_path / "data", node.store) as node:
         led = node.node.partitions.get(T0)
         assert len(await node.read_all("t")) == 20
-        assert [entry.start_offset for entry in led.log.hot.epochs.entries()] == [0, 20]
+        assert [entry.start_offset for entry in led.log.hot.end.epochs.entries()] == [0, 20]
     assert read_checkpoint(str(tmp_path / "data" / "t-0" / EPOCHS_FILE)).entries()[0].start_offset == 0

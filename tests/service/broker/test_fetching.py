@@ -7,6 +7,7 @@ import errno
 import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,8 @@ from service.broker.api import fetching
 from service.broker.api.fetching import DelayedFetch
 from storage_tiers.cold.read.known_ranges import KnownRanges, cost
 from storage_tiers.errors import OffsetOutOfRange, StorageError, TierCorrupt
-from storage_tiers.types import TopicPartition
+from storage_tiers.hot.reading import LogReader
+from storage_tiers.types import FileSlice, TopicPartition
 from tests.service.broker.support import TIERED, Running, records, root_of, running
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -53,23 +55,29 @@ async def test_a_cold_read_that_fails_is_answered_for_its_partition_alone(node: 
     assert [record.offset for record in await node.read_all("t", 1)] == list(range(10))
 
 
-async def test_a_disk_that_cannot_be_read_costs_its_partition_alone(node: Running) -> None:
+async def test_a_disk_that_cannot_be_read_costs_its_partition_alone(
+    node: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await node.create("t", 2)
     await node.append("t", b"a", partition=1)
 
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EIO, "a bad sector")
-
     await node.append("t", b"a")
-    node.node.partitions.get(T0).log.hot.read = refuse  # type: ignore[method-assign, assignment]
+    broken_disk, read = node.node.partitions.get(T0).log.hot.reader, LogReader.read
+
+    def refuse(reader: LogReader, offset: int, **limits: Any) -> list[FileSlice]:
+        if reader is broken_disk:
+            raise OSError(errno.EIO, "a bad sector")
+        return read(reader, offset, **limits)
+
+    monkeypatch.setattr(LogReader, "read", refuse)
     broken, good = await node.fetch(whole(T0), whole(T1), wait_ms=20_000)
     assert isinstance(broken.error, StorageError) and "mend the disk" in str(broken.error)
     assert [record.value for record in records(good)] == [b"a"]
-    del node.node.partitions.get(T0).log.hot.read  # it is mended
+    monkeypatch.undo()  # it is mended
     assert [record.value for record in await node.read_all("t")] == [b"a"]
 
 
-async def test_a_waiting_fetch_that_fails_unexpectedly_ends(node: Running) -> None:
+async def test_a_waiting_fetch_that_fails_unexpectedly_ends(node: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     await node.create("t")
 
     def fail(*_: object, **__: object) -> None:
@@ -78,7 +86,7 @@ async def test_a_waiting_fetch_that_fails_unexpectedly_ends(node: Running) -> No
     led = node.node.partitions.get(T0)
     waiting = node.log.fetch(Fetch([whole(T0)], 20_000, 1, 1 << 20))
     assert isinstance(waiting, asyncio.Future)
-    led.log.hot.read = fail  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(LogReader, "read", fail)
     await node.append("t", b"a")
     with pytest.raises(ValueError, match="a defect"):
         await waiting

@@ -117,7 +117,7 @@ async def test_who_leaves_holds_no_file(
     async with running(tmp_path) as node:
         await node.create("t", COUNT)
         await node.append("t", b"too little", partition=0)
-        file = node.node.partitions.get(TopicPartition("t", 0)).log.hot._segments[-1].file()
+        file = node.node.partitions.get(TopicPartition("t", 0)).log.hot._segments.newest.file()
         before, looked = file.users, 0
 
         def leave(slices: int) -> None:

@@ -30,6 +30,7 @@ from storage_tiers.errors import (
 )
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.producer_state import ProducerStateManager
+from storage_tiers.hot.reading import LogReader
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, batch, root_of, running, until
 from tests.support.faulty_store import FaultyStore
@@ -180,10 +181,12 @@ async def test_no_work_begins_once_the_node_closes(node: Running) -> None:
 
 
 # --- what cannot be -----------------------------------------------------------------------------------------------------
-async def test_a_range_without_batches_is_an_error_and_stops_nobody(node: Running) -> None:
+async def test_a_range_without_batches_is_an_error_and_stops_nobody(
+    node: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await node.create("t", configs=TIERED)
     led = node.node.partitions.get(T0)
-    led.log.hot.upload_source = lambda *_: None  # type: ignore[method-assign]
+    monkeypatch.setattr(LogReader, "upload_source", lambda *_: None)
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
     with pytest.raises(RequestTimedOut):
@@ -192,20 +195,19 @@ async def test_a_range_without_batches_is_an_error_and_stops_nobody(node: Runnin
 
 
 async def test_an_unexpected_failure_is_logged_and_the_work_goes_on(
-    node: Running, caplog: pytest.LogCaptureFixture
+    node: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await node.create("t", configs=TIERED)
-    hot = node.node.partitions.get(T0).log.hot
-    snapshot_path = hot.snapshot_path
+    snapshot_path = LogReader.snapshot_path
     failed: list[int] = []
 
-    def once(offset: int) -> str:
+    def once(reader: LogReader, offset: int) -> str:
         if not failed:
             failed.append(offset)
             raise ValueError("a defect")
-        return snapshot_path(offset)
+        return snapshot_path(reader, offset)
 
-    hot.snapshot_path = once  # type: ignore[method-assign]
+    monkeypatch.setattr(LogReader, "snapshot_path", once)
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
     await node.seal("t")
@@ -447,7 +449,7 @@ async def test_a_snapshot_that_was_damaged_is_written_again_before_it_is_uploade
         led = node.node.partitions.get(T0)
         led.log.hot.roll()
         await node.node.flusher.flush(led)
-        path = Path(led.log.hot.snapshot_path(20))
+        path = Path(led.log.hot.reader.snapshot_path(20))
         whole = path.read_bytes()
         if damage == "missing":
             path.unlink()

@@ -89,7 +89,7 @@ async def test_an_append_is_acknowledged_whatever_becomes_of_the_flush_that_it_w
     appends = [Append(T0, memoryview(batch(value))) for value in (b"waits", b"goes")]
     first, _ = await settled(node.log.append(appends))
     assert not isinstance(first, LogError) and first.committed is not None
-    await until(lambda: hot._flushing is not None)
+    await until(lambda: hot.is_flushing)
     flusher._again.clear()  # the second append asked for another flush, which would hide the loss of this one
     if meanwhile == "a truncation":
         hot.truncate_to(41)

@@ -91,7 +91,7 @@ def evict_below(log: HotLog, offset: int) -> int:
 
 
 def append(log: HotLog, batch: bytes, *, epoch: int = 0, now_ms: int = START_MS) -> int:
-    return log.append(memoryview(batch), read_header(batch), leader_epoch=epoch, now_ms=now_ms)
+    return log.appender.append(memoryview(batch), read_header(batch), leader_epoch=epoch, now_ms=now_ms)
 
 
 def take(slices: Sequence[FileSlice]) -> bytes:
@@ -108,7 +108,7 @@ def read_all(log: HotLog, start: int | None = None, upto: int | None = None) -> 
     end = log.end_offset if upto is None else upto
     content = bytearray()
     while offset < end:
-        part = take(log.read(offset, max_bytes=700, upto_offset=end))
+        part = take(log.reader.read(offset, max_bytes=700, upto_offset=end))
         at = 0
         while len(part) - at >= 61 and read_header(part, at).size <= len(part) - at:
             offset = read_header(part, at).next_offset

@@ -34,7 +34,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> bytes:
 
 
 def begin(log: HotLog, batch: bytes) -> BatchWrite:
-    return log.begin_write(memoryview(batch), read_header(batch), now_ms=START_MS)
+    return log.appender.begin_write(memoryview(batch), read_header(batch), now_ms=START_MS)
 
 
 def run(write: BatchWrite) -> BatchWrite:
@@ -43,7 +43,7 @@ def run(write: BatchWrite) -> BatchWrite:
 
 
 def finish(log: HotLog, write: BatchWrite, batch: bytes, epoch: int = 0) -> int:
-    return log.finish_write(write, memoryview(batch), read_header(batch), leader_epoch=epoch, now_ms=START_MS)
+    return log.appender.finish_write(write, memoryview(batch), read_header(batch), leader_epoch=epoch, now_ms=START_MS)
 
 
 def ends_where_it_says(log: HotLog) -> bool:
@@ -90,8 +90,8 @@ CHANGES: dict[str, Callable[[HotLog], object]] = {
     "a roll": lambda log: log.roll(),
     "a truncation": lambda log: log.truncate_to(1),
     "a new beginning": lambda log: log.truncate_fully_and_start_at(50),
-    "a follower's append": lambda log: log.append_as_follower(memoryview(placed(SMALL, 2, 0))),
-    "giving it up": lambda log: log.stop_write(),
+    "a follower's append": lambda log: log.appender.append_as_follower(memoryview(placed(SMALL, 2, 0))),
+    "giving it up": lambda log: log.appender.stop_write(),
 }
 
 
@@ -101,11 +101,11 @@ def test_what_changes_the_log_stops_a_write(change: str, when: str, large: bytes
     log = open_log(tmp_path, settings=SETTINGS)
     append(log, SMALL), append(log, SMALL)
     write = begin(log, large)
-    assert log.is_writing(write)
+    assert log.appender.is_writing(write)
     if when == "after it is run":
         write.run()
     CHANGES[change](log)
-    assert not log.is_writing(write)
+    assert not log.appender.is_writing(write)
     write.run()  # a thread that comes to it now does nothing
     assert ends_where_it_says(log)
     end = log.end_offset
@@ -214,7 +214,7 @@ def test_what_could_not_be_cut_off_is_cut_off_before_a_segment_is_closed(
     if of == "a write":
         run(begin(log, large))
         with pytest.raises(StorageError, match="cannot cut"):
-            log.stop_write()
+            log.appender.stop_write()
     else:
         files.full = True
         with pytest.raises(StorageError, match="refused an append"):
@@ -276,9 +276,9 @@ ROLLS: dict[str, tuple[bytes, bytes, int]] = {
 def test_a_segment_is_rolled_before_it_as_before_an_append(why: str, tmp_path: Path) -> None:
     first, batch, now_ms = ROLLS[why]
     log = open_log(tmp_path, settings=replace(SETTINGS, segment_ms=1000))
-    log.append_as_follower(memoryview(first))
+    log.appender.append_as_follower(memoryview(first))
     end = log.end_offset
-    run(log.begin_write(memoryview(batch), read_header(batch), now_ms=now_ms))
+    run(log.appender.begin_write(memoryview(batch), read_header(batch), now_ms=now_ms))
     assert [segment.base for segment in log.segments()] == [0, end]
 
 
@@ -296,5 +296,5 @@ def test_producers_are_known_from_it(tmp_path: Path) -> None:
     log = open_log(tmp_path, settings=SETTINGS)
     batch = batch_of(2, producer=(5, 0, 0))
     finish(log, run(begin(log, batch)), batch)
-    known = log.producer_state.check(read_header(batch), now_ms=START_MS)
+    known = log.end.producers.check(read_header(batch), now_ms=START_MS)
     assert known is not None and known.base_offset == 0

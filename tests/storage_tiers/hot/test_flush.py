@@ -115,7 +115,7 @@ def test_a_truncation_waits_for_the_sync_and_takes_its_results_over(tmp_path: Pa
     log.flush()
     log.close(clean=False)
     again = open_log(tmp_path, settings=SMALL, recovery_point=11)
-    assert again.end_offset == 11 and again.epochs.latest == 1
+    assert again.end_offset == 11 and again.end.epochs.latest == 1
 
 
 def test_a_truncation_voids_a_flush_that_has_not_begun(tmp_path: Path) -> None:
@@ -191,8 +191,8 @@ def test_a_refused_append_leaves_the_log_as_it_was(tmp_path: Path, failing: set[
             append(log, batch_of(2, producer=(9, 0, 0)), epoch=2)
         assert read_all(log) == b"".join(content)
     with pytest.raises(StorageError):
-        log.append_as_follower(memoryview(placed(batch_of(1), 6, 2)))
-    assert (log.end_offset, log.epochs.latest, log.producer_state.producers) == (6, 1, {})
+        log.appender.append_as_follower(memoryview(placed(batch_of(1), 6, 2)))
+    assert (log.end_offset, log.end.epochs.latest, log.end.producers.producers) == (6, 1, {})
     files.failing = set()
     content.append(placed(batch_of(1), append(log, batch_of(1), epoch=2), 2))
     assert read_all(log) == b"".join(content)

@@ -55,10 +55,10 @@ def test_what_kafka_wrote_is_read(tmp_path: Path, clean: bool) -> None:
     log = open_golden(tmp_path, clean=clean)
     assert log.cuts == ()
     assert [(segment.base, segment.end) for segment in log.segments()] == [(0, 34), (34, 68), (68, 102)]
-    assert log.epochs.entries() == (EpochEntry(0, 0),)
+    assert log.end.epochs.entries() == (EpochEntry(0, 0),)
     assert read_all(log) == golden_batches()
-    assert len(log.producer_state.producers) == 2
-    aborted = log.aborted_transactions(0, 102)
+    assert len(log.end.producers.producers) == 2
+    aborted = log.reader.aborted_transactions(0, 102)
     assert [type(entry) for entry in aborted] == [AbortedTransaction] * 3
     assert all(entry.first_offset < entry.last_offset < entry.last_stable_offset for entry in aborted)
     log.close(clean=False)
@@ -79,8 +79,8 @@ def test_appending_makes_kafkas_files(tmp_path: Path, role: str) -> None:
     for position, header in headers(batches):
         batch = batches[position : position + header.size]
         if role == "leader":
-            log.append(batch, header, leader_epoch=0, now_ms=START_MS)
+            log.appender.append(batch, header, leader_epoch=0, now_ms=START_MS)
         else:
-            log.append_as_follower(batch)
+            log.appender.append_as_follower(batch)
     log.close(clean=True)
     assert contents(tmp_path) == contents(GOLDEN)

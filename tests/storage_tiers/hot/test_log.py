@@ -46,8 +46,8 @@ def test_what_was_appended_is_read(tmp_path: Path) -> None:
     assert read_all(log) == b"".join(content)
     assert log.size_bytes == len(b"".join(content))
     for offset in range(200):
-        assert take(log.read(offset, max_bytes=1, upto_offset=200)) == content[offset // 2]
-    assert log.read(200, max_bytes=1000, upto_offset=200) == []
+        assert take(log.reader.read(offset, max_bytes=1, upto_offset=200)) == content[offset // 2]
+    assert log.reader.read(200, max_bytes=1000, upto_offset=200) == []
 
 
 def test_the_callers_batch_is_not_touched(tmp_path: Path) -> None:
@@ -56,14 +56,14 @@ def test_the_callers_batch_is_not_touched(tmp_path: Path) -> None:
     batch = batch_of(3)
     assert append(log, batch, epoch=9) == 1
     assert batch == batch_of(3)
-    assert take(log.read(1, max_bytes=9999, upto_offset=4)) == placed(batch, 1, 9)
+    assert take(log.reader.read(1, max_bytes=9999, upto_offset=4)) == placed(batch, 1, 9)
 
 
 @pytest.mark.parametrize("offset", [-1, 11, 1 << 40])
 def test_reads_outside_are_refused(tmp_path: Path, offset: int) -> None:
     log, _ = filled(tmp_path, 5)
     with pytest.raises(OffsetOutOfRange, match="is outside of"):
-        log.read(offset, max_bytes=1000, upto_offset=10)
+        log.reader.read(offset, max_bytes=1000, upto_offset=10)
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "cut"])
@@ -80,22 +80,22 @@ def test_a_gap_is_passed_over_only_where_it_may_be(tmp_path: Path, damage: str) 
     log = open_log(tmp_path, settings=SMALL, clean=True)
 
     with pytest.raises(StorageError, match=f"ends before offset {following - 1}; put the file back from a copy"):
-        log.read(following - 1, max_bytes=1 << 20, upto_offset=log.end_offset, over_gaps=False)
-    assert log.read(following - 1, max_bytes=1 << 20, upto_offset=log.end_offset)
-    assert log.read(following, max_bytes=1 << 20, upto_offset=log.end_offset, over_gaps=False)
+        log.reader.read(following - 1, max_bytes=1 << 20, upto_offset=log.end_offset, over_gaps=False)
+    assert log.reader.read(following - 1, max_bytes=1 << 20, upto_offset=log.end_offset)
+    assert log.reader.read(following, max_bytes=1 << 20, upto_offset=log.end_offset, over_gaps=False)
 
 
 def test_a_read_stays_within_its_bounds(tmp_path: Path) -> None:
     log, content = filled(tmp_path, 8)
     size = len(content[0])
     whole = b"".join(content)
-    assert take(log.read(0, max_bytes=3 * size + 5, upto_offset=16)) == whole[: 3 * size + 5]
-    assert take(log.read(0, max_bytes=9999, upto_offset=6)) == whole[: 3 * size]
-    assert take(log.read(0, max_bytes=9999, upto_offset=7)) == whole[: 3 * size]  # the bound lies inside a batch
-    assert log.read(0, max_bytes=5, upto_offset=16, min_one=False) == []
-    assert log.read(0, max_bytes=0, upto_offset=16, min_one=False) == []
-    assert log.read(6, max_bytes=9999, upto_offset=6) == []
-    assert log.read(6, max_bytes=9999, upto_offset=2) == []
+    assert take(log.reader.read(0, max_bytes=3 * size + 5, upto_offset=16)) == whole[: 3 * size + 5]
+    assert take(log.reader.read(0, max_bytes=9999, upto_offset=6)) == whole[: 3 * size]
+    assert take(log.reader.read(0, max_bytes=9999, upto_offset=7)) == whole[: 3 * size]  # the bound lies inside a batch
+    assert log.reader.read(0, max_bytes=5, upto_offset=16, min_one=False) == []
+    assert log.reader.read(0, max_bytes=0, upto_offset=16, min_one=False) == []
+    assert log.reader.read(6, max_bytes=9999, upto_offset=6) == []
+    assert log.reader.read(6, max_bytes=9999, upto_offset=2) == []
 
 
 def test_a_batch_larger_than_every_buffer_is_read_whole(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_a_batch_larger_than_every_buffer_is_read_whole(tmp_path: Path) -> None:
     large = batch_of(1, value=os.urandom(3_000_000))
     for batch in (batch_of(1), large, batch_of(2)):
         append(log, batch)
-    assert take(log.read(1, max_bytes=10, upto_offset=4)) == placed(large, 1, 0)
-    assert take(log.read(2, max_bytes=9999, upto_offset=4)) == placed(batch_of(2), 2, 0)
+    assert take(log.reader.read(1, max_bytes=10, upto_offset=4)) == placed(large, 1, 0)
+    assert take(log.reader.read(2, max_bytes=9999, upto_offset=4)) == placed(batch_of(2), 2, 0)
     assert log.offset_for_timestamp(START_MS) == (START_MS, 0, 0)
     log.close(clean=False)
     assert open_log(tmp_path).end_offset == 4
@@ -112,7 +112,7 @@ def test_a_batch_larger_than_every_buffer_is_read_whole(tmp_path: Path) -> None:
 
 def test_readers_keep_what_is_evicted_and_deleted(tmp_path: Path) -> None:
     log, content = filled(tmp_path, 60)
-    slices = log.read(0, max_bytes=500, upto_offset=120)
+    slices = log.reader.read(0, max_bytes=500, upto_offset=120)
     assert evict_below(log, 100) > 0
     log.delete()
     assert not os.path.exists(log.directory) and os.listdir(tmp_path) == []
@@ -132,7 +132,7 @@ def test_segments_roll_by_record_time(tmp_path: Path) -> None:
     for delta in (0, 1000, 500, 1001, 1500):
         append(log, batch_of(1, timestamps=[START_MS + delta]))
     assert [segment.base for segment in log.segments()] == [0, 3]
-    assert log.rolled
+    assert log.appender.rolled
 
 
 def test_segments_without_timestamps_roll_by_the_clock(tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_segments_roll_when_an_index_is_full(tmp_path: Path) -> None:
 
 def test_an_empty_segment_does_not_roll(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    assert log.roll() == 0 and not log.rolled
+    assert log.roll() == 0 and not log.appender.rolled
     append(log, batch_of(2))
-    assert log.roll() == 2 and log.rolled
+    assert log.roll() == 2 and log.appender.rolled
     assert log.roll() == 2
     assert [segment.active for segment in log.segments()] == [False, True]
 
@@ -246,35 +246,37 @@ def test_a_follower_takes_what_the_leader_wrote(tmp_path: Path) -> None:
     at = 0
     for size in (read_header(whole).size, 0):  # one batch, then all the rest in one fetch
         end = at + size if size else len(whole)
-        follower.append_as_follower(memoryview(whole)[at:end])
+        follower.appender.append_as_follower(memoryview(whole)[at:end])
         at = end
     assert follower.end_offset == leader.end_offset
     assert read_all(follower) == whole
     assert (
-        follower.epochs.entries() == leader.epochs.entries() == (EpochEntry(1, 0), EpochEntry(2, 3), EpochEntry(3, 4))
+        follower.end.epochs.entries()
+        == leader.end.epochs.entries()
+        == (EpochEntry(1, 0), EpochEntry(2, 3), EpochEntry(3, 4))
     )
-    assert follower.producer_state.snapshot() == leader.producer_state.snapshot()
-    assert follower.aborted_transactions(0, 100) == [AbortedTransaction(8, 2, 3, 4)]
+    assert follower.end.producers.snapshot() == leader.end.producers.snapshot()
+    assert follower.reader.aborted_transactions(0, 100) == [AbortedTransaction(8, 2, 3, 4)]
     assert len(follower.segments()) > 2
     for offset in range(follower.end_offset):
-        assert take(follower.read(offset, max_bytes=1, upto_offset=99)) == take(
-            leader.read(offset, max_bytes=1, upto_offset=99)
+        assert take(follower.reader.read(offset, max_bytes=1, upto_offset=99)) == take(
+            leader.reader.read(offset, max_bytes=1, upto_offset=99)
         )
 
 
 def test_a_follower_refuses_what_does_not_continue_its_log(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    log.append_as_follower(memoryview(placed(batch_of(3), 10, 4)))  # a gap is legal
+    log.appender.append_as_follower(memoryview(placed(batch_of(3), 10, 4)))  # a gap is legal
     assert (log.end_offset, log.epoch_at(12)) == (13, 4)
     sound = placed(batch_of(1), 13, 4)
     damaged = bytearray(sound)
     damaged[-1] ^= 1
     for batches in (placed(batch_of(1), 12, 4), placed(batch_of(1), 13, 3), bytes(damaged), sound[:-1], sound + sound):
         with pytest.raises(CorruptRecord, match="no continuation"):
-            log.append_as_follower(memoryview(batches))
+            log.appender.append_as_follower(memoryview(batches))
         assert log.end_offset == 13
-    assert log.append_as_follower(memoryview(sound)) == 14
-    assert [take(log.read(offset, max_bytes=1, upto_offset=14)) for offset in (0, 13)] == [
+    assert log.appender.append_as_follower(memoryview(sound)) == 14
+    assert [take(log.reader.read(offset, max_bytes=1, upto_offset=14)) for offset in (0, 13)] == [
         placed(batch_of(3), 10, 4),
         sound,
     ]
@@ -286,7 +288,7 @@ def test_log_start_only_rises(tmp_path: Path) -> None:
     log.raise_log_start(40)
     log.raise_log_start(30)
     assert log.log_start_offset == 40
-    assert log.epochs.entries() == (EpochEntry(1, 40),)
+    assert log.end.epochs.entries() == (EpochEntry(1, 40),)
     with pytest.raises(OffsetOutOfRange, match="cannot pass the log end"):
         log.raise_log_start(121)
     assert log.local_start_offset == 0
@@ -297,15 +299,15 @@ def test_eviction_drops_whole_closed_segments(tmp_path: Path) -> None:
     bases = [segment.base for segment in log.segments()]
     size = log.size_bytes
     assert evict_below(log, bases[1] - 1) == 0
-    state = log.state_at(bases[3])
+    state = log.reader.state_at(bases[3])
     assert evict_below(log, bases[3] + 1) == 3
     assert min(name for name in os.listdir(log.directory) if name[0] == "0") >= f"{bases[3]:020d}"
     assert log.size_bytes == sum(segment.size_bytes for segment in log.segments()) < size
     assert log.local_start_offset == bases[3]
     assert read_all(log) == b"".join(content[bases[3] // 2 :])
-    assert log.state_at(bases[3]) == state
+    assert log.reader.state_at(bases[3]) == state
     with pytest.raises(OffsetOutOfRange):
-        log.read(bases[3] - 1, max_bytes=1, upto_offset=200)
+        log.reader.read(bases[3] - 1, max_bytes=1, upto_offset=200)
     assert evict_below(log, 1 << 40) == len(bases) - 4
     assert log.local_start_offset == bases[-1]  # never the newest
     log.close(clean=False)
@@ -319,7 +321,7 @@ def test_upload_sources_tile_the_log(tmp_path: Path) -> None:
     log, content = filled(tmp_path, 60)
     uploaded, start = b"", 0
     while True:
-        source = log.upload_source(start, 1 << 40)
+        source = log.reader.upload_source(start, 1 << 40)
         if source is None:
             break
         with open(source.path, "rb") as file:
@@ -328,18 +330,18 @@ def test_upload_sources_tile_the_log(tmp_path: Path) -> None:
         start = source.end_offset
     assert start == log.segments()[-1].base
     assert uploaded == b"".join(content[: start // 2])
-    rest = log.upload_source(start, 1 << 40, include_active=True)
+    rest = log.reader.upload_source(start, 1 << 40, include_active=True)
     assert rest is not None and rest.end_offset == 120
 
 
 def test_upload_sources_end_at_a_batch(tmp_path: Path) -> None:
     log, content = filled(tmp_path, 60)
     size = len(content[0])
-    source = log.upload_source(3, 9)
+    source = log.reader.upload_source(3, 9)
     assert source is not None
     assert (source.position, source.length, source.base_offset, source.end_offset) == (size, 3 * size, 2, 8)
-    assert log.upload_source(4, 5) is None
-    assert log.upload_source(119, 200) is None
+    assert log.reader.upload_source(4, 5) is None
+    assert log.reader.upload_source(119, 200) is None
 
 
 @pytest.mark.parametrize("offset", [0, 2, 30, 64, 119, 120])
@@ -351,9 +353,9 @@ def test_producer_state_at_any_batch(tmp_path: Path, offset: int) -> None:
         if number < offset:
             expected.update(read_header(batch), number, now_ms=START_MS)
         append(log, batch)
-    assert log.state_at(offset) == expected.snapshot()
+    assert log.reader.state_at(offset) == expected.snapshot()
     log.close(clean=True)
-    assert open_log(tmp_path, settings=SMALL, clean=True).state_at(offset) == expected.snapshot()
+    assert open_log(tmp_path, settings=SMALL, clean=True).reader.state_at(offset) == expected.snapshot()
 
 
 def test_aborted_transactions_overlapping_a_range(tmp_path: Path) -> None:
@@ -372,7 +374,7 @@ def test_aborted_transactions_overlapping_a_range(tmp_path: Path) -> None:
             log = open_log(tmp_path, settings=SMALL, clean=clean)
         for start, end in ((0, 100), (7, 8), (10, 30), (9, 10), (5, 6), (40, 60)):
             expected = [each for each in entries if each.last_offset >= start and each.first_offset < end]
-            assert log.aborted_transactions(start, end) == expected
+            assert log.reader.aborted_transactions(start, end) == expected
 
 
 # --- identity ---------------------------------------------------------------------------------------------------------

@@ -52,15 +52,15 @@ def test_truncation_takes_epochs_producers_and_transactions_along(tmp_path: Path
     log = open_log(tmp_path)
     append(log, batch_of(1, producer=(9, 0, 0)), epoch=1)
     append(log, batch_of(1, producer=(8, 0, 0), transactional=True), epoch=1)
-    before = log.producer_state.snapshot()
+    before = log.end.producers.snapshot()
     append(log, marker(ControlKind.ABORT, 8), epoch=2)
     append(log, batch_of(1, producer=(9, 0, 1)), epoch=3)
     assert log.epoch_end_offset(2) == (2, 3)
     log.truncate_to(2)
-    assert log.epochs.entries() == (EpochEntry(1, 0),)
-    assert log.producer_state.snapshot() == before
-    assert log.producer_state.first_unstable_offset == 1
-    assert log.aborted_transactions(0, 10) == []
+    assert log.end.epochs.entries() == (EpochEntry(1, 0),)
+    assert log.end.producers.snapshot() == before
+    assert log.end.producers.first_unstable_offset == 1
+    assert log.reader.aborted_transactions(0, 10) == []
 
 
 def test_a_log_can_begin_anew_elsewhere(tmp_path: Path) -> None:
@@ -73,14 +73,14 @@ def test_a_log_can_begin_anew_elsewhere(tmp_path: Path) -> None:
     assert (log.local_start_offset, log.end_offset, log.recovery_point) == (1000, 1000, 1000)
     assert log.epoch_end_offset(1) == (1, 880)
     batch = batch_of(1, producer=(5, 1, 9))
-    assert log.producer_state.check(read_header(batch), now_ms=START_MS) is None
+    assert log.end.producers.check(read_header(batch), now_ms=START_MS) is None
     assert append(log, batch, epoch=7) == 1000
     for clean in (True, False):
         log.close(clean=clean)
         log = open_log(tmp_path, log_start_offset=1000, clean=clean)
         assert read_all(log) == placed(batch, 1000, 7)
-        assert log.epochs.entries() == (EpochEntry(6, 1000), EpochEntry(7, 1000))[1:] or log.epoch_at(1000) == 7
-        assert log.state_at(1000) == donor.snapshot()
+        assert log.end.epochs.entries() == (EpochEntry(6, 1000), EpochEntry(7, 1000))[1:] or log.epoch_at(1000) == 7
+        assert log.reader.state_at(1000) == donor.snapshot()
     assert sorted(os.listdir(log.directory))[0].startswith("0000000000000000100")
 
 
@@ -90,7 +90,7 @@ def test_a_log_can_begin_anew_above_what_another_tier_holds(tmp_path: Path) -> N
     assert (log.log_start_offset, log.local_start_offset, log.end_offset) == (40, 1000, 1000)
     log.truncate_to(900)
     assert (log.log_start_offset, log.local_start_offset, log.end_offset) == (40, 900, 900)
-    assert log.epochs.entries() == (EpochEntry(1, 0),)
+    assert log.end.epochs.entries() == (EpochEntry(1, 0),)
 
 
 def test_an_epoch_is_known_before_its_first_record(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_an_epoch_is_known_before_its_first_record(tmp_path: Path) -> None:
     assert (log.epoch_end_offset(4), log.epoch_end_offset(3), log.epoch_at(6)) == ((4, 6), (1, 6), 4)
     append(log, batch_of(1), epoch=4)
     log.close(clean=True)
-    assert open_log(tmp_path, clean=True).epochs.entries() == (EpochEntry(1, 0), EpochEntry(4, 6))
+    assert open_log(tmp_path, clean=True).end.epochs.entries() == (EpochEntry(1, 0), EpochEntry(4, 6))
 
 
 def test_a_log_that_ends_below_log_start_begins_there(tmp_path: Path) -> None:

@@ -58,13 +58,13 @@ def test_everything_is_back(tmp_path: Path, clean: bool, flush_at: int | None) -
     assert again.cuts == ()
     assert read_all(again) == b"".join(content)
     assert again.end_offset == 120
-    assert again.epochs.entries() == (EpochEntry(0, 0), EpochEntry(1, 40), EpochEntry(2, 80))
-    assert again.producer_state.snapshot() == log.producer_state.snapshot()
+    assert again.end.epochs.entries() == (EpochEntry(0, 0), EpochEntry(1, 40), EpochEntry(2, 80))
+    assert again.end.producers.snapshot() == log.end.producers.snapshot()
     assert [(s.base, s.end, s.max_timestamp) for s in again.segments()] == [
         (s.base, s.end, s.max_timestamp) for s in log.segments()
     ]
     batch = batch_of(2, producer=(9, 0, 120))
-    assert again.producer_state.check(read_header(batch), now_ms=START_MS) is None
+    assert again.end.producers.check(read_header(batch), now_ms=START_MS) is None
     assert append(again, batch, epoch=3) == 120
 
 
@@ -165,7 +165,7 @@ def test_the_log_is_cut_at_the_first_bad_batch(
     assert read_all(again) == b"".join(content[:number])
     assert os.path.getsize(path) == position
     assert log_files(again)[-1] == path
-    assert [entry.epoch for entry in again.epochs.entries()] == [0, 1, 2][: (number - 1) // 20 + 1]
+    assert [entry.epoch for entry in again.end.epochs.entries()] == [0, 1, 2][: (number - 1) // 20 + 1]
     assert again.offset_for_timestamp(START_MS + number) is None
     batch_after = batch_of(1)
     assert append(again, batch_after, epoch=7) == 2 * number
@@ -199,7 +199,7 @@ def test_a_gap_inside_a_segment_is_legal(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     batches = [placed(batch_of(1), offset, 0) for offset in (0, 5, 9)]
     for batch in batches:
-        log.append_as_follower(memoryview(batch))
+        log.appender.append_as_follower(memoryview(batch))
     again = reopen(tmp_path, log)
     assert again.cuts == () and again.end_offset == 10
     assert read_all(again) == b"".join(batches)
@@ -221,14 +221,14 @@ def test_a_gap_between_trusted_segments_is_legal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("clean", [True, False])
 def test_missing_companions_are_made_anew(tmp_path: Path, suffix: str, clean: bool) -> None:
     log, content = filled(tmp_path, flush_at=60)
-    state = log.state_at(60)
+    state = log.reader.state_at(60)
     log.close(clean=clean)
     for name in os.listdir(log.directory):
         if name.endswith(suffix):
             os.unlink(os.path.join(log.directory, name))
     again = open_log(tmp_path, settings=SMALL, clean=clean, recovery_point=log.recovery_point)
     assert read_all(again) == b"".join(content)
-    assert again.state_at(60) == state
+    assert again.reader.state_at(60) == state
     assert again.offset_for_timestamp(START_MS + 30) == (START_MS + 30, 60, 1)
     assert append(again, batch_of(1), epoch=5) == 120
 
@@ -259,7 +259,7 @@ def test_damage_to_what_says_which_transactions_were_aborted_is_made_good(
         append(log, batch_of(1, producer=(number, 0, 0), transactional=True))
         append(log, batch_of(3))
         append(log, marker(ControlKind.ABORT if number % 2 else ControlKind.COMMIT, number))
-    aborted, content = log.aborted_transactions(0, 60), read_all(log)
+    aborted, content = log.reader.aborted_transactions(0, 60), read_all(log)
     assert [each.producer_id for each in aborted] == [1, 3, 5, 7, 9, 11]
     log.flush()
     log.close(clean=clean)
@@ -269,13 +269,13 @@ def test_damage_to_what_says_which_transactions_were_aborted_is_made_good(
     for path in indexes[:2]:
         path.write_bytes(path.read_bytes()[:-1] + damage)
     with pytest.raises(StorageError, match=r"restart the node|cannot read"):
-        log.aborted_transactions(0, 60)
+        log.reader.aborted_transactions(0, 60)
     log.close(clean=clean)
     log = open_log(tmp_path, settings=SMALL, clean=clean, recovery_point=log.recovery_point)
-    assert log.aborted_transactions(0, 60) == aborted
+    assert log.reader.aborted_transactions(0, 60) == aborted
     assert read_all(log) == content
     log.close(clean=True)
-    assert open_log(tmp_path, settings=SMALL, clean=True).aborted_transactions(0, 60) == aborted
+    assert open_log(tmp_path, settings=SMALL, clean=True).reader.aborted_transactions(0, 60) == aborted
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -286,13 +286,13 @@ def test_epochs_that_are_lost_are_read_from_all_segments(tmp_path: Path, clean: 
         while len(log.segments()) <= epoch:
             append(log, batch_of(2), epoch=epoch)
     append(log, batch_of(2), epoch=7)
-    known = log.epochs.entries()
+    known = log.end.epochs.entries()
     assert [entry.epoch for entry in known] == [1, 4, 7]
     log.flush()
     log.close(clean=clean)
     (Path(log.directory) / "leader-epoch-checkpoint").unlink()
     again = open_log(tmp_path, settings=SMALL, clean=clean, recovery_point=log.recovery_point)
-    assert again.epochs.entries() == known
+    assert again.end.epochs.entries() == known
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -318,7 +318,7 @@ def test_a_lost_epoch_checkpoint_is_read_from_the_log(tmp_path: Path) -> None:
     os.unlink(os.path.join(log.directory, "leader-epoch-checkpoint"))
     for clean in (True, False):
         again = open_log(tmp_path, settings=SMALL, clean=clean, recovery_point=120)
-        assert again.epochs.entries() == (EpochEntry(0, 0), EpochEntry(1, 40), EpochEntry(2, 80))
+        assert again.end.epochs.entries() == (EpochEntry(0, 0), EpochEntry(1, 40), EpochEntry(2, 80))
         again.close(clean=False)
 
 
@@ -349,7 +349,7 @@ def test_open_partitions_hold_no_descriptors(tmp_path: Path) -> None:
     for log in logs:
         log.close(clean=False)
     assert len(os.listdir("/proc/self/fd")) == before
-    assert all(not segment.is_open for log in logs for segment in log._segments)
+    assert all(not segment.is_open for log in logs for segment in log._segments.all)
 
 
 def test_readers_of_history_hold_few_descriptors(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ class Sim:
     def read(self) -> None:
         offset = self.log.local_start_offset
         while offset < len(self.kept):
-            slices: list[FileSlice] = self.log.read(offset, max_bytes=300, upto_offset=len(self.kept))
+            slices: list[FileSlice] = self.log.reader.read(offset, max_bytes=300, upto_offset=len(self.kept))
             data = take(slices)
             assert data.startswith(self.kept[offset])
             offset += 1

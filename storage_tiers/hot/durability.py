@@ -1,0 +1,182 @@
+"""How far a partition's log is durable, and what is still to be written so that it is: one flush at a time.
+
+Invariants: all below `recovery_point` survives a power loss; `pending` are the closed segments whose maps are in memory alone,
+oldest first; after a failed fsync nothing is flushed any more until the log is opened anew, as a second fsync that succeeds
+proves nothing. What a flush does, and in which order, is `flush`.
+
+Not promised: that a flush which cannot write its maps is void. The log is durable then, and a later flush writes them.
+"""
+
+from __future__ import annotations
+
+import os
+
+from storage_tiers.errors import StorageError
+from storage_tiers.files import Files
+from storage_tiers.hot import layout, leader_epochs
+from storage_tiers.hot.flush import FlushTargets
+from storage_tiers.hot.log_end import LogEnd
+from storage_tiers.hot.segment import Segment
+from storage_tiers.hot.segments import Segments
+from storage_tiers.hot.snapshots import Snapshots
+from storage_tiers.types import EpochEntry, SharedFile, TopicPartition
+
+
+class Durability:
+    """`snapshots` are the producer snapshots of the log; those of closed segments wait in it for a flush."""
+
+    __slots__ = (
+        "_directory",
+        "_end",
+        "_files",
+        "_flushing",
+        "_names_dirty",
+        "_partition",
+        "_segments",
+        "_stored_epochs",
+        "failure",
+        "pending",
+        "recovery_point",
+        "snapshots",
+    )
+
+    def __init__(
+        self,
+        segments: Segments,
+        end: LogEnd,
+        snapshots: Snapshots,
+        *,
+        directory: str,
+        partition: TopicPartition,
+        files: Files,
+        recovery_point: int,
+        stored_epochs: tuple[EpochEntry, ...],
+    ) -> None:
+        self._segments = segments
+        self._end = end
+        self._directory = directory
+        self._partition = partition
+        self._files = files
+        self._flushing: FlushTargets | None = None
+        # Segment files whose names are not known to be durable.
+        self._names_dirty = False
+        self._stored_epochs = stored_epochs
+        self.snapshots = snapshots
+        self.recovery_point = recovery_point
+        self.pending = [segment for segment in segments.all[:-1] if segment.offsets is not None]
+        #: Of an fsync.
+        self.failure: OSError | None = None
+
+    # --- what the log tells it ----------------------------------------------------------------------------------------
+    def closed(self, segment: Segment, snapshot: bytes) -> None:
+        """`segment` takes no more, the next one begins at the log end, where the producers' state is `snapshot`."""
+        self.snapshots.pending[self._end.offset] = snapshot
+        self.pending.append(segment)
+        self._names_dirty = True
+
+    def cut(self, newest: Segment) -> None:
+        """The log ends with `newest` now, which may have shrunk."""
+        self.recovery_point = min(self.recovery_point, newest.end)
+        self.pending = [segment for segment in self.pending if segment.base < newest.base]
+        self.snapshots.retain(0, newest.end)
+
+    def evicted(self, segment: Segment) -> None:
+        """If its maps found no room: nobody needs them any more."""
+        if segment in self.pending:
+            self.pending.remove(segment)
+
+    def discarded(self) -> None:
+        """No segment is left."""
+        self.snapshots.retain(0, -1)
+        self.pending = []
+
+    def begun_anew(self, offset: int, epochs: tuple[EpochEntry, ...]) -> None:
+        """An empty log at `offset`, with a snapshot there and this history of epochs, both durable; no fsync has failed."""
+        self.snapshots.stored = {offset}
+        self._stored_epochs = epochs
+        self.recovery_point = offset
+        self._names_dirty = True
+        self.failure = None
+
+    # --- flushing -----------------------------------------------------------------------------------------------------
+    @property
+    def is_flushing(self) -> bool:
+        """Whether a flush was gathered and not given back yet."""
+        return self._flushing is not None
+
+    def is_current(self, targets: FlushTargets) -> bool:
+        """Whether nothing has made this flush void."""
+        return targets is self._flushing
+
+    def gather(self, *, closing: bool) -> FlushTargets:
+        """What makes all up to the log end durable; with `closing` also what the next start need not read then. No other flush
+        is under way. StorageError once an fsync has failed."""
+        if self.failure is not None:
+            raise self._not_synced(self.failure)
+        newest, end = self._segments.newest, self._end
+        logs: list[SharedFile] = [segment.file().acquire() for segment in self.pending]
+        if end.offset > self.recovery_point and newest.size:
+            logs.append(newest.file().acquire())
+        if closing and newest.size and not (newest.offsets is None and newest.index_on_disk):
+            newest.load_maps()
+            newest.close_maps()
+            self.pending.append(newest)
+            self.snapshots.pending[end.offset] = end.producers.snapshot()
+        writes = closing or bool(self.pending)
+        epochs = end.epochs.below(end.offset) if writes else self._stored_epochs
+        small = [(self.snapshots.path(offset), content) for offset, content in self.snapshots.pending.items()]
+        if epochs != self._stored_epochs:
+            small.append((os.path.join(self._directory, layout.EPOCHS), leader_epochs.encode(epochs)))
+        self._flushing = FlushTargets(
+            self._files,
+            self._directory,
+            durable=self.recovery_point,
+            upto=end.offset,
+            logs=logs,
+            closed=tuple(self.pending),
+            small=small if writes else (),
+            names=self._names_dirty,
+            newest_base=newest.base,
+            epochs=epochs,
+            snapshots=tuple(self.snapshots.pending) if writes else (),
+        )
+        return self._flushing
+
+    def sync(self, targets: FlushTargets) -> None:
+        """Here and now; `settle` comes afterwards, whatever this raises: StorageError if the disk fails."""
+        try:
+            targets.sync()
+        except OSError as error:
+            if targets.failure is not None:
+                raise self._not_synced(error) from error
+            raise StorageError(f"{self._partition}: cannot flush now ({error}); it is tried again") from error
+
+    def _not_synced(self, error: OSError) -> StorageError:
+        return StorageError(f"{self._partition}: fsync failed ({error}); mend the disk, then restart the node")
+
+    def settle(self) -> bool:
+        """No flush is under way afterwards: one that was synced has its results taken over, any other is void. Waits for a
+        thread that syncs. True if the newest segment's maps are in files alone now, as of a log that is being closed."""
+        targets = self._flushing
+        if targets is None:
+            return False
+        self._flushing = None
+        with targets.lock:
+            targets.cancelled = True
+        targets.release()
+        self.failure = self.failure or targets.failure
+        if not targets.synced:
+            return False
+        newest = self._segments.newest
+        self.recovery_point = max(self.recovery_point, targets.upto)
+        self._names_dirty = newest.base > targets.newest_base
+        if targets.maps_error is not None:
+            return False
+        for segment in targets.closed:
+            segment.drop_maps()
+        self.pending = [segment for segment in self.pending if segment not in targets.closed]
+        self._stored_epochs = targets.epochs
+        for offset in targets.snapshots:
+            self.snapshots.pending.pop(offset, None)
+            self.snapshots.stored.add(offset)
+        return bool(targets.closed) and newest is targets.closed[-1]

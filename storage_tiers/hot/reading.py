@@ -1,0 +1,198 @@
+"""Looking into a hot log: batches by offset, records by time, aborted transactions, producers, epochs, and what to upload.
+
+Invariant: an answer holds a counted descriptor, so that whatever is evicted or truncated meanwhile, its bytes stay. Nothing
+here changes the log, but which closed segments keep their descriptors, and which producer snapshots are written.
+
+Not promised: that a record above the high watermark is hidden; whoever asks says up to where it may see.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from storage_tiers.clock import Clock
+from storage_tiers.errors import OffsetOutOfRange, StorageError
+from storage_tiers.hot.epoch_scan import EpochScan
+from storage_tiers.hot.log_end import LogEnd
+from storage_tiers.hot.producer_state import ProducerStateManager
+from storage_tiers.hot.segments import Segments
+from storage_tiers.hot.snapshots import Snapshots
+from storage_tiers.records.batch import HEADER_BYTES, read_header
+from storage_tiers.types import AbortedTransaction, FileSlice, TimestampOffset, TopicPartition
+
+
+class UploadSource(NamedTuple):
+    """Whole batches of one segment: bytes [position, position + length) of `path` hold [base_offset, end_offset)."""
+
+    path: str
+    position: int
+    length: int
+    base_offset: int
+    end_offset: int
+
+
+class LogReader:
+    """Of one log, whose segments, end and producer snapshots it shares."""
+
+    __slots__ = ("_clock", "_end", "_partition", "_segments", "_snapshots")
+
+    def __init__(
+        self, partition: TopicPartition, segments: Segments, end: LogEnd, snapshots: Snapshots, clock: Clock
+    ) -> None:
+        self._partition = partition
+        self._segments = segments
+        self._end = end
+        self._snapshots = snapshots
+        self._clock = clock
+
+    def read(
+        self, offset: int, *, max_bytes: int, upto_offset: int, min_one: bool = True, over_gaps: bool = True
+    ) -> list[FileSlice]:
+        """Bytes of one segment from the batch that holds `offset` on, ending before the batch that reaches `upto_offset`.
+
+        At most `max_bytes`, so the last batch may be cut short, but never the first: with `min_one` that one may exceed
+        the limit, without it there is none. None at the end. The caller releases the slice's file. OffsetOutOfRange
+        outside [local start, log end]. A closed segment that ends before `offset` is a gap, as compaction leaves them, or
+        damage: the next one is read, or without `over_gaps` StorageError raised.
+        """
+        segments = self._segments.all
+        if not segments[0].base <= offset <= self._end.offset:
+            raise OffsetOutOfRange(
+                f"{self._partition}: offset {offset} is outside of [{segments[0].base}, {self._end.offset}]; "
+                "ask ListOffsets where the log begins"
+            )
+        index = self._segments.index_of(offset)
+        while index < len(segments):
+            segment = segments[index]
+            span = segment.find(offset)
+            if span is not None:
+                break
+            if not over_gaps and segment is not segments[-1]:
+                raise StorageError(f"{segment.path} ends before offset {offset}; put the file back from a copy")
+            index += 1
+        else:
+            return []
+        end = segment.size
+        if upto_offset < segment.end:
+            bound = segment.find(upto_offset)
+            end = bound.position if bound is not None else end
+        length = min(end - span.position, max_bytes)
+        if length < span.size:
+            length = min(span.size, end - span.position) if min_one else 0  # the mere beginning of a batch is of no use
+        if length <= 0:
+            return []
+        shared = segment.file()
+        if segment is not segments[-1]:
+            self._segments.was_read(segment)
+        return [FileSlice(shared.acquire(), span.position, length)]
+
+    # --- by time ------------------------------------------------------------------------------------------------------
+    def offset_for_timestamp(self, timestamp: int, log_start: int) -> TimestampOffset | None:
+        """The first record by offset, from `log_start` on, whose timestamp (ms) is at least `timestamp`."""
+        for segment in self._segments.all:
+            if segment.end > log_start and segment.newest().timestamp >= timestamp:
+                found = segment.first_at_or_after(timestamp, log_start)
+                self._segments.was_read(segment)
+                if found is not None:
+                    return found
+        return None
+
+    def max_timestamp(self, log_start: int) -> TimestampOffset | None:
+        """The record from `log_start` on with the largest timestamp, the first of them by offset; None if no record has one."""
+        best: TimestampOffset | None = None
+        for segment in self._segments.all:
+            if segment.end > log_start and (best is None or segment.newest().timestamp > best.timestamp):
+                newest = segment.newest_from(log_start)
+                if newest.timestamp >= 0 and (best is None or newest.timestamp > best.timestamp):
+                    best = segment.first_at_or_after(newest.timestamp, log_start) or best
+                self._segments.was_read(segment)
+        return best
+
+    # --- what an upload tells of a range ------------------------------------------------------------------------------
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions that overlap [start, end), for readers of committed records (Kafka: collectAborted)."""
+        found: list[AbortedTransaction] = []
+        for segment in self._segments.since(start):
+            for entry in segment.aborted():
+                if entry.last_offset >= start and entry.first_offset < end:
+                    found.append(entry)
+                if entry.last_stable_offset >= end:
+                    return found
+        return found
+
+    def upload_source(self, start: int, end_limit: int, *, include_active: bool = False) -> UploadSource | None:
+        """The whole batches from the one that holds `start` on, in its segment, that end at or before `end_limit`.
+
+        Of a closed segment, or the active one too if asked. None if there are none.
+        """
+        for segment in self._segments.since(start):
+            if segment is self._segments.newest and not include_active:
+                return None
+            span = segment.find(start)
+            if span is None:
+                continue
+            end, end_offset = segment.size, segment.end
+            if end_limit < segment.end:
+                bound = segment.find(end_limit)
+                if bound is not None:
+                    end, end_offset = bound.position, bound.base_offset
+            self._segments.was_read(segment)
+            if end <= span.position:
+                return None
+            return UploadSource(segment.path, span.position, end - span.position, span.base_offset, end_offset)
+        return None
+
+    # --- producers ----------------------------------------------------------------------------------------------------
+    def state_at(self, offset: int) -> bytes:
+        """The producer snapshot at exactly `offset` (a batch boundary in [local start, log end])."""
+        producers = self._end.producers if offset == self._end.offset else self.producers_at(offset)
+        return producers.snapshot()
+
+    def producers_at(self, offset: int) -> ProducerStateManager:
+        """The producers that the batches before `offset` have left, read from snapshots and segments."""
+        segments = self._segments
+        try:
+            return self._snapshots.state_at(segments.all, offset, now_ms=self._clock.steady_ms())
+        finally:
+            for segment in segments.all:
+                segments.was_read(segment)
+
+    def snapshot_path(self, offset: int) -> str:
+        """Where the producer snapshot at `offset` lies, if there is one (`snapshots.is_sound`)."""
+        return self._snapshots.path(offset)
+
+    def write_snapshot(self, offset: int) -> None:
+        """Writes the producer snapshot at exactly `offset`, as `state_at` says it. StorageError if the disk refuses."""
+        try:
+            self._snapshots.write(offset, self.state_at(offset))
+        except OSError as error:
+            raise StorageError(
+                f"{self._partition}: cannot write a snapshot ({error}); free space or mend it"
+            ) from error
+
+    # --- epochs -------------------------------------------------------------------------------------------------------
+    def epoch_on_disk(self, offset: int) -> tuple[int, int] | None:
+        """(base offset, leader epoch) of the first local batch that ends at or after `offset`, from its own header; None if
+        there is none. StorageError if it cannot be read."""
+        for segment in self._segments.since(offset):
+            span = segment.find(offset)
+            if span is None:
+                continue
+            try:
+                header = read_header(os.pread(segment.file().fd, HEADER_BYTES, span.position))
+            except OSError as error:
+                raise StorageError(f"{segment.path} cannot be read ({error}); mend the disk") from error
+            self._segments.was_read(segment)
+            return span.base_offset, header.leader_epoch
+        return None
+
+    def scan_epochs(self, offset: int) -> EpochScan:
+        """What reads the epochs of the local batches that end at or after `offset`. StorageError if that cannot begin."""
+        spans = []
+        for segment in self._segments.all:
+            span = segment.find(offset) if segment.size and segment.end > offset else None
+            if span is not None:
+                spans.append((segment.file().acquire(), span.position, segment.size))
+                self._segments.was_read(segment)
+        return EpochScan(spans)
