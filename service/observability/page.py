@@ -41,7 +41,9 @@ names, `delayedOperation` and `..._connection_count`: they are Kafka's.
 A scrape looks at a few partitions a turn of the event loop. It starts no tier process, and waits at most a second for the one
 that runs. Nothing is counted for each record; idle shares look back 30 s.
 
-What to alert on: `tidelog_ready == 0`; `tidelog_store_reachable == 0`; `tidelog_store_cluster_behind > 0` and
+Rules for Prometheus stand in `packaging/prometheus/alerts.yaml`, each explained in
+[production.md](production.md#what-each-alert-means). They watch
+`tidelog_ready == 0`; `tidelog_store_reachable == 0`; `tidelog_store_cluster_behind > 0` and
 `tidelog_partitions_store_behind > 0` (the bucket went backwards); `tidelog_tier_upload_lag_seconds_max` above a few times
 `tidelog.tier.max.lag.ms`; `tidelog_disk_used_ratio` near `tidelog.disk.watermark.slow`;
 `kafka_controller_kafkacontroller_offlinepartitionscount > 0`; a rise of

@@ -1,6 +1,7 @@
-"""What the tests start and `pip` does not bring: Kafka's jars, kafkajs and versitygw. `python -m tests.support.install_tools`.
+"""What the tests start and `pip` does not bring: Kafka's jars, kafkajs, promtool, the schemas of Kubernetes and versitygw.
+`python -m tests.support.install_tools`.
 
-Kafka's jars and kafkajs are needed. Without versitygw (no Go to be had) the S3 suites run on moto alone and say so.
+All but the last are needed. Without versitygw (no Go to be had) the S3 suites run on moto alone and say so.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.support import kafka_jars, node_packages
+from tests.support import kafka_jars, kubernetes_schemas, node_packages
 from tests.support.install_versitygw import install
+from tests.support.promtool import promtool
 from tests.support.s3_servers import VERSITYGW
 
 
@@ -23,6 +25,16 @@ def main() -> int:
         node_packages.node_path()
     except (OSError, subprocess.SubprocessError) as error:
         print(f"kafkajs cannot be fetched from npm: {error}", file=sys.stderr)
+        return 1
+    try:
+        promtool()
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"promtool cannot be fetched from Debian's package prometheus: {error}", file=sys.stderr)
+        return 1
+    try:
+        kubernetes_schemas.folder()
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"kubernetes-validate cannot be fetched from PyPI: {error}", file=sys.stderr)
         return 1
     problem = install(VERSITYGW)
     if problem is not None:
