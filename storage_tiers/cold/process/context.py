@@ -18,7 +18,7 @@ from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest import json as manifest_json
 from storage_tiers.cold.manifest.commit import PageCache, StoreClock
 from storage_tiers.cold.manifest.lineage import SeenManifest
-from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Page, PageRef
+from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Page, PageKind, PageRef
 from storage_tiers.cold.process.byte_budget import ByteBudget
 from storage_tiers.cold.process.downloads import Downloads
 from storage_tiers.cold.process.operations import TierCounters
@@ -86,7 +86,7 @@ class TierContext:
             data = await self.reads.until_answered(f"bytes of {ref.key}", attempt)
             page = await asyncio.to_thread(manifest_json.decode_page, data, ids, ref)
             self._pages.put(ref.key, page)
-        if page.removed:
+        if page.kind is not PageKind.LIVE:
             raise InvalidRequest(f"{ref.key} is a page of removed ranges; nobody reads those")
         return page
 
