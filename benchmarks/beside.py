@@ -1,11 +1,13 @@
 """What goes on beside: produce while segments roll and go to the bucket, a record's latency meanwhile, and tailing consumers.
 
 Apache Kafka keeps its segments on its disk in these rows, as it does by default: what it would cost to offload them is not in
-its figures, and is in tidelog's.
+its figures, and is in tidelog's. The disk's queue is emptied before each figure, or it would wait for what the rows before have
+written.
 """
 
 from __future__ import annotations
 
+import os
 import select
 import struct
 import time
@@ -30,23 +32,28 @@ TAIL_S = 5.0
 READERS = (1, 20, 200)
 
 
-def sustained(broker: Broker, tag: str, only: str) -> Iterator[tuple[str, str, float]]:
-    """Yields (row, unit, value) for one broker."""
+def sustained(broker: Broker, tag: str, only: str) -> Iterator[tuple[str, str, float | None]]:
+    """Yields (row, unit, value) for one broker; no value where a broker does not show it."""
     row = "sustained produce, segments of 64 MiB roll"
     if only in row:
         topic = f"sustained-{tag}"
         load.create_topic(broker.address, topic, segment_bytes=SEGMENT_BYTES)
-        before = broker.processor_seconds()
+        os.sync()
+        before, stored_before = broker.processor_seconds(), broker.stored_bytes()
         _, megabytes = load.produce(broker.address, topic, 64, 1000, 5, SUSTAINED_S)
-        after = broker.processor_seconds()
+        after, stored = broker.processor_seconds(), broker.stored_bytes()
         yield row, "MB/s", megabytes
-        if before is not None and after is not None:
-            yield f"{row}: broker processor", "s/GB", (after - before) / (megabytes * SUSTAINED_S / 1e3)
+        spent = None if before is None or after is None else (after - before) / (megabytes * SUSTAINED_S / 1e3)
+        yield f"{row}: broker processor", "s/GB", spent
+        produced = megabytes * SUSTAINED_S * 1e6
+        share = None if stored_before is None or stored is None else 100 * (stored - stored_before) / produced
+        yield f"{row}: in the bucket at its end", "%", share
     row = "latency at 1,000/s while 20 MiB/s roll segments"
     if only in row:
         topic, other = f"latency-{tag}", f"background-{tag}"
         load.create_topic(broker.address, topic)
         load.create_topic(broker.address, other, segment_bytes=16 << 20)
+        os.sync()
         with background.produced(broker.address, other, BACKGROUND_BYTES):
             for name, value in load.latency(broker.address, topic, RATE, LATENCY_S).items():
                 yield f"{row}, {name}", "ms", value
@@ -119,8 +126,8 @@ def _dues(records: bytes) -> Iterator[tuple[int, float]]:
 _VALUE_BYTES = 120
 
 
-def tailing(broker: Broker, tag: str, only: str) -> Iterator[tuple[str, str, float]]:
-    """Yields (row, unit, value) for one broker: from when a record was due until a consumer has it."""
+def tailing(broker: Broker, tag: str, only: str) -> Iterator[tuple[str, str, float | None]]:
+    """As `sustained`: from when a record was due until a consumer has it."""
     for readers in READERS:
         row = f"tailing at 2,000/s, {readers} consumer{'s' if readers > 1 else ''}"
         if only not in row:
@@ -132,8 +139,8 @@ def tailing(broker: Broker, tag: str, only: str) -> Iterator[tuple[str, str, flo
         after = broker.processor_seconds()
         for name, share in (("p50", 0.5), ("p99", 0.99)):
             yield f"{row}, {name}", "ms", taken[int(len(taken) * share)]
-        if before is not None and after is not None:
-            yield f"{row}: broker processor", "of a core", (after - before) / TAIL_S
+        spent = None if before is None or after is None else (after - before) / TAIL_S
+        yield f"{row}: broker processor", "of a core", spent
 
 
 def _tailed(address: str, topic: str, readers: int) -> list[float]:

@@ -35,6 +35,9 @@ class Broker(Protocol):
     def processor_seconds(self) -> float | None:
         """That it has used so far, with its children."""
 
+    def stored_bytes(self) -> float | None:
+        """That it has written to an object store so far; None where it has none."""
+
 
 class Tidelog:
     """`settings` are broker configs."""
@@ -64,6 +67,9 @@ class Tidelog:
 
     def processor_seconds(self) -> float | None:
         return processor_seconds(self._node.pid)
+
+    def stored_bytes(self) -> float | None:
+        return stored_bytes(self._node)
 
 
 #: What kafka-server-start.sh and kafka-run-class.sh give to Java, but for their log of collections.
@@ -105,6 +111,9 @@ class Kafka:
     def processor_seconds(self) -> float | None:
         return processor_seconds(self._node.pid)
 
+    def stored_bytes(self) -> float | None:
+        return None
+
 
 class Floor:
     """The least broker that could be, in a process of its own."""
@@ -138,6 +147,9 @@ class Floor:
     def processor_seconds(self) -> float | None:
         return None if self._process is None else processor_seconds(self._process.pid)
 
+    def stored_bytes(self) -> float | None:
+        return None
+
 
 class Rival:
     """Somebody else's broker, which runs already and is left running."""
@@ -160,6 +172,15 @@ class Rival:
 
     def processor_seconds(self) -> float | None:
         return None
+
+    def stored_bytes(self) -> float | None:
+        return None
+
+
+def stored_bytes(node: Node) -> float:
+    """That the node has written to its object store since it started."""
+    name, (_, text) = "tidelog_store_uploaded_bytes_total ", node.get("/metrics")
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name))
 
 
 def wait_for_port(address: str, seconds: float = 180) -> None:

@@ -54,8 +54,8 @@ class _Client:
         self.connection.send(self.request)
 
 
-def one_round(broker: Broker, tag: str, seconds: float, only: str) -> Iterator[tuple[str, str, float]]:
-    """Yields (row, unit, value) for one broker."""
+def one_round(broker: Broker, tag: str, seconds: float, only: str) -> Iterator[tuple[str, str, float | None]]:
+    """Yields (row, unit, value) for one broker; no value where a broker does not show it."""
     for fleet in FLEETS:
         if only not in fleet.name:
             continue
@@ -73,8 +73,8 @@ def one_round(broker: Broker, tag: str, seconds: float, only: str) -> Iterator[t
         written = answers * len(batch) * (fleet.partitions if fleet.together else 1)
         yield fleet.name, "MB/s", written / elapsed / 1e6
         yield f"{fleet.name}: p99", "ms", p99
-        if before is not None and after is not None:
-            yield f"{fleet.name}: broker processor", "s/GB", (after - before) / (written / 1e9)
+        spent = None if before is None or after is None else (after - before) / (written / 1e9)
+        yield f"{fleet.name}: broker processor", "s/GB", spent
 
 
 def _closed_loop(

@@ -58,8 +58,9 @@ class Kept:
     @property
     def description(self) -> str:
         ended = f" Cut short: {self.cut_short}." if self.cut_short else ""
+        rounds = f"{self.rounds} round{'' if self.rounds == 1 else 's'}"
         return (
-            f"{self.date}, commit {self.commit}, {self.machine}; {self.rounds} rounds, load average "
+            f"{self.date}, commit {self.commit}, {self.machine}; {rounds}, load average "
             f"{self.load_average:.1f} at the end.{ended}"
         )
 

@@ -68,6 +68,13 @@ LIMITS = {
 }
 
 
+#: Parts that take each figure once, however many rounds are asked for.
+ONCE = frozenset({"stalls", "callers"})
+
+#: (row, unit, value) of one broker; no value where it cannot be known of that broker.
+Figures = Iterator[tuple[str, str, float | None]]
+
+
 class TooLong(Exception):
     """A part has used its time up."""
 
@@ -118,13 +125,12 @@ class Bench:
                     pass
                 n += 1
 
-    def _rounds(
-        self, made: Mapping[str, Broker], one: Callable[[Broker, str], Iterator[tuple[str, str, float]]]
-    ) -> None:
+    def _rounds(self, made: Mapping[str, Broker], one: Callable[[Broker, str], Figures]) -> None:
         for n in range(self._arguments.rounds):
-            turned = {name: one(broker, f"{self._tag}-{n}") for name, broker in _turned(made, n).items()}
-            for name, (row, unit, value) in _row_by_row(turned):
-                self._table.add(name, row, unit, value)
+            begun = {name: one(broker, f"{self._tag}-{n}") for name, broker in made.items()}
+            for name, (row, unit, value) in row_by_row(begun, n):
+                if value is not None:
+                    self._table.add(name, row, unit, value)
 
     def fleet(self) -> None:
         made = self.running(floor=False)
@@ -216,12 +222,23 @@ def _turned(made: Mapping[str, Broker], number: int) -> dict[str, Broker]:
     return {name: made[name] for name in (reversed(names) if number % 2 else names)}
 
 
-def _row_by_row(
-    rounds: Mapping[str, Iterator[tuple[str, str, float]]],
-) -> Iterator[tuple[str, tuple[str, str, float]]]:
-    """Every row on each broker in turn before the next row."""
-    for taken in zip(*rounds.values(), strict=True):
-        yield from zip(rounds, taken, strict=True)
+def row_by_row(begun: Mapping[str, Figures], number: int) -> Iterator[tuple[str, tuple[str, str, float | None]]]:
+    """Every row on each broker in turn before the next row. The order turns with each round and with each row: of an odd number
+    of rounds each broker comes first once more than the others, and it is not the same one in all rows."""
+    names, place = list(begun), 0
+    while True:
+        turned = list(reversed(names)) if (number + place) % 2 else names
+        taken = {name: next(begun[name], None) for name in turned}
+        ended = [name for name, figure in taken.items() if figure is None]
+        if ended:
+            if len(ended) < len(names):
+                raise load.LoadFailed(f"{', '.join(ended)} gave fewer figures than the others")
+            return
+        row = {figure[:2] for figure in taken.values() if figure is not None}
+        if len(row) != 1:
+            raise load.LoadFailed(f"different rows side by side: {', '.join(name for name, _ in sorted(row))}")
+        yield from ((name, figure) for name, figure in taken.items() if figure is not None)
+        place += 1
 
 
 @contextmanager
@@ -251,7 +268,8 @@ def _one_part(part: str, arguments: argparse.Namespace) -> bool:
         cut_short = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    kept = report.described(part, table, rounds=arguments.rounds, cut_short=cut_short)
+    rounds = 1 if part in ONCE else arguments.rounds
+    kept = report.described(part, table, rounds=rounds, cut_short=cut_short)
     print(f"\n## {part}\n\n{rendered(kept.rows)}\n", *kept.notes, kept.description, sep="\n")
     print(f"({part} took {(time.monotonic() - began) / 60:.1f} minutes)", flush=True)
     if arguments.write and kept.rows:
