@@ -8,8 +8,9 @@ store and each has been compared with its manifest. If that takes longer than `t
 choice stands (`tidelog.store.unclaimed`): to go on refusing, or to serve.
 
 Invariants: a directory that is where it was leads at once, also while the store is away; a new place is recorded only after
-all partitions have been compared there, so that a crash before that asks again. Without a store there is nothing to ask, and
-every place is taken for granted.
+all partitions, also those that could not be opened at first, have been compared there and their manifests claimed, so that a
+crash before that asks again. Without a store there is nothing to ask: every place is taken for granted, but one that differs
+is recorded only where the directory never had a store.
 
 Not promised: see `storage_tiers.hot.place`. A volume's snapshot that is put back under the same inodes, and ends above both
 its manifests and its own checkpoints, is taken for the original.
@@ -113,23 +114,26 @@ class HomeGuard:
         self._unclaimed = unclaimed
         self._began = clock.monotonic()
         self._expired = False
+        self._waits = True
         #: What has happened to the directory, because of which the store must be asked; None where nothing has.
         self.away: str | None = None
 
-    def look(self, *, new: bool, taken_over: bool, has_store: bool) -> None:
-        """At start. A `new` directory, and any without a store, is recorded as it is. Into one that has just `taken_over` a
-        cluster partitions may have been put that must be compared: it is held as a moved one, without a warning.
-        OSError if the disk refuses."""
+    def look(self, *, new: bool, taken_over: bool, has_store: bool, had_store: bool) -> bool:
+        """At start: whether the directory is not known to be where it was. A `new` one, and any that never had a store, is
+        recorded as it is. Into one that has just `taken_over` a cluster partitions may have been put that must be compared: it
+        is held as a moved one, without a warning. OSError if the disk refuses."""
         recorded = read_home(self._directory)
         difference = moved(recorded, self._directory, self._log_path())
         if taken_over and has_store:
             self.away = "has just taken the cluster over"
-            return
+            return False
         if difference is not None and has_store and not new:
             self.away = f"was copied, restored or moved ({difference})"
             events.warning(log, "directory.moved", path=self._directory, difference=difference)
-            return
-        self._record(recorded)
+            return True
+        if difference is None or new or not had_store:
+            self._record(recorded)
+        return difference is not None and not new
 
     def refusal(self, partition: TopicPartition) -> LeaderNotAvailable | None:
         """Why a partition that was opened takes nothing yet: the directory may be a copy. None where it may lead."""
@@ -147,16 +151,18 @@ class HomeGuard:
     @property
     def holding(self) -> str:
         """Why the node is not ready, or empty."""
-        if self.away is None or self._serves:
+        if self.away is None or self._serves or not self._waits:
             return ""
         return f"the data directory {self.away}: nothing is taken before the store is claimed"
 
-    def tick(self, partitions: Iterable[Partition], *, claimed: bool) -> None:
-        """Every second or so. `claimed`: the store is this start's."""
+    def tick(self, partitions: Iterable[Partition], *, claimed: bool, settled: Callable[[], bool]) -> None:
+        """Every second or so. `claimed`: the store is this start's. `settled`: every partition is open, and was compared."""
         if self.away is None:
             return
         if claimed:
-            if not any(partition.is_recovering for partition in partitions):
+            self._waits = any(partition.is_recovering for partition in partitions)
+            # What cannot be opened yet, or was served without the store, must have been asked about, too.
+            if not self._waits and settled():
                 self.away = None
                 self._record(None)
             return

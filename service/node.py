@@ -156,7 +156,7 @@ class Node:
             directory_id = self.data.establish(self._cluster_id(), settings.node_id).directory_id
             self._build_tier(directory_id)
         self.cluster_id = self._cluster_id()
-        self._build_home(new=new, taken_over=taken_over)
+        may_be_older = self._build_home(new=new, taken_over=taken_over)
         rack = self.broker_configs.broker_rack
         for records in (
             planner.name_cluster(self.metadata.proposed, self.cluster_id),
@@ -164,6 +164,7 @@ class Node:
                 self.metadata.proposed, settings.node_id, directory_id.encode(), listeners.advertised, rack
             ),
             planner.lead_everything(self.metadata.proposed, settings.node_id),
+            planner.skip_producer_ids(self.metadata.proposed) if may_be_older else (),
         ):
             if records:
                 await self.metadata.propose(records)
@@ -248,7 +249,8 @@ class Node:
         static = {**check_static(settings.broker), **listener_configs(settings), "log.dirs": self.data.path}
         self.configs = Resolver(static, node_id=settings.node_id, has_store=settings.store != NO_STORE)
 
-    def _build_home(self, *, new: bool, taken_over: bool) -> None:
+    def _build_home(self, *, new: bool, taken_over: bool) -> bool:
+        """Whether the directory may be an older copy of one that went on."""
         self.home = HomeGuard(
             self.data.path,
             lambda: self.metadata.path,
@@ -257,11 +259,16 @@ class Node:
             wait_ms=self.broker_configs.tidelog_store_claim_wait_ms,
             unclaimed=self.broker_configs.tidelog_store_unclaimed,
         )
+        self.readiness.holding = lambda: self.home.holding
         try:
-            self.home.look(new=new, taken_over=taken_over, has_store=self.client is not None)
+            return self.home.look(
+                new=new,
+                taken_over=taken_over,
+                has_store=self.client is not None,
+                had_store=self.metadata.image.incarnation > 0,
+            )
         except OSError as error:
             raise StorageError(f"cannot write in {self.data.path} ({error}); free space or mend the disk") from error
-        self.readiness.holding = lambda: self.home.holding
 
     def _build_tier(self, directory_id: str) -> None:
         self.access: StoreAccess | None = None
@@ -437,6 +444,10 @@ class Node:
         await self.access.run()
         await self.expiry.compare()
         await self.tiering.kick_all(self.partitions)
+
+    def has_settled(self) -> bool:
+        """Whether every partition is open, and its manifest was looked at in this start."""
+        return self.assignment.has_opened_all and all(map(self.tiering.has_compared, self.partitions))
 
     def workers(self) -> Sequence[Worker]:
         return rounds(self)

@@ -48,7 +48,7 @@ def rounds(node: Node) -> Sequence[Worker]:
 
     async def look_home() -> None:
         claimed = node.access is not None and node.access.writer is not None
-        node.home.tick(node.partitions, claimed=claimed)
+        node.home.tick(node.partitions, claimed=claimed, settled=node.has_settled)
 
     async def look_at_disk() -> None:
         node.disk.look()

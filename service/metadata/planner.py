@@ -47,6 +47,8 @@ MAX_PARTITIONS_PER_REQUEST = 10_000
 PRODUCER_ID_BLOCK = 1000
 #: Kafka's last id: ids are positive 63-bit numbers.
 MAX_PRODUCER_ID = (1 << 63) - 1
+#: Ids that are left out where others may have been given out that are not known.
+PRODUCER_ID_GAP = 1 << 32
 
 METADATA_TOPIC = "__cluster_metadata"
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -202,6 +204,14 @@ def producer_id_block(image: MetadataImage, broker_id: int) -> BlockPlan:
         count=PRODUCER_ID_BLOCK,
     )
     return BlockPlan((pb.MetadataRecord(producer_id_block=record),), first, PRODUCER_ID_BLOCK)
+
+
+def skip_producer_ids(image: MetadataImage) -> Records:
+    """For a directory that may be an older copy: the original may have given ids out since, and what one of its producers
+    wrote would make another one's first batch a repetition."""
+    first = min(image.next_producer_id + PRODUCER_ID_GAP, MAX_PRODUCER_ID)
+    block = pb.ProducerIdBlockRecord(broker_id=-1, broker_epoch=-1, first_producer_id=first, count=0)
+    return (pb.MetadataRecord(producer_id_block=block),)
 
 
 def topic_files_seen(image: MetadataImage, revisions: Mapping[TopicId, int]) -> Records:

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from grpc_api.contract.topics import Resource, ResourceKind
 from service.metadata import records_pb2 as pb
 from service.metadata.image import MetadataImage, PartitionImage, config_record, endpoint_records, partition_record
+from service.metadata.planner import PRODUCER_ID_GAP
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.types import TopicId
 
 EPOCH_GAP = 1 << 16
-PRODUCER_ID_GAP = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ import pytest
 
 from grpc_api.contract.topics import Resource, ResourceKind
 from service.metadata.image import DeletingTopic, MetadataImage, PartitionImage, TopicImage
+from service.metadata.planner import PRODUCER_ID_GAP
 from service.takeover.plan import (
     EPOCH_GAP,
-    PRODUCER_ID_GAP,
     Claimed,
     Inventory,
     SeenTopic,

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from service.metadata.image import MetadataImage
-from service.takeover.plan import EPOCH_GAP, PRODUCER_ID_GAP
+from service.metadata.planner import PRODUCER_ID_GAP
+from service.takeover.plan import EPOCH_GAP
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import TAKE_OVER_GAP

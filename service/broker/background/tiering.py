@@ -160,6 +160,8 @@ class Tiering:
     def _has_to_offload(self, partition: Partition, now: Now) -> bool:
         if self._is_open and (partition.is_recovering or partition in self.lineage or _shows_deleted(partition)):
             return True
+        if self._must_claim(partition):
+            return True
         plan = self._plan(partition, now)
         return plan.close_active or bool(plan.uploads)
 
@@ -229,9 +231,8 @@ class Tiering:
             await self._evict(partition)
 
     async def _offload(self, partition: Partition) -> None:
-        if not self._is_open or not (
-            self._tiered(partition) or partition.log.tier is not None or partition.is_recovering
-        ):
+        wanted = self._tiered(partition) or partition.log.tier is not None or partition.is_recovering
+        if not self._is_open or not (wanted or self._must_claim(partition)):
             return
         async with self._slots:
             if partition not in self._compared or partition.is_recovering:
@@ -265,12 +266,17 @@ class Tiering:
         """The store's own root is looked at before the first commit of this start."""
         await self._policy.publish(partition.partition.topic)
         root = await self._load(partition)
-        if self._policy.may_be_copy() and self._tiered(partition):
+        if self._policy.may_be_copy():
+            # Also where nothing is tiered: that may be switched on in both directories some day.
             await self._claim(partition, root)
         self.lineage.caught_up(partition)
         await adopt(partition)
         self._compared.add(partition)
         self._tidying.request(partition)
+
+    def _must_claim(self, partition: Partition) -> bool:
+        """Also of one that leads already, in a directory that may be a copy."""
+        return self._is_open and self._policy.may_be_copy() and partition not in self._compared
 
     async def _claim(self, partition: Partition, root: Root | None) -> None:
         """Commits this start's incarnation. `cluster.json` alone stops no node that runs: the original of a copied directory

@@ -108,6 +108,11 @@ class Assignment:
         return len(self._unopened)
 
     @property
+    def has_opened_all(self) -> bool:
+        """Whether nothing is being opened, and nothing waits to be tried again."""
+        return not (self._unopened or self._wanted or self._opening is not None)
+
+    @property
     def unrecovered(self) -> bool:
         """Whether a log that no clean stop has closed could not be opened since."""
         return not all(self._recovering.values())

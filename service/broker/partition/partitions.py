@@ -314,7 +314,7 @@ class Partitions:
         )
         await write(HIGH_WATERMARKS, lambda known: kept(known) | {p: o.state.high_watermark for p, o in held.items()})
         await write(LOG_STARTS, lambda known: self._log_starts(known, {}))
-        await self.places.save(held.values())
+        await self.places.save(held.values(), self._keeps)
 
     async def close(self) -> None:
         """Flushes and closes every log, then checkpoints. StorageError if one could not be: all others were."""

@@ -4,8 +4,8 @@
     topic, partition, topic id, and twice device, inode, birth (ns since 1970 or -): of the directory, of partition.metadata
 
 An older copy of a directory agrees with itself, and where it ends above the last checkpoint of what was flushed nothing else
-on the disk says that records are missing. Invariants: a partition that waits to be compared keeps the place that is known, so
-that a later start waits too; one that is not known (made since the last checkpoint) counts as the original.
+on the disk says that records are missing. Invariants: a partition that waits to be compared, or to be opened, keeps the place
+that is known, so that it waits later, too; one that is not known (made since the last checkpoint) counts as the original.
 
 Not promised: see `storage_tiers.hot.place`. Files that were overwritten in place are taken for the original.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from service.broker.partition.partition import Partition
@@ -74,15 +74,16 @@ class PartitionPlaces:
             )
             return
 
-    async def save(self, partitions: Iterable[Partition]) -> None:
-        """Durably, if anything changed. OSError if the disk refuses."""
-        wanted: dict[TopicPartition, PartitionPlace] = {}
+    async def save(self, partitions: Collection[Partition], unopened: Collection[TopicPartition]) -> None:
+        """Durably, if anything changed. Of `unopened` an earlier run has noted the place. OSError if the disk refuses."""
+        wanted = {key: self._known[key] for key in unopened if key in self._known}
+        waits = bool(unopened) or any(partition.is_recovering for partition in partitions)
         for partition in partitions:
             key = partition.partition
             place = self._known.get(key) if key in self.moved and partition.is_recovering else self._now.get(key)
             if place is not None:
                 wanted[key] = place
-        if wanted == self._known or (self._damaged and any(partition.is_recovering for partition in partitions)):
+        if wanted == self._known or (self._damaged and waits):
             return
         await asyncio.get_running_loop().run_in_executor(None, self._write, wanted)
         self._known, self._damaged = wanted, False

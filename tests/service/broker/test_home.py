@@ -55,7 +55,7 @@ async def test_where_it_was_it_leads_at_once_without_a_store(tmp_path: Path) -> 
 def test_a_directory_that_took_the_cluster_over_is_not_called_moved(tmp_path: Path) -> None:
     clock = SystemClock()
     guard = HomeGuard(str(tmp_path), lambda: str(tmp_path), OsFiles(), clock, wait_ms=0, unclaimed="refuse")
-    guard.look(new=False, taken_over=True, has_store=True)
+    assert not guard.look(new=False, taken_over=True, has_store=True, had_store=True)
     assert guard.holding == (
         "the data directory has just taken the cluster over: nothing is taken before the store is claimed"
     )
@@ -107,7 +107,7 @@ async def test_a_copy_whose_disk_fails_is_not_at_home_before_it_was_compared(tmp
         comparing = node.store.hold(1, "get", led.log.cold.ids.manifest_key if led.log.cold else "")
         node.store.down = False
         await comparing.reached.wait()
-        copy.node.home.tick(copy.node.partitions, claimed=True)
+        copy.node.home.tick(copy.node.partitions, claimed=True, settled=copy.node.has_settled)
         assert copy.node.home.away is not None
         comparing.open()
         await until(lambda: copy.node.home.away is None)

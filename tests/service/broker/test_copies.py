@@ -1,0 +1,180 @@
+"""Copies of a data directory beside a node that goes on with the original: nothing that the copy acknowledged is discarded for
+what the original commits later, and what it never knew of is not given out a second time."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
+from service.broker.partition.partition import Partition
+from storage_tiers.errors import FencedWriter, LeaderNotAvailable
+from storage_tiers.types import TopicPartition
+from tests.service.broker.support import TIERED, Running, running, until
+
+KEPT = {**TIERED, "local.retention.bytes": "-1", "local.retention.ms": "-1"}
+
+
+def led(node: Running, topic: str) -> Partition:
+    return node.node.partitions.get(TopicPartition(topic, 0))
+
+
+async def begun(node: Running) -> None:
+    """One record of `t` is in the bucket."""
+    await node.create("t", configs=KEPT)
+    await node.append("t", b"before")
+    await node.seal("t")
+
+
+async def set_tiered(node: Running, value: str) -> None:
+    change = ConfigAlteration("remote.storage.enable", AlterOp.SET, value)
+    await node.core.configs.alter_configs(Resource(ResourceKind.TOPIC, "t"), [change])
+
+
+async def looks_home(node: Running) -> None:
+    """The next look at whether the directory is at home, now."""
+    (home,) = [worker for worker in node.node.workers() if worker.name == "home"]
+    await home.tick()
+
+
+async def uploads(node: Running) -> None:
+    """The node does what it would do by itself some day, and ends as another one has claimed what it commits to."""
+    await node.log.seal("t", wait=False, timeout_ms=0)
+    await until(lambda: isinstance(node.node.fatal, FencedWriter))
+    node.node.fatal = None
+
+
+async def in_the_bucket(copy: Running, *values: bytes) -> None:
+    """Of `t` the copy serves these, also once all of it is in the bucket."""
+    await copy.seal("t")
+    assert [record.value for record in await copy.read_all("t")] == list(values)
+
+
+async def test_what_is_not_tiered_when_a_copy_begins_is_claimed_as_well(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        await begun(node)
+        await set_tiered(node, "false")
+        await node.node.topic_files.publish_now("t")
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+        async with running(tmp_path / "copy", node.store) as copy:
+            await until(lambda: copy.node.home.away is None)
+            await copy.append("t", b"of the copy")
+            await copy.append("t", b"of the copy, too")
+            # The original's word about the topic's configs is held up: its uploads need not wait for it.
+            gate = node.store.hold(1, "get", "topic.json")
+            await node.append("t", b"of the original")
+            await set_tiered(node, "true")
+            await gate.reached.wait()
+            await uploads(node)
+            await set_tiered(copy, "true")
+            await in_the_bucket(copy, b"before", b"of the copy", b"of the copy, too")
+
+
+async def test_a_copy_is_at_home_once_what_it_could_not_open_is_claimed_as_well(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        await begun(node)
+        await node.create("other", configs=KEPT)
+        await node.node.topic_files.publish_now("other")
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+        names = tmp_path / "copy" / "t-0" / "partition.metadata"
+        topic_id = names.read_bytes()
+        names.write_bytes(b"damaged")
+        (tmp_path / "copy" / "t-0" / "tiered-root.json").write_bytes(b"damaged")
+        async with running(tmp_path / "copy", node.store) as copy:
+            await until(lambda: copy.node.tiering.has_compared(led(copy, "other")))
+            await until(lambda: copy.node.readiness.holding() == "")
+            await copy.append("other", b"one partition holds no other one up")
+            assert copy.node.home.away is not None
+            names.write_bytes(topic_id)
+            await copy.node.assignment.retry()
+            await until(lambda: copy.node.home.away is None)
+            await copy.append("t", b"of the copy")
+            await copy.append("t", b"of the copy, too")
+            await node.append("t", b"of the original")
+            await uploads(node)
+            await in_the_bucket(copy, b"before", b"of the copy", b"of the copy, too")
+
+
+async def test_a_copy_that_was_served_unclaimed_claims_what_it_leads(tmp_path: Path) -> None:
+    serves = {"tidelog.store.claim.wait.ms": "0", "tidelog.store.unclaimed": "serve"}
+    async with running(tmp_path / "data") as node:
+        await begun(node)
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    node.store.down = True
+    async with running(tmp_path / "copy", node.store, serves) as copy:
+        await until(lambda: copy.node.readiness.holding() == "")
+        await copy.append("t", b"of the copy")
+        gate = node.store.hold(1, "get", "manifests/")
+        node.store.down = False
+        await gate.reached.wait()
+        await looks_home(copy)
+        gate.open()
+        await until(lambda: copy.node.home.away is None and copy.node.tiering.has_compared(led(copy, "t")))
+        tier, writer = led(copy, "t").log.tier, copy.node.access and copy.node.access.writer
+        assert tier is not None and writer
+        assert tier.incarnation == writer.incarnation
+
+
+async def test_a_copy_that_ran_without_its_store_is_a_copy_still(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as node:
+        await begun(node)
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+        async with running(tmp_path / "copy", store_url="none") as copy:
+            await copy.append("t", b"of the copy")
+        async with running(tmp_path / "copy", node.store) as copy:
+            assert copy.node.home.away is not None
+            await until(lambda: copy.node.home.away is None)
+            await copy.append("t", b"of the copy, too")
+            await node.append("t", b"of the original")
+            await uploads(node)
+            await in_the_bucket(copy, b"before", b"of the copy", b"of the copy, too")
+
+
+async def test_an_older_partition_that_could_not_be_opened_at_first_is_compared(tmp_path: Path) -> None:
+    """Its owner puts it back with what nobody may read, and mends that while the node runs."""
+    directory, older = tmp_path / "data" / "t-0", tmp_path / "older"
+    async with running(tmp_path / "data") as node:
+        await begun(node)
+        await node.append("t", b"not in the bucket yet")
+        shutil.copytree(directory, older)
+        await node.append("t", b"acknowledged since")
+        await node.seal("t")
+    checkpoint = tmp_path / "data" / "recovery-point-offset-checkpoint"
+    checkpoint.write_text(checkpoint.read_text().replace("t 0 3", "t 0 2"))
+    shutil.rmtree(directory)
+    older.rename(directory)
+    names, topic_id = directory / "partition.metadata", (directory / "partition.metadata").read_bytes()
+    names.write_bytes(b"damaged")
+    (directory / "tiered-root.json").write_bytes(b"damaged")
+    async with running(tmp_path / "data", node.store) as node:
+        assert node.node.assignment.unopened == 1
+        await node.node.partitions.checkpoint()
+        (directory / "tiered-root.json").unlink()
+        names.write_bytes(topic_id)
+        node.store.down = True
+        await node.node.assignment.retry()
+        with pytest.raises(LeaderNotAvailable):
+            await node.append("t", b"given a second time")
+        node.store.down = False
+        await until(lambda: node.node.tiering.has_compared(led(node, "t")))
+        assert (await node.append("t", b"later")).base_offset == 3
+
+
+async def test_no_producer_of_a_copy_gets_the_id_of_one_of_the_original(tmp_path: Path) -> None:
+    """Its first batch would be taken for a repetition: acknowledged, and not there."""
+    async with running(tmp_path / "data") as node:
+        await begun(node)
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+        await produced(node, b"of the original")
+    async with running(tmp_path / "copy", node.store) as copy:
+        await until(lambda: copy.node.home.away is None)
+        await produced(copy, b"of the copy")
+        assert [record.value for record in await copy.read_all("t")] == [b"before", b"of the original", b"of the copy"]
+
+
+async def produced(node: Running, value: bytes) -> None:
+    producer_id, epoch = await node.log.init_producer_id(None)
+    await node.append("t", value, producer_id=producer_id, producer_epoch=epoch, base_sequence=0)
+    await node.seal("t")
