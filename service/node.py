@@ -301,6 +301,7 @@ class Node:
             clock=self.clock,
             rng=self.rng,
             grace_ms=lambda: self.broker_configs.tidelog_tier_delete_grace_ms,
+            may_be_copy=lambda: self.home.away is not None,
         )
         self.snapshots = MetadataSnapshots(
             self.metadata,

@@ -170,6 +170,11 @@ STORE_ROWS = (
         "tests/service/cli/test_cold_repair.py::test_a_store_that_holds_nothing_of_the_cluster_is_not_written_to",
     ),
     row("Stop this (node|one); the one that began last goes on", *_STOP_THIS_NODE),
+    row(
+        "Start the newer directory again. If its disk is lost, keep this one",
+        BROKER + "test_copies.py::test_a_copy_that_has_missed_something_claims_nothing_and_the_original_goes_on",
+        "tests/service/test_takeover.py::test_an_older_copy_that_lacks_a_topic_says_how_the_cluster_goes_on",
+    ),
     row("topic.json of … …, revision … was seen", STORE + "a_topic_file_that_went_backwards_is_put_back"),
     row(
         "choose a prefix of its own for tidelog, or start with --new-cluster",

@@ -91,6 +91,30 @@ def test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced(node:
     assert json.loads(node.get("/readyz")[1])["store"] == "ok"
 
 
+def test_an_older_copy_that_lacks_a_topic_says_how_the_cluster_goes_on(node: Node, tmp_path: Path) -> None:
+    """Of the last start of the directory that is lost: nothing else tells that it is older."""
+    create(node, "orders", 1, TIERED)
+    cluster = cluster_of(node)
+    shutil.copytree(node.data_dir, tmp_path / "backup", ignore=shutil.ignore_patterns("*.tmp"))
+    create(node, "later", 1, TIERED)
+    for topic in ("orders", "later"):
+        produce(node, topic, 100)
+        seal(node, topic)
+    node.kill()
+    shutil.rmtree(node.data_dir)
+    shutil.copytree(tmp_path / "backup", node.data_dir)
+
+    node.spawn()
+    assert node.wait() == 1
+    advice = "keep this one and start on another, empty --data-dir with "
+    assert f"is older than its cluster {cluster}: since then topic later was made" in node.output()
+    node.flags += node.output().split(advice)[1].split('"')[0].split()
+    node.data_dir = tmp_path / "another"
+    node.start()
+    for topic in ("orders", "later"):
+        assert len(consume(node, topic, 1, 100)) == 100
+
+
 def test_an_older_copy_of_a_lost_directory_says_how_the_cluster_goes_on(node: Node, tmp_path: Path) -> None:
     create(node, "orders", 1, TIERED)
     produce(node, "orders", 100)

@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+from service.broker.background.older_copy import check_not_older
 from service.http import Readiness
 from service.metadata import planner
 from service.metadata.image import MetadataImage
@@ -62,7 +63,10 @@ class StoreAccess:
         clock: Clock,
         rng: Rng,
         grace_ms: Callable[[], int] = lambda: 86_400_000,
+        may_be_copy: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`may_be_copy()` says whether the directory may be an older copy: it is compared before the store is claimed."""
+        self._may_be_copy = may_be_copy
         self._grace_ms = grace_ms
         self._looked_at = clock.monotonic()
         self._wake = asyncio.Event()
@@ -232,6 +236,8 @@ class StoreAccess:
         await self.client.ask(Probe(f"{cluster_id}/"))
         found = await self.client.ask(ShownCluster(cluster_id))
         number = settle(found, self._metadata.image, self._directory_id)
+        if self._may_be_copy():
+            await check_not_older(self.client, self._metadata.image)
         start_id = self._rng.token(16)
         await self._metadata.propose(planner.claim_incarnation(self._node_id, number + 1, start_id))
         holder = Holder(self._node_id, self._directory_id, uuid_text(start_id))

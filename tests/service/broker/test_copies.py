@@ -4,6 +4,7 @@ what the original commits later, and what it never knew of is not given out a se
 from __future__ import annotations
 
 import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,65 @@ async def produced(node: Running, value: bytes) -> None:
     producer_id, epoch = await node.log.init_producer_id(None)
     await node.append("t", value, producer_id=producer_id, producer_epoch=epoch, base_sequence=0)
     await node.seal("t")
+
+
+async def made_a_topic(node: Running) -> None:
+    await node.create("later", configs=KEPT)
+    await node.append("later", b"of the original")
+    await node.seal("later")
+
+
+async def added_partitions(node: Running) -> None:
+    await node.core.topics.create_partitions("t", 2, None)
+    await node.append("t", b"of the original", partition=1)
+    await node.seal("t")
+
+
+async def deleted_a_topic(node: Running) -> None:
+    await node.core.topics.delete(["t"])
+    await node.node.topic_files.tick()
+
+
+async def made_a_topic_anew(node: Running) -> None:
+    await deleted_a_topic(node)
+    await begun(node)
+
+
+@pytest.mark.parametrize(
+    ("did", "said"),
+    [
+        (made_a_topic, "topic later was made, with topic id "),
+        (added_partitions, "topic t was given 2 partitions, and has 1 here"),
+        (deleted_a_topic, "topic t was deleted"),
+        (made_a_topic_anew, "topic t was deleted and made anew"),
+    ],
+)
+async def test_a_copy_that_has_missed_something_claims_nothing_and_the_original_goes_on(
+    tmp_path: Path, did: Callable[[Running], Awaitable[None]], said: str
+) -> None:
+    """It would make that a second time: the topic under another id, so that the one in the bucket counts as deleted."""
+    async with running(tmp_path / "data") as node:
+        await begun(node)
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+        await did(node)
+        held = {key: (await node.store.get(key)).data async for key in keys_of(node)}
+        async with running(tmp_path / "copy", node.store) as copy:
+            access = copy.node.access
+            assert access is not None
+            with pytest.raises(FencedWriter, match=f"is older than its cluster .*: since then {said}"):
+                await access.run()
+            with pytest.raises(LeaderNotAvailable):
+                await copy.append("t", b"given a second time")
+        assert held == {key: (await node.store.get(key)).data async for key in keys_of(node)}
+    async with running(tmp_path / "data", node.store) as node:
+        await until(lambda: node.node.access is not None and node.node.access.is_open)
+        await node.create("later-on", configs=KEPT)
+        await node.append("later-on", b"of the original")
+        await node.seal("later-on")
+
+
+async def keys_of(node: Running) -> AsyncIterator[str]:
+    """Of what a cluster is: probes come and go."""
+    async for info in node.store.list(""):
+        if "/topics/" in info.key or info.key.endswith("/cluster.json"):
+            yield info.key

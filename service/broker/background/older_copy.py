@@ -1,0 +1,58 @@
+"""Whether a copied directory has never known of what its cluster has done since: topics, and partitions of topics.
+
+An older copy of the metadata would make a topic or a partition that is in the bucket already: under another id, so that the one
+there counts as deleted, or under the same one, so that offsets are given a second time. `topic.json` shows it: it names what
+the metadata of the node that wrote it had, and metadata only go forwards.
+
+Not promised: that what no `topic.json` names is noticed, such as a topic of the last second before the original ended. What was
+configured since is as it was when the copy was made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from service.metadata.image import MetadataImage
+from storage_tiers.cold.manifest.model import State
+from storage_tiers.cold.manifest.topic_file import TopicState
+from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.process.operations import ListTopics, ShownTopic
+from storage_tiers.errors import FencedWriter
+
+#: Topics that are asked about at once.
+AT_ONCE = 16
+
+
+def missed(image: MetadataImage, shown: TopicState) -> str | None:
+    """What the metadata have missed of a topic, in words; None if nothing. Pure."""
+    known = image.topic(shown.topic)
+    if known is not None and known.topic_id == shown.topic_id:
+        if shown.state is State.DELETED:
+            return f"topic {shown.topic} was deleted"
+        if shown.partitions > len(known.partitions):
+            return f"topic {shown.topic} was given {shown.partitions} partitions, and has {len(known.partitions)} here"
+        return None
+    if known is not None and known.topic_id in shown.earlier:
+        return f"topic {shown.topic} was deleted and made anew"
+    deleted_here = shown.topic_id in image.deleting or shown.topic_id in image.gone
+    if shown.state is State.LIVE and not deleted_here:
+        return f"topic {shown.topic} was made, with topic id {shown.topic_id}"
+    return None
+
+
+async def check_not_older(client: TierClient, image: MetadataImage) -> None:
+    """FencedWriter if the bucket shows something that the metadata have missed. Changes nothing."""
+    after = ""
+    while names := await client.ask(ListTopics(image.cluster_id, after)):
+        for first in range(0, len(names), AT_ONCE):
+            asked = (client.ask(ShownTopic(image.cluster_id, name)) for name in names[first : first + AT_ONCE])
+            for shown in await asyncio.gather(*asked):
+                why = None if shown is None else missed(image, shown)
+                if why is not None:
+                    raise FencedWriter(
+                        f"this data directory was copied, restored or moved, and is older than its cluster {image.cluster_id}: "
+                        f"since then {why}. A node that went on from it would give names and offsets out a second time; "
+                        "nothing was changed. Start the newer directory again. If its disk is lost, keep this one and start on "
+                        f"another, empty --data-dir with --take-over {image.cluster_id}"
+                    )
+        after = names[-1]
