@@ -7,6 +7,7 @@ What callers make a node hold is the sum of these, each reached only by callers 
     windows              WINDOWS_BYTES           sent to calls that read no further
     answers              ANSWERS_BYTES           made, and not taken by their callers
     partitions           MAX_FOLLOWED            of reads that wait, some hundred bytes each
+    record reads         MAX_RECORD_READS        one message each that waits for room, 1 MiB or a record
 
 Importing this loads no gRPC.
 """
@@ -34,6 +35,10 @@ MAX_STREAMS_PER_CONNECTION = 1024
 MAX_CALLS = 2048
 #: Streams that produce, of all connections; one more is refused.
 MAX_PRODUCE_STREAMS = 128
+#: Calls of `Records.Read`, of all connections; one more is refused. Each may hold a message that waits for room.
+MAX_RECORD_READS = 128
+#: Records of one request of `Records.Send`.
+MAX_SENT_RECORDS = 10_000
 #: Partitions of all reads that wait, and of one.
 MAX_FOLLOWED = 100_000
 MAX_FETCH_PARTITIONS = 1_000

@@ -73,7 +73,7 @@ class Bounds:
         self.connections = Connections(connections)
         self.requests = CallerMemory(limits.REQUESTS_BYTES, self.connections.close)
         self.answers = CallerMemory(limits.ANSWERS_BYTES, self.connections.close)
-        self.calls = self.produce_streams = self.followed = 0
+        self.calls = self.produce_streams = self.record_reads = self.followed = 0
         self._copying = asyncio.Lock()
 
     @asynccontextmanager
@@ -103,6 +103,17 @@ class Bounds:
         finally:
             self.calls -= 1
             self.produce_streams -= produces
+
+    @contextmanager
+    def reading(self) -> Any:
+        """While records are read one by one. Busy beyond MAX_RECORD_READS."""
+        if self.record_reads >= limits.MAX_RECORD_READS:
+            raise Busy(f"{limits.MAX_RECORD_READS} calls read records already; ask later, or read batches by Log")
+        self.record_reads += 1
+        try:
+            yield
+        finally:
+            self.record_reads -= 1
 
     @contextmanager
     def following(self, partitions: int) -> Any:

@@ -67,7 +67,7 @@ class _Follower:
             records = b""
             if answer.slices:
                 wanted = self._wanted[index]
-                records, following = _whole_batches(await records_of(answer), wanted.offset)
+                records, following = whole_batches(await records_of(answer), wanted.offset)
                 if records:
                     self._wanted[index] = wanted._replace(offset=following)
                     served.append(index)
@@ -105,7 +105,7 @@ async def follow(log: Log, fetch: Fetch, context: CallContext) -> None:
             raise failure
 
 
-def _whole_batches(records: bytes, offset: int) -> tuple[bytes, int]:
+def whole_batches(records: bytes, offset: int) -> tuple[bytes, int]:
     """The whole batches at the front of `records`, and the offset after them."""
     if not records:
         return records, offset

@@ -89,16 +89,25 @@ async def serve_grpc(core: Core, host: str, port: int, *, connections: int = MAX
 
 def _add_servicers(core: Core, server: Any) -> list[str]:
     """The full names of the services added."""
-    from grpc_api.proto import cold_pb2_grpc, configs_pb2_grpc, log_pb2_grpc, offsets_pb2_grpc, topics_pb2_grpc
+    from grpc_api.proto import (
+        cold_pb2_grpc,
+        configs_pb2_grpc,
+        log_pb2_grpc,
+        offsets_pb2_grpc,
+        records_pb2_grpc,
+        topics_pb2_grpc,
+    )
     from grpc_api.servicers.cold import CoreCold
     from grpc_api.servicers.configs import CoreConfigs
     from grpc_api.servicers.log import CoreLog
     from grpc_api.servicers.offsets import CoreOffsets
+    from grpc_api.servicers.records import CoreRecords
     from grpc_api.servicers.topics import CoreTopics
 
     log_pb2_grpc.add_LogServicer_to_server(CoreLog(core), server)
+    records_pb2_grpc.add_RecordsServicer_to_server(CoreRecords(core), server)
     offsets_pb2_grpc.add_OffsetsServicer_to_server(CoreOffsets(core), server)
     topics_pb2_grpc.add_TopicsServicer_to_server(CoreTopics(core), server)
     configs_pb2_grpc.add_ConfigsServicer_to_server(CoreConfigs(core), server)
     cold_pb2_grpc.add_ColdServicer_to_server(CoreCold(core), server)
-    return [f"tidelog.v1.{name}" for name in ("Log", "Offsets", "Topics", "Configs", "Cold")]
+    return [f"tidelog.v1.{name}" for name in ("Log", "Records", "Offsets", "Topics", "Configs", "Cold")]

@@ -62,6 +62,10 @@ REQUEST_ROWS = (
         SERVICERS + "test_bounds.py::test_beyond_a_bound_calls_are_refused_at_once_and_retriably",
         SDK + "test_blocking.py::test_threads_share_a_producer",
     ),
+    row("make it with `create_topic`", SDK + "test_wrong_input.py::test_a_missing_topic_is_made_as_the_error_says"),
+    row("read batches by Log", SERVICERS + "test_records.py::test_too_many_reads_are_refused"),
+    row("send them in parts", SERVICERS + "test_records.py::test_more_records_than_a_request_holds_are_sent_in_parts"),
+    row("read them in several calls", SERVICERS + "test_records.py::test_many_partitions_are_read_in_several_calls"),
     row(
         "set `idempotent` too",
         SERVICERS + "test_streams.py::test_a_stream_out_of_form_is_refused",

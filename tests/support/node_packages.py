@@ -1,4 +1,5 @@
-"""kafkajs and the codecs that it leaves to its users, from npm, as `tests/clients/javascript/package-lock.json` pins them.
+"""Packages of npm, as a `package-lock.json` pins them: of `tests/clients/javascript` kafkajs and the codecs that it leaves
+to its users, of `examples/grpc_javascript` gRPC.
 
 Fetched once into `.cache/node-<hash of the lock file>`; no script of a package runs.
 """
@@ -16,16 +17,16 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache"
 FETCH_SECONDS = 600
 
 
-def node_path() -> Path:
+def node_path(source: Path = SOURCE) -> Path:
     """What NODE_PATH has to name. Fetches the packages if they are missing; CalledProcessError if it cannot."""
-    lock_file = SOURCE / "package-lock.json"
+    lock_file = source / "package-lock.json"
     folder = CACHE / f"node-{hashlib.sha256(lock_file.read_bytes()).hexdigest()[:16]}"
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
             for name in ("package.json", "package-lock.json"):
-                shutil.copy(SOURCE / name, folder)
+                shutil.copy(source / name, folder)
             command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
             subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=FETCH_SECONDS)
             (folder / "complete").touch()

@@ -54,7 +54,7 @@ class PartitionEvent(Enum):
     #: The local log is known to be what the bucket holds, or there is nothing to ask.
     LEAD = "lead"
     #: This node leads under a later epoch, or will once it leads.
-    BEGIN_EPOCH = "begin an epoch"
+    BEGIN_EPOCH = "new epoch"
     #: The disk has failed.
     FAIL = "fail"
     #: The topic was deleted.

@@ -9,7 +9,14 @@ import pytest
 
 from grpc_api.sdk.client import Client
 from grpc_api.sdk.values import Message, OutOfRange, ProducerOptions, ReaderOptions, start_ms
-from storage_tiers.errors import InvalidConfig, InvalidPartitions, InvalidRecord, InvalidRequest, OffsetOutOfRange
+from storage_tiers.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidRecord,
+    InvalidRequest,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
 
 UNTIL_END = ReaderOptions(until_end=True)
 
@@ -55,6 +62,14 @@ async def test_what_a_program_does_to_its_buffer_later_is_not_sent(client: Clien
         await producer.send("t", buffer, key=memoryview(b"key"))  # type: ignore[arg-type]
         buffer[:] = b"late"
     assert [(message.key, message.value) for message in await read(client)] == [(b"key", b"sent")]
+
+
+async def test_a_missing_topic_is_made_as_the_error_says(client: Client) -> None:
+    async with client.producer() as producer:
+        with pytest.raises(UnknownTopicOrPartition, match="make it with `create_topic`"):
+            await producer.send("t", b"x")
+        await client.create_topic("t")
+        assert (await (await producer.send("t", b"x"))).offset == 0
 
 
 async def test_places_that_are_none_are_refused(client: Client) -> None:

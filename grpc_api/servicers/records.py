@@ -1,0 +1,339 @@
+"""`tidelog.v1.Records` over the core's contract: records of programs into batches, and batches into records.
+
+Invariants: a record that is refused touches no other, but for those of its batch; one message of a read is made at a time, and
+nothing is held while its caller reads it but that message; offsets of a partition rise. What is decoded is decoded natively, in
+a thread where it may take long.
+
+Not promised: that a record sent again is there once. Nor speed beyond that of one call: `Log` has batches as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from grpc_api.contract.core import Core
+from grpc_api.contract.log import Append, Appended, Fetch, Fetched, FetchPartition, Isolation, OffsetQuery, OffsetSpec
+from grpc_api.contract.ready import settled
+from grpc_api.contract.topics import TopicDescription
+from grpc_api.limits import MAX_FETCH_PARTITIONS, MAX_SENT_RECORDS
+from grpc_api.messages.errors import detail_of, forget_frames
+from grpc_api.messages.record_rows import RowEncoder
+from grpc_api.proto import log_pb2
+from grpc_api.proto import records_pb2 as pb
+from grpc_api.proto.records_pb2_grpc import RecordsServicer
+from grpc_api.sdk.partitioner import StickyPartitioner, partition_of_key
+from grpc_api.servicers.calls import ANSWER_COPIES, CallContext, in_pieces
+from grpc_api.servicers.fetch_stream import whole_batches
+from grpc_api.servicers.fetching import fetched, records_of, release
+from grpc_api.servicers.produce_stream import committed
+from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
+from storage_tiers.errors import InvalidPartitions, InvalidRecord, InvalidRequest, LogError
+from storage_tiers.records.builder import build_written_batch
+from storage_tiers.records.column_buffers import HEADERS, KEY, OFFSET, TIMESTAMP, VALUE
+from storage_tiers.records.columns import ColumnBatch, ColumnDecoder
+from storage_tiers.records.decoder import decode
+from storage_tiers.records.record_writer import NO_HEADERS, RecordWriter, encode_headers
+from storage_tiers.types import AbortedTransaction, TopicPartition
+
+#: Records of one batch, uncompressed, unless one alone has more.
+BATCH_BYTES = 256 << 10
+#: Records of one message of a read, unless one alone has more, and how many.
+MESSAGE_BYTES, MESSAGE_RECORDS = 1 << 20, 8192
+#: Batches read at a time: a message is made of them.
+READ_BYTES = 256 << 10
+#: Batches of more bytes are decoded in a thread.
+DECODE_IN_THREAD_BYTES = 16 << 10
+#: How long one look for more records waits.
+WAIT_MS = 10_000
+
+_COLUMNS = OFFSET | TIMESTAMP | KEY | VALUE | HEADERS
+
+
+class _NewBatch:
+    """Records of one partition on their way, and their places in the request."""
+
+    __slots__ = ("partition", "places", "writer")
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.places: list[int] = []
+        self.writer = RecordWriter()
+
+
+class _Grouping:
+    """The records of one request by partition, in batches, in their order; `refused` by place."""
+
+    def __init__(self, count: int, now_ms: int, rng: Rng) -> None:
+        self._count = count
+        self._now_ms = now_ms
+        self._sticky = StickyPartitioner(BATCH_BYTES, rng)
+        self._open: dict[int, _NewBatch] = {}
+        self.batches: list[_NewBatch] = []
+        self.refused: dict[int, LogError] = {}
+
+    async def add_all(self, records: Sequence[pb.RecordToSend]) -> None:
+        place = 0
+        async for some in in_pieces(records):
+            for record in some:
+                try:
+                    self._add(place, record)
+                except LogError as error:
+                    self.refused[place] = error
+                place += 1
+
+    def _add(self, place: int, record: pb.RecordToSend) -> None:
+        key = record.key if record.HasField("key") else None
+        value = record.value if record.HasField("value") else None
+        timestamp = record.timestamp_ms if record.HasField("timestamp_ms") else self._now_ms
+        if timestamp < 0:
+            raise InvalidRecord(f"a timestamp is a number of ms since 1970, from 0 to 2^63-1, not {timestamp}")
+        headers = NO_HEADERS
+        if record.headers:
+            headers = encode_headers([(h.name, h.value if h.HasField("value") else None) for h in record.headers])
+        size = 36 + len(key or b"") + len(value or b"") + len(headers)
+        partition = self._partition(record, key, size)
+        batch = self._open.get(partition)
+        if batch is None or batch.writer.size + size > BATCH_BYTES:
+            batch = self._open[partition] = _NewBatch(partition)
+            self.batches.append(batch)
+        batch.writer.append(key, value, headers, timestamp)
+        batch.places.append(place)
+
+    def _partition(self, record: pb.RecordToSend, key: bytes | None, size: int) -> int:
+        if record.HasField("partition"):
+            if not 0 <= record.partition < self._count:
+                raise InvalidPartitions(f"the topic has partitions 0 to {self._count - 1}, not {record.partition}")
+            return record.partition
+        return self._sticky.partition(size, self._count) if key is None else partition_of_key(key, self._count)
+
+
+class CoreRecords(RecordsServicer):
+    def __init__(self, core: Core, clock: Clock | None = None, rng: Rng | None = None) -> None:
+        self._core = core
+        self._clock = clock or SystemClock()
+        self._rng = rng or SystemRng()
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+    async def Send(self, request: pb.SendRequest, context: Any) -> pb.SendResponse:  # noqa: N802
+        count, topic, acks = len(request.records), request.topic, request.acks
+        if count > MAX_SENT_RECORDS:
+            raise InvalidRequest(f"a request holds at most {MAX_SENT_RECORDS} records, not {count}: send them in parts")
+        grouping = _Grouping(len(self._described(topic).partitions), self._clock.unix_ms(), self._rng)
+        await grouping.add_all(request.records)
+        del request  # what is in batches need not be held twice
+        context.forget_request()
+        sent = [pb.SentRecord()] * count
+        for place, error in grouping.refused.items():
+            sent[place] = pb.SentRecord(partition=-1, offset=-1, error=detail_of(error))
+        for batch, result in await self._append(topic, grouping.batches):
+            known = result if acks == log_pb2.ACKS_LEADER else await committed(result)
+            async for some_places in in_pieces(range(len(batch.places))):
+                for at in some_places:
+                    sent[batch.places[at]] = _sent(batch.partition, known, at)
+        return pb.SendResponse(records=sent)
+
+    async def _append(
+        self, topic: str, batches: Sequence[_NewBatch]
+    ) -> Sequence[tuple[_NewBatch, Appended | LogError]]:
+        results: list[tuple[_NewBatch, Appended | LogError]] = []
+        async for some in in_pieces(batches):
+            appends = [
+                Append(TopicPartition(topic, batch.partition), memoryview(build_written_batch(batch.writer)))
+                for batch in some
+            ]
+            answers = await settled(self._core.log.append(appends))
+            results += zip(some, answers, strict=True)
+        return results
+
+    def _described(self, topic: str) -> TopicDescription:
+        (found,) = self._core.topics.describe([topic])
+        if isinstance(found, LogError):
+            raise found
+        return found
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+    async def Read(self, request: pb.ReadRequest, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        described = self._described(request.topic)
+        count = len(described.partitions)
+        partitions = sorted(set(request.partitions)) or list(range(count))
+        if not 0 <= partitions[0] <= partitions[-1] < count:
+            raise InvalidPartitions(f"{request.topic} has partitions 0 to {count - 1}, not {partitions[-1]}")
+        if len(partitions) > MAX_FETCH_PARTITIONS:
+            raise InvalidRequest(f"a call reads at most {MAX_FETCH_PARTITIONS} partitions: read them in several calls")
+        with context.bounds.reading(), context.bounds.following(len(partitions)):
+            positions = await self._starts(request, partitions)
+            isolation = Isolation(request.isolation)
+            ends = None
+            if request.until_end:
+                ends = await self._offsets(request.topic, partitions, OffsetSpec.LATEST, isolation)
+            reading = _Reading(self._core, described, positions, isolation, ends)
+            await reading.run(context)
+
+    async def _starts(self, request: pb.ReadRequest, partitions: Sequence[int]) -> dict[int, int]:
+        start = request.WhichOneof("start")
+        if start == "latest" and request.latest:
+            return dict(await self._offsets(request.topic, partitions, OffsetSpec.LATEST))
+        if start == "from_ms":
+            if request.from_ms < 0:
+                raise InvalidRequest(f"from_ms is a number of ms since 1970, not {request.from_ms}")
+            found = await self._offsets(request.topic, partitions, request.from_ms)
+            later = [partition for partition in partitions if partition not in found]
+            return {**found, **(await self._offsets(request.topic, later, OffsetSpec.LATEST))}
+        given = dict(request.offsets.by_partition) if start == "offsets" else {}
+        if unknown := given.keys() - set(partitions):
+            raise InvalidRequest(f"offsets names partition {min(unknown)}, which the call does not read")
+        rest = [partition for partition in partitions if partition not in given]
+        return {**given, **(await self._offsets(request.topic, rest, OffsetSpec.EARLIEST))}
+
+    async def _offsets(
+        self, topic: str, partitions: Sequence[int], at: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> Mapping[int, int]:
+        """By partition, but for those that have none."""
+        found: dict[int, int] = {}
+        async for some in in_pieces(partitions):
+            queries = [OffsetQuery(TopicPartition(topic, each), at, isolation=isolation) for each in some]
+            for partition, answer in zip(some, await self._core.log.list_offsets(queries), strict=True):
+                if isinstance(answer, LogError):
+                    raise answer
+                if answer is not None:
+                    found[partition] = answer.offset
+        return found
+
+
+def _sent(partition: int, result: Appended | LogError, at: int) -> pb.SentRecord:
+    if isinstance(result, LogError):
+        return pb.SentRecord(partition=partition, offset=-1, error=detail_of(result))
+    return pb.SentRecord(partition=partition, offset=result.base_offset + at)
+
+
+class _Part(NamedTuple):
+    """What was read of a partition, to be decoded from `start` on."""
+
+    partition: int
+    records: bytes
+    start: int
+    aborted: Sequence[AbortedTransaction]
+
+
+class _Reading:
+    """One read. `positions` are the next offsets by partition, in the order of their turns; `ends`, where there are any, are
+    where it stops."""
+
+    def __init__(
+        self,
+        core: Core,
+        topic: TopicDescription,
+        positions: dict[int, int],
+        isolation: Isolation,
+        ends: Mapping[int, int] | None,
+    ) -> None:
+        self._core = core
+        self._topic = topic
+        self._positions = positions
+        self._isolation = isolation
+        self._ends = ends
+
+    async def run(self, context: CallContext) -> None:
+        """Returns at the ends. Raises the LogError of the first partition that fails, after what the others had."""
+        while wanted := self._wanted():
+            async with fetched(self._core.log, self._fetch(wanted), context) as answers:
+                parts, failure = await self._parts(wanted, answers)
+                release(answers)
+                message = await self._message(parts)
+            del parts
+            if message:
+                async with context.bounds.answers.hold(context.peer_name, ANSWER_COPIES * len(message)):
+                    await context.write_counted(message)
+            if failure is not None:
+                forget_frames(failure)
+                raise failure
+
+    def _wanted(self) -> list[int]:
+        if self._ends is None:
+            return list(self._positions)
+        return [each for each, position in self._positions.items() if position < self._ends.get(each, 0)]
+
+    def _fetch(self, wanted: Sequence[int]) -> Fetch:
+        name, topic_id = self._topic.name, self._topic.topic_id
+        return Fetch(
+            [
+                FetchPartition(TopicPartition(name, each), self._positions[each], READ_BYTES, topic_id=topic_id)
+                for each in wanted
+            ],
+            max_wait_ms=WAIT_MS,
+            min_bytes=1,
+            max_bytes=READ_BYTES,
+            isolation=self._isolation,
+        )
+
+    async def _parts(self, wanted: Sequence[int], answers: Sequence[Fetched]) -> tuple[list[_Part], LogError | None]:
+        parts: list[_Part] = []
+        failure: LogError | None = None
+        for partition, answer in zip(wanted, answers, strict=True):
+            if answer.error is not None:
+                failure = failure or answer.error
+            elif answer.slices:
+                records = await records_of(answer)
+                parts.append(_Part(partition, records, self._positions[partition], answer.aborted or ()))
+        return parts, failure
+
+    async def _message(self, parts: Sequence[_Part]) -> bytes:
+        """Records of as many parts as one message holds; moves their partitions on, behind all others."""
+        if sum(len(part.records) for part in parts) > DECODE_IN_THREAD_BYTES:
+            message, positions = await asyncio.to_thread(_encoded, parts)
+        else:
+            message, positions = _encoded(parts)
+        for partition, position in positions.items():
+            del self._positions[partition]
+            self._positions[partition] = position
+        return message
+
+
+def _encoded(parts: Sequence[_Part]) -> tuple[bytes, dict[int, int]]:
+    """A ReadResponse, and the next offset of each partition that it holds records of, or passes markers of."""
+    pieces: list[bytes] = []
+    positions: dict[int, int] = {}
+    left = MESSAGE_BYTES
+    for partition, records, start, aborted in parts:
+        if left <= 0:
+            break
+        whole, following = whole_batches(records, start)
+        columns, positions[partition] = _first_rows(whole, start, following, aborted, left)
+        if columns is not None:
+            pieces.append(_rows(partition, columns, whole, aborted))
+            left -= len(pieces[-1])
+    return b"".join(pieces), positions
+
+
+def _first_rows(
+    whole: bytes, start: int, following: int, aborted: Sequence[AbortedTransaction], most_bytes: int
+) -> tuple[ColumnBatch | None, int]:
+    """As many records as a message holds, and the offset after them. Where that is inside a batch, it is inflated anew for the
+    next message: an inflated batch that waits for a caller would be memory without a bound."""
+    decoder = ColumnDecoder(_COLUMNS, max_rows=MESSAGE_RECORDS, max_bytes=most_bytes)
+    for columns in decoder.add(whole, start, aborted=aborted):
+        return columns, memoryview(columns.offsets).cast("q")[columns.rows - 1] + 1
+    for columns in decoder.finish():
+        return columns, following
+    return None, following
+
+
+def _rows(partition: int, columns: ColumnBatch, whole: bytes, aborted: Sequence[AbortedTransaction]) -> bytes:
+    if not columns.timestamp_nulls:
+        return RowEncoder(partition).encode(columns)
+    # Beyond what a column of microseconds holds: a few records at the end of time.
+    offsets = memoryview(columns.offsets).cast("q")
+    response = pb.ReadResponse()
+    for each in decode(whole, start_offset=offsets[0], end_offset=offsets[columns.rows - 1] + 1, aborted=aborted):
+        headers = [pb.RecordHeader(name=name, value=value) for name, value in each.headers]
+        response.records.add(
+            partition=partition,
+            offset=each.offset,
+            timestamp_ms=each.timestamp,
+            key=each.key,
+            value=each.value,
+            headers=headers,
+        )
+    return response.SerializeToString()
