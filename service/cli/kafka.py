@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from service.cli.errors import ADDRESS_ORIGIN, CommandError, NodeUnreachable
-from service.cli.listener import require_reachable
+from service.cli.listener import require_reachable, split_address
 from service.cli.profiles import DEFAULT_PROFILE, PROFILES, bootstrap_of
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ RECONNECT_BACKOFF_MS = 1000
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 #: The read-only broker config that says where a node's gRPC listener is.
 GRPC_LISTENER = "tidelog.grpc.listener"
+#: And where its metrics are.
+HTTP_LISTENER = "tidelog.http.listener"
 #: Known to `tidelog serve` too, which ignores it.
 ENVIRONMENT_ADDRESS = "TIDELOG_BOOTSTRAP_SERVER"
 
@@ -188,6 +190,26 @@ def grpc_address(bootstrap: str, admin: AdminClient) -> str:
     if entry is None or not entry.value:
         raise CommandError(f"node {node.id} at {bootstrap} has no {GRPC_LISTENER}: it is no tidelog node")
     return str(entry.value)
+
+
+def http_addresses(bootstrap: str, timeout_s: float = REQUEST_TIMEOUT_S) -> list[str]:
+    """Of the HTTP listeners of all nodes of the cluster, where /metrics and /readyz are. CommandError if one has none."""
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    admin = connect_admin(bootstrap)
+    described = admin.describe_cluster(request_timeout=timeout_s)
+    cluster = outcome(bootstrap, described, "cannot describe the cluster")
+    found = []
+    for node in cluster.nodes:
+        resource = ConfigResource(ResourceType.BROKER, str(node.id))
+        future = admin.describe_configs([resource], request_timeout=timeout_s)[resource]
+        entry = outcome(bootstrap, future, f"cannot describe the configs of node {node.id}").get(HTTP_LISTENER)
+        if entry is None or not entry.value:
+            raise CommandError(f"node {node.id} at {bootstrap} has no {HTTP_LISTENER}: name its address with --http")
+        host, port = split_address(str(entry.value))
+        # A node that listens on all addresses is reached where its clients reach it.
+        found.append(f"{node.host if host in ('0.0.0.0', '::') else host}:{port}")
+    return found
 
 
 def describe_topics(bootstrap: str, admin: AdminClient, names: Sequence[str]) -> list[TopicDescription]:

@@ -9,6 +9,7 @@ try:
 except ModuleNotFoundError as missing:  # the SDK and Spark's source are installed without what the command needs
     raise SystemExit(f"tidelog: this command needs {missing.name}; in a clone: pip install '.[server]'") from None
 
+from service.cli.client.cluster import cluster
 from service.cli.client.configs import configs
 from service.cli.client.consume import consume
 from service.cli.client.produce import produce
@@ -33,6 +34,7 @@ app.command()(serve)
 app.command()(top)
 app.add_typer(topic, name="topic")
 app.add_typer(configs, name="configs")
+app.add_typer(cluster, name="cluster")
 app.command()(produce)
 app.command()(consume)
 app.add_typer(log, name="log")

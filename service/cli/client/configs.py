@@ -20,6 +20,12 @@ from service.cli.client.config_requests import (
     describe_configs,
 )
 from service.cli.client.requests import brokers
+from service.cli.completion import (
+    complete_broker_config,
+    complete_broker_config_name,
+    complete_config_name,
+    complete_topic,
+)
 from service.cli.errors import CommandError
 from service.cli.kafka import DEFAULT_BOOTSTRAP, Bootstrap, Profile, pairs
 from service.cli.listener import require_reachable
@@ -36,10 +42,16 @@ Broker = Annotated[int | None, typer.Option("--broker", metavar="ID", min=0, hel
 @configs.command()
 def describe(
     keys: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY]...", help="These only, with all about them.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY]...", help="These only, with all about them.", autocompletion=complete_config_name
+        ),
     ] = None,
     broker: Broker = None,
-    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="A topic instead of a broker.")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", metavar="TOPIC", help="A topic instead of a broker.", autocompletion=complete_topic),
+    ] = None,
     all_brokers: Annotated[
         bool, typer.Option("--all-brokers", help="What is set for all brokers while they run.")
     ] = False,
@@ -72,15 +84,30 @@ def describe(
 
 @configs.command()
 def alter(
-    new: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Repeatable.")] = None,
+    new: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Repeatable.", autocompletion=complete_broker_config),
+    ] = None,
     deleted: Annotated[
-        list[str] | None, typer.Option("--delete", metavar="KEY", help="Back to what holds otherwise; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--delete",
+            metavar="KEY",
+            help="Back to what holds otherwise; repeatable.",
+            autocompletion=complete_broker_config_name,
+        ),
     ] = None,
     appended: Annotated[
-        list[str] | None, typer.Option("--append", metavar="KEY=ITEM", help="Of a list; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--append", metavar="KEY=ITEM", help="Of a list; repeatable.", autocompletion=complete_broker_config
+        ),
     ] = None,
     subtracted: Annotated[
-        list[str] | None, typer.Option("--subtract", metavar="KEY=ITEM", help="Of a list; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--subtract", metavar="KEY=ITEM", help="Of a list; repeatable.", autocompletion=complete_broker_config
+        ),
     ] = None,
     broker: Broker = None,
     validate_only: Annotated[bool, typer.Option("--validate-only", help="Say if it could be done.")] = False,

@@ -1,4 +1,4 @@
-"""`tidelog produce`: lines of text as records.
+"""`tidelog produce`: lines of text, or of JSON as `consume --json` prints them, as records.
 
 Stops at the first record that the node refuses; what was acknowledged until then stays. Under `--acks all` the producer
 is idempotent, so a retry writes nothing twice.
@@ -7,7 +7,7 @@ is idempotent, so a retry writes nothing twice.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from service.cli.client import silence
+from service.cli.client.json_records import NewRecord, from_json
+from service.cli.client.positions import Place
+from service.cli.completion import complete_topic
 from service.cli.errors import CommandError, report
 from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,
@@ -28,7 +31,7 @@ from service.cli.kafka import (
     pairs,
 )
 from service.cli.listener import require_reachable
-from service.cli.output import AsJson, counted, print_json
+from service.cli.output import counted, print_json
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -57,13 +60,13 @@ class RequiredAcks(StrEnum):
 
 @dataclass
 class Deliveries:
-    """What became of the records so far. `first` and `last` are offsets by partition, as far as acks tell them."""
+    """What became of the records so far. `first` and `last` are offsets by topic and partition, as far as acks tell them."""
 
     records: int = 0
     quiet: silence.Silence = field(default_factory=silence.Silence)
     failure: KafkaError | None = None
-    first: dict[int, int] = field(default_factory=dict)
-    last: dict[int, int] = field(default_factory=dict)
+    first: dict[Place, int] = field(default_factory=dict)
+    last: dict[Place, int] = field(default_factory=dict)
 
     def say_silence(self) -> None:
         """Once for each silence: the client tries again by itself, and says nothing meanwhile."""
@@ -80,14 +83,23 @@ class Deliveries:
             return
         self.records += 1
         self.quiet.heard()
-        partition, offset = message.partition(), message.offset()
-        if partition is not None and offset is not None and offset >= 0:
-            self.first[partition] = min(offset, self.first.get(partition, offset))
-            self.last[partition] = max(offset, self.last.get(partition, offset))
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        if topic is not None and partition is not None and offset is not None and offset >= 0:
+            place = topic, partition
+            self.first[place] = min(offset, self.first.get(place, offset))
+            self.last[place] = max(offset, self.last.get(place, offset))
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TOPIC]",
+            show_default=False,
+            help="May be left out with --json: each line then names its own.",
+            autocompletion=complete_topic,
+        ),
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", exists=True, dir_okay=False, help="Read lines from here, not stdin.")
     ] = None,
@@ -100,10 +112,19 @@ def produce(
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="On every record; repeatable.")
     ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Lines are records as `consume --json` prints them, with key, value, headers, timestamp and partition.",
+        ),
+    ] = False,
     compression: Annotated[Compression, typer.Option("--compression", "-z")] = Compression.none,
     acks: Annotated[RequiredAcks, typer.Option("--acks")] = RequiredAcks.all,
     progress: Annotated[bool, typer.Option(help="Show progress on a terminal.")] = True,
-    as_json: AsJson = False,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Print what was written, with first and last offsets, as JSON.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
@@ -112,13 +133,15 @@ def produce(
 
     if key_separator == "":
         raise typer.BadParameter("at least one character", param_hint="--key-separator")
+    if as_json and key_separator is not None:
+        raise typer.BadParameter("a line of JSON has its key in it: leave --key-separator out", param_hint="--json")
+    if topic is None and not as_json:
+        raise typer.BadParameter("name the topic, or give --json with lines that do", param_hint="TOPIC")
     headers = [(key, value.encode()) for key, value in pairs(header, "--header").items()]
+    read = _reader(topic, partition, headers, key_separator, as_json=as_json)
     require_reachable(bootstrap)
     producer = Producer(_config(bootstrap, compression, acks))
     deliveries = Deliveries()
-    fixed: dict[str, Any] = {"headers": headers} if headers else {}
-    if partition is not None:
-        fixed["partition"] = partition
     try:
         with _opened(file) as stream, _shown(file, progress) as advance:
             for number, line in enumerate(_lines(stream, advance), 1):
@@ -126,17 +149,20 @@ def produce(
                     producer.poll(0)
                 if deliveries.failure is not None:
                     break
-                key, value = _split(line, key_separator, number)
-                _send(producer, topic, key, value, deliveries, fixed)
+                try:
+                    record = read(line)
+                except ValueError as error:
+                    raise CommandError(f"line {number}: {error}; all lines before it were written") from None
+                _send(producer, record, deliveries)
     finally:
         _finish(producer, deliveries)
     if deliveries.failure is not None:
         raise explain(
             bootstrap,
             deliveries.failure,
-            f"{counted(deliveries.records, 'record')} written to {topic}, then one was refused",
+            f"{counted(deliveries.records, 'record')} written to {topic or 'their topics'}, then one was refused",
         )
-    _summarise(topic, deliveries, as_json)
+    _summarise(topic, deliveries, as_json=summary)
 
 
 def _config(bootstrap: str, compression: Compression, acks: RequiredAcks) -> dict[str, Any]:
@@ -152,14 +178,17 @@ def _config(bootstrap: str, compression: Compression, acks: RequiredAcks) -> dic
     }
 
 
-def _send(
-    producer: Producer, topic: str, key: bytes | None, value: bytes, deliveries: Deliveries, fixed: dict[str, Any]
-) -> None:
+def _send(producer: Producer, record: NewRecord, deliveries: Deliveries) -> None:
     from confluent_kafka import KafkaException
 
+    given: dict[str, Any] = {"headers": list(record.headers)} if record.headers else {}
+    if record.partition is not None:
+        given["partition"] = record.partition
+    if record.timestamp is not None:
+        given["timestamp"] = record.timestamp
     while deliveries.failure is None:
         try:
-            producer.produce(topic, value, key, on_delivery=deliveries.note, **fixed)
+            producer.produce(record.topic or "", record.value, record.key, on_delivery=deliveries.note, **given)
             return
         except BufferError:
             producer.poll(0.1)
@@ -177,14 +206,37 @@ def _finish(producer: Producer, deliveries: Deliveries) -> None:
         deliveries.say_silence()
 
 
-def _split(line: bytes, separator: str | None, number: int) -> tuple[bytes | None, bytes]:
-    if separator is None:
-        return None, line
+def _reader(
+    topic: str | None,
+    partition: int | None,
+    headers: Sequence[tuple[str, bytes | None]],
+    separator: str | None,
+    *,
+    as_json: bool,
+) -> Callable[[bytes], NewRecord]:
+    """Makes a record of a line, or raises ValueError. What the command line names goes before what the line does."""
+
+    def read_text(line: bytes) -> NewRecord:
+        key, value = (None, line) if separator is None else _split(line, separator)
+        return NewRecord(topic, partition, None, key, value, headers)
+
+    def read_json(line: bytes) -> NewRecord:
+        found = from_json(line)
+        if topic is None and found.topic is None:
+            raise ValueError("it names no topic, nor does the command")
+        return found._replace(
+            topic=topic or found.topic,
+            partition=found.partition if partition is None else partition,
+            headers=[*found.headers, *headers],
+        )
+
+    return read_json if as_json else read_text
+
+
+def _split(line: bytes, separator: str) -> tuple[bytes, bytes]:
     key, found, value = line.partition(separator.encode())
     if not found:
-        raise CommandError(
-            f"line {number} has no {separator!r} between key and value; all lines before it were written"
-        )
+        raise ValueError(f"it has no {separator!r} between key and value")
     return key, value
 
 
@@ -225,9 +277,13 @@ def _shown(file: Path | None, wanted: bool) -> Iterator[Any]:
         yield lambda count: shown.advance(task, count)
 
 
-def _summarise(topic: str, deliveries: Deliveries, as_json: bool) -> None:
-    if as_json:
-        offsets = {str(p): [deliveries.first[p], deliveries.last[p]] for p in sorted(deliveries.first)}
-        print_json({"topic": topic, "records": deliveries.records, "offsets": offsets})
+def _summarise(topic: str | None, deliveries: Deliveries, *, as_json: bool) -> None:
+    if not as_json:
+        names = topic or ", ".join(sorted({name for name, _ in deliveries.first})) or "no topic"
+        typer.echo(f"{counted(deliveries.records, 'record')} written to {names}", err=True)
         return
-    typer.echo(f"{counted(deliveries.records, 'record')} written to {topic}", err=True)
+    offsets: dict[str, dict[str, list[int]]] = {}
+    for place in sorted(deliveries.first):
+        name, number = place
+        offsets.setdefault(name, {})[str(number)] = [deliveries.first[place], deliveries.last[place]]
+    print_json({"records": deliveries.records, "offsets": offsets})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 #: After so many seconds it is said, once for each silence.
-SILENCE_S = 10.0
+SILENCE_S = 3.0
 
 
 class Silence:

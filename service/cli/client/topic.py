@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from service.cli.client import silence
+from service.cli.client.positions import SYNTAX
+from service.cli.client.waiting import why_nothing_comes
+from service.cli.completion import complete_topic, complete_topic_config, complete_topic_config_name
 from service.cli.errors import CommandError, Unreachable, report
 from service.cli.kafka import (
     DEFAULT_BOOTSTRAP,
@@ -30,9 +34,17 @@ if TYPE_CHECKING:
 
 topic = typer.Typer(no_args_is_help=True, help="Create, inspect, change and seal topics.")
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC")]
+NewName = Annotated[str, typer.Argument(metavar="TOPIC")]
+Name = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topic)]
 Configs = Annotated[
-    list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic config; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="KEY=VALUE",
+        help="A topic config; repeatable.",
+        autocompletion=complete_topic_config,
+    ),
 ]
 
 #: What a call may take on top of the time that the node was told to wait.
@@ -45,7 +57,7 @@ MOST_REPLICAS = 2**15 - 1
 
 @topic.command()
 def create(
-    name: Name,
+    name: NewName,
     partitions: Annotated[
         int, typer.Option("--partitions", "-p", max=MOST_PARTITIONS, help="-1: the node's num.partitions.")
     ] = -1,
@@ -148,7 +160,13 @@ def alter(
     name: Name,
     config: Configs = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Back to the default; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--delete-config",
+            metavar="KEY",
+            help="Back to the default; repeatable.",
+            autocompletion=complete_topic_config_name,
+        ),
     ] = None,
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, max=MOST_PARTITIONS, help="The new, larger count.")
@@ -180,7 +198,7 @@ def alter(
 
 @topic.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC...", autocompletion=complete_topic)],
     if_exists: Annotated[bool, typer.Option("--if-exists", help="A topic that is not there is no error.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -218,11 +236,41 @@ def seal(
 ) -> None:
     """Close a topic's segments and move all its records so far to the bucket."""
     address = grpc_address(bootstrap, connect_admin(bootstrap))
-    sealed = _seal(address, name, wait, timeout)
+    sealed = _seal(bootstrap, address, name, wait, timeout)
     if as_json:
         print_json({"topic": name, "partitions": sealed})
         return
     print_table(("PARTITION", "END", "TIERED END"), [tuple(part.values()) for part in sealed])
+
+
+@topic.command("delete-records")
+def delete_records(
+    name: Name,
+    before: Annotated[
+        str,
+        typer.Option(
+            metavar=SYNTAX,
+            help="The first record that stays: end for none, -10 for the last ten, a time as 2013-01-01T05:15:00Z, -7d.",
+        ),
+    ],
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Repeatable. (default: all)")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")] = False,
+    as_json: AsJson = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    profile: Profile = None,
+) -> None:
+    """Delete the oldest records of a topic, local and in the bucket. They do not come back."""
+    from service.cli.client.record_deletion import delete_before
+
+    rows = delete_before(bootstrap, name, partition, before, dry_run=dry_run)
+    if as_json:
+        print_json({"topic": name, "deleted": not dry_run, "partitions": [row._asdict() for row in rows]})
+        return
+    print_table(("PARTITION", "START BEFORE", "START", "END"), rows)
+    total = sum(row.start - row.start_before for row in rows)
+    typer.echo(f"{counted(total, 'offset')} {'would be deleted' if dry_run else 'deleted'}", err=True)
 
 
 # --- asking ------------------------------------------------------------------------------------------------------------
@@ -331,7 +379,7 @@ def _say_not_compacted(configs: Mapping[str, str]) -> None:
 
 
 # --- sealing -----------------------------------------------------------------------------------------------------------
-def _seal(address: str, name: str, wait: bool, timeout: float) -> list[dict[str, int]]:
+def _seal(bootstrap: str, address: str, name: str, wait: bool, timeout: float) -> list[dict[str, int]]:
     import grpc
     from google.protobuf.duration_pb2 import Duration
 
@@ -341,15 +389,37 @@ def _seal(address: str, name: str, wait: bool, timeout: float) -> list[dict[str,
     bound = Duration()
     bound.FromMilliseconds(round(timeout * 1000))
     with grpc.insecure_channel(address) as channel:
+        request = SealRequest(topic=name, wait=wait, timeout=bound)
+        answering = TopicsStub(channel).Seal.future(request, timeout=timeout + GRPC_MARGIN_S)
         try:
-            answer = TopicsStub(channel).Seal(
-                SealRequest(topic=name, wait=wait, timeout=bound), timeout=timeout + GRPC_MARGIN_S
-            )
+            answer = _awaited(answering, bootstrap, name) if wait else answering.result()
         except grpc.RpcError as error:
             unreached = error.code() is grpc.StatusCode.UNAVAILABLE and not error.trailing_metadata()
             kind = Unreachable if unreached else CommandError
             raise kind(f"cannot seal {name} through {address}: {error.details()}") from None
+        finally:
+            answering.cancel()
     return [{"partition": part.partition, "end": part.end, "tiered_end": part.tiered_end} for part in answer.partitions]
+
+
+def _awaited(answering: Any, bootstrap: str, name: str) -> Any:
+    """The answer. Once the node has taken its time, says on standard error why."""
+    import grpc
+
+    try:
+        return answering.result(timeout=silence.SILENCE_S)
+    except grpc.FutureTimeoutError:
+        why = why_nothing_comes(bootstrap, [(name, part) for part in _partitions(bootstrap, name)])
+        report(f"{name} is not in the bucket after {silence.SILENCE_S:g} s, and is waited for: {why}")
+    return answering.result()
+
+
+def _partitions(bootstrap: str, name: str) -> list[int]:
+    try:
+        (found,) = describe_topics(bootstrap, connect_admin(bootstrap), [name])
+    except CommandError:
+        return []
+    return [part.id for part in found.partitions]
 
 
 def _ids(numbers: Sequence[int]) -> str:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.errors import CommandError, Unreachable
-from service.cli.kafka import DEFAULT_BOOTSTRAP, REQUEST_TIMEOUT_S, Bootstrap, Profile, connect_admin, outcome
-from service.cli.listener import split_address
+from service.cli.kafka import DEFAULT_BOOTSTRAP, Bootstrap, Profile, http_addresses
 from service.cli.output import AsJson, print_json_line
 from service.cli.top.numbers import Scrape, node_numbers
 from service.cli.top.screen import NodeView, as_json, screen
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
     from storage_tiers.clock import Clock
 
-#: The read-only broker config that says where a node's metrics are.
-HTTP_LISTENER = "tidelog.http.listener"
 #: A node that takes longer for a scrape is called unreachable.
 SCRAPE_TIMEOUT_S = 10.0
 #: Bytes of one scrape; more is not metrics.
@@ -60,9 +57,9 @@ def top(
 
     if not SHORTEST_INTERVAL_S <= interval <= LONGEST_INTERVAL_S:
         raise typer.BadParameter(f"from {SHORTEST_INTERVAL_S} s to {LONGEST_INTERVAL_S} s", param_hint="--interval")
-    find = None if http else partial(listeners, bootstrap)
+    find = None if http else partial(http_addresses, bootstrap)
     named = [address.removeprefix("http://").rstrip("/").removesuffix("/metrics") for address in http or ()]
-    nodes = Nodes(named or listeners(bootstrap), SystemClock(), find=find)
+    nodes = Nodes(named or http_addresses(bootstrap), SystemClock(), find=find)
     try:
         if once or as_json or not sys.stdout.isatty():
             _print(nodes, interval, topics, lines=as_json, forever=as_json and not once)
@@ -72,26 +69,6 @@ def top(
         pass
     finally:
         nodes.close()
-
-
-def listeners(bootstrap: str) -> list[str]:
-    """The HTTP addresses of all nodes of the cluster. CommandError if they have none."""
-    from confluent_kafka.admin import ConfigResource, ResourceType
-
-    admin = connect_admin(bootstrap)
-    described = admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)
-    cluster = outcome(bootstrap, described, "cannot describe the cluster")
-    found = []
-    for node in cluster.nodes:
-        resource = ConfigResource(ResourceType.BROKER, str(node.id))
-        future = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
-        entry = outcome(bootstrap, future, f"cannot describe the configs of node {node.id}").get(HTTP_LISTENER)
-        if entry is None or not entry.value:
-            raise CommandError(f"node {node.id} at {bootstrap} has no {HTTP_LISTENER}: name its address with --http")
-        host, port = split_address(str(entry.value))
-        # A node that listens on all addresses is reached where its clients reach it.
-        found.append(f"{node.host if host in ('0.0.0.0', '::') else host}:{port}")
-    return found
 
 
 class Nodes:

@@ -18,9 +18,12 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class Ran:
+    """`stdout` are the bytes of `out`, of which those that are no UTF-8 are replaced."""
+
     code: int
     out: str
     err: str
+    stdout: bytes = b""
 
     @property
     def json(self) -> Any:
@@ -34,7 +37,8 @@ class Ran:
 def tidelog(*words: str | Path, stdin: str | bytes | None = None) -> Ran:
     """One command in this process. What it does not expect is raised here."""
     result = CliRunner().invoke(app, [str(word) for word in words], input=stdin, catch_exceptions=False)
-    return Ran(result.exit_code, result.stdout, result.stderr)
+    stdout = result.stdout_bytes
+    return Ran(result.exit_code, stdout.decode(errors="replace"), result.stderr, stdout)
 
 
 def tidelog_process(*words: str | Path, stdin: bytes = b"", timeout: float = 60) -> Ran:
@@ -47,4 +51,4 @@ def tidelog_process(*words: str | Path, stdin: bytes = b"", timeout: float = 60)
         cwd=ROOT,
         check=False,
     )
-    return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+    return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(), done.stdout)

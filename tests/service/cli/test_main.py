@@ -138,4 +138,5 @@ def test_a_store_that_is_not_there_is_one_line_and_exit_code_2() -> None:
 
 def test_a_grpc_face_that_is_not_there_is_unreachable_too() -> None:
     with pytest.raises(Unreachable, match=r"cannot seal flights through 127\.0\.0\.1"):
-        _seal(f"127.0.0.1:{free_port()}", "flights", wait=True, timeout=1)
+        address = f"127.0.0.1:{free_port()}"
+        _seal(address, address, "flights", wait=True, timeout=1)

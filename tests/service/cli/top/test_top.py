@@ -14,7 +14,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
-from service.cli.top.command import Nodes, listeners
+from service.cli.kafka import http_addresses
+from service.cli.top.command import Nodes
 from service.cli.top.numbers import (
     ApiNumbers,
     NodeNumbers,
@@ -219,7 +220,7 @@ def write(node: Node, topic: str, records: int) -> None:
 def test_a_node_under_load(node: Node) -> None:
     admin = AdminClient({"bootstrap.servers": node.kafka, "log_level": 2})
     admin.create_topics([NewTopic("flights", 1, 1)])["flights"].result()
-    (address,) = listeners(node.kafka)
+    (address,) = http_addresses(node.kafka)
     assert address == node.http
     nodes = Nodes([address], SystemClock())
     (first,) = nodes.look()
@@ -245,7 +246,7 @@ def test_the_command_finds_the_node(node: Node) -> None:
 
 
 def test_it_survives_a_restart_also_on_another_port(node: Node) -> None:
-    nodes = Nodes(listeners(node.kafka), SystemClock(), find=lambda: listeners(node.kafka))
+    nodes = Nodes(http_addresses(node.kafka), SystemClock(), find=lambda: http_addresses(node.kafka))
     try:
         nodes.look()
         node.stop()

@@ -1,0 +1,136 @@
+"""Records as JSON, one a line, and back: `consume --json` writes what `produce --json` reads, losing nothing of a record.
+
+A key, a value or a header's value is text under its own name if its bytes are UTF-8, else base64 under that name with
+`_base64` behind it; null is null. An empty one is empty text, so that a tombstone and an empty value stay apart.
+
+    {"topic":"t","partition":0,"offset":7,"timestamp":1372636800000,"timestamp_type":"create_time","key":"k",
+     "value_base64":"/w==","headers":[{"key":"h","value":null}]}
+
+What librdkafka cannot send is refused or left to it: the timestamp 0, which it takes for "now", and a record without any.
+
+Pure. Reading: `value` has to be there, so that a misspelt one deletes nothing; all else may be left out. `offset` and
+`timestamp_type` are the log's to give, and are passed over.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from service.cli.client.record_format import Record
+from service.cli.output import json_bytes
+
+_CONTENT = {"key", "key_base64", "value", "value_base64"}
+_FIELDS = {"topic", "partition", "offset", "timestamp", "timestamp_type", "headers", *_CONTENT}
+_HEADER_FIELDS = {"key", "value", "value_base64"}
+_LONGEST_QUOTE = 60
+
+
+class NewRecord(NamedTuple):
+    """What a line asks for; None for what it leaves to the producer."""
+
+    topic: str | None
+    partition: int | None
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+def to_json(record: Record) -> bytes:
+    line: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": None if record.timestamp_type is None else record.timestamp,
+        "timestamp_type": record.timestamp_type,
+        **json_bytes("key", record.key),
+        **json_bytes("value", record.value),
+        "headers": [{"key": key, **json_bytes("value", value)} for key, value in record.headers],
+    }
+    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def from_json(line: bytes) -> NewRecord:
+    """ValueError, with a sentence, for what is no record."""
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"it is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"it is no JSON object, but {_quoted(found)}")
+    _check_fields(found, _FIELDS, "a record")
+    if "value" not in found and "value_base64" not in found:
+        raise ValueError('it has no value; a tombstone has "value": null')
+    return NewRecord(
+        _optional(found, "topic", str, "text"),
+        _number(found, "partition", 0, 2**31 - 1),
+        _number(found, "timestamp", 1, 2**63 - 1),
+        _content(found, "key"),
+        _content(found, "value"),
+        [_header(header) for header in _optional(found, "headers", list, "a list") or ()],
+    )
+
+
+def _header(found: object) -> tuple[str, bytes | None]:
+    if not isinstance(found, dict):
+        raise ValueError(f'a header is an object with "key" and "value", not {_quoted(found)}')
+    _check_fields(found, _HEADER_FIELDS, "a header")
+    key = _optional(found, "key", str, "text")
+    if key is None:
+        raise ValueError("a header has no key")
+    if "value" not in found and "value_base64" not in found:
+        raise ValueError(f"the header {key!r} has no value")
+    return _utf8(key, "a header's key").decode(), _content(found, "value")
+
+
+def _check_fields(found: Mapping[str, Any], known: set[str], what: str) -> None:
+    unknown = sorted(set(found) - known)
+    if unknown:
+        raise ValueError(f"{what} has no field {unknown[0]!r}; it has {', '.join(sorted(known))}")
+
+
+def _content(found: Mapping[str, Any], name: str) -> bytes | None:
+    encoded = f"{name}_base64"
+    if name in found and encoded in found:
+        raise ValueError(f"it has both {name} and {encoded}")
+    if encoded not in found:
+        text = _optional(found, name, str, "text or null")
+        return None if text is None else _utf8(text, name)
+    content = found[encoded]
+    try:
+        if not isinstance(content, str):
+            raise binascii.Error
+        return base64.b64decode(content, validate=True)
+    except ValueError:
+        raise ValueError(f"{encoded} is no base64, but {_quoted(content)}") from None
+
+
+def _utf8(text: str, name: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} has half of a surrogate pair, which no bytes stand for") from None
+
+
+def _number(found: Mapping[str, Any], name: str, least: int, most: int) -> int | None:
+    number: int | None = _optional(found, name, int, "a number")
+    if number is None or least <= number <= most:
+        return number
+    why = " (librdkafka takes 0 for the time of sending)" if name == "timestamp" and number == 0 else ""
+    raise ValueError(f"{name} is {number}{why}; between {least} and {most} can be written")
+
+
+def _optional(found: Mapping[str, Any], name: str, kind: type, called: str) -> Any:
+    value = found.get(name)
+    if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+        raise ValueError(f"{name} is not {called}, but {_quoted(value)}")
+    return value
+
+
+def _quoted(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"

@@ -1,0 +1,134 @@
+"""Places in a partition as a user writes them, and the offsets that they mean.
+
+A place is `beginning`, `end`, an offset, `-N` (N before the end), a time, or `-1h` (that long before now). A time means the
+first record with that timestamp or a later one, and the end if there is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import typer
+
+from service.cli.errors import CommandError
+from service.cli.kafka import HIGHEST_OFFSET, REQUEST_TIMEOUT_S, as_command_error, explain
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, TopicPartition
+
+#: ListOffsets' special timestamps.
+EARLIEST, LATEST = -2, -1
+SYNTAX = "beginning|end|OFFSET|-N|TIME|-DURATION"
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_STEP = r"(\d+)(ms|[smhdw])"
+_DURATION = re.compile(rf"-(?:{_STEP})+")
+
+#: (topic, partition).
+Place = tuple[str, int]
+
+
+class Unit(Enum):
+    OFFSET = "offset"
+    FROM_END = "records before the end"
+    TIME = "ms since 1970"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """`value` in the unit; of a time, EARLIEST and LATEST are the beginning and the end."""
+
+    unit: Unit
+    value: int
+
+    @property
+    def is_an_end(self) -> bool:
+        return self.unit is Unit.TIME and self.value in (EARLIEST, LATEST)
+
+
+def parse_position(text: str, now_ms: int, option: str) -> Position:
+    """BadParameter, naming `option`, unless it is one of `SYNTAX`."""
+    if text in ("beginning", "end"):
+        return Position(Unit.TIME, EARLIEST if text == "beginning" else LATEST)
+    if text.isascii() and text.isdecimal():
+        return Position(Unit.OFFSET, _within_64_bits(int(text), option))
+    if text[:1] == "-" and text[1:].isascii() and text[1:].isdecimal():
+        return Position(Unit.FROM_END, _within_64_bits(int(text[1:]), option))
+    if _DURATION.fullmatch(text):
+        ago = sum(int(count) * _UNITS_MS[unit] for count, unit in re.findall(_STEP, text))
+        return Position(Unit.TIME, max(0, now_ms - ago))
+    return Position(Unit.TIME, _parse_time(text, option))
+
+
+def _parse_time(text: str, option: str) -> int:
+    if text[:1] == "@" and text[1:].isascii() and text[1:].isdecimal():
+        return _within_64_bits(int(text[1:]), option)
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r}: write beginning, end, an offset, -10 for ten before the end, a time as 2013-01-01T05:15:00Z, "
+            "-1h for an hour ago (ms, s, m, h, d, w), or @ and ms since 1970",
+            param_hint=option,
+        ) from None
+    if parsed.tzinfo is None:
+        parsed = parsed.replace(tzinfo=UTC)
+    return max(0, round(parsed.timestamp() * 1000))  # below it lie the numbers that mean the beginning and the end
+
+
+def _within_64_bits(number: int, option: str) -> int:
+    if number > HIGHEST_OFFSET:
+        raise typer.BadParameter(f"{number} is beyond {HIGHEST_OFFSET}, the highest there can be", param_hint=option)
+    return number
+
+
+def find_offsets(
+    bootstrap: str, consumer: Consumer, places: Sequence[Place], position: Position
+) -> Mapping[Place, int]:
+    """The offset that `position` means in each partition. CommandError if the node cannot tell."""
+    if position.unit is Unit.OFFSET:
+        return dict.fromkeys(places, position.value)
+    if position.unit is Unit.FROM_END:
+        ends = _ask(bootstrap, consumer, places, LATEST)
+        starts = _ask(bootstrap, consumer, places, EARLIEST)
+        return {place: max(starts[place], ends[place] - position.value) for place in places}
+    found = _ask(bootstrap, consumer, places, position.value)
+    if position.is_an_end or all(offset >= 0 for offset in found.values()):
+        return found
+    ends = _ask(bootstrap, consumer, places, LATEST)
+    return {place: offset if offset >= 0 else ends[place] for place, offset in found.items()}
+
+
+def _ask(bootstrap: str, consumer: Consumer, places: Sequence[Place], timestamp: int) -> Mapping[Place, int]:
+    """By timestamp; a negative offset where no record is as late."""
+    from confluent_kafka import KafkaException, TopicPartition
+
+    asked = [TopicPartition(topic, number, timestamp) for topic, number in places]
+    try:
+        answers: list[TopicPartition] = consumer.offsets_for_times(asked, timeout=REQUEST_TIMEOUT_S)
+    except KafkaException as error:
+        raise as_command_error(bootstrap, error, "cannot find the offsets") from None
+    for answer in answers:
+        if answer.error is not None:
+            raise explain(bootstrap, answer.error, f"cannot find the offset in {answer.topic}-{answer.partition}")
+    return {(answer.topic, answer.partition): answer.offset for answer in answers}
+
+
+def topic_partitions(
+    bootstrap: str, consumer: Consumer, topics: Sequence[str], wanted: Sequence[int] | None
+) -> list[Place]:
+    """All partitions of the topics, or of each those that are `wanted`. CommandError for what is not there."""
+    places: list[Place] = []
+    for topic in dict.fromkeys(topics):
+        found = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
+        if found.error is not None:
+            raise explain(bootstrap, found.error, f"cannot read {topic}")
+        unknown = sorted(set(wanted or ()) - set(found.partitions))
+        if unknown:
+            raise CommandError(f"{topic} has no partition {unknown[0]}, only 0 to {len(found.partitions) - 1}")
+        places += [(topic, number) for number in sorted(set(wanted or found.partitions))]
+    return places

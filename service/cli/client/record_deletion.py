@@ -1,0 +1,66 @@
+"""Deleting the oldest records of a topic: DeleteRecords, with a place for each partition as a user writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from service.cli.client.positions import (
+    EARLIEST,
+    LATEST,
+    Position,
+    Unit,
+    find_offsets,
+    parse_position,
+    topic_partitions,
+)
+from service.cli.errors import CommandError
+from service.cli.kafka import REQUEST_TIMEOUT_S, client_config, connect_admin, outcome
+
+
+class Deleted(NamedTuple):
+    """Of one partition: its log start before and now, and its end."""
+
+    partition: int
+    start_before: int
+    start: int
+    end: int
+
+
+def delete_before(
+    bootstrap: str, topic: str, partitions: Sequence[int] | None, before: str, *, dry_run: bool
+) -> list[Deleted]:
+    """All partitions' places are found before any record is deleted. CommandError if one is beyond a partition's end, or
+    names the partitions of which nothing was deleted."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    from storage_tiers.clock import SystemClock
+
+    position = parse_position(before, SystemClock().unix_ms(), "--before")
+    admin = connect_admin(bootstrap)
+    consumer = Consumer({**client_config(bootstrap), "group.id": "tidelog-cli", "enable.auto.commit": False})
+    try:
+        places = topic_partitions(bootstrap, consumer, [topic], partitions)
+        starts = find_offsets(bootstrap, consumer, places, Position(Unit.TIME, EARLIEST))
+        ends = find_offsets(bootstrap, consumer, places, Position(Unit.TIME, LATEST))
+        wanted = find_offsets(bootstrap, consumer, places, position)
+    finally:
+        consumer.close()
+    beyond = [f"{name}-{number}" for name, number in places if wanted[name, number] > ends[name, number]]
+    if beyond:
+        raise CommandError(f"{before} is beyond the end of {', '.join(beyond)}; nothing was deleted")
+    rows = [
+        Deleted(place[1], starts[place], max(starts[place], wanted[place]), ends[place]) for place in places
+    ]  # below the start there is nothing left to delete
+    asked = [TopicPartition(topic, row.partition, row.start) for row in rows if row.start > row.start_before]
+    if dry_run or not asked:
+        return rows
+    failures = []
+    for place, future in admin.delete_records(asked, request_timeout=REQUEST_TIMEOUT_S).items():
+        try:
+            outcome(bootstrap, future, f"cannot delete records of {topic}-{place.partition}")
+        except CommandError as error:
+            failures.append(error)
+    if failures:
+        raise type(failures[0])("; ".join(map(str, failures)))
+    return rows

@@ -1,0 +1,63 @@
+"""Why a command hears nothing: what the node says of itself at `/readyz`, in a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from service.cli.client.positions import Place
+from service.cli.errors import CommandError
+
+#: For the node's answer.
+PATIENCE_S = 2.0
+#: What the body says of a store that nothing is wrong with.
+_SOUND_STORES = ("ok", "none")
+_LONGEST_BODY = 1 << 20
+ASK_THE_LOG = "the node says of nothing that is wrong; it is asked on"
+
+
+def why_nothing_comes(bootstrap: str, places: Sequence[Place]) -> str:
+    """A sentence, also where the node cannot be asked. Takes at most a few times `PATIENCE_S`."""
+    try:
+        body = _readyz(bootstrap)
+    except (CommandError, OSError, ValueError):
+        return "the node does not say why; it is asked on. Its log and /readyz say what it waits for"
+    return explain_readyz(body, [f"{topic}-{number}" for topic, number in places])
+
+
+def explain_readyz(body: Mapping[str, Any], partitions: Sequence[str]) -> str:
+    """`body` as the node's `/readyz` gives it; `partitions` that are waited for."""
+    behind: Mapping[str, str] = body.get("store_behind", {})
+    for partition in partitions:
+        if partition in behind:
+            return f"the object store shows less of {partition} than the node has seen: {behind[partition]}"
+    if body.get("store") not in _SOUND_STORES:
+        return f"the node waits for the object store, and asks it on: {body.get('store')}"
+    if body.get("holding"):
+        return f"the node takes nothing yet: {body['holding']}"
+    refusing = [partition for partition in partitions if partition in body.get("refusing_partitions", ())]
+    if refusing:
+        return f"the node's disk keeps {refusing[0]} from being written or opened"
+    waiting = [partition for partition in partitions if partition in body.get("waiting_partitions", ())]
+    if waiting:
+        return f"{waiting[0]} waits for the object store"
+    return ASK_THE_LOG
+
+
+def _readyz(bootstrap: str) -> Any:
+    """ValueError for what is no answer of a tidelog node's."""
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    from service.cli.kafka import http_addresses
+
+    address = http_addresses(bootstrap, PATIENCE_S)[0]
+    try:
+        with urlopen(f"http://{address}/readyz", timeout=PATIENCE_S) as answer:
+            return json.loads(answer.read(_LONGEST_BODY))
+    except HTTPError as error:  # not ready, and the body says why
+        return json.loads(error.read(_LONGEST_BODY))
+    except HTTPException as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,62 @@
+"""What a shell offers behind Tab: topics of the node that the line names so far, and names of configs.
+
+Nobody waits long for it and nobody reads an error in it: within `PATIENCE_S` there are names, or there are none.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import typer
+
+from service.cli.kafka import DEFAULT_BOOTSTRAP, client_config
+
+PATIENCE_S = 1.0
+
+
+def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
+    return [name for name in _topics(ctx.params.get("bootstrap") or DEFAULT_BOOTSTRAP) if name.startswith(incomplete)]
+
+
+def complete_topic_config(incomplete: str) -> list[str]:
+    from service.configs.topic_keys import TOPIC_KEYS
+
+    return [f"{key.name}=" for key in TOPIC_KEYS if not key.hidden and key.name.startswith(incomplete)]
+
+
+def complete_topic_config_name(incomplete: str) -> list[str]:
+    return [name.removesuffix("=") for name in complete_topic_config(incomplete)]
+
+
+def complete_broker_config(incomplete: str) -> list[str]:
+    return [f"{name}=" for name in complete_broker_config_name(incomplete)]
+
+
+def complete_broker_config_name(incomplete: str) -> list[str]:
+    from service.configs.broker_keys import BROKER_KEYS
+
+    return [key.name for key in BROKER_KEYS if not key.hidden and key.name.startswith(incomplete)]
+
+
+def complete_config_name(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Of a topic where the line names one, else of brokers."""
+    of_topic = ctx.params.get("topic") is not None
+    return complete_topic_config_name(incomplete) if of_topic else complete_broker_config_name(incomplete)
+
+
+def _topics(bootstrap: str) -> list[str]:
+    """In a thread of its own, as a name may take longer to resolve than any time limit of the client's."""
+    found: list[str] = []
+
+    def ask() -> None:
+        from confluent_kafka.admin import AdminClient
+
+        try:
+            found.extend(AdminClient(client_config(bootstrap)).list_topics(timeout=PATIENCE_S).topics)
+        except Exception:  # noqa: BLE001 - whatever it is, there is nothing to offer
+            return
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    return sorted(found)

@@ -1,0 +1,71 @@
+"""Formats of records: each token, and equal to what kcat prints of the same records."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from service.cli.client.record_format import Record, parse_format
+from tests.service.cli.support import tidelog_process
+from tests.support.clients import create
+from tests.support.node import Node
+
+pytestmark = pytest.mark.xdist_group("cli-format")
+
+RECORD = Record("t", 3, 42, 1372636800123, "create_time", b"k\xff", b"va\0lue", (("a", b"1"), ("b", None)))
+TOMBSTONE = Record("t", 0, 7, -1, None, None, None, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "of_record", "of_tombstone"),
+    [
+        (r"%t [%p] %o\n", b"t [3] 42\n", b"t [0] 7\n"),
+        ("%k|%s", b"k\xff|va\0lue", b"|"),
+        ("%K %S", b"2 6", b"-1 -1"),
+        ("%R", b"\0\0\0\6", b"\xff\xff\xff\xff"),
+        ("%T", b"1372636800123", b"-1"),
+        ("%h", b"a=1,b=NULL", b""),
+        (r"100%% \t\r\n\\ \x41\x0a \101 \q", b"100% \t\r\n\\ A\n A q", b"100% \t\r\n\\ A\n A q"),
+        ("", b"", b""),
+        ("ü%", None, None),
+        ("%z", None, None),
+    ],
+)
+def test_every_token(text: str, of_record: bytes | None, of_tombstone: bytes | None) -> None:
+    if of_record is None:
+        with pytest.raises(ValueError, match=r"there is no %z?; there are %t topic, .*, and %% for itself"):
+            parse_format(text)
+        return
+    show = parse_format(text)
+    assert (show(RECORD), show(TOMBSTONE)) == (of_record, of_tombstone)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with Node(tmp_path_factory.mktemp("node")) as running:
+        create(running, "t", 1, {})
+        producer = Producer({"bootstrap.servers": running.kafka})
+        for value, key, headers in (
+            (b"plain", b"key", []),
+            (b"", b"", [("empty", b""), ("null", None)]),
+            (None, b"tombstone", [("a", b"1"), ("a", b"2")]),
+            (b"\0\xff%s\n", None, [("binary", b"\xfe")]),
+        ):
+            producer.produce("t", value, key, headers=headers, timestamp=1372636800123)
+        assert producer.flush(30) == 0
+        yield running
+
+
+@pytest.mark.parametrize(
+    "format_", [r"%t %p %o\n", r"%k=%s;", r"%K,%S,%T\t", "%R", r"%h\n", r"\x41\x7a %% \\ \r\n"], ids=repr
+)
+def test_as_kcat_prints(node: Node, format_: str) -> None:
+    words = ["kcat", "-C", "-q", "-b", node.kafka, "-t", "t", "-p", "0", "-o", "beginning", "-e", "-f", format_]
+    kcat = subprocess.run(words, capture_output=True, timeout=60, check=True).stdout
+
+    ran = tidelog_process("consume", "t", "-e", "-f", format_, "-b", node.kafka)
+
+    assert (ran.code, ran.stdout) == (0, kcat)
