@@ -6,7 +6,8 @@ A key, a value or a header's value is text under its own name if its bytes are U
     {"topic":"t","partition":0,"offset":7,"timestamp":1372636800000,"timestamp_type":"create_time","key":"k",
      "value_base64":"/w==","headers":[{"key":"h","value":null}]}
 
-What librdkafka cannot send is refused or left to it: the timestamp 0, which it takes for "now", and a record without any.
+What librdkafka cannot send is refused, or left to it: the timestamp 0, which it takes for "now", a zero byte in a header's
+key, and a record without a timestamp.
 
 Pure. Reading: `value` has to be there, so that a misspelt one deletes nothing; all else may be left out. `offset` and
 `timestamp_type` are the log's to give, and are passed over.
@@ -82,6 +83,8 @@ def _header(found: object) -> tuple[str, bytes | None]:
     key = _optional(found, "key", str, "text")
     if key is None:
         raise ValueError("a header has no key")
+    if "\0" in key:
+        raise ValueError(f"the header's key {key!r} has a zero byte, where librdkafka cuts it off")
     if "value" not in found and "value_base64" not in found:
         raise ValueError(f"the header {key!r} has no value")
     return _utf8(key, "a header's key").decode(), _content(found, "value")

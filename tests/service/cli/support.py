@@ -31,7 +31,7 @@ class Ran:
 
     @property
     def json_lines(self) -> list[Any]:
-        return [json.loads(line) for line in self.out.splitlines()]
+        return [json.loads(line) for line in self.out.split("\n") if line]
 
 
 def tidelog(*words: str | Path, stdin: str | bytes | None = None) -> Ran:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -48,12 +49,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with Node(tmp_path_factory.mktemp("node")) as running:
         create(running, "t", 1, {})
         producer = Producer({"bootstrap.servers": running.kafka})
-        for value, key, headers in (
+        records: list[tuple[bytes | None, bytes | None, Any]] = [
             (b"plain", b"key", []),
             (b"", b"", [("empty", b""), ("null", None)]),
             (None, b"tombstone", [("a", b"1"), ("a", b"2")]),
             (b"\0\xff%s\n", None, [("binary", b"\xfe")]),
-        ):
+        ]
+        for value, key, headers in records:
             producer.produce("t", value, key, headers=headers, timestamp=1372636800123)
         assert producer.flush(30) == 0
         yield running
