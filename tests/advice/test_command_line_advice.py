@@ -72,11 +72,27 @@ ADVISED: list[tuple[str, str, Sequence[str]]] = [
     ),
     (
         "consume t --from yesterday -b {kafka}",
-        "write beginning, end, an offset, a time as 2013-01-01T05:15:00Z, or @ and ms since 1970",
+        "write beginning, end, an offset, -10 for ten before the end, a time as 2013-01-01T05:15:00Z, -1h for an hour ago "
+        "(ms, s, m, h, d, w), or @ and ms since 1970",
         [
             f"consume t --from {start} --exit-at-end -b {{kafka}}"
-            for start in ("beginning", "end", "3", "2013-01-01T05:15:00Z", "@1357017300000")
+            for start in ("beginning", "end", "3", "-10", "2013-01-01T05:15:00Z", "-1h", "-1w", "@1357017300000")
         ],
+    ),
+    (
+        "consume t --json --key-separator : -b {kafka}",
+        "give one of --format, --key-separator and --json",
+        [f"consume t -e {one} -b {{kafka}}" for one in ("--format %s", "--key-separator :", "--json")],
+    ),
+    (
+        "produce t --json --key-separator : -b {kafka}",
+        "leave --key-separator out",
+        ["produce t --json -b {kafka}"],
+    ),
+    (
+        "produce -b {kafka}",
+        "name the topic, or give --json with lines that do",
+        ["produce t -b {kafka}", "produce --json -b {kafka}"],
     ),
     (
         "fsck --store {store} --data-dir {data} --quick",

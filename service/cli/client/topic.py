@@ -268,7 +268,7 @@ def delete_records(
     if as_json:
         print_json({"topic": name, "deleted": not dry_run, "partitions": [row._asdict() for row in rows]})
         return
-    print_table(("PARTITION", "START BEFORE", "START", "END"), rows)
+    print_table(("PARTITION", "OLD START", "START", "END"), rows)
     total = sum(row.start - row.start_before for row in rows)
     typer.echo(f"{counted(total, 'offset')} {'would be deleted' if dry_run else 'deleted'}", err=True)
 

@@ -1,0 +1,127 @@
+"""A command that waits for the object store says so on standard error, and why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.cli.client import silence
+from service.cli.client.waiting import explain_readyz
+from tests.faults.clients import seal
+from tests.service.cli.support import ROOT, tidelog
+from tests.support.clients import TIERED, create, until
+from tests.support.clients import produce as send
+from tests.support.node import Node
+
+SOUND = {"store": "ok", "holding": "", "store_behind": {}, "refusing_partitions": [], "waiting_partitions": []}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, "the node says of nothing that is wrong; it is asked on"),
+        ({"store": "none"}, "the node says of nothing that is wrong; it is asked on"),
+        ({"store": "cannot connect"}, "the node waits for the object store, and asks it on: cannot connect"),
+        (
+            {"store_behind": {"t-0": "key missing"}},
+            "the object store shows less of t-0 than the node has seen: key missing",
+        ),
+        ({"store_behind": {"u-0": "key missing"}}, "the node says of nothing that is wrong; it is asked on"),
+        ({"holding": "the directory was moved"}, "the node takes nothing yet: the directory was moved"),
+        ({"refusing_partitions": ["t-1"]}, "the node's disk keeps t-1 from being written or opened"),
+        ({"waiting_partitions": ["t-0", "t-1"]}, "t-0 waits for the object store"),
+    ],
+)
+def test_the_nodes_own_word_is_what_is_said(changed: dict[str, object], said: str) -> None:
+    assert explain_readyz(SOUND | changed, ["t-0", "t-1"]) == said
+
+
+def take_away(directory: Path) -> None:
+    """A store in a directory that answers nothing: a file stands in its place."""
+    (directory / "store").rename(directory / "aside")
+    (directory / "store").write_text("no directory")
+
+
+def bring_back(directory: Path) -> None:
+    (directory / "store").unlink()
+    (directory / "aside").rename(directory / "store")
+
+
+def test_seal_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "SILENCE_S", 1.0)
+    with Node(tmp_path) as node:
+        create(node, "t", 1, {})
+        assert tidelog("produce", "t", "-b", node.kafka, stdin="1\n2\n3\n").code == 0
+        until(lambda: "store.opened" in node.output(), "the store was opened")
+        take_away(tmp_path)
+        ran = tidelog("topic", "seal", "t", "--wait", "--timeout", "3", "-b", node.kafka)
+    assert ran.code == 1
+    waits, failed = ran.err.splitlines()
+    assert waits.startswith("tidelog: t is not in the bucket after 1 s, and is waited for: ")
+    assert "the node waits for the object store, and asks it on: " in waits
+    assert failed.startswith("tidelog: cannot seal t through ")
+
+
+def test_a_seal_that_is_soon_done_says_nothing(tmp_path: Path) -> None:
+    with Node(tmp_path) as node:
+        create(node, "t", 1, {})
+        assert tidelog("produce", "t", "-b", node.kafka, stdin="1\n").code == 0
+        ran = tidelog("topic", "seal", "t", "--wait", "-b", node.kafka)
+    assert (ran.code, ran.err) == (0, "")
+
+
+@pytest.mark.parametrize("flag", ["--exit-at-end", None], ids=["to the end", "following"])
+def test_consume_says_that_it_waits_for_the_store_and_why(tmp_path: Path, flag: str | None) -> None:
+    """Its records are in the bucket alone, and the bucket is away."""
+    with Node(tmp_path) as node:
+        create(node, "t", 1, TIERED)
+        send(node, "t", 10)
+        seal(node, "t")
+        until(lambda: not (node.data_dir / "t-0" / f"{0:020d}.log").exists(), "its records left the disk")
+        node.stop()
+        take_away(tmp_path)
+        node.start()
+        words = ["consume", "t", "-b", node.kafka, *([] if flag is None else [flag])]
+        reader = subprocess.Popen(
+            [sys.executable, "-m", "service.cli.main", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        try:
+            assert reader.stderr is not None and reader.stdout is not None
+            line = reader.stderr.readline()
+            assert line.startswith("tidelog: nothing has come for 3 s, with t-0 not read to the end: ")
+            assert "the node waits for the object store, and asks it on: " in line
+            bring_back(tmp_path)
+            assert reader.stdout.readline().startswith("value-0-"), "it goes on by itself"
+        finally:
+            reader.kill()
+            reader.communicate()
+
+
+def test_a_follower_at_the_end_has_nothing_to_say(tmp_path: Path) -> None:
+    """That nobody produces is no trouble."""
+    with Node(tmp_path) as node:
+        create(node, "t", 1, {})
+        assert tidelog("produce", "t", "-b", node.kafka, stdin="1\n").code == 0
+        words = [sys.executable, "-c", FOLLOW, "consume", "t", "-b", node.kafka]
+        reader = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        try:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "1\n"
+            assert tidelog("consume", "t", "--exit-at-end", "-b", node.kafka).code == 0
+            assert tidelog("produce", "t", "-b", node.kafka, stdin="2\n").code == 0
+            assert reader.stdout.readline() == "2\n"
+        finally:
+            reader.kill()
+            _, said = reader.communicate()
+    assert said == ""
+
+
+#: The command with a short silence.
+FOLLOW = "from service.cli.client import silence; silence.SILENCE_S = 1.5; from service.cli.main import app; app()"
