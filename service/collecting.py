@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import gc
 
-#: Objects made, less those gone, until the youngest are looked at; and such looks until those that they left are.
-_YOUNGEST, _MIDDLE, _OLDEST = 10_000, 2, 700
+#: Objects made, less those gone, until the youngest are looked at; and such looks until those that they left are. What stays
+#: is looked at as often with larger numbers, but by more milliseconds at a time.
+_YOUNGEST, _MIDDLE, _OLDEST = 2_500, 2, 2_800
 #: Objects that one collection but a full one looks at: what the looks before left, and the youngest.
 MOST_LOOKED_AT = (_MIDDLE + 2) * _YOUNGEST
 

@@ -249,12 +249,13 @@ class DelayedFetch:
         self.future: asyncio.Future[Sequence[Fetched]] = loop.create_future()
         self.future.add_done_callback(self._forget)
         self._timer = loop.call_later(fetch.max_wait_ms / 1000, self._time_up)
+        look = self._look_again  # one object for all of them: the collector looks at each that is new
         for wanted in fetch.partitions:
             try:
                 partition = locate(wanted.partition)
             except LogError:
                 continue
-            partition.waiters.add(self._look_again)
+            partition.waiters.add(look)
             self._watched.append(partition)
         self._misses.watch(first.misses)
 
@@ -290,8 +291,9 @@ class DelayedFetch:
 
     def _forget(self, _: asyncio.Future[Sequence[Fetched]]) -> None:
         self._timer.cancel()
+        look = self._look_again
         for partition in self._watched:
-            partition.waiters.discard(self._look_again)
+            partition.waiters.discard(look)
         self._misses.forget()
         # Both lead back to this, and what a fetch names would stay until the collector comes by.
         del self._misses, self._timer

@@ -82,6 +82,7 @@ class ManyFetch:
     async def _watch_all(self) -> None:
         """Before the first look, so that nothing is missed."""
         turn = self._lane.turn()
+        notify = self._moved.set  # one object for all of them
         try:
             for place, wanted in enumerate(self._fetch.partitions):
                 try:
@@ -89,7 +90,7 @@ class ManyFetch:
                 except LogError:
                     # The answer says so, and says it at once.
                     return
-                partition.waiters.add(self._moved.set)
+                partition.waiters.add(notify)
                 self._watched.append(partition)
                 if not place % _STEP:
                     await turn.rest_if_over()

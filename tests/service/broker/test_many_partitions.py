@@ -56,6 +56,20 @@ async def test_it_waits_for_what_comes_and_for_no_longer_than_it_may(tmp_path: P
         assert not opened.waiters
 
 
+@pytest.mark.parametrize("count", [3, COUNT])
+async def test_one_object_waits_in_all_partitions_of_a_fetch(tmp_path: Path, count: int) -> None:
+    """Thousands of fetches that begin together would else leave the collector an object for each of their partitions."""
+    async with running(tmp_path) as node:
+        await node.create("t", count)
+        waiting = fetch(node, asked(60_000, count))
+        led = [node.node.partitions.get(TopicPartition("t", n)) for n in range(count)]
+        await until(lambda: all(each.waiters for each in led))
+        assert len({id(waiter) for each in led for waiter in each.waiters}) == 1
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+
 async def test_who_leaves_is_forgotten(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await node.create("t", COUNT)
