@@ -28,6 +28,7 @@ from grpc_api.contract.topics import (
     ResourceKind,
     TopicDescription,
 )
+from grpc_api.preflight import require_grpc
 from grpc_api.remote import RemoteCore
 from grpc_api.sdk.checking import checked_address, checked_configs
 from grpc_api.sdk.producer import Producer, ThreadedUse
@@ -57,9 +58,10 @@ class Client:
     async def connect(
         cls, address: str, *, clock: Clock | None = None, rng: Rng | None = None, timeout_s: float = 30.0
     ) -> AsyncIterator[Client]:
-        """A client of the node whose gRPC face is at `address` (HOST:PORT), until the block ends. LeaderNotAvailable if it
-        does not answer within `timeout_s`."""
-        async with open_channel(checked_address(address)) as channel:
+        """A client of the node whose gRPC listener is at `address` (HOST:PORT), until the block ends. LeaderNotAvailable if
+        nobody listens there, or nothing is answered within `timeout_s`; InvalidRequest at once if it speaks no gRPC."""
+        await require_grpc(checked_address(address))
+        async with open_channel(address) as channel:
             client = cls(channel, address, clock or SystemClock(), rng or SystemRng())
             await client._core.topics.open(timeout_s)
             try:

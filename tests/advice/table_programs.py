@@ -62,6 +62,15 @@ REQUEST_ROWS = (
         SERVICERS + "test_bounds.py::test_beyond_a_bound_calls_are_refused_at_once_and_retriably",
         SDK + "test_blocking.py::test_threads_share_a_producer",
     ),
+    row(
+        "name a node's gRPC listener, by default port 9093",
+        SDK + "test_preflight.py::test_the_other_ports_of_a_node_are_named_and_the_remedy_holds",
+    ),
+    row(
+        "no node answers at …",
+        SDK + "test_preflight.py::test_nobody_is_named_at_once",
+        SDK + "test_preflight.py::test_a_node_is_a_node",
+    ),
     row("make it with `create_topic`", SDK + "test_wrong_input.py::test_a_missing_topic_is_made_as_the_error_says"),
     row("read batches by Log", SERVICERS + "test_records.py::test_too_many_reads_are_refused"),
     row("send them in parts", SERVICERS + "test_records.py::test_more_records_than_a_request_holds_are_sent_in_parts"),

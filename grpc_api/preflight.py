@@ -1,0 +1,69 @@
+"""Whether gRPC answers at an address, or what answers there instead.
+
+gRPC itself tries an address for as long as it may and does not say why it fails, so a client asks once by itself before: a
+plain connection and HTTP/2's preface. What another protocol answers to it is recognised.
+
+Does not promise that a node serves: what accepts a connection and says nothing is left to the client's own time limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from storage_tiers.errors import InvalidRequest, LeaderNotAvailable
+
+#: For the connection, and for the first bytes of the answer.
+PATIENCE_S = 2.0
+#: An empty SETTINGS frame follows the preface (RFC 9113, section 3.4).
+_SETTINGS_TYPE = 4
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS_TYPE, 0, 0, 0, 0, 0))
+_FRAME_HEADER = 9
+_REMEDY = "name a node's gRPC listener, by default port 9093"
+
+
+async def require_grpc(address: str) -> None:
+    """Returns if gRPC answers at HOST:PORT, or nothing is said against it. LeaderNotAvailable if nobody listens there,
+    InvalidRequest for another protocol."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except TimeoutError:
+        return
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise LeaderNotAvailable(f"no node answers at {address} ({reason}): start one, or {_REMEDY}") from None
+    try:
+        protocol = _other_protocol(await _first_bytes(reader, writer))
+    finally:
+        writer.close()
+    if protocol is not None:
+        raise InvalidRequest(f"{address} is no gRPC listener: {protocol}; {_REMEDY}")
+
+
+async def _first_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
+    """None if nothing comes in time; fewer than a frame's header if the connection is ended."""
+    writer.write(_PREFACE)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await reader.readexactly(_FRAME_HEADER)
+    except TimeoutError:
+        return None
+    except asyncio.IncompleteReadError as ended:
+        return ended.partial
+    except OSError:
+        return b""
+
+
+def _other_protocol(first: bytes | None) -> str | None:
+    """What speaks, by the first bytes of its answer; None for HTTP/2, and for silence."""
+    if first is None or (len(first) == _FRAME_HEADER and first[3] == _SETTINGS_TYPE and first[5:] == bytes(4)):
+        return None
+    if first.startswith((b"HTTP/", b"<")):
+        return "it speaks HTTP"
+    if first[:2] in (b"\x15\x03", b"\x16\x03"):
+        return "it speaks TLS"
+    if not first:
+        # So does a gRPC listener beyond `tidelog.grpc.max.connections`.
+        return "it ends the connection, as Kafka's listeners do, and one that has too many connections"
+    return f"it speaks another protocol, and answers {first!r}"
