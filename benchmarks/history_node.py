@@ -79,11 +79,11 @@ async def _by_partitions(table: Table, directory: Path, rounds: int) -> None:
     """What each round by the clock takes of the event loop where it finds nothing to do."""
     async with running(directory) as node:
         for count in COUNTS:
-            more = count - len(node.node.partitions)
+            more = count - len(node.node.broker.partitions)
             await node.create(f"t{count}", more, {"retention.ms": str(10**12)})
-            for partition in node.node.partitions:
+            for partition in node.node.broker.partitions:
                 partition.log.follow(synthetic(24, partition.ids)[0])
-            node.node.sweeping._listed_at = node.node.clock.monotonic()
+            node.node.broker.sweeping._listed_at = node.node.ground.host.clock.monotonic()
             ticks = dict(zip(ROUNDS, _rounds(node), strict=True))
             for _ in range(rounds):
                 for name, tick in ticks.items():
@@ -95,11 +95,11 @@ async def _by_partitions(table: Table, directory: Path, rounds: int) -> None:
 
 def _rounds(node: Running) -> Sequence[Callable[[], Awaitable[None]]]:
     async def tier() -> None:
-        for partition in node.node.partitions:
+        for partition in node.node.broker.partitions:
             partition.tier_due_ms = 0
-        await node.node.tiering.tick(list(node.node.partitions))
+        await node.node.work.tiering.tick(list(node.node.broker.partitions))
 
-    return node.node.retention.tick, node.node.sweeping.tick, tier
+    return node.node.broker.retention.tick, node.node.broker.sweeping.tick, tier
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -213,9 +213,9 @@ async def requests(directory: Path) -> Sequence[tuple[str, str, float]]:
 
 
 async def _listing(node: Running) -> list[str]:
-    node.node.sweeping._listed_at = None
+    node.node.broker.sweeping._listed_at = None
     node.store.calls.clear()
-    await node.node.sweeping.tick()
+    await node.node.broker.sweeping.tick()
     return [operation for operation, _ in node.store.calls]
 
 
@@ -233,9 +233,9 @@ async def _cold_read(node: Running) -> Sequence[tuple[str, str, float]]:
         await node.append("cold", number.to_bytes(2, "big") * 8000)
     await node.seal("cold")
     await node.evicted("cold")
-    hydrator = node.node.hydrator
+    hydrator = node.tier.hydrator
     assert hydrator is not None
-    hydrator.known.forget(node.node.partitions.get(TopicPartition("cold", 0)).ids)
+    hydrator.known.forget(node.node.broker.partitions.get(TopicPartition("cold", 0)).ids)
     node.store.calls.clear()
     before = hydrator.cache.used_bytes
     assert await node.read("cold", 1000)
@@ -246,7 +246,7 @@ async def _cold_read(node: Running) -> Sequence[tuple[str, str, float]]:
     ]
     memory = node.store.store
     assert isinstance(memory, MemoryStore)
-    ids = node.node.partitions.get(TopicPartition("cold", 0)).ids
+    ids = node.node.broker.partitions.get(TopicPartition("cold", 0)).ids
     for how in ("by offset", "by time"):
         counted = _Counted(memory.blocking())
         bucket = Bucket(counted)

@@ -122,6 +122,7 @@ class HomeGuard:
         """At start: whether the directory is not known to be where it was. A `new` one, and any that never had a store, is
         recorded as it is. Into one that has just `taken_over` a cluster partitions may have been put that must be compared: it
         is held as a moved one, without a warning. OSError if the disk refuses."""
+        self._began = self._clock.monotonic()
         recorded = read_home(self._directory)
         difference = moved(recorded, self._directory, self._log_path())
         if taken_over and has_store:

@@ -4,60 +4,19 @@ has done, as JSON)."""
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grpc_api.listening import listen
 from service.listeners import text_of
 from service.observability.exposition import OPEN_METRICS, TEXT, prefers_open_metrics
+from service.readiness import Readiness
 from storage_tiers.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from aiohttp import web
-
-
-@dataclass(slots=True)
-class Readiness:
-    """True after recovery and the first probe of the store; false at once when the node is told to stop.
-
-    A store that does not answer, at the probe or later, does not make the node unready (local data is served), but is named
-    in the body, with the partitions that wait for it; so are those that the disk keeps from being written or opened, and
-    those of which the store shows less than was seen, each with its reason. `trouble` says what is wrong with a store that
-    was probed. A data directory that may be an older copy does make it unready (`holding`).
-    """
-
-    recovered: bool = False
-    probed: bool = False
-    stopping: bool = False
-    store: str = "not probed yet"
-    trouble: Callable[[], str | None] = lambda: None
-    waiting: Callable[[], list[str]] = list
-    refusing: Callable[[], list[str]] = list
-    #: Why the node takes nothing yet; empty once it may.
-    holding: Callable[[], str] = str
-    behind: Callable[[], Mapping[str, str]] = dict
-
-    @property
-    def ready(self) -> bool:
-        return self.recovered and self.probed and not self.stopping and not self.holding()
-
-    def body(self) -> str:
-        return json.dumps(
-            {
-                "ready": self.ready,
-                "recovered": self.recovered,
-                "stopping": self.stopping,
-                "holding": self.holding(),
-                "store": (self.trouble() if self.store == "ok" else None) or self.store,
-                "waiting_partitions": self.waiting(),
-                "refusing_partitions": self.refusing(),
-                "store_behind": self.behind(),
-            }
-        )
 
 
 class HttpServer:

@@ -1,104 +1,58 @@
-"""One node, put together: directory, metadata, partitions, tier, services. Opened and closed by `service.app`."""
+"""The life of one node: it starts, it serves, something ends it, it stops. `service.build` puts it together.
+
+Start: lock the directory, recover the metadata log, find out what the directory is (a new node's, its own, one that takes a
+cluster over), register, recover the partitions. A start that fails leaves nothing open, and logs untouched unless it is the
+recovery of one that failed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import shutil
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 from service.beginning import check_metadata, may_begin, unless_stopped
-from service.broker.api.append_queues import AppendQueues
-from service.broker.api.cold_service import ColdService
-from service.broker.api.config_service import ConfigService
-from service.broker.api.core import BrokerCore
-from service.broker.api.log_service import LogService
-from service.broker.api.node_service import NodeService
-from service.broker.api.producer_ids import ProducerIds
-from service.broker.api.repairing import Repairing
-from service.broker.api.topic_service import TopicService
-from service.broker.background.disk import DiskGuard, Watermarks
-from service.broker.background.expiry_clock import ExpiryClock
-from service.broker.background.flusher import Flusher
-from service.broker.background.maintenance import Maintenance
-from service.broker.background.metadata_snapshots import MetadataSnapshots
-from service.broker.background.retention import Retention
-from service.broker.background.store_access import StoreAccess
-from service.broker.background.sweeping import Sweeping
-from service.broker.background.tiering import Tiering, TieringPolicy
-from service.broker.background.topic_files import TopicFiles
-from service.broker.partition.assignment import Assignment
-from service.broker.partition.opening import opened
-from service.broker.partition.partition import Partition
-from service.broker.partition.partitions import ColdSource, Partitions
-from service.configs.resolve import Resolver, check_static
-from service.configs.values import BrokerConfigs
-from service.descriptors import Descriptors, open_limit
+from service.build.broker import Broker, build_broker
+from service.build.configs import NodeConfigs, build_configs
+from service.build.ground import Ground, Host, Listening
+from service.build.home import build_home
+from service.build.tier import Tier, build_tier
+from service.build.work import Work, build_work
+from service.ending import Ending
 from service.home import HomeGuard
-from service.http import Readiness
-from service.listeners import Listeners
 from service.metadata import planner
-from service.metadata.image import Changes, MetadataImage
 from service.metadata.log import MetadataLog
-from service.node_place import (
-    NO_STORE,
-    cache_directory_of,
-    check,
-    listener_configs,
-    listeners_of,
-    other_clock,
-    tier_client,
-)
+from service.node_place import check, listeners_of, tier_client
+from service.readiness import Readiness, Reports
 from service.rounds import rounds
-from service.scheduling import waited_s
 from service.settings import NodeSettings
 from service.store_needed import check_no_store_needed
 from service.supervisor import Worker
 from service.takeover.run import TakeOver
 from storage_tiers import events
-from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.process.client import TierClient
-from storage_tiers.cold.process.launcher import TierLauncher
-from storage_tiers.cold.read.cache import ChunkCache, default_cache_bytes
-from storage_tiers.cold.read.fetcher import Hydrator
-from storage_tiers.cold.read.pace import Pace
-from storage_tiers.errors import InvalidConfig, LogError, StorageError, StoreBehind
-from storage_tiers.files import Files
-from storage_tiers.hot.ballast import Ballast, FilesWithBallast
+from storage_tiers.errors import InvalidConfig, StorageError
 from storage_tiers.hot.checkpoints import mark_clean, take_clean_mark
 from storage_tiers.hot.data_dir import DataDirectory
-from storage_tiers.types import TopicId
 from storage_tiers.uuids import random_uuid, uuid_text
 
 log = logging.getLogger(__name__)
 
-CACHE_BYTES = "tidelog.tier.chunk.cache.bytes"
 
-
+@dataclass(frozen=True, slots=True)
 class Node:
-    """Made by `Node.open`. `fatal` is set, and `stop` with it, when the node must not go on."""
+    """Made by `Node.open`, of parts that are finished. `ground.ending` says whether it must not go on."""
 
-    def __init__(
-        self,
-        settings: NodeSettings,
-        readiness: Readiness,
-        stop: asyncio.Event,
-        data: DataDirectory,
-        client: TierClient | None,
-        clock: Clock,
-        rng: Rng,
-        descriptors: Descriptors,
-    ) -> None:
-        self.settings = settings
-        self.data = data
-        self.client = client
-        self.readiness = readiness
-        self.stop = stop
-        self.clock = clock
-        self.rng = rng
-        self.descriptors = descriptors
-        self.fatal: LogError | None = None
+    ground: Ground
+    cluster_id: str
+    configs: NodeConfigs
+    #: None without a store.
+    tier: Tier | None
+    home: HomeGuard
+    work: Work
+    broker: Broker
 
     @classmethod
     async def open(
@@ -106,369 +60,172 @@ class Node:
         settings: NodeSettings,
         readiness: Readiness,
         stop: asyncio.Event,
-        *,
-        files: Files,
-        clock: Clock,
-        rng: Rng,
-        listeners: Listeners | None = None,
-        launcher: TierLauncher | None = None,
-        descriptors: Descriptors | None = None,
+        host: Host,
+        listening: Listening | None = None,
     ) -> Node:
         """Locks and recovers everything; returns once the node may serve. Raises LogError if it may not, and
-        StoppedBeforeStart if `stop` was set while an empty directory waited for the store.
-
-        `listeners` are those that clients come in by, with the ports that they have; by default what the settings say.
-        `launcher` starts the tier process; by default it is a process of its own. `descriptors` tells of the files that
-        this process may open; by default as many as it may now."""
+        StoppedBeforeStart if `stop` was set while an empty directory waited for the store. `listening` is by default what the
+        settings say."""
         check(settings)
-        listeners = listeners or listeners_of(settings)
-        client = tier_client(settings, launcher, clock, rng)
-        own = descriptors or Descriptors(open_limit())
-        try:
-            takes_over = await may_begin(settings, client, readiness, stop, clock=clock, rng=rng)
-            data = DataDirectory.open(str(settings.data_dir), files=files, rng=rng)
-            try:
-                self = cls(settings, readiness, stop, data, client, clock, rng, own)
-                await self._open(listeners, files, takes_over=takes_over)
-            except BaseException:
-                data.close()
-                raise
-        except BaseException:
+        listening = listening or Listening(listeners_of(settings))
+        async with AsyncExitStack() as undo:
+            client = tier_client(settings, host.launcher, host.clock, host.rng)
             if client is not None:
-                await client.close()
-            raise
-        return self
+                undo.push_async_callback(client.close)
+            takes_over = await may_begin(settings, client, readiness, stop, clock=host.clock, rng=host.rng)
+            data = DataDirectory.open(str(settings.data_dir), files=host.files, rng=host.rng)
+            undo.callback(data.close)
+            metadata = MetadataLog.open(data.path, host.files)
+            ground = Ground(settings, host, readiness, Ending(stop), data, metadata)
+            opened = await cls._on(ground, listening, client, takes_over=takes_over)
+            undo.pop_all()
+        return opened
 
-    async def _open(self, listeners: Listeners, files: Files, *, takes_over: bool) -> None:
-        settings = self.settings
-        self.files = files
-        self.metadata = MetadataLog.open(self.data.path, files)
+    @classmethod
+    async def _on(cls, ground: Ground, listening: Listening, client: TierClient | None, *, takes_over: bool) -> Node:
+        data, metadata = ground.data, ground.metadata
         if not takes_over:
-            check_metadata(self.data, self.metadata.image)
-        if self.client is None:
-            check_no_store_needed(self.data)
-        self._build_configs()
-        taken_over = takes_over or self.metadata.image.take_over is not None
-        new = self.data.identity() is None and not taken_over
+            check_metadata(data, metadata.image)
+        if client is None:
+            check_no_store_needed(data)
+        configs = build_configs(ground, listening)
+        taken_over = takes_over or metadata.image.take_over is not None
+        new = data.identity() is None and not taken_over
+        home, tier = build_home(ground, configs), None
         if taken_over:
-            directory_id = await self._take_over()
+            tier = await _take_over(ground, configs, client, home)
         else:
-            directory_id = self.data.establish(self._cluster_id(), settings.node_id).directory_id
-            self._build_tier(directory_id)
-        self.cluster_id = self._cluster_id()
-        may_be_older = self._build_home(new=new, taken_over=taken_over)
-        rack = self.broker_configs.broker_rack
-        for records in (
-            planner.name_cluster(self.metadata.proposed, self.cluster_id),
-            planner.register_broker(
-                self.metadata.proposed, settings.node_id, directory_id.encode(), listeners.advertised, rack
-            ),
-            planner.lead_everything(self.metadata.proposed, settings.node_id),
-            planner.skip_producer_ids(self.metadata.proposed) if may_be_older else (),
-        ):
-            if records:
-                await self.metadata.propose(records)
-        self._build_broker()
-        # Taken as late as can be: a start that failed before it has not touched the logs.
-        clean = take_clean_mark(files, self.data.path)
-        self._recover(clean=clean)
-        self.readiness.behind = self.tiering.lineage.reasons
-        self.readiness.waiting = lambda: sorted(str(p.partition) for p in self.partitions if p.is_recovering)
-        self.readiness.refusing = self._refusing
-        self._log = self._log_service()
-        self.core = BrokerCore(
-            self._log,
-            TopicService(
-                self.metadata,
-                self.configs,
-                self.rng,
-                on_change=self._follow,
-                settled=self.assignment.settled,
-                why_unopened=self.partitions.why_held_back,
-            ),
-            ConfigService(self.metadata, self.configs),
-            ColdService(
-                self.partitions,
-                self.hydrator,
-                Repairing(self.access, self.tiering, self.topic_files, self.partitions),
-            ),
-            NodeService(
-                self.partitions,
-                self.metadata,
-                node_id=settings.node_id,
-                data_path=self.data.path,
-                clock=self.clock,
-            ),
-        )
+            identity = data.establish(_cluster_id(ground), ground.settings.node_id)
+            if client is not None:
+                tier = build_tier(ground, configs, client, home, identity.directory_id)
+            else:
+                ground.readiness.store, ground.readiness.probed = "none", True
+        cluster_id = _cluster_id(ground)
+        may_be_older = _look_home(ground, home, new=new, taken_over=taken_over, has_store=tier is not None)
+        await _register(ground, configs, listening, cluster_id, may_be_older=may_be_older)
+        work = build_work(ground, configs, tier, home)
+        broker = build_broker(ground, configs, tier, work, home, cluster_id)
+        _recover(ground, broker)
+        ground.readiness.reports = _reports(tier, home, work, broker)
+        return cls(ground, cluster_id, configs, tier, home, work, broker)
 
-    def _refusing(self) -> list[str]:
-        """Partitions that the disk keeps from being written, or from being opened."""
-        failed = [str(p.partition) for p in self.partitions if p.life.is_failed]
-        return sorted([*failed, *self.assignment.unopened_names()])
-
-    def _recover(self, *, clean: bool) -> None:
-        began, image = self.clock.monotonic(), self.metadata.image
-        held = sum(len(topic.partitions) for topic in image.topics.values())
-        events.info(log, "recovery.started", partitions=held, clean=clean)
-        self.assignment.recover(image, self.data, clean=clean)
-        self.partitions.places.say_moved()
-        took_ms = round((self.clock.monotonic() - began) * 1000)
-        events.info(log, "recovery.finished", partitions=len(self.partitions), clean=clean, ms=took_ms)
-
-    async def _take_over(self) -> str:
-        """Makes the directory the cluster's, or goes on with that; gives the disk's identity."""
-        if self.client is None:
-            raise InvalidConfig("a take-over has begun in this directory: start it with the --store that it is from")
-        cluster_id = self.metadata.image.cluster_id or self.settings.take_over or ""
-        taking = TakeOver(
-            self.client,
-            self.metadata,
-            cluster_id,
-            node_id=self.settings.node_id,
-            readiness=self.readiness,
-            clock=self.clock,
-            rng=self.rng,
-        )
-        await unless_stopped(self.stop, taking.begin())
-        identity = self.data.establish(cluster_id, self.settings.node_id)
-        self._build_tier(identity.directory_id)
-        writer, _ = await unless_stopped(self.stop, taking.run(identity.directory_id))
-        if self.access is not None:
-            self.access.take(writer)
-        return identity.directory_id
-
-    # --- parts --------------------------------------------------------------------------------------------------------
-    def _cluster_id(self) -> str:
-        known = self.data.identity()
-        if known is not None:
-            return known.cluster_id
-        return self.metadata.image.cluster_id or uuid_text(random_uuid(self.rng))
-
-    def _build_configs(self) -> None:
-        settings = self.settings
-        static = {**check_static(settings.broker), **listener_configs(settings), "log.dirs": self.data.path}
-        self.configs = Resolver(static, node_id=settings.node_id, has_store=settings.store != NO_STORE)
-
-    def _build_home(self, *, new: bool, taken_over: bool) -> bool:
-        """Whether the directory may be an older copy of one that went on."""
-        self.home = HomeGuard(
-            self.data.path,
-            lambda: self.metadata.path,
-            self.files,
-            self.clock,
-            wait_ms=self.broker_configs.tidelog_store_claim_wait_ms,
-            unclaimed=self.broker_configs.tidelog_store_unclaimed,
-        )
-        self.readiness.holding = lambda: self.home.holding
-        try:
-            return self.home.look(
-                new=new,
-                taken_over=taken_over,
-                has_store=self.client is not None,
-                had_store=self.metadata.image.incarnation > 0,
-            )
-        except OSError as error:
-            raise StorageError(f"cannot write in {self.data.path} ({error}); free space or mend the disk") from error
-
-    def _build_tier(self, directory_id: str) -> None:
-        self.access: StoreAccess | None = None
-        self.hydrator: Hydrator | None = None
-        self.snapshots: MetadataSnapshots | None = None
-        if self.client is None:
-            self.readiness.store = "none"
-            self.readiness.probed = True
-            return
-        cache_directory = cache_directory_of(self.settings)
-        shutil.rmtree(cache_directory, ignore_errors=True)
-        try:
-            os.makedirs(cache_directory, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make {cache_directory} ({error}); free space or mend the disk") from error
-        size = self.broker_configs.tidelog_tier_chunk_cache_bytes
-        if CACHE_BYTES not in self.settings.broker:  # who says a size gets it, whatever share of the disk that is
-            size = min(size, default_cache_bytes(cache_directory))
-        self.cache = ChunkCache(cache_directory, size)
-        self.client.on_end = self.cache.remove_strays
-        self.readiness.trouble = lambda: self.client.trouble if self.client is not None else None
-        pace = Pace(lambda: self._log.appends, waited_s, self._most_waiting)
-        self.hydrator = Hydrator(self.client, self.cache, pace, self.clock)
-        self.access = StoreAccess(
-            self.client,
-            self.metadata,
-            node_id=self.settings.node_id,
-            directory_id=directory_id,
-            readiness=self.readiness,
-            clock=self.clock,
-            rng=self.rng,
-            grace_ms=lambda: self.broker_configs.tidelog_tier_delete_grace_ms,
-            may_be_copy=lambda: self.home.away is not None,
-        )
-        self.snapshots = MetadataSnapshots(
-            self.metadata,
-            self.access,
-            self.data.path,
-            interval_ms=lambda: self.broker_configs.tidelog_metadata_snapshot_interval_ms,
-            clock=self.clock,
-        )
-
-    def _build_broker(self) -> None:
-        ballast = Ballast(self.data.path)
-        freeing = FilesWithBallast(self.files, ballast)
-        self.flusher = Flusher(self.clock)
-        self.append_queues = AppendQueues()
-        self.expiry = ExpiryClock(
-            self.clock,
-            tolerance_ms=self.broker_configs.tidelog_clock_step_tolerance_ms,
-            settle_ms=self.broker_configs.tidelog_clock_step_settle_ms,
-            store_ms=self.access.store_ms if self.access is not None and other_clock(self.settings) else None,
-        )
-        self.tiering = Tiering(
-            self.access,
-            policy=TieringPolicy(
-                max_lag_ms=lambda topic: self.configs.topic(self.metadata.image, topic).tidelog_tier_max_lag_ms,
-                publish=lambda topic: self.topic_files.publish_now(topic),
-                now=self.expiry.now,
-                may_be_copy=lambda: self.home.away is not None,
-            ),
-            flusher=self.flusher,
-            files=freeing,
-            clock=self.clock,
-            rng=self.rng,
-            on_fatal=self.end,
-        )
-        cold = None
-        if self.hydrator is not None:
-            cold = ColdSource(self.hydrator, self.tiering.current_root, self.tiering.reload)
-        self.partitions = Partitions(
-            self.data,
-            cluster_id=self.cluster_id,
-            files=self.files,
-            freeing_files=freeing,
-            clock=self.clock,
-            rng=self.rng,
-            on_flush_needed=self.flusher.request,
-            on_roll=self.tiering.kick,
-            cold=cold,
-        )
-        self.assignment = Assignment(
-            self.partitions,
-            self.configs,
-            node_id=self.settings.node_id,
-            on_open=self._opened,
-            on_close=self.tiering.forget,
-        )
-        configs = self.broker_configs
-        marks = Watermarks(configs.tidelog_disk_watermark_slow, configs.tidelog_disk_watermark_refuse)
-        self.disk = DiskGuard(self.data.path, marks, ballast)
-        self.maintenance = Maintenance(self.partitions, self.tiering, self.flusher, clock=self.clock)
-        self.sweeping = Sweeping(
-            self.partitions,
-            self.tiering,
-            self.access,
-            cluster_id=self.cluster_id,
-            grace_ms=self.grace_ms,
-            clock=self.clock,
-        )
-        self.retention = Retention(self.partitions, self.tiering, self.access, now=self.expiry.now)
-        self.topic_files = TopicFiles(
-            self.metadata,
-            self.access,
-            grace_ms=self.grace_ms,
-            clock=self.clock,
-            on_behind=self._topic_behind,
-        )
-
-    def _log_service(self) -> LogService:
-        async def reserve() -> tuple[int, int]:
-            def plan(image):  # type: ignore[no-untyped-def]
-                block = planner.producer_id_block(image, self.settings.node_id)
-                return block.records, (block.first, block.size)
-
-            taken: tuple[int, int] = await self.metadata.change(plan)
-            return taken
-
-        return LogService(
-            self.partitions,
-            producer_ids=ProducerIds(reserve),
-            tiering=self.tiering,
-            disk=self.disk,
-            topic_name=self._topic_name,
-            queues=self.append_queues,
-            fetch_max_bytes=self.broker_configs.fetch_max_bytes,
-        )
-
-    @property
-    def broker_configs(self) -> BrokerConfigs:
-        """This broker's, as they are now."""
-        return self.configs.broker(self.metadata.image)
-
-    def _topic_name(self, topic_id: TopicId) -> str | None:
-        topic = self.metadata.image.topic_by_id(topic_id)
-        return None if topic is None else topic.name
-
-    def _follow(self, image: MetadataImage, changes: Changes) -> None:
-        try:
-            self.assignment.follow(image, changes)
-            self.topic_files.follow(image, changes)
-        except Exception as error:  # noqa: BLE001 - said, and the node ends
-            events.error(log, "metadata.not_followed", defect=error)
-            self.end(LogError(f"the node cannot follow its metadata ({error!r}); start it again"))
-
-    def _topic_behind(self, topic: str, error: StoreBehind) -> None:
-        """Its partitions wait as for a manifest, as far as they have one."""
-        for partition in self.partitions.of_topic(topic):
-            if partition.log.hot.settings.remote_storage_enable or partition.log.tier is not None:
-                self.tiering.lineage.begin(partition, error)
-
-    def _most_waiting(self) -> float:
-        return self.broker_configs.tidelog_tier_read_most_waiting_percent / 100
-
-    def grace_ms(self) -> int:
-        """Longer by what the wall clock has been set ahead: what was removed before that is not older for it."""
-        ahead_ms = self.clock.unix_ms() - self.expiry.now().expiry_ms
-        return self.broker_configs.tidelog_tier_delete_grace_ms + max(0, ahead_ms)
-
-    def _opened(self, partition: Partition) -> None:
-        opened(partition, self.partitions, self.home if self.client is not None else None)
-
-    # --- life ---------------------------------------------------------------------------------------------------------
-    def end(self, error: LogError) -> None:
-        """The node must not go on: a copy of its directory has run, or the store is not one to use."""
-        if self.fatal is None:
-            self.fatal = error
-            self.stop.set()
-
-    async def run_store_access(self) -> None:
-        """Claims the store for this start, then lets every partition look at what it has to do there."""
-        if self.access is None:
-            return
-        await self.access.run()
-        await self.expiry.compare()
-        await self.tiering.kick_all(self.partitions)
-
+    # --- while it serves ----------------------------------------------------------------------------------------------
     def has_settled(self) -> bool:
         """Whether every partition is open, and its manifest was looked at in this start."""
-        return self.assignment.has_opened_all and all(map(self.tiering.has_compared, self.partitions))
+        partitions = self.broker.partitions
+        return self.broker.assignment.has_opened_all and all(map(self.work.tiering.has_compared, partitions))
 
     def workers(self) -> Sequence[Worker]:
         return rounds(self)
 
+    async def run_store_access(self) -> None:
+        """Claims the store for this start, then lets every partition look at what it has to do there."""
+        if self.tier is None:
+            return
+        await self.tier.access.run()
+        await self.work.expiry.compare()
+        await self.work.tiering.kick_all(self.broker.partitions)
+
+    # --- its end ------------------------------------------------------------------------------------------------------
     async def close(self) -> None:
         """Everything flushed and checkpointed, then the clean-shutdown marker; without it the next start recovers."""
-        await self.assignment.close()
-        await self.append_queues.close()
-        await self.tiering.close()
-        if self.hydrator is not None:
-            await self.hydrator.close()
-        if self.client is not None:
-            await self.client.close()
-        await self.flusher.close()
+        broker, work, data = self.broker, self.work, self.ground.data
+        await broker.assignment.close()
+        await broker.append_queues.close()
+        await work.tiering.close()
+        if self.tier is not None:
+            await self.tier.hydrator.close()
+            await self.tier.client.close()
+        await work.flusher.close()
         try:
-            await self.partitions.close()
-            await self.metadata.close()
-            if not self.assignment.unrecovered:
-                mark_clean(self.files, self.data.path)
+            await broker.partitions.close()
+            await self.ground.metadata.close()
+            if not broker.assignment.unrecovered:
+                mark_clean(self.ground.host.files, data.path)
         except (OSError, StorageError) as error:
             events.error(log, "stop.unclean", error=error)
         finally:
-            self.data.close()
+            data.close()
+
+
+def _cluster_id(ground: Ground) -> str:
+    """The directory's; of one that has none a new one."""
+    known = ground.data.identity()
+    if known is not None:
+        return known.cluster_id
+    return ground.metadata.image.cluster_id or uuid_text(random_uuid(ground.host.rng))
+
+
+async def _take_over(ground: Ground, configs: NodeConfigs, client: TierClient | None, home: HomeGuard) -> Tier:
+    """Makes the directory the cluster's, or goes on with that."""
+    if client is None:
+        raise InvalidConfig("a take-over has begun in this directory: start it with the --store that it is from")
+    stop, settings, host = ground.ending.stop, ground.settings, ground.host
+    cluster_id = ground.metadata.image.cluster_id or settings.take_over or ""
+    taking = TakeOver(
+        client,
+        ground.metadata,
+        cluster_id,
+        node_id=settings.node_id,
+        readiness=ground.readiness,
+        clock=host.clock,
+        rng=host.rng,
+    )
+    await unless_stopped(stop, taking.begin())
+    directory_id = ground.data.establish(cluster_id, settings.node_id).directory_id
+    tier = build_tier(ground, configs, client, home, directory_id)
+    writer, _ = await unless_stopped(stop, taking.run(directory_id))
+    tier.access.take(writer)
+    return tier
+
+
+def _look_home(ground: Ground, home: HomeGuard, *, new: bool, taken_over: bool, has_store: bool) -> bool:
+    """Whether the directory may be an older copy of one that went on. StorageError if the disk refuses."""
+    had_store = ground.metadata.image.incarnation > 0
+    try:
+        return home.look(new=new, taken_over=taken_over, has_store=has_store, had_store=had_store)
+    except OSError as error:
+        raise StorageError(f"cannot write in {ground.data.path} ({error}); free space or mend the disk") from error
+
+
+async def _register(
+    ground: Ground, configs: NodeConfigs, listening: Listening, cluster_id: str, *, may_be_older: bool
+) -> None:
+    """What the metadata say of this node, where they do not yet; it leads everything."""
+    metadata, node_id, identity = ground.metadata, ground.settings.node_id, ground.data.identity()
+    assert identity is not None
+    directory_id, rack = identity.directory_id.encode(), configs.broker.broker_rack
+    for records in (
+        planner.name_cluster(metadata.proposed, cluster_id),
+        planner.register_broker(metadata.proposed, node_id, directory_id, listening.listeners.advertised, rack),
+        planner.lead_everything(metadata.proposed, node_id),
+        planner.skip_producer_ids(metadata.proposed) if may_be_older else (),
+    ):
+        if records:
+            await metadata.propose(records)
+
+
+def _recover(ground: Ground, broker: Broker) -> None:
+    clock, image = ground.host.clock, ground.metadata.image
+    # Taken as late as can be: a start that failed before it has not touched the logs.
+    clean = take_clean_mark(ground.host.files, ground.data.path)
+    began, held = clock.monotonic(), sum(len(topic.partitions) for topic in image.topics.values())
+    events.info(log, "recovery.started", partitions=held, clean=clean)
+    broker.assignment.recover(image, ground.data, clean=clean)
+    broker.partitions.places.say_moved()
+    took_ms = round((clock.monotonic() - began) * 1000)
+    events.info(log, "recovery.finished", partitions=len(broker.partitions), clean=clean, ms=took_ms)
+
+
+def _reports(tier: Tier | None, home: HomeGuard, work: Work, broker: Broker) -> Reports:
+    def refusing() -> list[str]:
+        failed = [str(p.partition) for p in broker.partitions if p.life.is_failed]
+        return sorted([*failed, *broker.assignment.unopened_names()])
+
+    return Reports(
+        trouble=lambda: None if tier is None else tier.client.trouble,
+        waiting=lambda: sorted(str(p.partition) for p in broker.partitions if p.is_recovering),
+        refusing=refusing,
+        holding=lambda: home.holding,
+        behind=work.tiering.lineage.reasons,
+    )

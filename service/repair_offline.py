@@ -15,10 +15,11 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from grpc_api.contract.cold import ColdRepair
 from service.beginning import belongs
 from service.broker.background.store_access import StoreAccess
-from service.http import Readiness
+from service.build.ground import Host
 from service.metadata.image import MetadataImage
 from service.node import Node
 from service.node_place import check_store_is_there
+from service.readiness import Readiness
 from service.settings import NodeSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import InvalidConfig, UnknownTopicOrPartition
@@ -41,15 +42,16 @@ async def repaired(
     claiming: asyncio.Task[None] | None = None
     try:
         # Nothing is done by itself.
-        await node.tiering.close()
-        if node.access is None:
+        await node.work.tiering.close()
+        if node.tier is None:
             raise InvalidConfig("a repair is of the store: give its --store")
-        image = node.metadata.image
+        access = node.tier.access
+        image = node.ground.metadata.image
         _check_named(image, settings, topic, accept_loss)
         if apply:
-            claiming = asyncio.create_task(node.access.run())
-            await _claimed(node.access, claiming)
-        cold = node.core.cold
+            claiming = asyncio.create_task(access.run())
+            await _claimed(access, claiming)
+        cold = node.broker.core.cold
         if topic is None:
             yield "", -1, await cold.repair_cluster(apply=apply)
         for name in sorted(image.topic_ids) if topic is None else [topic]:
@@ -92,7 +94,7 @@ async def _opened(settings: NodeSettings) -> Node:
     if identity is not None:
         settings = settings.model_copy(update={"node_id": identity.node_id})
     stop = asyncio.Event()
-    return await Node.open(settings, Readiness(), stop, files=files, clock=clock, rng=rng)
+    return await Node.open(settings, Readiness(), stop, Host(files, clock, rng))
 
 
 async def _claimed(access: StoreAccess, claiming: asyncio.Task[None]) -> None:

@@ -29,46 +29,42 @@ LONGEST_SWEEP_PAUSE_S = 3600.0
 
 def rounds(node: Node) -> Sequence[Worker]:
     """To be run under a supervisor as long as the node lives."""
-    maintenance, configs = node.maintenance, node.broker_configs
+    broker, work, tier, configs = node.broker, node.work, node.tier, node.configs.broker
     retention_s = configs.log_retention_check_interval_ms / 1000
     # One round saves all checkpoints, as often as the more frequent asks.
     checkpoint_ms = min(
         configs.log_flush_offset_checkpoint_interval_ms, configs.log_flush_start_offset_checkpoint_interval_ms
     )
     checkpoint_s = max(SHORTEST_CHECKPOINT_PAUSE_S, checkpoint_ms / 1000)
-    sweep_s = min(LONGEST_SWEEP_PAUSE_S, max(1.0, node.grace_ms() / 4000))
-
-    async def snapshot_metadata() -> None:
-        if node.snapshots is not None:
-            await node.snapshots.tick()
-
-    async def look_at_cluster() -> None:
-        if node.access is not None:
-            await node.access.tick()
+    sweep_s = min(LONGEST_SWEEP_PAUSE_S, max(1.0, work.grace_ms() / 4000))
 
     async def look_home() -> None:
-        claimed = node.access is not None and node.access.writer is not None
-        node.home.tick(node.partitions, claimed=claimed, settled=node.has_settled)
+        node.home.tick(
+            broker.partitions, claimed=tier is not None and tier.access.writer is not None, settled=node.has_settled
+        )
 
     async def look_at_disk() -> None:
-        node.disk.look()
+        work.disk.look()
 
     found: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
-        ("clock", TICK_S, node.expiry.tick),
-        ("the store's clock", ASK_S, node.expiry.compare),
-        ("tiering", TIER_TICK_S, maintenance.tier),
-        ("flush by time", FLUSH_TICK_S, maintenance.flush_by_time),
-        ("checkpoints", checkpoint_s, maintenance.checkpoint),
-        ("retention", retention_s, node.retention.tick),
-        ("sweeping", sweep_s, node.sweeping.tick),
-        ("topic files", TOPIC_FILES_TICK_S, node.topic_files.tick),
-        ("sweeping of deleted topics", sweep_s, node.topic_files.sweep),
+        ("clock", TICK_S, work.expiry.tick),
+        ("the store's clock", ASK_S, work.expiry.compare),
+        ("tiering", TIER_TICK_S, broker.maintenance.tier),
+        ("flush by time", FLUSH_TICK_S, broker.maintenance.flush_by_time),
+        ("checkpoints", checkpoint_s, broker.maintenance.checkpoint),
+        ("retention", retention_s, broker.retention.tick),
+        ("sweeping", sweep_s, broker.sweeping.tick),
+        ("topic files", TOPIC_FILES_TICK_S, work.topic_files.tick),
+        ("sweeping of deleted topics", sweep_s, work.topic_files.sweep),
         ("disk watermark", DISK_TICK_S, look_at_disk),
-        ("partitions to open", OPEN_TICK_S, node.assignment.retry),
-        ("descriptors", DESCRIPTORS_TICK_S, node.descriptors.tick),
-        ("metadata snapshots", METADATA_TICK_S, snapshot_metadata),
+        ("partitions to open", OPEN_TICK_S, broker.assignment.retry),
+        ("descriptors", DESCRIPTORS_TICK_S, node.ground.host.descriptors.tick),
         ("home", HOME_TICK_S, look_home),
-        ("cluster file", CLUSTER_TICK_S, look_at_cluster),
         ("memory", memory.TICK_S, memory.HeapTrimmer().tick),
     ]
+    if tier is not None:
+        found += [
+            ("metadata snapshots", METADATA_TICK_S, tier.snapshots.tick),
+            ("cluster file", CLUSTER_TICK_S, tier.access.tick),
+        ]
     return [Worker(*each) for each in found]

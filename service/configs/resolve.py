@@ -95,11 +95,6 @@ class Resolver:
         self._described: dict[tuple[tuple[str, str], ...], tuple[ConfigEntry, ...]] = {}
         self._described_broker: dict[bool, tuple[ConfigEntry, ...]] = {}
 
-    def announce(self, name: str, text: str) -> None:
-        """What the node says of itself once it knows (`advertised.listeners`, `tidelog.grpc.listener`)."""
-        self._static = {**self._static, BROKER_KEYS.get(name).name: text}
-        self._cached_for = None
-
     def _look_at(self, image: MetadataImage) -> None:
         """Forgets what followed from the brokers' configs if those are others now."""
         inherited = (image.broker_config(self.node_id), image.broker_config(None))
@@ -110,7 +105,7 @@ class Resolver:
     # --- values ---------------------------------------------------------------------------------------------------
 
     def broker(self, image: MetadataImage) -> BrokerConfigs:
-        return BrokerConfigs(functools.partial(self._broker_value, image))
+        return BrokerConfigs(functools.partial(self.broker_value, image))
 
     def topic(self, image: MetadataImage, topic: str) -> TopicConfigs:
         """The topic need not exist: then it is what a topic of that name would start with."""
@@ -123,7 +118,8 @@ class Resolver:
 
         return TopicConfigs(value)
 
-    def _broker_value(self, image: MetadataImage, name: str) -> Value | None:
+    def broker_value(self, image: MetadataImage, name: str) -> Value | None:
+        """By a broker's key; `BrokerConfigs` has them by their types."""
         key = BROKER_KEYS.get(name)
         holds = next(self._candidates(image, (Synonym(name),)), None)
         return None if holds is None else key.parse(holds.text)
@@ -260,7 +256,7 @@ class Resolver:
             if not synonyms:
                 return None
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-        value = synonyms[0].value if everywhere else format_value(self._broker_value(image, key.name))
+        value = synonyms[0].value if everywhere else format_value(self.broker_value(image, key.name))
         return _entry(key, value, source, synonyms, read_only=key.dynamic is Dynamic.READ_ONLY)
 
     def _synonyms(self, image: MetadataImage, synonyms: Sequence[Synonym], first: str) -> list[ConfigSynonym]:
@@ -334,7 +330,7 @@ class Resolver:
         elif key.scope is ConfigScope.TOPIC:
             items = cast("tuple[str, ...]", self._topic_value(image, old, key)[0])
         else:
-            items = cast("tuple[str, ...]", self._broker_value(image, name) or ())
+            items = cast("tuple[str, ...]", self.broker_value(image, name) or ())
         given = split_list(text)
         if op is AlterOp.SUBTRACT:
             taken = set(given)

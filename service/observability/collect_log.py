@@ -75,9 +75,9 @@ class LogTotals:
 
 async def collect_log(node: Node, into: Exposition) -> LogTotals:
     """Everything of partitions and topics; returns what other metrics are made of."""
-    configs = node.broker_configs
+    configs = node.configs.broker
     most_topics, left = configs.tidelog_metrics_topics, configs.tidelog_metrics_partitions
-    partitions, past = tuple(node.partitions), node.partitions.past
+    partitions, past = tuple(node.broker.partitions), node.broker.partitions.past
     seen = LogTotals(partitions=len(partitions), evicted_bytes=past.evicted_bytes)
     everything = Sums()
     everything.counts.add(past.asked)
@@ -85,7 +85,7 @@ async def collect_log(node: Node, into: Exposition) -> LogTotals:
     everything.bytes_in = past.appended_bytes
     everything.bytes_out = past.read_bytes
     topics: dict[str, Sums] = {}
-    now_ms = node.clock.steady_ms()
+    now_ms = node.ground.host.clock.steady_ms()
     for place, partition in enumerate(partitions):
         if place % PARTITIONS_A_TURN == 0:
             await asyncio.sleep(0)
@@ -123,7 +123,7 @@ def _look(node: Node, partition: Partition, sums: Sums, seen: LogTotals, into: E
     if tier is not None:
         sums.remote_bytes += tier.bytes
         sums.remote_ranges += tier.ranges
-    if node.client is None or not hot.settings.remote_storage_enable:
+    if node.tier is None or not hot.settings.remote_storage_enable:
         return
     beyond = hot.beyond(max(partition.log.tiered_end, hot.log_start_offset))
     age_s = max(0.0, (now_ms - beyond.since_ms) / 1000) if beyond.since_ms >= 0 else 0.0
@@ -156,9 +156,9 @@ def _put_sums(sums: Sums, into: Exposition, labels: str = "") -> None:
 
 def _put_all(node: Node, everything: Sums, into: Exposition) -> None:
     """Without a topic, and with what was asked of topics that do not exist."""
-    service = node.core.log
-    everything.counts.appends = service.appends
-    everything.counts.failed_appends = service.failed_appends
+    service = node.broker.core.log
+    everything.counts.appends = service.appended.batches
+    everything.counts.failed_appends = service.appended.failed
     everything.counts.fetches = service.bytes_read.asked
     everything.counts.failed_fetches = service.bytes_read.failed
     _put_sums(everything, into)

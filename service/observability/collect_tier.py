@@ -24,24 +24,23 @@ OPERATIONS = ("get", "put", "head", "list", "delete", "abort")
 
 async def collect_tier(node: Node, into: Exposition) -> None:
     """Nothing but the hot bytes on a node without a store."""
-    read = node.core.log.bytes_read
+    read = node.broker.core.log.bytes_read
     into.put("tidelog_served_bytes_total", read.hot, labels_of(tier="hot"))
     into.put("tidelog_served_bytes_total", read.cold, labels_of(tier="cold"))
-    if node.hydrator is not None:
-        _cold_reads(node.hydrator, into)
-    if node.client is not None:
+    if node.tier is not None:
+        client = node.tier.client
+        _cold_reads(node.tier.hydrator, into)
         try:
             async with asyncio.timeout(ASK_S):
-                await node.client.refresh_counters()
+                await client.refresh_counters()
         except (TimeoutError, LogError):
             pass  # the last known ones serve
-        _process(node.client, into)
-        _store(node.client.stats.totals(), into)
+        _process(client, into)
+        _store(client.stats.totals(), into)
         # Before the first probe nothing is known; that is not called an answer.
-        reachable = node.readiness.store == "ok" and node.client.trouble is None
+        reachable = node.ground.readiness.store == "ok" and client.trouble is None
         into.put("tidelog_store_reachable", int(reachable))
-    if node.access is not None:
-        into.put("tidelog_store_cluster_behind", int(node.access.behind is not None))
+        into.put("tidelog_store_cluster_behind", int(node.tier.access.behind is not None))
 
 
 def _cold_reads(hydrator: Hydrator, into: Exposition) -> None:

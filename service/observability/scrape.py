@@ -31,12 +31,14 @@ class Scraper:
     """Made once the gateway serves."""
 
     def __init__(self, node: Node, gateway: GatewayServer) -> None:
-        self._node = node
+        self.node = node
         self._gateway = GatewayMetrics(gateway)
         self._scraping = asyncio.Lock()
         self._scrapes = 0
         self._scraping_s = 0.0
-        self._info = labels_of(version=version("tidelog"), cluster_id=node.cluster_id, node_id=node.settings.node_id)
+        self._info = labels_of(
+            version=version("tidelog"), cluster_id=node.cluster_id, node_id=node.ground.settings.node_id
+        )
 
     async def scrape(self, *, open_metrics: bool) -> bytes:
         """The body of an answer."""
@@ -44,8 +46,8 @@ class Scraper:
             began = time.perf_counter()
             into = Exposition()
             into.put_summary("tidelog_scrape_seconds", self._scrapes, self._scraping_s)
-            seen = await collect_log(self._node, into)
-            await collect_tier(self._node, into)
+            seen = await collect_log(self.node, into)
+            await collect_tier(self.node, into)
             self._gateway.collect(into)
             self._replicas(into, seen)
             self._refusals(into)
@@ -65,25 +67,25 @@ class Scraper:
         manager = "kafka_server_replicamanager_"
         into.put(manager + "partitioncount", seen.partitions)
         into.put(manager + "leadercount", seen.serving)
-        into.put(manager + "offlinereplicacount", self._node.assignment.unopened + seen.failed)
+        into.put(manager + "offlinereplicacount", self.node.broker.assignment.unopened + seen.failed)
         # The only replica there is, is in sync.
         into.put(manager + "underreplicatedpartitions", 0)
         into.put(manager + "underminisrpartitioncount", 0)
         into.put(manager + "atminisrpartitioncount", seen.serving)
         into.put(manager + "produceridcount", seen.producers)
-        flusher = self._node.flusher
+        flusher = self.node.work.flusher
         into.put_summary("kafka_log_logflushstats_logflushrateandtimems", flusher.flushes, flusher.flushing_s * 1000)
         into.put("kafka_log_logmanager_offlinelogdirectorycount", int(seen.failed > 0))
 
     def _refusals(self, into: Exposition) -> None:
-        topics, refused = "kafka_server_brokertopicmetrics_", self._node.core.log.refused
+        topics, refused = "kafka_server_brokertopicmetrics_", self.node.broker.core.log.appended.refused
         into.put(topics + "invalidmagicnumberrecords_total", refused.format)
         into.put(topics + "invalidmessagecrcrecords_total", refused.checksum)
         into.put(topics + "invalidoffsetorsequencerecords_total", refused.other)
         into.put(topics + "nokeycompactedtopicrecords_total", refused.key)
 
     def _controller(self, into: Exposition, seen: LogTotals) -> None:
-        image, controller = self._node.metadata.image, "kafka_controller_kafkacontroller_"
+        image, controller = self.node.ground.metadata.image, "kafka_controller_kafkacontroller_"
         placed = sum(len(topic.partitions) for topic in image.topics.values())
         into.put(controller + "activecontrollercount", 1)
         into.put(controller + "activebrokercount", 1)
@@ -93,24 +95,24 @@ class Scraper:
         into.put(controller + "offlinepartitionscount", max(0, placed - seen.serving))
         moved = sum(p.leader != p.replicas[0] for topic in image.topics.values() for p in topic.partitions)
         into.put(controller + "preferredreplicaimbalancecount", moved)
-        into.put(controller + "metadataerrorcount", self._node.metadata.refused)
-        into.put(controller + "lastappliedrecordoffset", self._node.metadata.last_index)
-        into.put(controller + "lastcommittedrecordoffset", self._node.metadata.last_index)
+        into.put(controller + "metadataerrorcount", self.node.ground.metadata.refused)
+        into.put(controller + "lastappliedrecordoffset", self.node.ground.metadata.last_index)
+        into.put(controller + "lastcommittedrecordoffset", self.node.ground.metadata.last_index)
 
     def _of_node(self, into: Exposition, seen: LogTotals) -> None:
-        readiness, disk = self._node.readiness, self._node.disk
+        readiness, disk = self.node.ground.readiness, self.node.work.disk
         state = _SHUTTING_DOWN if readiness.stopping else _RUNNING if readiness.recovered else _RECOVERY
         into.put("kafka_server_kafkaserver_brokerstate", state)
         into.put("tidelog_node_info", 1, self._info)
         into.put("tidelog_ready", int(readiness.ready))
         into.put("tidelog_waiting_partitions", seen.waiting)
-        into.put("tidelog_descriptor_shortages_total", self._node.descriptors.shortages)
-        into.put("tidelog_partitions_store_behind", len(self._node.tiering.lineage))
+        into.put("tidelog_descriptor_shortages_total", self.node.ground.host.descriptors.shortages)
+        into.put("tidelog_partitions_store_behind", len(self.node.work.tiering.lineage))
         into.put("tidelog_disk_used_ratio", disk.used)
-        into.put("tidelog_clock_step_seconds", self._node.expiry.step_ms / 1000)
+        into.put("tidelog_clock_step_seconds", self.node.work.expiry.step_ms / 1000)
         into.put("tidelog_produce_throttled_total", disk.throttled)
         into.put("tidelog_produce_refused_total", disk.refused)
-        queues = self._node.append_queues
+        queues = self.node.broker.append_queues
         into.put("tidelog_append_queue_bytes", queues.held_bytes)
         into.put("tidelog_append_written_by_threads_total", queues.written_by_threads)
         into.put("tidelog_append_seconds_per_gigabyte", queues.cost.s_per_gb)

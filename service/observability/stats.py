@@ -24,12 +24,12 @@ ASK_S = 1.0
 
 async def node_stats(node: Node) -> Mapping[str, object]:
     """Bytes and counts since the start. `chunk_cache` and `tier_process` are None on a node without a store."""
-    read = node.core.log.bytes_read
+    read = node.broker.core.log.bytes_read
     return {
         "hot_bytes_read": read.hot,
         "cold_bytes_read": read.cold,
-        "chunk_cache": None if node.hydrator is None else _cache(node.hydrator),
-        "tier_process": None if node.client is None else await _process(node.client),
+        "chunk_cache": None if node.tier is None else _cache(node.tier.hydrator),
+        "tier_process": None if node.tier is None else await _process(node.tier.client),
     }
 
 

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from service.beginning import belongs, no_such_cluster
-from service.http import Readiness
 from service.metadata.log import MetadataLog
 from service.node_place import cache_directory_of, check_store_is_there, tier_client
+from service.readiness import Readiness
 from service.settings import NodeSettings
 from service.takeover.run import RecoveryPoint, TakeOver
 from service.takeover.verify import verify

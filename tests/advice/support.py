@@ -18,7 +18,7 @@ async def configure(node: Running, topic: str, configs: dict[str, str]) -> None:
 async def leads(node: Running, *topics: str) -> None:
     """Returns once what a start asks the store of partition 0 of these is answered."""
     for topic in topics:
-        led = node.node.partitions.get(TopicPartition(topic, 0))
+        led = node.node.broker.partitions.get(TopicPartition(topic, 0))
         await until(functools.partial(_leads, led))
 
 

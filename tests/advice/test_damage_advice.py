@@ -75,7 +75,7 @@ async def test_what_is_damaged_is_found_where_the_error_says_to_look(
     async with on_disk(tmp_path) as node:
         await leads(node, "t")
         # A start writes topic.json under its own incarnation: not while fsck reads.
-        await node.node.topic_files.publish_now("t")
+        await node.node.work.topic_files.publish_now("t")
         with pytest.raises(LogError, match=SAYS):
             await node.read("t", 0)
         assert first.name.split(".")[0] in found_by_fsck(tmp_path)
@@ -135,7 +135,7 @@ async def test_a_file_that_fsck_says_to_keep_tells_what_is_missing(tmp_path: Pat
     assert "Keep this file and the segments beside it" in found
     assert str(tmp_path / "data" / "t-0" / SAVED_ROOT) in found
     async with on_disk(tmp_path) as node:
-        await until(lambda: led(node) in node.node.tiering.lineage)
+        await until(lambda: led(node) in node.node.work.tiering.lineage)
         repaired = await node.core.cold.repair(T0, apply=True)
         assert repaired.commit > 0 and not repaired.refused
         await leads(node, "t")

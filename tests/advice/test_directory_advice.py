@@ -32,15 +32,15 @@ async def two_topics(directory: Path) -> Running:
         await node.evicted("t")
         for number in range(OFFLOADED, WRITTEN):
             await node.append("t", b"%03d" % number)
-        await node.node.topic_files.tick()
+        await node.node.work.topic_files.tick()
         await snapshot_is_written(node.node)
     return node
 
 
 async def snapshot_is_written(node: ServiceNode) -> None:
-    snapshots = node.snapshots
-    assert snapshots is not None
-    await until(lambda: snapshots._written is node.metadata.image)
+    assert node.tier is not None
+    snapshots, metadata = node.tier.snapshots, node.ground.metadata
+    await until(lambda: snapshots._written is metadata.image)
 
 
 async def has_everything(node: Running, end: int = WRITTEN) -> None:
@@ -182,7 +182,7 @@ async def test_another_topics_directory_in_the_way_is_moved_and_whole(tmp_path: 
             await node.create("u")
             await node.append("u", b"refused")
         shutil.move(tmp_path / "data" / "u-0", tmp_path / "moved")
-        await node.node.assignment.retry()
+        await node.node.broker.assignment.retry()
         assert (await node.append("u", b"taken")).base_offset == 0
         assert [record.value for record in await node.read_all("u")] == [b"taken"]
     (log,) = (tmp_path / "moved").glob("*.log")

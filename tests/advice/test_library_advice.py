@@ -113,11 +113,11 @@ async def test_a_node_that_cannot_follow_its_metadata_is_started_again(
             raise RuntimeError("a defect")
 
         with monkeypatch.context() as broken:
-            broken.setattr(node.node.assignment, "follow", fails)
+            broken.setattr(node.node.broker.assignment, "follow", fails)
             await node.create("u")
-        assert node.node.fatal is not None and "start it again" in str(node.node.fatal)
+        assert node.node.ground.ending.fatal is not None and "start it again" in str(node.node.ground.ending.fatal)
     async with running(tmp_path, node.store) as node:
-        await until(lambda: len(list(node.node.partitions)) == 2)
+        await until(lambda: len(list(node.node.broker.partitions)) == 2)
         assert [record.offset for record in await node.read_all("t")] == list(range(10))
         await leads(node, "t", "u")
         await node.append("u", b"made")
@@ -270,7 +270,7 @@ async def test_of_several_clusters_the_one_that_is_named_is_read(tmp_path: Path)
         async with running(tmp_path / str(number), FaultyStore(memory), new_cluster=True) as node:
             await filled(node, 5 + number)
             await node.seal("t")
-            await node.node.topic_files.tick()
+            await node.node.work.topic_files.tick()
             clusters.append(node.node.cluster_id)
     with pytest.raises(InvalidRequest, match="give cluster_id"):
         next(ColdBucket(memory.blocking()).read("t"))

@@ -115,10 +115,10 @@ async def test_an_object_that_a_pin_keeps_is_put_back(world: World) -> None:
 
 # --- through a node ---------------------------------------------------------------------------------------------------
 async def deleted_in_the_bucket(node: Running) -> None:
-    client, access = node.node.client, node.node.access
+    client, access = node.tier.client, node.tier.access
     assert client is not None and access is not None and access.writer is not None
     await client.ask(DeletePartition(led(node).ids, access.writer))
-    await until(lambda: led(node) in node.node.tiering.lineage)
+    await until(lambda: led(node) in node.node.work.tiering.lineage)
 
 
 async def test_a_deletion_by_mistake_is_undone_by_the_version_before(tmp_path: Path) -> None:
@@ -127,9 +127,11 @@ async def test_a_deletion_by_mistake_is_undone_by_the_version_before(tmp_path: P
         await deleted_in_the_bucket(node)
         said = await node.core.cold.repair(T0, apply=True)
         assert f"put the version of {key} back that was there before" in said.refused
-        assert f"put the version of {key} before the deletion back" in str(node.node.tiering.lineage.reason(led(node)))
+        assert f"put the version of {key} before the deletion back" in str(
+            node.node.work.tiering.lineage.reason(led(node))
+        )
         await put_back(node, key, versions[-1])
-        await until(lambda: led(node) not in node.node.tiering.lineage)
+        await until(lambda: led(node) not in node.node.work.tiering.lineage)
         await node.append("t", b"z" * 1500)
         await node.seal("t")
         assert [record.offset for record in await node.read_all("t")] == list(range(end + 1))
@@ -139,7 +141,7 @@ async def test_a_deletion_that_was_meant_is_followed_by_the_topics(tmp_path: Pat
     async with grown(tmp_path) as (node, _):
         key = led(node).ids.manifest_key
         await deleted_in_the_bucket(node)
-        assert "else delete the topic" in str(node.node.tiering.lineage.reason(led(node)))
+        assert "else delete the topic" in str(node.node.work.tiering.lineage.reason(led(node)))
         said = await node.core.cold.repair(T0, apply=True)
         assert "else delete the topic and create it anew" in said.refused
         await node.core.topics.delete(["t"])
@@ -154,14 +156,21 @@ async def test_a_deletion_that_was_meant_is_followed_by_the_topics(tmp_path: Pat
 async def test_records_that_a_repair_elsewhere_lacks_are_consumed_and_kept(tmp_path: Path) -> None:
     """Nothing is given up before somebody has seen to it."""
     async with grown(tmp_path / "data") as (node, versions):
-        ids, root, access = led(node).ids, await root_of(led(node)), node.node.access
+        ids, root, access = led(node).ids, await root_of(led(node)), node.tier.access
         assert access is not None and access.writer is not None
         await configure(node, "t", {"remote.log.copy.disable": "true"})
         for number in range(3):
             await node.append("t", b"only here %d" % number)
         # An operator's tool has repaired it meanwhile, and a writer went on from there.
         await put_back(node, ids.manifest_key, versions[0])
-        other = PartitionTier(node.store, ids, access.writer, node.node.clock, node.node.rng, read_saved=_reads(root))
+        other = PartitionTier(
+            node.store,
+            ids,
+            access.writer,
+            node.node.ground.host.clock,
+            node.node.ground.host.rng,
+            read_saved=_reads(root),
+        )
         other.expect(lineage.seen_of(root, "there"))
         assert (await other.repair(NOTHING_HELD, apply=True))[1] is not None
         epoch = root.leader_epoch

@@ -143,9 +143,9 @@ async def test_a_batch_that_is_refused_is_sent_as_the_error_says(
 async def test_who_holds_an_old_leader_epoch_refreshes_metadata(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await filled(node, 5)
-        epoch = node.node.partitions.get(T0).state.leader_epoch
+        epoch = node.node.broker.partitions.get(T0).state.leader_epoch
     async with running(tmp_path, node.store) as node:
-        await until(lambda: node.node.partitions.get(T0).write_error is None)
+        await until(lambda: node.node.broker.partitions.get(T0).write_error is None)
         (answer,) = await node.fetch(FetchPartition(T0, 0, 1000, epoch))
         assert isinstance(answer.error, FencedLeaderEpoch) and "refresh metadata" in str(answer.error)
         now = next(topic for topic in node.core.topics.describe(["t"]) if not isinstance(topic, LogError))
@@ -157,7 +157,7 @@ async def test_who_holds_an_old_leader_epoch_refreshes_metadata(tmp_path: Path) 
 async def test_who_reads_a_topic_that_was_made_again_refreshes_metadata(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await filled(node, 5)
-        old = node.node.metadata.image.topic_ids["t"]
+        old = node.node.ground.metadata.image.topic_ids["t"]
         await node.core.topics.delete(["t"])
         await node.create("t")
         await node.append("t", b"new")
@@ -187,9 +187,9 @@ async def test_a_change_that_is_too_large_is_asked_for_in_parts(
 async def test_the_cache_of_chunks_is_as_large_as_it_is_told_to_be(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await filled(node, 20)
-        assert node.node.cache.limit_bytes <= 1 << 30
+        assert node.tier.cache.limit_bytes <= 1 << 30
     async with running(tmp_path, node.store, {"tidelog.tier.chunk.cache.bytes": str(3 << 30)}) as node:
-        assert node.node.cache.limit_bytes == 3 << 30
+        assert node.tier.cache.limit_bytes == 3 << 30
 
 
 async def test_a_node_without_a_store_is_started_with_one(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ async def test_a_node_without_a_store_is_started_with_one(tmp_path: Path) -> Non
         with pytest.raises(LogError, match="start it with --store"):
             await node.core.cold.manifests("t")
     async with running(tmp_path) as node:
-        await until(lambda: node.node.partitions.get(T0).write_error is None)
+        await until(lambda: node.node.broker.partitions.get(T0).write_error is None)
         await configure(node, "t", {"remote.storage.enable": "true", "local.retention.bytes": "1"})
         await node.seal("t")
         await node.evicted("t")

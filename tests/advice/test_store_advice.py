@@ -48,8 +48,8 @@ async def test_another_store_is_corrected(tmp_path: Path) -> None:
         await node.seal("t")
         right = node.store
     async with running(tmp_path, FaultyStore(MemoryStore(SystemClock()))) as node:
-        await until(lambda: "correct --store" in json.loads(node.node.readiness.body())["store"])
-        assert "delete nothing" in json.loads(node.node.readiness.body())["store"]
+        await until(lambda: "correct --store" in json.loads(node.node.ground.readiness.body())["store"])
+        assert "delete nothing" in json.loads(node.node.ground.readiness.body())["store"]
         await node.append("t", b"meanwhile" * 100)
         assert not [call for call in node.store.calls if call[0] == "delete" and "probe-" not in call[1]]
     async with running(tmp_path, right) as node:
@@ -180,10 +180,10 @@ async def test_a_topic_file_that_went_backwards_is_put_back(tmp_path: Path) -> N
         await node.store.put(key, older)
         await configure(node, "t", {"max.message.bytes": "65432"})
         with pytest.raises(LogError, match="put the bucket back as it was"):
-            await node.node.topic_files.publish_now("t")
+            await node.node.work.topic_files.publish_now("t")
         await node.store.delete([key])
         await node.store.put(key, newest)
-        await node.node.topic_files.publish_now("t")
+        await node.node.work.topic_files.publish_now("t")
         assert b"65432" in (await node.store.get(key)).data
         assert [record.offset for record in await node.read_all("t")] == list(range(20))
 

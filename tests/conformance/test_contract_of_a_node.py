@@ -77,7 +77,7 @@ async def test_an_append_that_must_be_flushed_is_committed_later(node: Running) 
     assert isinstance(answer, Appended)
     if answer.committed is not None:
         await answer.committed
-    assert node.node.partitions.get(T0).log.hot.recovery_point == 1
+    assert node.node.broker.partitions.get(T0).log.hot.recovery_point == 1
     assert values(await node.read("t", 0)) == [b"a"]
 
 
@@ -85,19 +85,19 @@ async def test_an_append_that_must_be_flushed_is_committed_later(node: Running) 
 async def test_a_fetch_that_was_answered_leaves_nothing_behind(node: Running) -> None:
     await node.create("t")
     waiting = asyncio.ensure_future(node.read("t", 0, wait_ms=20_000))
-    await until(lambda: bool(node.node.partitions.get(T0).waiters))
+    await until(lambda: bool(node.node.broker.partitions.get(T0).waiters))
     await node.append("t", b"a")
     assert values(await waiting) == [b"a"]
-    await until(lambda: not node.node.partitions.get(T0).waiters)
+    await until(lambda: not node.node.broker.partitions.get(T0).waiters)
 
 
 async def test_a_fetch_that_is_given_up_leaves_nothing_behind(node: Running) -> None:
     await node.create("t")
     waiting = node.log.fetch(Fetch([FetchPartition(T0, 0, 100)], 20_000, 1, 100))
     assert isinstance(waiting, asyncio.Future)
-    await until(lambda: bool(node.node.partitions.get(T0).waiters))
+    await until(lambda: bool(node.node.broker.partitions.get(T0).waiters))
     waiting.cancel()
-    await until(lambda: not node.node.partitions.get(T0).waiters)
+    await until(lambda: not node.node.broker.partitions.get(T0).waiters)
 
 
 # --- both tiers -------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ async def test_delete_records_hides_them_in_both_tiers(node: Running) -> None:
     await node.seal("t")
     await node.evicted("t")
     assert await node.log.delete_records(T0, 17) == 17
-    tier = node.node.partitions.get(T0).log.tier
+    tier = node.node.broker.partitions.get(T0).log.tier
     assert tier is not None
     assert tier.log_start == 17
     with pytest.raises(OffsetOutOfRange):

@@ -172,7 +172,7 @@ async def check_start(held: Held | None, run: Run, root: Path) -> None:
         assert end == 0, "a directory of which something was offloaded belongs to a cluster"
         return  # it waits for the store, and takes nothing
     async with running(root, store=store, broker=SERVED) as node:
-        if node.node.partitions.find(PARTITION) is None:
+        if node.node.broker.partitions.find(PARTITION) is None:
             assert end == 0, "a partition that has been offloaded is known"
             return
         try:
@@ -182,7 +182,7 @@ async def check_start(held: Held | None, run: Run, root: Path) -> None:
         assert appended is None or appended.base_offset >= end
     store.down = False
     async with running(root, store=store) as node:
-        led = node.node.partitions.get(PARTITION)
+        led = node.node.broker.partitions.get(PARTITION)
         await until(lambda: not led.is_recovering)
         found = await node.read_all("t")
         assert [record.value for record in found][:end] == run.values[:end]

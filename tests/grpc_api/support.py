@@ -22,7 +22,7 @@ class Served:
 
     def hot(self, topic: str, partition: int = 0) -> HotLog:
         """What of a partition is on the local disk."""
-        return self.node.node.partitions.get(TopicPartition(topic, partition)).log.hot
+        return self.node.node.broker.partitions.get(TopicPartition(topic, partition)).log.hot
 
     def published(self, topic: str) -> bool:
         """The bucket names the topic."""

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from service.http import Readiness
 from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
+from service.readiness import Readiness
 from service.takeover.run import RecoveryPoint, TakeOver
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.cold.manifest.model import ManifestWriter
@@ -39,11 +39,11 @@ async def left_behind(directory: Path) -> tuple[MemoryStore, MetadataImage]:
         await node.seal("gone")
         await node.core.log.init_producer_id(None)
         await node.core.topics.delete(["gone"])
-        await node.node.topic_files.tick()
-        image = node.node.metadata.image
-        snapshots = node.node.snapshots
+        await node.node.work.topic_files.tick()
+        image = node.node.ground.metadata.image
+        snapshots = node.tier.snapshots
         assert snapshots is not None
-        await until(lambda: snapshots._written is node.node.metadata.image)
+        await until(lambda: snapshots._written is node.node.ground.metadata.image)
     return memory, image
 
 

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 
 import pytest
 
-from service.http import HttpServer, Readiness, serve_http
+from service.http import HttpServer, serve_http
+from service.readiness import Readiness
 
 
 async def _stats() -> Mapping[str, object]:

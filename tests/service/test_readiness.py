@@ -12,7 +12,7 @@ from tests.service.broker.support import TIERED, Running, running, until
 
 
 def named(node: Running) -> str:
-    store: str = json.loads(node.node.readiness.body())["store"]
+    store: str = json.loads(node.node.ground.readiness.body())["store"]
     return store
 
 

@@ -19,13 +19,13 @@ async def test_objects_that_were_put_back_do_not_bring_a_topic_back(tmp_path: Pa
         await node.create("t", 1, TIERED)
         await node.append("t", b"x" * 500)
         await node.seal("t")
-        topic_id = node.node.metadata.image.topic_ids["t"]
+        topic_id = node.node.ground.metadata.image.topic_ids["t"]
         there = {info.key: (await memory.get(info.key)).data for info in memory.blocking().list(f"{cluster}/topics/t/")}
         await node.core.topics.delete(["t"])
-        await until(lambda: topic_id in node.node.metadata.image.gone)
-        snapshots = node.node.snapshots
+        await until(lambda: topic_id in node.node.ground.metadata.image.gone)
+        snapshots = node.tier.snapshots
         assert snapshots is not None
-        await until(lambda: snapshots._written is node.node.metadata.image)
+        await until(lambda: snapshots._written is node.node.ground.metadata.image)
     for key, data in there.items():
         memory.blocking().delete([key])
         await memory.put(key, data)
@@ -34,6 +34,6 @@ async def test_objects_that_were_put_back_do_not_bring_a_topic_back(tmp_path: Pa
         image = start.metadata.image
         assert (dict(image.topics), list(image.deleting), image.gone) == ({}, [topic_id], (topic_id,))
     async with running(tmp_path / "new", FaultyStore(memory), settings) as node:
-        await until(lambda: not node.node.metadata.image.deleting, 40)
+        await until(lambda: not node.node.ground.metadata.image.deleting, 40)
         left = [info.key for info in memory.blocking().list(f"{cluster}/topics/t/") if "/segments/" in info.key]
         assert left == []

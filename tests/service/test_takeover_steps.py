@@ -217,7 +217,7 @@ async def test_a_manifest_that_is_gone_or_older_is_not_taken_over(tmp_path: Path
     async with running(tmp_path / "lost", FaultyStore(memory), SNAPSHOTS) as node:
         await node.create("t", 1, TIERED)
         cluster = node.node.cluster_id
-        ids = Ids(cluster, "t", node.node.metadata.image.topic_ids["t"], 0)
+        ids = Ids(cluster, "t", node.node.ground.metadata.image.topic_ids["t"], 0)
         olders = []
         for number in range(3):
             await node.append("t", b"%03d" % number * 50)

@@ -24,10 +24,11 @@ from service.broker.api.many_partitions import MANY, ManyFetch
 from service.broker.api.producer_ids import ProducerIds
 from service.broker.background.disk import DiskGuard
 from service.broker.background.tiering import Tiering
-from service.broker.partition.counts import RefusedBatches
+from service.broker.partition.counts import AppendTotals
 from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition, TakesLong
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Use
+from service.metadata.log import MetadataLog
 from storage_tiers.errors import (
     CorruptRecord,
     LeaderNotAvailable,
@@ -104,35 +105,33 @@ class LogService:
     def __init__(
         self,
         partitions: Partitions,
+        metadata: MetadataLog,
         *,
         producer_ids: ProducerIds,
         tiering: Tiering,
         disk: DiskGuard,
-        topic_name: Callable[[TopicId], str | None],
         fetch_max_bytes: int,
         queues: AppendQueues,
+        appended: AppendTotals,
     ) -> None:
         self._partitions = partitions
         self._producer_ids = producer_ids
         self._tiering = tiering
         self._disk = disk
-        self._topic_name = topic_name
+        self._metadata = metadata
         self._fetch_max_bytes = fetch_max_bytes
         self._queues = queues
         self._lane = Lane()
         self._looks = Looks()
         self.bytes_read = BytesRead()
-        #: Batches that were sent and refused since the start, also of partitions that are not here.
-        self.appends = 0
-        self.failed_appends = 0
-        self.refused = RefusedBatches()
+        self.appended = appended
 
     def append(
         self, appends: Sequence[Append], *, transactional_id: str | None = None
     ) -> Ready[Sequence[Appended | LogError]]:
         answers: list[Appended | LogError] = []
         delayed: _DelayedAnswers | None = None
-        self.appends += len(appends)
+        self.appended.batches += len(appends)
         for wanted in appends:
             answers.append(_UNKNOWN)
             partition = None
@@ -163,9 +162,9 @@ class LogService:
         as_value(error)
         if partition is not None and not isinstance(error, _WITHOUT_LOG_START):
             error.log_start_offset = partition.log.log_start_offset
-        self.failed_appends += 1
+        self.appended.failed += 1
         if partition is not None:
-            self.refused.add(error, batch, compacted=partition.log.hot.settings.cleanup_compact)
+            self.appended.refused.add(error, batch, compacted=partition.log.hot.settings.cleanup_compact)
             partition.counts.failed_appends += 1
             if isinstance(error, RecordTooLarge | RecordBatchTooLarge):
                 partition.counts.rejected_bytes += len(batch)
@@ -244,7 +243,8 @@ class LogService:
         return await led.log.epoch_end_offset(leader_epoch)
 
     def topic_name(self, topic_id: TopicId) -> str | None:
-        return self._topic_name(topic_id)
+        topic = self._metadata.image.topic_by_id(topic_id)
+        return None if topic is None else topic.name
 
     async def init_producer_id(
         self, transactional_id: str | None, *, producer_id: int = -1, producer_epoch: int = -1, timeout_ms: int = 0

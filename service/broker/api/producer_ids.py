@@ -8,6 +8,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from service.metadata import planner
+from service.metadata.image import MetadataImage
+from service.metadata.log import MetadataLog
+
+
+def blocks_of(metadata: MetadataLog, node_id: int) -> Callable[[], Awaitable[tuple[int, int]]]:
+    """What reserves the node's next block durably: (first id, count)."""
+
+    def plan(image: MetadataImage) -> tuple[planner.Records, tuple[int, int]]:
+        block = planner.producer_id_block(image, node_id)
+        return block.records, (block.first, block.size)
+
+    async def reserve() -> tuple[int, int]:
+        return await metadata.change(plan)
+
+    return reserve
+
 
 class ProducerIds:
     """`reserve()` durably reserves a block and returns (first id, count)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import overload
 
@@ -16,6 +16,8 @@ from grpc_api.contract.topics import (
     TopicDescription,
 )
 from service.broker.api.compaction_notice import say_not_compacted
+from service.broker.partition.assignment import Assignment
+from service.broker.partition.partitions import Partitions
 from service.configs.resolve import Resolver
 from service.metadata import planner
 from service.metadata.image import Changes, MetadataImage, TopicImage
@@ -32,27 +34,23 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 
 class TopicService:
-    """`on_change` is called with the new image and what is new in it once a change is durable, before the request is
-    answered; then `settled`, which returns when new partitions take records. `why_unopened` says what keeps one of them from
-    being opened."""
+    """A change is answered once it is durable and `assignment` has settled: new partitions take records then, or `partitions`
+    say why not."""
 
     def __init__(
         self,
         metadata: MetadataLog,
         configs: Resolver,
         rng: Rng,
-        *,
-        on_change: Callable[[MetadataImage, Changes], None],
-        settled: Callable[[], Awaitable[None]],
-        why_unopened: Callable[[TopicPartition], LogError | None],
+        assignment: Assignment,
+        partitions: Partitions,
     ) -> None:
         self._metadata = metadata
         self._configs = configs
         self._rng = rng
-        self._settled = settled
-        self._why_unopened = why_unopened
+        self._assignment = assignment
+        self._partitions = partitions
         self._listeners: list[Callable[[], None]] = []
-        metadata.subscribe(on_change)
         metadata.subscribe(self._changed)
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
@@ -111,7 +109,7 @@ class TopicService:
             return (() if validate_only else made.records), made
 
         made = await self._metadata.change(plan)
-        await self._settled()
+        await self._assignment.settled()
         if not validate_only:
             events.info(
                 log,
@@ -122,7 +120,9 @@ class TopicService:
                 replication_factor=made.replication_factor,
             )
             say_not_compacted(self._configs, self._metadata.image, topic.name)
-            failures = [self._why_unopened(TopicPartition(topic.name, number)) for number in range(made.partitions)]
+            failures = [
+                self._partitions.why_held_back(TopicPartition(topic.name, number)) for number in range(made.partitions)
+            ]
             if all(failures) and failures[0] is not None:
                 raise StorageError(
                     f"topic {topic.name!r} exists now, but none of its partitions could be opened; they are tried again "
@@ -171,7 +171,7 @@ class TopicService:
         except LogError as error:
             events.provoked(log, "topic.refused", by="add", topic=topic, asked="add partitions", error=error)
             raise
-        await self._settled()
+        await self._assignment.settled()
         if not validate_only:
             events.info(log, "topic.partitions_added", topic=topic, partitions=count)
 

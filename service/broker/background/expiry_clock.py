@@ -49,6 +49,10 @@ class ExpiryClock:
         steady_ms = self._clock.steady_ms()
         return Now(self._watch.expiry_ms(self._clock.unix_ms(), steady_ms), steady_ms)
 
+    def ahead_ms(self) -> int:
+        """How far the wall clock is ahead of the time that records expire by. What was removed is not older for that."""
+        return max(0, self._clock.unix_ms() - self.now().expiry_ms)
+
     async def tick(self) -> None:
         self._look(None)
 

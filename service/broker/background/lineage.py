@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from service.broker.partition.partition import Partition
@@ -144,3 +144,9 @@ class StoreLineage:
             partition.recover(LeaderNotAvailable(str(error)))
         self._on_behind(partition)
         return error
+
+    def begin_all(self, partitions: Iterable[Partition], error: StoreBehind) -> None:
+        """Of a topic whose file the store shows less of: they wait as for a manifest, as far as they have one."""
+        for partition in partitions:
+            if partition.log.hot.settings.remote_storage_enable or partition.log.tier is not None:
+                self.begin(partition, error)

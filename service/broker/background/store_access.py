@@ -15,10 +15,10 @@ import logging
 from collections.abc import Callable
 
 from service.broker.background.older_copy import check_not_older
-from service.http import Readiness
 from service.metadata import planner
 from service.metadata.image import MetadataImage
 from service.metadata.log import MetadataLog
+from service.readiness import Readiness
 from storage_tiers import events
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng

@@ -65,10 +65,8 @@ class TopicFiles:
         *,
         grace_ms: Callable[[], int],
         clock: Clock,
-        on_behind: Callable[[str, StoreBehind], None] = lambda topic, error: None,
     ) -> None:
-        """`on_behind` is called with a topic whose file is gone from the store, or older there than was seen."""
-        self._on_behind = on_behind
+        self._listeners: list[Callable[[str, StoreBehind], None]] = []
         self._metadata = metadata
         self._access = access
         self._client = None if access is None else access.client
@@ -84,6 +82,10 @@ class TopicFiles:
         self._troubles = events.Troubles()
         #: Topics of which the bucket may not say what the metadata does, in the order in which they are looked at.
         self._due: dict[TopicId, None] = dict.fromkeys((*metadata.image.topics, *metadata.image.deleting))
+
+    def subscribe(self, on_behind: Callable[[str, StoreBehind], None]) -> None:
+        """It is called with each topic whose file is gone from the store, or older there than was seen."""
+        self._listeners.append(on_behind)
 
     def follow(self, image: MetadataImage, changes: Changes) -> None:
         """After every change of the metadata."""
@@ -162,7 +164,8 @@ class TopicFiles:
                     behind = StoreBehind(
                         f"{error}. If that version is gone for good, see what `tidelog cold repair {topic.name}` would write"
                     )
-                    self._on_behind(topic.name, behind)
+                    for listener in self._listeners:
+                        listener(topic.name, behind)
                     raise behind from error
                 self._shown(topic.topic_id, shown.revision)
                 self._published[topic.topic_id] = wanted

@@ -32,6 +32,16 @@ class RefusedBatches:
             self.other += 1
 
 
+class AppendTotals:
+    """`batches` that were sent since the start, `failed` of them, also for partitions that are not here; `refused` by rule."""
+
+    __slots__ = ("batches", "failed", "refused")
+
+    def __init__(self) -> None:
+        self.batches = self.failed = 0
+        self.refused = RefusedBatches()
+
+
 class PartitionCounts:
     """`appends` are batches sent to it, `fetches` requests that asked for it; `failed_*` of them were answered with an
     error, for `rejected_bytes` in batches too large. `cold_*` are answers from the bucket, `copies` uploads of segments,

@@ -151,7 +151,7 @@ WRONG: list[tuple[str, Any, Any, grpc.StatusCode, str]] = [
 async def test_a_wrong_call_ends_with_status_and_detail(
     node: Served, channel: Any, method: str, stub: Any, request_: Any, code: grpc.StatusCode, words: str
 ) -> None:
-    version = node.node.node.metadata.last_index
+    version = node.node.node.ground.metadata.last_index
 
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await getattr(stub(channel), method.partition(".")[2])(request_)
@@ -161,7 +161,7 @@ async def test_a_wrong_call_ends_with_status_and_detail(
     assert detail is not None
     assert words in detail.message
     assert detail.kafka_error
-    assert node.node.node.metadata.last_index == version
+    assert node.node.node.ground.metadata.last_index == version
     assert node.hot("t").end_offset == 0
 
 
@@ -214,7 +214,7 @@ async def test_an_unknown_method_is_unimplemented(channel: Any) -> None:
 def waiting(node: Served) -> int:
     from storage_tiers.types import TopicPartition
 
-    return len(node.node.node.partitions.get(TopicPartition("t", 0)).waiters)
+    return len(node.node.node.broker.partitions.get(TopicPartition("t", 0)).waiters)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -144,7 +144,7 @@ async def test_a_stream_that_waits_keeps_nothing_of_what_it_has_sent(node: Serve
     calls = [LogStub(channel).FetchStream(fetch(MIB)) for _ in range(4)]
     for call in calls:
         assert (await call.read()).partitions[0].records
-    partition = node.node.node.partitions.get(TopicPartition("t", 0))
+    partition = node.node.node.broker.partitions.get(TopicPartition("t", 0))
     await until(lambda: len(partition.waiters) == 4)
     assert answers.held_bytes == 0
     assert _bytes_made_by(fetching.__file__) < 100_000
@@ -348,7 +348,7 @@ async def test_streams_that_wake_together_take_turns_of_the_loop(
     calls = [LogStub(channel).FetchStream(request) for _ in range(count)]
     for call in calls:
         assert len((await call.read()).partitions) == 2 * PIECE
-    watched = node.node.node.partitions.get(TopicPartition("wide", 7)).waiters
+    watched = node.node.node.broker.partitions.get(TopicPartition("wide", 7)).waiters
     await until(lambda: len(watched) == count)
     monkeypatch.setattr(_Follower, "parts", counting)
     counter = asyncio.ensure_future(count_turns())

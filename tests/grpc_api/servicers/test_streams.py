@@ -251,7 +251,7 @@ async def test_a_stream_gives_whole_batches_each_once(node: Served, stub: Any) -
     (part,) = (await call.read()).partitions
     assert next(headers(part.records))[1].base_offset == 50
     call.cancel()
-    await until(lambda: not node.node.node.partitions.get(("t", 0)).waiters)  # type: ignore[arg-type]
+    await until(lambda: not node.node.node.broker.partitions.get(("t", 0)).waiters)  # type: ignore[arg-type]
 
 
 async def test_the_first_message_says_where_each_partition_stands_and_silence_is_broken(stub: Any) -> None:

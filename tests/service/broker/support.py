@@ -21,8 +21,10 @@ from grpc_api.contract.log import (
 from grpc_api.contract.ready import settled
 from grpc_api.contract.topics import NewTopic
 from service.broker.partition.partition import Partition
-from service.http import Readiness
+from service.build.ground import Host
+from service.build.tier import Tier
 from service.node import Node
+from service.readiness import Readiness
 from service.settings import NodeSettings
 from service.supervisor import supervised
 from storage_tiers.clock import Clock, SystemClock, SystemRng
@@ -103,16 +105,22 @@ class Running(Driven):
     """A node with its store."""
 
     def __init__(self, node: Node, store: FaultyStore) -> None:
-        super().__init__(node.core)
+        super().__init__(node.broker.core)
         self.node = node
         self.store = store
+
+    @property
+    def tier(self) -> Tier:
+        """Of a node that has a store."""
+        assert self.node.tier is not None
+        return self.node.tier
 
     async def seal(self, topic: str) -> None:
         await self.log.seal(topic, wait=True, timeout_ms=20_000)
 
     async def evicted(self, topic: str, partition: int = 0) -> None:
         """Returns once nothing of the partition's past is on the local disk."""
-        hot = self.node.partitions.get(TopicPartition(topic, partition)).log.hot
+        hot = self.node.broker.partitions.get(TopicPartition(topic, partition)).log.hot
         await until(lambda: hot.local_start_offset == hot.end_offset)
 
 
@@ -171,15 +179,12 @@ async def running(
         settings,
         Readiness(),
         stop,
-        files=files or OsFiles(),
-        clock=clock,
-        rng=SystemRng(),
-        launcher=LocalLauncher(open_store, clock, SystemRng()),
+        Host(files or OsFiles(), clock, SystemRng(), LocalLauncher(open_store, clock, SystemRng())),
     )
     try:
         async with supervised(node.workers(), clock):
             access = asyncio.get_running_loop().create_task(node.run_store_access())
-            await until(lambda: node.readiness.probed or access.done())
+            await until(lambda: node.ground.readiness.probed or access.done())
             yield Running(node, store)
             access.cancel()
     finally:

@@ -234,7 +234,7 @@ async def test_a_large_batch_that_is_sent_twice_or_damaged_leaves_nothing_behind
 
 
 def partition_of(node: Running) -> Partition:
-    return node.node.partitions.get(TopicPartition("large", 0))
+    return node.node.broker.partitions.get(TopicPartition("large", 0))
 
 
 def active(partition: Partition) -> str:
@@ -268,7 +268,7 @@ def held(slow: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 
 def hot_of(node: Running, partition: TopicPartition = PLAIN) -> HotLog:
-    return node.node.partitions.get(partition).log.hot
+    return node.node.broker.partitions.get(partition).log.hot
 
 
 async def plain_values(node: Running) -> list[bytes | None]:
@@ -317,7 +317,7 @@ async def test_a_batch_that_is_sent_twice_is_written_once(node: Running, slow: N
 @pytest.mark.parametrize("change", ["a seal", "a deleted topic", "a failed disk"])
 async def test_what_happens_to_the_partition_meanwhile(node: Running, held: Gate, change: str) -> None:
     waiting, behind = send(node, LARGER, topic="plain"), send(node, b"2", topic="plain")
-    partition = node.node.partitions.get(PLAIN)
+    partition = node.node.broker.partitions.get(PLAIN)
     await until(lambda: held.waiting == 1)
     threading.Timer(0.02, held.open.set).start()  # whoever needs the file waits for the thread
     if change == "a seal":
@@ -364,7 +364,7 @@ async def test_beyond_a_bound_the_loop_writes_by_itself(
     assert type(answer) is list and answer[0].base_offset == 2, "all before it is appended as well"
     assert [(await each)[0].base_offset for each in sent] == [0, 1]  # type: ignore[union-attr]
     assert await plain_values(node) == [LARGER, b"2", LARGER]
-    assert node.node.append_queues.held_bytes == 0
+    assert node.node.broker.append_queues.held_bytes == 0
 
 
 async def test_a_node_that_closes_finishes_what_threads_write(tmp_path: Path, held: Gate) -> None:
@@ -388,7 +388,7 @@ async def test_a_queue_that_is_never_empty_goes_back_to_the_loop(
     held.open.set()
     assert [(await each)[0].base_offset for each in sent] == [0, 1, 2, 3, 4]  # type: ignore[union-attr]
     assert held.waiting == 1
-    assert node.node.append_queues.cost.s_per_gb > 0
+    assert node.node.broker.append_queues.cost.s_per_gb > 0
     assert await plain_values(node) == [LARGER] * 5
 
 

@@ -112,7 +112,7 @@ async def test_what_waits_behind_a_large_batch_leaves_it_to_its_thread(
     sent = [send(node, batch(LARGE))]
     await until(lambda: writing.waiting == 1)
     sent += [send(node, batch(b"small")) for _ in range(3)]
-    hot = node.node.partitions.get(PLAIN).log.hot
+    hot = node.node.broker.partitions.get(PLAIN).log.hot
     assert hot.end_offset == 0
     assert os.path.getsize(hot.segments()[-1].path) == 0
     writing.open.set()
@@ -125,7 +125,7 @@ async def test_what_waited_is_appended_in_turns_of_the_loop(
 ) -> None:
     monkeypatch.setattr(MODULE + "SLICE_S", 0.0)
     sent = [send(node, INFLATES), *(send(node, batch(b"small")) for _ in range(20))]
-    hot, ends = node.node.partitions.get(PLAIN).log.hot, [0]
+    hot, ends = node.node.broker.partitions.get(PLAIN).log.hot, [0]
     examining.open.set()
     while ends[-1] < len(sent):
         await asyncio.sleep(0)
@@ -140,7 +140,7 @@ async def test_the_loop_writes_nothing_for_a_partition_that_has_failed(
     monkeypatch.setattr(MODULE + "WRITING_BYTES", 2 * len(LARGER))
     sent = [send(node, batch(LARGER)), send(node, batch(b"2"))]
     await until(lambda: writing.waiting == 1)
-    partition = node.node.partitions.get(PLAIN)
+    partition = node.node.broker.partitions.get(PLAIN)
     partition.fail(StorageError("fsync failed"))
     threading.Timer(0.02, writing.open.set).start()
     (refused,) = node.log.append([Append(PLAIN, memoryview(batch(LARGER)))])
@@ -179,7 +179,7 @@ async def test_what_batches_grow_to_before_their_turn_is_bounded(
 
     monkeypatch.setattr(Partition, "examined", counted)
     sent = [send(node, INFLATES, TopicPartition("grown", 0)) for _ in range(20)]
-    queues = node.node.append_queues
+    queues = node.node.broker.append_queues
     await until(lambda: writing.waiting == 1 and queues.examined_bytes >= sum(grown) > INFLATED_AT_ONCE)
     await node.append("plain", b"meanwhile")
     await until(lambda: not queues._given)

@@ -47,7 +47,7 @@ def halted(condition: Callable[[], bool]) -> None:
 
 
 def queues_of(node: Running) -> AppendQueues:
-    return node.node.append_queues
+    return node.node.broker.append_queues
 
 
 async def test_a_batch_is_no_part_of_the_log_before_it_is_written(node: Running, gate: Gate, held: Gate) -> None:
@@ -71,7 +71,7 @@ async def test_a_partition_that_takes_nothing_takes_nothing_beyond_the_bound_eit
     node: Running, held: Gate, monkeypatch: pytest.MonkeyPatch, why: LogError
 ) -> None:
     monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", 2 * len(LARGER))
-    partition, sent = node.node.partitions.get(PLAIN), [send(node, LARGER, topic="plain")]
+    partition, sent = node.node.broker.partitions.get(PLAIN), [send(node, LARGER, topic="plain")]
     await until(lambda: held.waiting == 1)
     sent.append(send(node, b"2", topic="plain"))
     if isinstance(why, LeaderNotAvailable):
@@ -163,7 +163,7 @@ async def test_a_batch_that_was_examined_behind_another_has_its_turn_beyond_the_
     sent = [send(node, LARGER, topic="plain")]
     await until(lambda: held.waiting == 1)
     sent.append(node.log.append([Append(PLAIN, memoryview(bomb))]))  # type: ignore[arg-type]
-    examined = queues._queues[node.node.partitions.get(PLAIN)][1]
+    examined = queues._queues[node.node.broker.partitions.get(PLAIN)][1]
     await until(lambda: examined.found is not None)
     monkeypatch.setattr("service.broker.api.append_queues.WRITING_BYTES", 0)
     threading.Timer(0.02, held.open.set).start()

@@ -59,9 +59,9 @@ async def test_a_partition_that_could_not_be_made_is_made_later(tmp_path: Path) 
         await node.append("u", b"b")
         with pytest.raises(StorageError, match="could not be opened"):
             await node.append("t", b"c", partition=1)
-        await node.node.assignment.retry()
+        await node.node.broker.assignment.retry()
         in_the_way.unlink()
-        await node.node.assignment.retry()
+        await node.node.broker.assignment.retry()
         for partition in (1, 2):
             assert (await node.append("t", b"d", partition=partition)).base_offset == 0
         assert [record.value for record in await node.read("t", 0)] == [b"a"]
@@ -77,8 +77,8 @@ async def test_a_directory_that_cannot_be_moved_holds_no_other_topic_up(tmp_path
         await node.append("u", b"a")
         with pytest.raises(UnknownTopicOrPartition):
             await node.append("t", b"b")
-        assert node.node.partitions.find(TopicPartition("t", 0)) is None
-        assert node.node.fatal is None
+        assert node.node.broker.partitions.find(TopicPartition("t", 0)) is None
+        assert node.node.ground.ending.fatal is None
     assert not unhandled
 
 
@@ -108,9 +108,9 @@ async def test_a_topic_that_is_deleted_and_created_again_while_it_is_made(tmp_pa
         files.held = ""
         files.may_go.set()
         await asyncio.gather(first, second)
-        topic = node.node.metadata.image.topic("t")
+        topic = node.node.ground.metadata.image.topic("t")
         assert topic is not None
-        assert node.node.partitions.get(TopicPartition("t", 0)).topic_id == topic.topic_id
+        assert node.node.broker.partitions.get(TopicPartition("t", 0)).topic_id == topic.topic_id
         assert (await node.append("t", b"a")).base_offset == 0
         store = node.store
     async with running(tmp_path / "data", store) as node:
@@ -123,10 +123,10 @@ async def test_a_node_that_cannot_follow_its_metadata_stops(tmp_path: Path) -> N
         def fail(_: object) -> None:
             raise ValueError("a defect")
 
-        node.node.assignment.follow = fail  # type: ignore[method-assign, assignment]
+        node.node.broker.assignment.follow = fail  # type: ignore[method-assign, assignment]
         await node.create("t")
-        assert node.node.fatal is not None
-        assert node.node.stop.is_set()
+        assert node.node.ground.ending.fatal is not None
+        assert node.node.ground.ending.stop.is_set()
 
 
 async def test_what_an_earlier_topic_had_reached_is_forgotten_before_another_takes_its_name(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ async def test_what_an_earlier_topic_had_reached_is_forgotten_before_another_tak
         with pytest.raises(StorageError, match="exists now, but none of its partitions"):
             await node.create("t")
         in_the_way.rmdir()
-        await node.node.assignment.retry()
+        await node.node.broker.assignment.retry()
         await node.append("t", b"a", b"b")
         store = node.store
     async with running(tmp_path / "data", store) as node:
@@ -166,7 +166,7 @@ async def test_a_wide_topic_that_is_created_again_costs_one_write_of_each_checkp
         for number in range(20):
             await node.append("t", b"a", b"b", partition=number)
             await node.log.delete_records(TopicPartition("t", number), 1)
-        await node.node.maintenance.checkpoint()
+        await node.node.broker.maintenance.checkpoint()
         await node.core.topics.delete(["t"])
         files.named.clear()
         await node.create("t", 20)
@@ -177,7 +177,7 @@ async def test_a_wide_topic_that_is_created_again_costs_one_write_of_each_checkp
     files.named.clear()
     async with running(tmp_path / "data", store, files=files) as node:
         assert files.named[RECOVERY_POINTS] == 1
-        await until(lambda: node.node.readiness.waiting() == [])
+        await until(lambda: node.node.ground.readiness.reports.waiting() == [])
         assert (await node.append("t", b"c", partition=19)).base_offset == 0
 
 
@@ -225,13 +225,13 @@ async def test_a_partition_whose_saved_root_cannot_be_read_takes_nothing_until_i
     saved.rename(tmp_path / "aside")
     saved.mkdir()
     async with running(tmp_path / "data", node.store) as node:
-        assert node.node.assignment.unopened == 1
+        assert node.node.broker.assignment.unopened == 1
         with pytest.raises(LeaderNotAvailable):
             await node.append("t", b"too early")
         saved.rmdir()
         (tmp_path / "aside").rename(saved)
-        await node.node.assignment.retry()
-        assert node.node.assignment.unopened == 0
+        await node.node.broker.assignment.retry()
+        assert node.node.broker.assignment.unopened == 0
         assert (await node.append("t", b"b")).base_offset == 1
         assert [record.value for record in await node.read_all("t")] == [b"a", b"b"]
 
@@ -246,12 +246,12 @@ async def test_nothing_is_left_of_a_topic_that_is_deleted_while_one_of_its_parti
         await node.create("t", 2)
         in_the_way.unlink()
         files.held, files.fails = "t-1", fails
-        retrying = asyncio.ensure_future(node.node.assignment.retry())
+        retrying = asyncio.ensure_future(node.node.broker.assignment.retry())
         await asyncio.to_thread(files.reached.wait, 20)
         await node.core.topics.delete(["t"])
         files.may_go.set()
         await retrying
-        assert node.node.assignment.unopened == 0
+        assert node.node.broker.assignment.unopened == 0
         with pytest.raises(UnknownTopicOrPartition):
             await node.append("t", b"a", partition=1)
         await until(lambda: not list((tmp_path / "data").glob("t-*")))
@@ -279,9 +279,9 @@ async def test_a_topic_is_deleted_whose_partition_was_opened_and_could_not_be_ta
     saved.unlink()
     saved.mkdir()
     async with running(tmp_path / "data", node.store) as node:
-        assert node.node.assignment.unopened == 1
+        assert node.node.broker.assignment.unopened == 1
         saved.rmdir()
         await node.core.topics.delete(["t"])
         await until(lambda: not list((tmp_path / "data").glob("t-*")))
-        assert node.node.assignment.unopened == 0
+        assert node.node.broker.assignment.unopened == 0
     assert "left_behind" not in caplog.text

@@ -40,7 +40,7 @@ async def test_what_is_uploaded_by_age_is_uploaded_when_the_clock_goes_back(tmp_
         clock.step_ms = -HOUR_MS
         await node.append_batch("t", batch_of_now(clock, b"a"))
         clock.step_ms = -2 * HOUR_MS
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         await until(lambda: led.log.tiered_end == 1)
 
 
@@ -50,7 +50,7 @@ async def test_what_is_flushed_by_age_is_flushed_when_the_clock_goes_back(tmp_pa
         await node.create("t", configs={"flush.ms": "300"})
         await node.append_batch("t", batch_of_now(clock, b"a"))
         clock.step_ms = -2 * HOUR_MS
-        hot = node.node.partitions.get(T0).log.hot
+        hot = node.node.broker.partitions.get(T0).log.hot
         await until(lambda: hot.recovery_point == 1)
 
 
@@ -63,13 +63,13 @@ async def test_nothing_expires_when_the_clock_jumps_ahead(tmp_path: Path, timest
         for _ in range(40):
             await node.append_batch("t", batch_of_now(clock, b"x" * 150, timestamp=stamp))
         await node.seal("t")
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         clock.step_ms = YEAR_MS
-        await until(lambda: node.node.expiry.step_ms > 0)
-        await node.node.retention.tick()
+        await until(lambda: node.node.work.expiry.step_ms > 0)
+        await node.node.broker.retention.tick()
         assert led.log.log_start_offset == 0
         clock.step_ms = 0
-        await until(lambda: node.node.expiry.step_ms == 0)
+        await until(lambda: node.node.work.expiry.step_ms == 0)
 
 
 async def test_nothing_is_evicted_by_age_when_the_clock_jumps_ahead(tmp_path: Path) -> None:
@@ -79,10 +79,10 @@ async def test_nothing_is_evicted_by_age_when_the_clock_jumps_ahead(tmp_path: Pa
         for _ in range(40):
             await node.append_batch("t", batch_of_now(clock, b"x" * 150))
         await node.seal("t")
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         clock.step_ms = YEAR_MS
-        node.node.tiering.kick(led)
-        await until(lambda: led not in node.node.tiering._tidying)
+        node.node.work.tiering.kick(led)
+        await until(lambda: led not in node.node.work.tiering._tidying)
         assert led.log.hot.local_start_offset == 0
 
 
@@ -93,7 +93,7 @@ async def test_a_step_that_stands_is_taken_over(tmp_path: Path) -> None:
         await node.create("t", configs={"retention.ms": str(24 * HOUR_MS), "internal.segment.bytes": "2000"})
         for _ in range(40):
             await node.append_batch("t", batch_of_now(clock, b"x" * 150))
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         clock.step_ms = YEAR_MS
         await until(lambda: led.log.log_start_offset == 40)
 
@@ -107,16 +107,16 @@ async def test_no_grace_passes_because_the_clock_jumps_ahead(tmp_path: Path) -> 
             await node.append_batch("t", batch_of_now(clock, b"x" * 150))
         await node.seal("t")
         await node.log.delete_records(T0, -1)
-        await node.node.retention.tick()
-        led = node.node.partitions.get(T0)
+        await node.node.broker.retention.tick()
+        led = node.node.broker.partitions.get(T0)
         assert (await root_of(led)).removed
         stored = {info.key async for info in node.store.list("") if "/segments/" in info.key}
         clock.step_ms = YEAR_MS
-        await node.node.sweeping.tick()
-        await node.node.topic_files.sweep()
+        await node.node.broker.sweeping.tick()
+        await node.node.work.topic_files.sweep()
         assert {info.key async for info in node.store.list("") if "/segments/" in info.key} == stored
         clock.step_ms = 0
-        await node.node.sweeping.tick()
+        await node.node.broker.sweeping.tick()
 
 
 ELSEWHERE = "s3://bucket/logs"
@@ -135,12 +135,12 @@ async def test_nothing_expires_by_a_clock_that_was_wrong_at_the_start(tmp_path: 
     clock.step_ms = YEAR_MS
     store = FaultyStore(MemoryStore(true))
     async with running(tmp_path / "data", store, clock=clock, store_url=ELSEWHERE) as node:
-        await until(lambda: node.node.expiry.step_ms > YEAR_MS - HOUR_MS)
+        await until(lambda: node.node.work.expiry.step_ms > YEAR_MS - HOUR_MS)
         await expiring(node, true)
-        await node.node.retention.tick()
-        assert node.node.partitions.get(T0).log.log_start_offset == 0
+        await node.node.broker.retention.tick()
+        assert node.node.broker.partitions.get(T0).log.log_start_offset == 0
         clock.step_ms = 0
-        await until(lambda: node.node.expiry.step_ms == 0)
+        await until(lambda: node.node.work.expiry.step_ms == 0)
 
 
 async def test_a_step_that_another_machine_confirms_is_taken_over_at_once(tmp_path: Path) -> None:
@@ -150,10 +150,10 @@ async def test_a_step_that_another_machine_confirms_is_taken_over_at_once(tmp_pa
     async with running(tmp_path / "data", store, broker=broker, clock=clock, store_url=ELSEWHERE) as node:
         await expiring(node, clock)
         clock.step_ms = YEAR_MS  # this store's too
-        await until(lambda: node.node.expiry.step_ms > 0)
-        await node.node.expiry.compare()
-        assert node.node.expiry.step_ms == 0
-        await until(lambda: node.node.partitions.get(T0).log.log_start_offset == 40)
+        await until(lambda: node.node.work.expiry.step_ms > 0)
+        await node.node.work.expiry.compare()
+        assert node.node.work.expiry.step_ms == 0
+        await until(lambda: node.node.broker.partitions.get(T0).log.log_start_offset == 40)
 
 
 async def test_a_store_on_this_machine_confirms_nothing(tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ async def test_a_store_on_this_machine_confirms_nothing(tmp_path: Path) -> None:
     here = "http://127.0.0.1:9000"
     async with running(tmp_path / "data", store, clock=clock, store_url=ELSEWHERE, s3_endpoint=here) as node:
         clock.step_ms = YEAR_MS
-        await until(lambda: node.node.expiry.step_ms > 0)
-        await node.node.expiry.compare()
-        assert node.node.expiry.step_ms > 0
+        await until(lambda: node.node.work.expiry.step_ms > 0)
+        await node.node.work.expiry.compare()
+        assert node.node.work.expiry.step_ms > 0
 
 
 async def test_a_store_that_does_not_say_its_time_says_nothing_of_the_clock() -> None:

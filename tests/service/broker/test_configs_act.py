@@ -13,7 +13,7 @@ from typing import TypeAlias
 import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, NewTopic, Resource, ResourceKind
-from service.doors import connection_limits
+from service.build.doors import connection_limits
 from storage_tiers.errors import InvalidRecord, InvalidRequest, LogError, TopicDeletionDisabled
 from storage_tiers.hot.log import HotLog
 from storage_tiers.records.batch import HEADER_BYTES, stamp_max_timestamp
@@ -41,7 +41,7 @@ async def alter(node: Running, topic: str | None = "t", **values: str | None) ->
 
 
 def hot(node: Running) -> HotLog:
-    return node.node.partitions.get(TopicPartition("t", 0)).log.hot
+    return node.node.broker.partitions.get(TopicPartition("t", 0)).log.hot
 
 
 async def add(node: Running, count: int = 1, *, at: int | None = None) -> None:
@@ -58,9 +58,11 @@ def segments(node: Running) -> int:
 async def index_entries(node: Running) -> int:
     """Of all segments, closed and on disk."""
     hot(node).roll()
-    await node.node.flusher.flush(node.node.partitions.get(TopicPartition("t", 0)))
+    await node.node.work.flusher.flush(node.node.broker.partitions.get(TopicPartition("t", 0)))
     return sum(
-        path.stat().st_size // 8 for path in (Path(node.node.data.path) / "t-0").glob("*.index") if path.stat().st_size
+        path.stat().st_size // 8
+        for path in (Path(node.node.ground.data.path) / "t-0").glob("*.index")
+        if path.stat().st_size
     )
 
 
@@ -84,7 +86,7 @@ async def waits_for_the_disk(node: Running) -> bool:
 
 async def is_flushed_by_the_clock(node: Running) -> bool:
     await add(node)
-    await node.node.maintenance.flush_by_time()
+    await node.node.broker.maintenance.flush_by_time()
     if hot(node).settings.flush_ms > 1000:
         return hot(node).recovery_point == hot(node).end_offset
     await until(lambda: hot(node).recovery_point == hot(node).end_offset)
@@ -95,17 +97,17 @@ async def forgets_what_is_old(node: Running) -> bool:
     await add(node, 3, at=int(time.time() * 1000) - 3_000_000)
     hot(node).roll()
     await add(node)
-    await node.node.retention.tick()
+    await node.node.broker.retention.tick()
     return hot(node).log_start_offset > 0
 
 
 async def is_offloaded(node: Running) -> bool:
     """By itself."""
     await add(node)
-    led = node.node.partitions.get(TopicPartition("t", 0))
-    clock, now = node.node.clock, node.node.expiry.now
+    led = node.node.broker.partitions.get(TopicPartition("t", 0))
+    clock, now = node.node.ground.host.clock, node.node.work.expiry.now
     await until(lambda: clock.steady_ms() > hot(node).segments()[-1].first_append_ms + 1)
-    if not node.node.tiering._has_to_offload(led, now()):
+    if not node.node.work.tiering._has_to_offload(led, now()):
         return False
     await until(lambda: led.log.tiered_end == led.log.end_offset)
     return True
@@ -211,7 +213,7 @@ async def test_an_idle_producer_is_forgotten_after_the_brokers_time(node: Runnin
     assert hot(node).end_offset == 1
     await alter(node, None, producer_id_expiration_ms="1")
     await until(lambda: int(time.time() * 1000) > now + 1)
-    await node.node.maintenance.checkpoint()
+    await node.node.broker.maintenance.checkpoint()
     await node.append_batch("t", batch)
     assert hot(node).end_offset == 2
 
@@ -230,7 +232,7 @@ async def test_a_partition_remembers_so_many_producers(node: Running, caplog: py
     assert [await send(producer) for producer in (3, 2)] == [3, 3]
     assert await send(1) == 4, "1 wrote longest ago"
     caplog.set_level("WARNING")
-    await node.node.maintenance.checkpoint()
+    await node.node.broker.maintenance.checkpoint()
     assert "producers.forgotten" in caplog.text
 
 
@@ -264,7 +266,7 @@ async def test_connections_are_bounded_as_the_brokers_are_told_live(node: Runnin
         max_connections_per_ip_overrides="10.0.0.1:3,[::1]:4",
         max_connection_creation_rate="5",
     )
-    limits = connection_limits(node.node, node.node.broker_configs)
+    limits = connection_limits(node.node)
     assert (limits.total, limits.per_address, limits.a_second) == (70, 7, 5)
     assert limits.overrides == {"10.0.0.1": 3, "::1": 4}
     with pytest.raises(InvalidRequest, match=r"'x' does not appear to be an IPv4 or IPv6 address"):

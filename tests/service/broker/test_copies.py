@@ -19,7 +19,7 @@ KEPT = {**TIERED, "local.retention.bytes": "-1", "local.retention.ms": "-1"}
 
 
 def led(node: Running, topic: str) -> Partition:
-    return node.node.partitions.get(TopicPartition(topic, 0))
+    return node.node.broker.partitions.get(TopicPartition(topic, 0))
 
 
 async def begun(node: Running) -> None:
@@ -43,8 +43,8 @@ async def looks_home(node: Running) -> None:
 async def uploads(node: Running) -> None:
     """The node does what it would do by itself some day, and ends as another one has claimed what it commits to."""
     await node.log.seal("t", wait=False, timeout_ms=0)
-    await until(lambda: isinstance(node.node.fatal, FencedWriter))
-    node.node.fatal = None
+    await until(lambda: isinstance(node.node.ground.ending.fatal, FencedWriter))
+    node.node.ground.ending.fatal = None
 
 
 async def in_the_bucket(copy: Running, *values: bytes) -> None:
@@ -57,7 +57,7 @@ async def test_what_is_not_tiered_when_a_copy_begins_is_claimed_as_well(tmp_path
     async with running(tmp_path / "data") as node:
         await begun(node)
         await set_tiered(node, "false")
-        await node.node.topic_files.publish_now("t")
+        await node.node.work.topic_files.publish_now("t")
         shutil.copytree(tmp_path / "data", tmp_path / "copy")
         async with running(tmp_path / "copy", node.store) as copy:
             await until(lambda: copy.node.home.away is None)
@@ -77,19 +77,19 @@ async def test_a_copy_is_at_home_once_what_it_could_not_open_is_claimed_as_well(
     async with running(tmp_path / "data") as node:
         await begun(node)
         await node.create("other", configs=KEPT)
-        await node.node.topic_files.publish_now("other")
+        await node.node.work.topic_files.publish_now("other")
         shutil.copytree(tmp_path / "data", tmp_path / "copy")
         names = tmp_path / "copy" / "t-0" / "partition.metadata"
         topic_id = names.read_bytes()
         names.write_bytes(b"damaged")
         (tmp_path / "copy" / "t-0" / "tiered-root.json").write_bytes(b"damaged")
         async with running(tmp_path / "copy", node.store) as copy:
-            await until(lambda: copy.node.tiering.has_compared(led(copy, "other")))
-            await until(lambda: copy.node.readiness.holding() == "")
+            await until(lambda: copy.node.work.tiering.has_compared(led(copy, "other")))
+            await until(lambda: copy.node.ground.readiness.reports.holding() == "")
             await copy.append("other", b"one partition holds no other one up")
             assert copy.node.home.away is not None
             names.write_bytes(topic_id)
-            await copy.node.assignment.retry()
+            await copy.node.broker.assignment.retry()
             await until(lambda: copy.node.home.away is None)
             await copy.append("t", b"of the copy")
             await copy.append("t", b"of the copy, too")
@@ -105,15 +105,15 @@ async def test_a_copy_that_was_served_unclaimed_claims_what_it_leads(tmp_path: P
     shutil.copytree(tmp_path / "data", tmp_path / "copy")
     node.store.down = True
     async with running(tmp_path / "copy", node.store, serves) as copy:
-        await until(lambda: copy.node.readiness.holding() == "")
+        await until(lambda: copy.node.ground.readiness.reports.holding() == "")
         await copy.append("t", b"of the copy")
         gate = node.store.hold(1, "get", "manifests/")
         node.store.down = False
         await gate.reached.wait()
         await looks_home(copy)
         gate.open()
-        await until(lambda: copy.node.home.away is None and copy.node.tiering.has_compared(led(copy, "t")))
-        tier, writer = led(copy, "t").log.tier, copy.node.access and copy.node.access.writer
+        await until(lambda: copy.node.home.away is None and copy.node.work.tiering.has_compared(led(copy, "t")))
+        tier, writer = led(copy, "t").log.tier, copy.tier.access and copy.tier.access.writer
         assert tier is not None and writer
         assert tier.incarnation == writer.incarnation
 
@@ -150,16 +150,16 @@ async def test_an_older_partition_that_could_not_be_opened_at_first_is_compared(
     names.write_bytes(b"damaged")
     (directory / "tiered-root.json").write_bytes(b"damaged")
     async with running(tmp_path / "data", node.store) as node:
-        assert node.node.assignment.unopened == 1
-        await node.node.partitions.checkpoint()
+        assert node.node.broker.assignment.unopened == 1
+        await node.node.broker.partitions.checkpoint()
         (directory / "tiered-root.json").unlink()
         names.write_bytes(topic_id)
         node.store.down = True
-        await node.node.assignment.retry()
+        await node.node.broker.assignment.retry()
         with pytest.raises(LeaderNotAvailable):
             await node.append("t", b"given a second time")
         node.store.down = False
-        await until(lambda: node.node.tiering.has_compared(led(node, "t")))
+        await until(lambda: node.node.work.tiering.has_compared(led(node, "t")))
         assert (await node.append("t", b"later")).base_offset == 3
 
 
@@ -195,7 +195,7 @@ async def added_partitions(node: Running) -> None:
 
 async def deleted_a_topic(node: Running) -> None:
     await node.core.topics.delete(["t"])
-    await node.node.topic_files.tick()
+    await node.node.work.topic_files.tick()
 
 
 async def made_a_topic_anew(node: Running) -> None:
@@ -222,7 +222,7 @@ async def test_a_copy_that_has_missed_something_claims_nothing_and_the_original_
         await did(node)
         held = {key: (await node.store.get(key)).data async for key in keys_of(node)}
         async with running(tmp_path / "copy", node.store) as copy:
-            access = copy.node.access
+            access = copy.tier.access
             assert access is not None
             with pytest.raises(FencedWriter, match=f"is older than its cluster .*: since then {said}"):
                 await access.run()
@@ -230,7 +230,7 @@ async def test_a_copy_that_has_missed_something_claims_nothing_and_the_original_
                 await copy.append("t", b"given a second time")
         assert held == {key: (await node.store.get(key)).data async for key in keys_of(node)}
     async with running(tmp_path / "data", node.store) as node:
-        await until(lambda: node.node.access is not None and node.node.access.is_open)
+        await until(lambda: node.tier.access is not None and node.tier.access.is_open)
         await node.create("later-on", configs=KEPT)
         await node.append("later-on", b"of the original")
         await node.seal("later-on")

@@ -34,10 +34,10 @@ async def test_an_append_that_must_be_flushed_is_visible_only_afterwards(node: R
     (answer,) = await settled(node.log.append([Append(T0, memoryview(batch(b"a")))]))
     assert isinstance(answer, Appended)
     assert answer.committed is not None
-    assert node.node.partitions.get(T0).state.high_watermark == 0
+    assert node.node.broker.partitions.get(T0).state.high_watermark == 0
     await answer.committed
-    assert node.node.partitions.get(T0).state.high_watermark == 1
-    assert node.node.partitions.get(T0).log.hot.recovery_point == 1
+    assert node.node.broker.partitions.get(T0).state.high_watermark == 1
+    assert node.node.broker.partitions.get(T0).log.hot.recovery_point == 1
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
@@ -62,9 +62,9 @@ async def test_leader_epochs_rise_at_every_start_and_fence_the_old(tmp_path: Pat
     async with running(tmp_path / "data") as node:
         await node.create("t")
         await node.append("t", b"a")
-        store, before = node.store, node.node.partitions.get(T0).state.leader_epoch
+        store, before = node.store, node.node.broker.partitions.get(T0).state.leader_epoch
     async with running(tmp_path / "data", store) as node:
-        assert node.node.partitions.get(T0).state.leader_epoch == before + 1
+        assert node.node.broker.partitions.get(T0).state.leader_epoch == before + 1
         (answer,) = await node.fetch(FetchPartition(T0, 0, 100, current_leader_epoch=before))
         assert isinstance(answer.error, FencedLeaderEpoch)
         assert await node.log.epoch_end_offset(T0, before + 1) == (before + 1, 1)
@@ -89,7 +89,7 @@ async def test_retention_drops_from_both_tiers(tmp_path: Path) -> None:
     async with running(tmp_path / "data", broker={"log.retention.check.interval.ms": "50"}) as node:
         await filled(node, configs={"retention.bytes": "6000"})
         await node.seal("t")
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         await until(lambda: led.log.log_start_offset > 0)
         await until(lambda: led.log.tier is not None and led.log.tier.log_start == led.log.log_start_offset)
         first = led.log.log_start_offset

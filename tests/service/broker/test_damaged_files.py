@@ -56,19 +56,19 @@ async def test_a_damaged_topic_id_that_nothing_tells_holds_that_partition_back_a
         for _ in range(2):
             with pytest.raises(StorageError, match="topic_id: "):
                 await node.append("t", b"refused")
-            await node.node.assignment.retry()
-            await node.node.partitions.checkpoint()
-        assert '"t-0"' in node.node.readiness.body().partition("refusing_partitions")[2]
+            await node.node.broker.assignment.retry()
+            await node.node.broker.partitions.checkpoint()
+        assert '"t-0"' in node.node.ground.readiness.body().partition("refusing_partitions")[2]
         # What the error says to do:
         told = re.search(r"the two lines `(version: 0)` and `(topic_id: \S+)`", caplog.text)
         assert told is not None
         metadata.write_text(f"{told[1]}\n{told[2]}\n")
-        await node.node.assignment.retry()
+        await node.node.broker.assignment.retry()
         assert [record.offset for record in await node.read_all("t", start=5)] == list(range(5, 40))
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         assert led.log.log_start_offset == 5
         assert (await node.append("t", b"more")).base_offset == 40
-        assert '"t-0"' not in node.node.readiness.body()
+        assert '"t-0"' not in node.node.ground.readiness.body()
 
 
 async def test_a_partition_that_was_held_back_can_be_deleted(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_a_damaged_checkpoint_is_made_anew(tmp_path: Path, name: str, tier
     if not clean:
         (tmp_path / "data" / CLEAN_SHUTDOWN).unlink()
     async with running(tmp_path / "data", node.store) as node:
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         await until(lambda: led.write_error is None)
         assert [record.offset for record in await node.read_all("t", start=5)] == list(range(5, 40))
         if tiered or name != LOG_STARTS:
@@ -132,7 +132,7 @@ async def test_a_topic_of_which_no_partition_can_be_opened_is_not_said_to_be_mad
         (answer,) = await node.core.topics.create([NewTopic("t", 3, 1, {})])
         assert isinstance(answer, StorageError) and "No space left" in str(answer)
         files.full = False
-        await node.node.assignment.retry()
+        await node.node.broker.assignment.retry()
         assert (await node.append("t", b"a")).base_offset == 0
 
 
@@ -145,7 +145,7 @@ async def test_a_topic_that_never_had_a_record_has_not_shrunk(tmp_path: Path, ca
     shutil.rmtree(tmp_path / "data" / "u-0")
     for _ in range(2):
         async with running(tmp_path / "data", node.store) as node:
-            await until(lambda: node.node.partitions.get(T0).write_error is None)
+            await until(lambda: node.node.broker.partitions.get(T0).write_error is None)
             assert (await node.append("u", b"a")).base_offset >= 0
         shutil.rmtree(tmp_path / "data" / "t-0")
     assert "log.shrunk" not in caplog.text

@@ -32,7 +32,7 @@ async def tiered(node: Running) -> Partition:
         await node.append("t", b"%03d" % i * 50)
     await node.seal("t")
     await node.evicted("t")
-    return node.node.partitions.get(T0)
+    return node.node.broker.partitions.get(T0)
 
 
 async def created_again(node: Running, gate: Gate) -> Partition:
@@ -42,7 +42,7 @@ async def created_again(node: Running, gate: Gate) -> Partition:
     await node.create("t", configs={**TIERED, "remote.storage.enable": "false"})
     for i in range(40):
         await node.append("t", b"new%d" % i * 50)
-    return node.node.partitions.get(T0)
+    return node.node.broker.partitions.get(T0)
 
 
 async def ends(work: Awaitable[object]) -> LogError | None:
@@ -57,7 +57,7 @@ async def check_untouched(node: Running, new: Partition) -> None:
     assert FILE_NAME not in os.listdir(new.log.hot.directory)
     assert new.log.hot.local_start_offset == 0
     assert [record.value for record in await node.read_all("t")] == [b"new%d" % i * 50 for i in range(40)]
-    assert node.node.fatal is None
+    assert node.node.ground.ending.fatal is None
 
 
 async def test_deleting_records_of_a_topic_that_goes_meanwhile(node: Running) -> None:
@@ -74,7 +74,7 @@ async def test_retention_of_a_topic_that_goes_meanwhile(node: Running) -> None:
     old = await tiered(node)
     old.log.hot.raise_log_start(20)
     gate = node.store.hold(1, "put", "manifests/")
-    work = asyncio.ensure_future(node.node.retention.tick())
+    work = asyncio.ensure_future(node.node.broker.retention.tick())
     new = await created_again(node, gate)
     gate.open()
     await work
@@ -86,21 +86,21 @@ async def test_retention_goes_on_where_a_topic_goes_meanwhile(node: Running) -> 
     old = await tiered(node)
     old.log.hot.raise_log_start(20)
     gate = node.store.hold(1, "put", "manifests/")
-    work = asyncio.ensure_future(node.node.retention.tick())
+    work = asyncio.ensure_future(node.node.broker.retention.tick())
     await gate.reached.wait()
     await node.core.topics.delete(["t"])
     gate.open()
     await work
-    assert node.node.fatal is None
+    assert node.node.ground.ending.fatal is None
 
 
 async def test_work_is_not_begun_on_a_deleted_partition(node: Running) -> None:
     old = await tiered(node)
     gone = await root_of(old)
     await node.core.topics.delete(["t"])
-    works = node.node.tiering._offloading, node.node.tiering._tidying
+    works = node.node.work.tiering._offloading, node.node.work.tiering._tidying
     await until(lambda: all(old not in work for work in works))
-    node.node.tiering.kick(old)
+    node.node.work.tiering.kick(old)
     assert all(old not in work for work in works)
     with pytest.raises(UnknownTopicOrPartition):
-        await node.node.tiering.accept(old, gone)
+        await node.node.work.tiering.accept(old, gone)

@@ -26,7 +26,7 @@ async def write_epochs(directory: Path) -> Running:
         async with running(directory, store) as node:
             if number == 0:
                 await node.create("t", configs=TIERED)
-            await until(lambda: node.node.partitions.get(T0).write_error is None)
+            await until(lambda: node.node.broker.partitions.get(T0).write_error is None)
             for i in range(RECORDS):
                 await node.append("t", b"%d-%03d" % (number, i) * 20)
             await node.seal("t")
@@ -36,12 +36,12 @@ async def write_epochs(directory: Path) -> Running:
 
 
 async def ends_of(node: Running) -> list[tuple[int, int]]:
-    latest = node.node.partitions.get(T0).state.leader_epoch
+    latest = node.node.broker.partitions.get(T0).state.leader_epoch
     return [await node.log.epoch_end_offset(T0, epoch) for epoch in range(latest + 2)]
 
 
 async def expected(node: Running) -> list[tuple[int, int]]:
-    first = node.node.partitions.get(T0).state.leader_epoch - EPOCHS
+    first = node.node.broker.partitions.get(T0).state.leader_epoch - EPOCHS
     before = [(-1, -1)] * first
     written = [(first + number, RECORDS * (number + 1)) for number in range(EPOCHS)]
     now = (first + EPOCHS, RECORDS * EPOCHS)
@@ -51,7 +51,7 @@ async def expected(node: Running) -> list[tuple[int, int]]:
 async def test_epochs_are_known_after_their_records_have_left_the_disk(tmp_path: Path) -> None:
     store = (await write_epochs(tmp_path / "data")).store
     async with running(tmp_path / "data", store) as node:
-        assert node.node.partitions.get(T0).log.hot.local_start_offset == RECORDS * EPOCHS
+        assert node.node.broker.partitions.get(T0).log.hot.local_start_offset == RECORDS * EPOCHS
         assert await ends_of(node) == await expected(node)
         epochs = [record.value[:1] for record in await node.read_all("t") if record.value is not None]
         assert epochs == [b"%d" % number for number in range(EPOCHS) for _ in range(RECORDS)]
@@ -62,8 +62,8 @@ async def test_epochs_are_known_when_the_bucket_is_all_there_is(tmp_path: Path) 
     store = (await write_epochs(tmp_path / "data")).store
     shutil.rmtree(tmp_path / "data" / "t-0")
     async with running(tmp_path / "data", store) as node:
-        await until(lambda: node.node.partitions.get(T0).read_error is None)
-        assert node.node.partitions.get(T0).log.hot.local_start_offset == RECORDS * EPOCHS
+        await until(lambda: node.node.broker.partitions.get(T0).read_error is None)
+        assert node.node.broker.partitions.get(T0).log.hot.local_start_offset == RECORDS * EPOCHS
         assert await ends_of(node) == await expected(node)
 
 
@@ -79,7 +79,7 @@ async def thirty_of_which_twenty_are_in_the_bucket(directory: Path, evicting: bo
             await node.append("t", b"%03d" % i * 50)
         await node.seal("t")
     async with running(directory, node.store) as node:
-        await until(lambda: node.node.tiering.has_compared(node.node.partitions.get(T0)))
+        await until(lambda: node.node.work.tiering.has_compared(node.node.broker.partitions.get(T0)))
         for i in range(10, 20):
             await node.append("t", b"%03d" % i * 50)
         await node.seal("t")
@@ -114,8 +114,8 @@ async def test_records_stay_where_the_epoch_history_is_lost(
     before = (tmp_path / "data" / "t-0" / EPOCHS_FILE).read_bytes()
     what_happens(tmp_path / "data" / "t-0" / EPOCHS_FILE)
     async with running(tmp_path / "data", node.store) as node:
-        led = node.node.partitions.get(T0)
-        await until(lambda: led.write_error is None and node.node.tiering.has_compared(led))
+        led = node.node.broker.partitions.get(T0)
+        await until(lambda: led.write_error is None and node.node.work.tiering.has_compared(led))
         assert [record.value for record in await node.read_all("t")] == [
             b"%03d" % i * (50 if i < 20 else 10) for i in range(30)
         ]
@@ -139,7 +139,7 @@ async def test_a_history_that_is_cut_waits_for_the_sidecar(tmp_path: Path, store
     else:
         node.store.down = True
     async with running(tmp_path / "data", node.store) as node:
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         if not store_answers:
             with pytest.raises(LeaderNotAvailable):
                 await node.append("t", b"too early")
@@ -157,7 +157,7 @@ async def test_a_damaged_history_of_a_log_without_a_bucket_is_read_from_its_batc
             await node.append("t", b"%03d" % i * 50)
     damaged(tmp_path / "data" / "t-0" / EPOCHS_FILE)
     async with running(tmp_path / "data", node.store) as node:
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         assert len(await node.read_all("t")) == 20
         assert [entry.start_offset for entry in led.log.hot.end.epochs.entries()] == [0, 20]
     assert read_checkpoint(str(tmp_path / "data" / "t-0" / EPOCHS_FILE)).entries()[0].start_offset == 0

@@ -25,7 +25,7 @@ async def test_an_upload_whose_outcome_is_open_counts_until_a_later_one_has_ende
 ) -> None:
     async with running(tmp_path) as node:
         await node.create("t")
-        led = node.node.partitions.get(TopicPartition("t", 0))
+        led = node.node.broker.partitions.get(TopicPartition("t", 0))
         extensions = Extensions()
         with pytest.raises(type(outcome)), extensions.under_way(led, JOB):
             raise outcome
@@ -42,7 +42,7 @@ async def test_an_upload_whose_outcome_is_open_counts_until_a_later_one_has_ende
 async def test_an_upload_that_was_refused_shows_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await node.create("t")
-        led = node.node.partitions.get(TopicPartition("t", 0))
+        led = node.node.broker.partitions.get(TopicPartition("t", 0))
         extensions = Extensions()
         with pytest.raises(ValueError), extensions.under_way(led, JOB):
             raise ValueError

@@ -62,7 +62,7 @@ async def test_a_disk_that_cannot_be_read_costs_its_partition_alone(
     await node.append("t", b"a", partition=1)
 
     await node.append("t", b"a")
-    broken_disk, read = node.node.partitions.get(T0).log.hot.reader, LogReader.read
+    broken_disk, read = node.node.broker.partitions.get(T0).log.hot.reader, LogReader.read
 
     def refuse(reader: LogReader, offset: int, **limits: Any) -> list[FileSlice]:
         if reader is broken_disk:
@@ -83,7 +83,7 @@ async def test_a_waiting_fetch_that_fails_unexpectedly_ends(node: Running, monke
     def fail(*_: object, **__: object) -> None:
         raise ValueError("a defect")
 
-    led = node.node.partitions.get(T0)
+    led = node.node.broker.partitions.get(T0)
     waiting = node.log.fetch(Fetch([whole(T0)], 20_000, 1, 1 << 20))
     assert isinstance(waiting, asyncio.Future)
     monkeypatch.setattr(LogReader, "read", fail)
@@ -117,7 +117,7 @@ async def test_a_last_fetched_epoch_tells_where_histories_part(tmp_path: Path) -
     async with running(tmp_path / "data") as node:
         await node.create("t")
         await node.append("t", b"a")
-        epoch, store = node.node.partitions.get(T0).state.leader_epoch, node.store
+        epoch, store = node.node.broker.partitions.get(T0).state.leader_epoch, node.store
     async with running(tmp_path / "data", store) as node:
         await node.append("t", b"b")
 
@@ -142,7 +142,7 @@ async def test_an_epoch_that_was_never_written_in_diverges(tmp_path: Path) -> No
                 await node.create("t")
             if value is not None:
                 await node.append("t", value)
-            epoch, store = node.node.partitions.get(T0).state.leader_epoch, node.store
+            epoch, store = node.node.broker.partitions.get(T0).state.leader_epoch, node.store
             asked = [FetchPartition(T0, offset, 1 << 20, last_fetched_epoch=epoch - 1) for offset in (0, 1, 2)]
             answers = [await node.fetch(wanted) for wanted in asked]
     assert [answer.diverging for (answer,) in answers] == [(epoch - 2, 1)] * 3
@@ -196,7 +196,7 @@ async def test_of_many_cold_partitions_the_first_are_brought_first(
     monkeypatch.setattr(fetching, "MAX_MISSES", 2)
     await cold(node, 5)
     wanted = Fetch([FetchPartition(TopicPartition("t", n), 0, 1 << 20) for n in range(5)], 0, 1, 1 << 20)
-    led = node.node.partitions.get
+    led = node.node.broker.partitions.get
     hydrator = led(wanted.partitions[0].partition).log.cold._hydrator  # type: ignore[union-attr]
     hydrator.known = KnownRanges(2 * cost(await root_of(led(wanted.partitions[0].partition))))
     missed = fetching.attempt(wanted, led)

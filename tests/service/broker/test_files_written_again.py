@@ -59,7 +59,7 @@ async def left(directory: Path) -> Left:
         first = {name: (await node.store.get(name)).data for name in names}
     async with running(directory, node.store) as node:
         await configure(node, {"retention.ms": "86400000"})
-        metadata = node.node.metadata
+        metadata = node.node.ground.metadata
         topic_id = metadata.image.topic_ids["t"]
         await until(lambda: metadata.image.topic_files.get(topic_id, 0) >= 3)
         return Left(node.store, led(node).ids, metadata.image.incarnation, await topic_of(node), first)
@@ -82,12 +82,12 @@ async def topic_of(node: Running) -> TopicState:
 
 
 def access_of(node: Running) -> StoreAccess:
-    assert node.node.access is not None
-    return node.node.access
+    assert node.tier.access is not None
+    return node.tier.access
 
 
 def led(node: Running) -> Partition:
-    return node.node.partitions.get(T0)
+    return node.node.broker.partitions.get(T0)
 
 
 # --- cluster.json -----------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ async def test_a_running_node_notices_that_its_cluster_file_went_backwards(
         await put(node.store, key, shown, first)
         await until(lambda: access.behind is not None)
         assert [line.levelno for line in said(caplog, "store.went_backwards")] == [logging.ERROR]
-        assert "went backwards" in json.loads(node.node.readiness.body())["store"]
+        assert "went backwards" in json.loads(node.node.ground.readiness.body())["store"]
         await node.append("t", b"x" * 1500)
         await node.append("t", b"y" * 1500)
         local = led(node).log.hot.local_start_offset
@@ -194,7 +194,7 @@ async def test_a_topic_file_that_went_backwards_blocks_until_it_is_written_again
     async with running(tmp_path, store) as node:
         if not restarted:
             revision = newest.revision + 1
-            await until(lambda: node.node.metadata.image.topic_files[ids.topic_id] == revision)
+            await until(lambda: node.node.ground.metadata.image.topic_files[ids.topic_id] == revision)
             newest = await topic_of(node)
             await put(store, key, shown, first[key])
             await configure(node, {"retention.ms": "86400001"})
@@ -202,9 +202,9 @@ async def test_a_topic_file_that_went_backwards_blocks_until_it_is_written_again
 
 
 async def blocked_and_repaired(node: Running, newest: TopicState) -> None:
-    lineage = node.node.tiering.lineage
+    lineage = node.node.work.tiering.lineage
     await until(lambda: led(node) in lineage)
-    assert "topic.json" in json.loads(node.node.readiness.body())["store_behind"]["t-0"]
+    assert "topic.json" in json.loads(node.node.ground.readiness.body())["store_behind"]["t-0"]
     assert "tidelog cold repair t" in str(lineage.reason(led(node)))
     await node.append("t", b"x" * 1500)
     with pytest.raises(StoreBehind):
@@ -240,8 +240,8 @@ async def test_nothing_stays_of_a_topic_that_there_is_not(tmp_path: Path) -> Non
     async with running(tmp_path) as node:
         await until(lambda: access_of(node).writer is not None)
         await filled(node, 2)
-        known = len(node.node.topic_files._writing)
+        known = len(node.node.work.topic_files._writing)
         for number in range(20):
             with pytest.raises(UnknownTopicOrPartition):
                 await node.core.cold.repair_topic(f"no-{number}", apply=False)
-        assert len(node.node.topic_files._writing) <= known
+        assert len(node.node.work.topic_files._writing) <= known

@@ -55,12 +55,12 @@ async def test_a_failed_fsync_is_final_until_the_next_start(tmp_path: Path) -> N
         with pytest.raises(StorageError, match="restart the node"):
             await answer.committed
         files.failing = set()
-        led = node.node.partitions.get(T0)
-        for again in (node.node.flusher.flush(led), node.append("t", b"b")):
+        led = node.node.broker.partitions.get(T0)
+        for again in (node.node.work.flusher.flush(led), node.append("t", b"b")):
             with pytest.raises(StorageError, match="restart the node"):
                 await again
-        node.node.flusher.request(led)
-        await until(lambda: led not in node.node.flusher._running)
+        node.node.work.flusher.request(led)
+        await until(lambda: led not in node.node.work.flusher._running)
         assert (led.log.hot.recovery_point, led.state.high_watermark) == (0, 0)
         await node.append("u", b"c")
         store = node.store
@@ -76,11 +76,11 @@ async def test_a_flush_that_cannot_begin_ends_for_whoever_waits(tmp_path: Path) 
         await node.create("t", configs={"internal.segment.bytes": "300", "remote.storage.enable": "false"})
         for _ in range(20):
             await node.append("t", b"a" * 100)
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         files.failing = {"open"}
         async with asyncio.timeout(10):
             with pytest.raises(StorageError):
-                await node.node.flusher.flush(led)
+                await node.node.work.flusher.flush(led)
         files.failing = set()
 
 
@@ -106,9 +106,9 @@ async def test_a_flush_ends_when_the_log_is_discarded_meanwhile(tmp_path: Path) 
     async with running(tmp_path / "data", files=files) as node:
         await node.create("t")
         await node.append("t", *[b"a"] * 10)
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         files.armed = True
-        flushing = asyncio.ensure_future(node.node.flusher.flush(led))
+        flushing = asyncio.ensure_future(node.node.work.flusher.flush(led))
         await asyncio.to_thread(files.reached.wait, 20)
         asyncio.get_running_loop().call_soon(files.may_go.set)
         await asyncio.sleep(0)
@@ -119,7 +119,7 @@ async def test_a_flush_ends_when_the_log_is_discarded_meanwhile(tmp_path: Path) 
         async with asyncio.timeout(10):
             await flushing
         assert (await node.append("t", b"b")).base_offset == 4
-        await node.node.flusher.flush(led)
+        await node.node.work.flusher.flush(led)
         assert led.log.hot.recovery_point == 5
 
 
@@ -129,7 +129,7 @@ async def test_what_passes_refuses_no_write_until_restart(tmp_path: Path, caplog
     caplog.set_level(logging.INFO)
     async with running(tmp_path / "data", files=files) as node:
         await node.create("t", configs={"flush.messages": "1", "internal.segment.bytes": "300"})
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         await node.append("t", b"a" * 100)
         led.log.hot.roll()
         files.failing = {"open", "fsync_dir"}

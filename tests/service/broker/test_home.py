@@ -39,7 +39,7 @@ def replaced_by_a_copy(directory: Path) -> None:
 
 
 def end_of(node: Running) -> int:
-    return node.node.partitions.get(TopicPartition("t", 0)).log.end_offset
+    return node.node.broker.partitions.get(TopicPartition("t", 0)).log.end_offset
 
 
 async def test_where_it_was_it_leads_at_once_without_a_store(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ async def test_where_it_was_it_leads_at_once_without_a_store(tmp_path: Path) -> 
     node.store.down = True
     for _ in range(2):
         async with running(tmp_path / "data", node.store, REFUSE) as again:
-            assert again.node.readiness.holding() == ""
+            assert again.node.ground.readiness.reports.holding() == ""
             await again.append("t", b"a")
 
 
@@ -69,7 +69,7 @@ async def test_a_copy_reads_and_takes_nothing_before_the_store_is_claimed(tmp_pa
     replaced_by_a_copy(directory)
     node.store.down = True
     async with running(directory, node.store, REFUSE) as copy:
-        readiness = copy.node.readiness
+        readiness = copy.node.ground.readiness
         readiness.recovered = True  # what the application does once the doors are open
         with pytest.raises(LeaderNotAvailable, match="copied, restored or moved"):
             await copy.append("t", b"a")
@@ -101,17 +101,17 @@ async def test_a_copy_whose_disk_fails_is_not_at_home_before_it_was_compared(tmp
     replaced_by_a_copy(directory)
     node.store.down = True
     async with running(directory, node.store, REFUSE) as copy:
-        led = copy.node.partitions.get(TopicPartition("t", 0))
+        led = copy.node.broker.partitions.get(TopicPartition("t", 0))
         led.fail(StorageError("the disk has failed"))
         assert [record.value for record in await copy.read_all("t")] == VALUES
         comparing = node.store.hold(1, "get", led.log.cold.ids.manifest_key if led.log.cold else "")
         node.store.down = False
         await comparing.reached.wait()
-        copy.node.home.tick(copy.node.partitions, claimed=True, settled=copy.node.has_settled)
+        copy.node.home.tick(copy.node.broker.partitions, claimed=True, settled=copy.node.has_settled)
         assert copy.node.home.away is not None
         comparing.open()
         await until(lambda: copy.node.home.away is None)
-        assert copy.node.tiering.has_compared(led)
+        assert copy.node.work.tiering.has_compared(led)
         with pytest.raises(StorageError, match="the disk has failed"):
             await copy.append("t", b"a")
 
@@ -121,7 +121,7 @@ async def test_an_older_copy_gives_no_offset_a_second_time(tmp_path: Path) -> No
     directory, older = tmp_path / "data", tmp_path / "older"
     async with running(directory) as node:
         await written(node)
-        await node.node.partitions.checkpoint()
+        await node.node.broker.partitions.checkpoint()
         shutil.copytree(directory, older, ignore=shutil.ignore_patterns("*.tmp"))
         for value in VALUES:
             await node.append("t", value)
@@ -148,7 +148,7 @@ async def test_who_chose_to_serve_serves_after_the_wait(tmp_path: Path) -> None:
     replaced_by_a_copy(directory)
     node.store.down = True
     async with running(directory, node.store, SERVE) as copy:
-        await until(lambda: copy.node.readiness.holding() == "")
+        await until(lambda: copy.node.ground.readiness.reports.holding() == "")
         await copy.append("t", b"a")
         await copy.create("u")
         await copy.append("u", b"a")
@@ -182,7 +182,7 @@ async def test_what_tells_a_copy(
     tmp_path: Path, change: Callable[[dict[str, object]], None] | None, difference: str | None
 ) -> None:
     async with running(tmp_path) as node:
-        log_path = node.node.metadata.path
+        log_path = node.node.ground.metadata.path
     path = tmp_path / FILE_NAME
     tree = json.loads(path.read_text())
     if change is not None:
@@ -219,7 +219,7 @@ async def test_a_copy_beside_a_running_original_loses_nothing_that_it_acknowledg
         await node.create("new", configs=TIERED)
         await node.seal("t")
         # The copy writes both topics' files again: the original must have nothing left to write there.
-        await node.node.topic_files.publish_now("new")
+        await node.node.work.topic_files.publish_now("new")
         shutil.copytree(directory, copied)
         async with running(copied, node.store) as copy:
             await until(lambda: copy.node.home.away is None)
@@ -227,8 +227,8 @@ async def test_a_copy_beside_a_running_original_loses_nothing_that_it_acknowledg
                 await node.append(topic, b"of the original")
                 await copy.append(topic, b"of the copy")
                 await node.log.seal(topic, wait=False, timeout_ms=0)
-                await until(lambda: isinstance(node.node.fatal, FencedWriter))
-                node.node.fatal = None
+                await until(lambda: isinstance(node.node.ground.ending.fatal, FencedWriter))
+                node.node.ground.ending.fatal = None
                 await copy.seal(topic)
             assert [record.value for record in await copy.read_all("t")] == [*VALUES, b"of the copy"]
             assert [record.value for record in await copy.read_all("new")] == [b"of the copy"]

@@ -49,7 +49,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 def checkpointed(node: Running) -> int:
-    return read_offsets(os.path.join(node.node.data.path, LOG_STARTS)).get(T0, 0)
+    return read_offsets(os.path.join(node.node.ground.data.path, LOG_STARTS)).get(T0, 0)
 
 
 async def test_a_log_start_that_cannot_be_written_hides_nothing_and_may_be_asked_again(
@@ -62,7 +62,7 @@ async def test_a_log_start_that_cannot_be_written_hides_nothing_and_may_be_asked
     in_the_way.mkdir()
     with pytest.raises(StorageError):
         await node.log.delete_records(T0, 3)
-    led = node.node.partitions.get(T0)
+    led = node.node.broker.partitions.get(T0)
     assert (led.log.log_start_offset, checkpointed(node)) == (0, 0)
     in_the_way.rmdir()
     assert await node.log.delete_records(T0, 3) == 3
@@ -82,15 +82,15 @@ async def test_who_deletes_records_of_many_partitions_waits_for_few_writes(tmp_p
         await asyncio.to_thread(files.reached.wait, 20)
         more = asyncio.gather(*(node.log.delete_records(TopicPartition("t", number), 1) for number in range(20, 30)))
         again = asyncio.ensure_future(node.log.delete_records(T0, 2))
-        checkpointing = asyncio.ensure_future(node.node.maintenance.checkpoint())
+        checkpointing = asyncio.ensure_future(node.node.broker.maintenance.checkpoint())
         assert (await node.append("t", b"c")).base_offset == 2
-        assert node.node.partitions.get(T0).log.log_start_offset == 0
+        assert node.node.broker.partitions.get(T0).log.log_start_offset == 0
         files.may_go.set()
         assert (await deleting, await more) == ([1] * 20, [1] * 10)
         assert await again == 2
         await checkpointing
         assert files.named[LOG_STARTS] == 2
-        found = read_offsets(os.path.join(node.node.data.path, LOG_STARTS))
+        found = read_offsets(os.path.join(node.node.ground.data.path, LOG_STARTS))
         assert found == {TopicPartition("t", number): 2 if number == 0 else 1 for number in range(30)}
 
 
@@ -123,9 +123,9 @@ async def test_retention_writes_the_log_starts_of_all_partitions(node: Running) 
             await node.append("t", b"a" * 200, partition=partition)
     shorter = ConfigAlteration("retention.bytes", AlterOp.SET, "3000")
     await node.core.configs.alter_configs(Resource(ResourceKind.TOPIC, "t"), [shorter])
-    await node.node.retention.tick()
-    found = read_offsets(os.path.join(node.node.data.path, LOG_STARTS))
-    partitions = [node.node.partitions.get(TopicPartition("t", number)) for number in range(3)]
+    await node.node.broker.retention.tick()
+    found = read_offsets(os.path.join(node.node.ground.data.path, LOG_STARTS))
+    partitions = [node.node.broker.partitions.get(TopicPartition("t", number)) for number in range(3)]
     assert all(partition.log.log_start_offset > 0 for partition in partitions)
     assert found == {partition.partition: partition.log.log_start_offset for partition in partitions}
 
@@ -136,7 +136,7 @@ async def test_the_manifest_drops_ranges_that_lie_in_a_page(node: Running) -> No
     for i in range(140):
         await node.append("t", b"%03d" % i * 70)
     await node.seal("t")
-    led = node.node.partitions.get(T0)
+    led = node.node.broker.partitions.get(T0)
 
     def root() -> Root:
         found = read_root(led.log.hot.directory, led.ids)
@@ -144,8 +144,8 @@ async def test_the_manifest_drops_ranges_that_lie_in_a_page(node: Running) -> No
         return found
 
     (page, *_) = root().live_pages
-    await node.node.partitions.raise_log_starts({led: page.base + 10})
-    await node.node.retention.tick()
+    await node.node.broker.partitions.raise_log_starts({led: page.base + 10})
+    await node.node.broker.retention.tick()
     assert page.end > page.base + 10
     assert root().log_start == page.base + 10
     assert root().live_pages[0].base == page.base + 10
@@ -160,7 +160,7 @@ async def test_retention_asks_for_pages_only_when_the_oldest_range_has_expired(n
     for i in range(140):
         await node.append("t", b"%03d" % i * 70)
     await node.seal("t")
-    led, client = node.node.partitions.get(T0), node.node.client
+    led, client = node.node.broker.partitions.get(T0), node.tier.client
     assert client is not None
     assert led.log.tier is not None
     assert led.log.tier.paged
@@ -171,7 +171,7 @@ async def test_retention_asks_for_pages_only_when_the_oldest_range_has_expired(n
         limit = ConfigAlteration("retention.bytes", AlterOp.SET, str(retention_bytes))
         await node.core.configs.alter_configs(Resource(ResourceKind.TOPIC, "t"), [limit])
         before = client.stats.asked.copy()
-        await node.node.retention.tick()
+        await node.node.broker.retention.tick()
         return {name: count for name, count in (client.stats.asked - before).items() if "Page" in name}
 
     assert await read(total) == {}

@@ -45,7 +45,7 @@ async def test_it_waits_for_what_comes_and_for_no_longer_than_it_may(tmp_path: P
         await node.create("t", COUNT)
         assert not any(part.size or part.error for part in await fetch(node, asked(20)))
         waiting = fetch(node, asked(60_000))
-        opened = node.node.partitions.get(TopicPartition("t", 0))
+        opened = node.node.broker.partitions.get(TopicPartition("t", 0))
         while not opened.waiters:
             await asyncio.sleep(0)
         await node.append("t", b"late", partition=COUNT - 1)
@@ -62,7 +62,7 @@ async def test_one_object_waits_in_all_partitions_of_a_fetch(tmp_path: Path, cou
     async with running(tmp_path) as node:
         await node.create("t", count)
         waiting = fetch(node, asked(60_000, count))
-        led = [node.node.partitions.get(TopicPartition("t", n)) for n in range(count)]
+        led = [node.node.broker.partitions.get(TopicPartition("t", n)) for n in range(count)]
         await until(lambda: all(each.waiters for each in led))
         assert len({id(waiter) for each in led for waiter in each.waiters}) == 1
         waiting.cancel()
@@ -74,7 +74,7 @@ async def test_who_leaves_is_forgotten(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await node.create("t", COUNT)
         waiting = fetch(node, asked(60_000))
-        opened = node.node.partitions.get(TopicPartition("t", 0))
+        opened = node.node.broker.partitions.get(TopicPartition("t", 0))
         while not opened.waiters:
             await asyncio.sleep(0)
         waiting.cancel()
@@ -131,7 +131,7 @@ async def test_who_leaves_holds_no_file(
     async with running(tmp_path) as node:
         await node.create("t", COUNT)
         await node.append("t", b"too little", partition=0)
-        file = node.node.partitions.get(TopicPartition("t", 0)).log.hot._segments.newest.file()
+        file = node.node.broker.partitions.get(TopicPartition("t", 0)).log.hot._segments.newest.file()
         before, looked = file.users, 0
 
         def leave(slices: int) -> None:

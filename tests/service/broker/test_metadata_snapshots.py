@@ -13,14 +13,14 @@ from tests.service.broker.support import Running, running
 
 
 async def snapshots_of(node: Running) -> list[str]:
-    return [info.key async for info in node.store.list(f"{node.node.metadata.image.cluster_id}/metadata/")]
+    return [info.key async for info in node.store.list(f"{node.node.ground.metadata.image.cluster_id}/metadata/")]
 
 
 async def test_a_tier_process_that_ends_meanwhile_takes_no_snapshot_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, broker={"tidelog.metadata.snapshot.interval.ms": "1000"}) as node:
-        client = node.node.client
+        client = node.tier.client
         assert client is not None
         ask, written = client.ask, []
 

@@ -23,7 +23,7 @@ async def test_the_directory_holds_what_is_local(node: Running, tmp_path: Path) 
     await filled(node)
     await node.create("a", partitions=2)
     await node.append("a", b"value")
-    (directory,) = node.node.core.node.log_directories()
+    (directory,) = node.node.broker.core.node.log_directories()
     assert directory.path == str((tmp_path / "data").absolute())
     assert 0 < directory.usable_bytes <= directory.total_bytes
     sizes = {replica.partition: replica.size_bytes for replica in directory.replicas}
@@ -33,14 +33,14 @@ async def test_the_directory_holds_what_is_local(node: Running, tmp_path: Path) 
     assert (sizes[TopicPartition("a", 0)], sizes[TopicPartition("a", 1)]) == (len(batch(b"value")), 0)
     await node.seal("t")
     await node.evicted("t")
-    (directory,) = node.node.core.node.log_directories()
+    (directory,) = node.node.broker.core.node.log_directories()
     assert {r.partition: r.size_bytes for r in directory.replicas}[TopicPartition("t", 0)] == 0
 
 
 async def test_a_replica_is_looked_at_when_it_is_taken(node: Running) -> None:
     """Thousands of them take ten milliseconds in one go."""
     await node.create("t")
-    (directory,) = node.node.core.node.log_directories()
+    (directory,) = node.node.broker.core.node.log_directories()
     await node.append("t", b"value")
     assert [replica.size_bytes for replica in directory.replicas] == [len(batch(b"value"))]
 
@@ -49,18 +49,18 @@ async def test_producers_are_those_that_wrote_with_an_id(node: Running) -> None:
     await node.create("t")
     await node.append("t", b"nobody")
     partition = TopicPartition("t", 0)
-    assert node.node.core.node.producers(partition) == []
+    assert node.node.broker.core.node.producers(partition) == []
     await node.append_batch("t", batch(b"a", b"b", producer_id=7, producer_epoch=1, base_sequence=0))
     await node.append_batch("t", batch(b"c", producer_id=7, producer_epoch=1, base_sequence=2))
-    assert node.node.core.node.producers(partition) == [ActiveProducer(7, 1, 2, 1_700_000_000_000, -1, -1)]
+    assert node.node.broker.core.node.producers(partition) == [ActiveProducer(7, 1, 2, 1_700_000_000_000, -1, -1)]
     with pytest.raises(UnknownTopicOrPartition):
-        node.node.core.node.producers(TopicPartition("t", 1))
+        node.node.broker.core.node.producers(TopicPartition("t", 1))
 
 
 async def test_the_quorum_is_as_far_as_its_metadata(node: Running) -> None:
-    before = node.node.core.node.quorum()
+    before = node.node.broker.core.node.quorum()
     await node.create("t")
-    after = node.node.core.node.quorum()
-    assert (after.leader_id, after.leader_epoch) == (node.node.settings.node_id, before.leader_epoch)
+    after = node.node.broker.core.node.quorum()
+    assert (after.leader_id, after.leader_epoch) == (node.node.ground.settings.node_id, before.leader_epoch)
     assert after.high_watermark > before.high_watermark > 1
     assert after.now_ms >= before.now_ms

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from service.broker.partition.places import FILE_NAME
-from service.http import Readiness
+from service.build.ground import Host
 from service.node import Node
+from service.readiness import Readiness
 from service.settings import NodeSettings
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.errors import LeaderNotAvailable
@@ -66,12 +67,12 @@ async def test_it_takes_nothing_before_it_was_compared(
             with pytest.raises(LeaderNotAvailable):
                 await node.append("t", b"under an offset that was given")
             assert (await node.append("u", b"where it was")).base_offset >= 0
-            assert node.node.readiness.waiting() == ["t-0"]
-            await node.node.partitions.checkpoint()
+            assert node.node.ground.readiness.reports.waiting() == ["t-0"]
+            await node.node.broker.partitions.checkpoint()
     assert "partitions.moved" in caplog.text
     node.store.down = False
     async with running(tmp_path / "data", node.store) as node:
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         await until(lambda: led.write_error is None)
         assert [record.value for record in await node.read_all("t")] == [b"%03d" % i for i in range(20)]
         assert (await node.append("t", b"next")).base_offset == 20
@@ -90,7 +91,7 @@ async def test_one_that_lacks_nothing_goes_on(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "data" / "t-0", tmp_path / "copy")
     another_directory(tmp_path / "data" / "t-0", tmp_path / "copy")
     async with running(tmp_path / "data", node.store) as node:
-        await until(lambda: node.node.partitions.get(T0).write_error is None)
+        await until(lambda: node.node.broker.partitions.get(T0).write_error is None)
         assert (await node.append("t", b"next")).base_offset == 10
 
 
@@ -104,23 +105,15 @@ async def test_where_all_were_is_unknown_all_are_compared(tmp_path: Path) -> Non
         with pytest.raises(LeaderNotAvailable):
             await node.append("t", b"b")
         node.store.down = False
-        await until(lambda: node.node.partitions.get(T0).write_error is None)
+        await until(lambda: node.node.broker.partitions.get(T0).write_error is None)
 
 
 async def test_without_a_store_it_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
-    from service.node import Node
-
     async def node() -> Node:
         settings = NodeSettings(data_dir=tmp_path / "data", store="none")
-        return await Node.open(
-            settings,
-            Readiness(),
-            asyncio.Event(),
-            files=OsFiles(),
-            clock=SystemClock(),
-            rng=SystemRng(),
-        )
+        host = Host(OsFiles(), SystemClock(), SystemRng())
+        return await Node.open(settings, Readiness(), asyncio.Event(), host)
 
     started = await node()
     await Running(started, None).create("t")  # type: ignore[arg-type]
@@ -131,5 +124,5 @@ async def test_without_a_store_it_is_said(tmp_path: Path, caplog: pytest.LogCapt
             another_directory(tmp_path / "data" / "t-0", tmp_path / "copy")
         started = await node()
         assert ("partitions.moved" in caplog.text) == moved
-        assert started.partitions.get(T0).write_error is None
+        assert started.broker.partitions.get(T0).write_error is None
         await started.close()

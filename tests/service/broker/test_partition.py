@@ -31,7 +31,7 @@ def frames(error: BaseException) -> int:
 async def test_an_error_that_is_raised_for_ever_gathers_no_frames(node: Running) -> None:
     """Each frame would keep the batch that was refused."""
     await node.create("t")
-    led = node.node.partitions.get(T0)
+    led = node.node.broker.partitions.get(T0)
     led.fail(StorageError("the disk failed"))
     data = memoryview(batch(b"a"))
     for _ in range(50):
@@ -44,7 +44,7 @@ async def test_an_error_that_is_raised_for_ever_gathers_no_frames(node: Running)
 async def test_what_fails_after_its_deletion_stays_deleted(node: Running) -> None:
     """A flush under way fails because the files are gone: who asks learns that the topic is."""
     await node.create("t")
-    led = node.node.partitions.get(T0)
+    led = node.node.broker.partitions.get(T0)
     led.delete()
     led.fail(StorageError("the disk failed"))
     assert led.deleted

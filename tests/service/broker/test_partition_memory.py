@@ -47,11 +47,11 @@ async def test_a_tiered_partition_holds_at_most_2_kib_more_than_an_untiered_one(
         held = []
         for commit in (1000, 1001):
             before = traced()
-            for partition in node.node.partitions:
-                ids, writer = partition.ids, node.node.tiering._writer()
-                await node.node.tiering.accept(partition, synthetic(ranges, ids, writer=writer, commit=commit)[0])
+            for partition in node.node.broker.partitions:
+                ids, writer = partition.ids, node.node.work.tiering._writer()
+                await node.node.work.tiering.accept(partition, synthetic(ranges, ids, writer=writer, commit=commit)[0])
             held.append((traced() - before) / PARTITIONS)
-        summaries = [partition.log.tier for partition in node.node.partitions]
+        summaries = [partition.log.tier for partition in node.node.broker.partitions]
         assert all(tier is not None and (tier.ranges, tier.commit) == (ranges, 1001) for tier in summaries)
         assert 500 < held[0] <= WANTED_BYTES
         assert held[1] < 256, "a newer root takes the place of the older"
@@ -62,7 +62,7 @@ async def test_who_reads_cold_loads_the_ranges_and_a_bounded_number_stays(tmp_pa
         await filled(node)
         await node.seal("t")
         await node.evicted("t")
-        known, led = hydrator(node).known, node.node.partitions.get(T0)
+        known, led = hydrator(node).known, node.node.broker.partitions.get(T0)
         known.forget(led.ids)
         assert len(await node.read_all("t")) == 40
         assert (known.loads, len(known)) == (1, 1)
@@ -86,7 +86,7 @@ async def test_where_the_saved_copy_is_not_the_current_root_the_store_is_asked_a
     async with running(tmp_path / "data") as node:
         await filled(node, 20)
         await node.seal("t")
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         path = Path(led.log.hot.directory) / FILE_NAME
         older = path.read_bytes()
         for i in range(20, 40):
@@ -112,7 +112,7 @@ async def test_readers_at_once_load_a_root_once(tmp_path: Path) -> None:
         await filled(node)
         await node.seal("t")
         await node.evicted("t")
-        led, known = node.node.partitions.get(T0), hydrator(node).known
+        led, known = node.node.broker.partitions.get(T0), hydrator(node).known
         known.forget(led.ids)
         began = known.loads
         roots = await asyncio.gather(*(root_of(led) for _ in range(20)))
@@ -121,5 +121,5 @@ async def test_readers_at_once_load_a_root_once(tmp_path: Path) -> None:
 
 
 def hydrator(node: Running) -> Hydrator:
-    assert node.node.hydrator is not None
-    return node.node.hydrator
+    assert node.tier.hydrator is not None
+    return node.tier.hydrator

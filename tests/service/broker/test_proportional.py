@@ -53,14 +53,14 @@ async def test_a_change_of_one_topic_is_work_for_that_topic(tmp_path: Path, monk
         monkeypatch.setattr(TopicFiles, "_publish", publishing)
         monkeypatch.setattr(Assignment, "_assign", assigning)
         monkeypatch.setattr(Assignment, "_configure", configuring)
-        await node.node.topic_files.tick()
+        await node.node.work.topic_files.tick()
         assert not looked
         await alter(node, "t7", "5000")
-        await node.node.topic_files.tick()
+        await node.node.work.topic_files.tick()
         assert set(looked) == {"publish t7", "configure t7-0"}
         looked.clear()
         await node.core.topics.create_partitions("t9", 2, None)
-        await node.node.topic_files.tick()
+        await node.node.work.topic_files.tick()
         assert set(looked) == {"publish t9", "assign t9", "configure t9-1"}
         await until(lambda: published(node, "t9", 2))
 
@@ -73,6 +73,6 @@ async def test_a_topic_that_the_store_does_not_answer_for_comes_after_the_others
         await alter(node, "t3", "5000")
         await alter(node, "t5", "5000")
         for _ in range(2):
-            await node.node.topic_files.tick()
+            await node.node.work.topic_files.tick()
         assert published(node, "t5", 2)
         assert not node.store.count("put", "/topics/t5/topic.json") > 2

@@ -39,7 +39,7 @@ def sent(*records: NewRecord, codec: Codec = Codec.NONE, **fields: object) -> by
 
 def stored(node: Running, topic: str) -> list[tuple[BatchHeader, bytes]]:
     """The batches of the topic's first segment, as they lie on disk."""
-    (path,) = (Path(node.node.data.path) / f"{topic}-0").glob("*.log")
+    (path,) = (Path(node.node.ground.data.path) / f"{topic}-0").glob("*.log")
     data, found = path.read_bytes(), []
     while data:
         header = read_header(data)

@@ -52,13 +52,13 @@ async def test_after_a_repair_a_root_that_does_not_contain_the_one_seen_is_none(
         others = tuple(CommitId(number, f"{number:032x}") for number in range(1, root.commit + 2))
         stray = replace(root, commit=root.commit + 1, recent=others[-RECENT_COMMITS:])
         with pytest.raises(StoreBehind, match="does not follow from what was seen"):
-            await node.node.tiering.accept(led(node), stray)
+            await node.node.work.tiering.accept(led(node), stray)
         assert (await root_of(led(node))) == root
 
 
 async def is_made_whole(node: Running, end: int) -> None:
-    lineage = node.node.tiering.lineage
-    await until(lambda: node.node.tiering.has_compared(led(node)) or led(node) in lineage)
+    lineage = node.node.work.tiering.lineage
+    await until(lambda: node.node.work.tiering.has_compared(led(node)) or led(node) in lineage)
     assert [record.offset for record in await node.read_all("t")] == list(range(end))
     done = await node.core.cold.repair(T0, apply=True)
     assert done.refused == ""

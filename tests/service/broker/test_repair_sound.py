@@ -27,7 +27,7 @@ async def test_a_lost_range_is_taken_again_from_the_local_log(tmp_path: Path) ->
         assert f"offsets [{lost}, {end}) are uploaded again from the local log" in dry.summary
         done = await node.core.cold.repair(T0, apply=True)
         assert (done.summary, done.commit) == (dry.summary, root.commit + 1)
-        await until(lambda: led(node).log.tiered_end == end and led(node) not in node.node.tiering.lineage)
+        await until(lambda: led(node).log.tiered_end == end and led(node) not in node.node.work.tiering.lineage)
         assert (await node.core.cold.repair(T0, apply=True)).summary == ""
         await configure(node, {"local.retention.ms": "1"})
         await node.evicted("t")
@@ -78,7 +78,7 @@ async def test_what_the_disk_says_of_commits_is_asked_for(tmp_path: Path, damage
         store.down = False
         for apply in (False, True):
             if apply:
-                await until(lambda: node.node.access is not None and node.node.access.is_open, 60)
+                await until(lambda: node.tier.access is not None and node.tier.access.is_open, 60)
             answer = await node.core.cold.repair(T0, apply=apply)
             assert "newest version" in answer.refused and "manifest back" in answer.refused
 
@@ -105,7 +105,7 @@ async def test_what_is_not_committed_yet_is_no_evidence(tmp_path: Path) -> None:
         (answer,) = await settled(node.log.append([Append(T0, memoryview(batch(b"z" * 1500)))]))
         assert isinstance(answer, Appended) and hot.end_offset == committed + 1
         asked: list[Repair] = []
-        client = node.node.client
+        client = node.tier.client
         assert client is not None
         ask = client.ask
 

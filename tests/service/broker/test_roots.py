@@ -72,7 +72,7 @@ async def offloaded(node: Running) -> tuple[Partition, Root]:
         await node.append("t", b"%03d" % i * 50)
     await node.seal("t")
     await node.evicted("t")
-    led = node.node.partitions.get(T0)
+    led = node.node.broker.partitions.get(T0)
     return led, await root_of(led)
 
 
@@ -95,9 +95,9 @@ async def test_of_two_roots_at_once_the_newer_one_stays(
 ) -> None:
     led, root = await offloaded(node)
     files.armed = True
-    accepting = [asyncio.ensure_future(node.node.tiering.accept(led, later(root, first)))]
+    accepting = [asyncio.ensure_future(node.node.work.tiering.accept(led, later(root, first)))]
     await asyncio.to_thread(files.reached.wait, 20)
-    accepting.append(asyncio.ensure_future(node.node.tiering.accept(led, later(root, second))))
+    accepting.append(asyncio.ensure_future(node.node.work.tiering.accept(led, later(root, second))))
     await asyncio.wait({accepting[1]}, timeout=CHANCE_S)
     files.may_go.set()
     await asyncio.gather(*accepting)
@@ -108,7 +108,7 @@ async def test_of_two_roots_at_once_the_newer_one_stays(
 async def test_a_root_counts_only_once_it_is_saved(node: Running, files: HeldFiles) -> None:
     led, root = await offloaded(node)
     files.armed = True
-    accepting = asyncio.ensure_future(node.node.tiering.accept(led, later(root, 1)))
+    accepting = asyncio.ensure_future(node.node.work.tiering.accept(led, later(root, 1)))
     await asyncio.to_thread(files.reached.wait, 20)
     assert led.log.tier is not None and led.log.tier.commit == root.commit
     files.may_go.set()
@@ -122,10 +122,10 @@ async def test_a_root_whose_saving_nobody_waits_for_is_saved_before_the_node_end
     """Saved later, it would replace what the next start on the directory has saved."""
     led, root = await offloaded(node)
     files.armed = True
-    accepting = asyncio.ensure_future(node.node.tiering.accept(led, later(root, 1)))
+    accepting = asyncio.ensure_future(node.node.work.tiering.accept(led, later(root, 1)))
     await asyncio.to_thread(files.reached.wait, 20)
     accepting.cancel()
-    closing = asyncio.ensure_future(node.node.tiering.close())
+    closing = asyncio.ensure_future(node.node.work.tiering.close())
     done, _ = await asyncio.wait({closing}, timeout=CHANCE_S)
     assert not done
     files.may_go.set()
@@ -136,14 +136,14 @@ async def test_a_root_whose_saving_nobody_waits_for_is_saved_before_the_node_end
 async def test_a_caller_that_leaves_does_not_let_an_older_root_be_saved_last(node: Running, files: HeldFiles) -> None:
     led, root = await offloaded(node)
     files.armed = files.early = True
-    leaving = asyncio.ensure_future(node.node.tiering.accept(led, later(root, 1)))
+    leaving = asyncio.ensure_future(node.node.work.tiering.accept(led, later(root, 1)))
     await asyncio.to_thread(files.reached.wait, 20)
     leaving.cancel()
-    staying = asyncio.ensure_future(node.node.tiering.accept(led, later(root, 2)))
+    staying = asyncio.ensure_future(node.node.work.tiering.accept(led, later(root, 2)))
     await asyncio.wait({staying}, timeout=CHANCE_S)
     files.may_go.set()
     await staying
-    await node.node.tiering.close()
+    await node.node.work.tiering.close()
     assert led.log.tier is not None
     assert led.log.tier.commit == saved(node, led) == root.commit + 2
 
@@ -151,11 +151,11 @@ async def test_a_caller_that_leaves_does_not_let_an_older_root_be_saved_last(nod
 async def test_what_was_saved_counts_also_when_its_caller_has_left(node: Running, files: HeldFiles) -> None:
     led, root = await offloaded(node)
     files.armed = True
-    leaving = asyncio.ensure_future(node.node.tiering.accept(led, later(root, 1)))
+    leaving = asyncio.ensure_future(node.node.work.tiering.accept(led, later(root, 1)))
     await asyncio.to_thread(files.reached.wait, 20)
     leaving.cancel()
     files.may_go.set()
-    await node.node.tiering.close()
+    await node.node.work.tiering.close()
     assert led.log.tier is not None
     assert led.log.tier.commit == saved(node, led) == root.commit + 1
 
@@ -176,11 +176,11 @@ def busy_threads() -> Iterator[None]:
 async def test_a_root_that_is_saved_late_touches_no_other_topic_of_the_name(node: Running) -> None:
     led, root = await offloaded(node)
     with busy_threads():
-        accepting = asyncio.ensure_future(node.node.tiering.accept(led, later(root, 1)))
-        await until(lambda: bool(node.node.tiering._roots._saving))
+        accepting = asyncio.ensure_future(node.node.work.tiering.accept(led, later(root, 1)))
+        await until(lambda: bool(node.node.work.tiering._roots._saving))
         await node.core.topics.delete(["t"])
         await node.create("t", configs={"remote.storage.enable": "false"})
     with pytest.raises(UnknownTopicOrPartition):
         await accepting
-    new = node.node.partitions.get(T0)
+    new = node.node.broker.partitions.get(T0)
     assert FILE_NAME not in os.listdir(new.log.hot.directory)

@@ -30,7 +30,7 @@ def changed(node: Running, cluster: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("older", [True, False], ids=["older", "gone"])
 async def test_local_data_is_led_and_the_store_is_left_alone_until_it_is_put_back(tmp_path: Path, older: bool) -> None:
     async with running(tmp_path) as node:
-        await until(lambda: node.node.readiness.store == "ok")
+        await until(lambda: node.node.ground.readiness.store == "ok")
         key = keys.cluster_key(node.node.cluster_id)
         first = (await node.store.get(key)).data
     async with running(tmp_path, node.store) as node:
@@ -44,11 +44,11 @@ async def test_local_data_is_led_and_the_store_is_left_alone_until_it_is_put_bac
     node.store.calls.clear()
 
     async with running(tmp_path, node.store, {"tidelog.tier.delete.grace.ms": "1000"}) as node:
-        behind = node.node.access
+        behind = node.tier.access
         assert behind is not None
         await until(lambda: behind.behind is not None)
-        assert "went backwards" in json.loads(node.node.readiness.body())["store"]
-        hot = node.node.partitions.get(TopicPartition("t", 0)).log.hot
+        assert "went backwards" in json.loads(node.node.ground.readiness.body())["store"]
+        hot = node.node.broker.partitions.get(TopicPartition("t", 0)).log.hot
         await node.append("t", b"x" * 1500)
         await node.append("t", b"y" * 1500)
         assert [record.value for record in await node.read_all("t", start=20)] == [b"x" * 1500, b"y" * 1500]

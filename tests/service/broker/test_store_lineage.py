@@ -28,7 +28,7 @@ AT_ONCE = {"tidelog.tier.delete.grace.ms": "1000"}
 
 
 def led(node: Running) -> Partition:
-    return node.node.partitions.get(T0)
+    return node.node.broker.partitions.get(T0)
 
 
 async def manifest(node: Running) -> bytes:
@@ -48,7 +48,7 @@ async def segments(node: Running) -> set[str]:
 
 async def sweep_past_the_grace(node: Running) -> None:
     """Every round that deletes, once what it may delete is old enough."""
-    clock = node.node.clock
+    clock = node.node.ground.host.clock
     began = clock.unix_ms()
     await until(lambda: clock.unix_ms() > began + 1100)
     for worker in node.node.workers():
@@ -71,9 +71,9 @@ async def grown(directory: Path) -> AsyncIterator[tuple[Running, list[bytes]]]:
 
 async def is_blocked(node: Running, key: str) -> None:
     """Nothing is deleted, evicted or committed; it is said; records are taken and served."""
-    lineage = node.node.tiering.lineage
+    lineage = node.node.work.tiering.lineage
     await until(lambda: led(node) in lineage)
-    assert "t-0" in json.loads(node.node.readiness.body())["store_behind"]
+    assert "t-0" in json.loads(node.node.ground.readiness.body())["store_behind"]
     stored, local = await segments(node), led(node).log.hot.local_start_offset
     shown = await node.store.get(key) if await exists(node, key) else None
     saved = read_root(led(node).log.hot.directory, led(node).ids)
@@ -108,8 +108,8 @@ async def configure(node: Running, configs: dict[str, str]) -> None:
 
 async def goes_on(node: Running, end: int) -> None:
     """All that was held back is done: uploads, retention, eviction; every record is there once."""
-    await until(lambda: led(node) not in node.node.tiering.lineage)
-    assert json.loads(node.node.readiness.body())["store_behind"] == {}
+    await until(lambda: led(node) not in node.node.work.tiering.lineage)
+    assert json.loads(node.node.ground.readiness.body())["store_behind"] == {}
     await configure(node, {"retention.bytes": "-1"})
     await node.seal("t")
     await until(lambda: led(node).log.hot.local_start_offset >= end - 1)
@@ -163,12 +163,12 @@ async def test_a_manifest_that_goes_back_while_the_node_runs(tmp_path: Path, ver
             with pytest.raises(StoreBehind):
                 await node.log.delete_records(T0, 3)
         else:
-            await node.node.partitions.raise_log_starts({led(node): 3})
+            await node.node.broker.partitions.raise_log_starts({led(node): 3})
             await sweep_past_the_grace(node)
         await is_blocked(node, key)
         await put_back(node, key, versions[-1])
         if by in ("deleting", "retention"):
-            await until(lambda: led(node) not in node.node.tiering.lineage)
+            await until(lambda: led(node) not in node.node.work.tiering.lineage)
         else:
             await goes_on(node, end + 2)
 
@@ -197,15 +197,15 @@ async def test_a_manifest_that_is_not_this_partitions_is_none(tmp_path: Path, da
 async def test_a_manifest_that_is_deleted_while_its_topic_lives(tmp_path: Path) -> None:
     async with grown(tmp_path) as (node, versions):
         ids = led(node).ids
-        writer = node.node.access.writer if node.node.access is not None else None
-        client = node.node.client
+        writer = node.tier.access.writer if node.tier.access is not None else None
+        client = node.tier.client
         assert client is not None and writer is not None
         await client.ask(DeletePartition(ids, writer))
         await is_blocked(node, ids.manifest_key)
-        assert "before the deletion" in str(node.node.tiering.lineage.reason(led(node)))
-        assert node.node.fatal is None
+        assert "before the deletion" in str(node.node.work.tiering.lineage.reason(led(node)))
+        assert node.node.ground.ending.fatal is None
         await put_back(node, ids.manifest_key, versions[-1])
-        await until(lambda: led(node) not in node.node.tiering.lineage)
+        await until(lambda: led(node) not in node.node.work.tiering.lineage)
 
 
 async def test_nothing_expires_that_fell_behind_while_it_was_planned(
@@ -213,7 +213,7 @@ async def test_nothing_expires_that_fell_behind_while_it_was_planned(
 ) -> None:
     """Whoever asks the store meanwhile notices first."""
     async with grown(tmp_path) as (node, versions):
-        key, retention, end = led(node).ids.manifest_key, node.node.retention, root_of(node).end
+        key, retention, end = led(node).ids.manifest_key, node.node.broker.retention, root_of(node).end
         plan, planned = retention._plan, list[int]()
 
         async def and_meanwhile(partition: Partition) -> object:
@@ -222,16 +222,16 @@ async def test_nothing_expires_that_fell_behind_while_it_was_planned(
                 planned.append(found.log_start)
                 await put_back(node, key, versions[0])
                 with pytest.raises(StoreBehind):
-                    await node.node.tiering.reload(partition)
+                    await node.node.work.tiering.reload(partition)
             return found
 
         monkeypatch.setattr(retention, "_plan", and_meanwhile)
         await configure(node, {"local.retention.bytes": "1500", "retention.bytes": "1500"})
         await retention.tick()
-        assert planned[0] > 0 and led(node) in node.node.tiering.lineage
+        assert planned[0] > 0 and led(node) in node.node.work.tiering.lineage
         assert led(node).log.log_start_offset == 0
         await put_back(node, key, versions[-1])
-        await until(lambda: led(node) not in node.node.tiering.lineage)
+        await until(lambda: led(node) not in node.node.work.tiering.lineage)
         await retention.tick()
         assert led(node).log.log_start_offset == planned[0]
         assert [record.offset for record in await node.read_all("t", start=planned[0])] == list(range(planned[0], end))
@@ -255,13 +255,13 @@ async def test_who_seals_what_is_behind_is_told_why_nothing_is_uploaded(tmp_path
 async def test_a_topic_that_is_deleted_is_behind_no_more(tmp_path: Path) -> None:
     """Or `/readyz` and the metric would name it until the node is restarted."""
     async with grown(tmp_path) as (node, _):
-        lineage = node.node.tiering.lineage
+        lineage = node.node.work.tiering.lineage
         await put_back(node, led(node).ids.manifest_key, None)
         await sweep_past_the_grace(node)
         assert led(node) in lineage
         await node.core.topics.delete(["t"])
         await until(lambda: len(lineage) == 0)
-        assert json.loads(node.node.readiness.body())["store_behind"] == {}
+        assert json.loads(node.node.ground.readiness.body())["store_behind"] == {}
 
 
 async def test_a_local_log_that_waits_is_not_discarded_for_less(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ async def test_a_local_log_that_waits_is_not_discarded_for_less(tmp_path: Path) 
             file.unlink()
     await put_back(node, key, versions[0])
     async with running(tmp_path, node.store, AT_ONCE) as node:
-        lineage = node.node.tiering.lineage
+        lineage = node.node.work.tiering.lineage
         await until(lambda: led(node) in lineage)
         start = led(node).log.hot.local_start_offset
         with pytest.raises(LeaderNotAvailable, match="gone backwards"):
@@ -293,8 +293,8 @@ async def test_eviction_asks_the_store_first(tmp_path: Path) -> None:
         await put_back(node, key, None)
         change = ConfigAlteration("local.retention.ms", AlterOp.SET, "1")
         await node.core.configs.alter_configs(Resource(ResourceKind.TOPIC, "t"), [change])
-        node.node.tiering.kick(led(node))
-        await until(lambda: led(node) in node.node.tiering.lineage)
+        node.node.work.tiering.kick(led(node))
+        await until(lambda: led(node) in node.node.work.tiering.lineage)
         assert hot.local_start_offset == 0
         await put_back(node, key, kept)
         await node.evicted("t")
@@ -313,9 +313,9 @@ async def test_offsets_that_are_missing_between_bucket_and_log_show_that_the_sto
     root.unlink() if saved == "gone" else root.write_bytes(root.read_bytes()[:-20])
     await put_back(node, key, None if version is None else versions[version])
     async with running(tmp_path, node.store, AT_ONCE) as node:
-        lineage = node.node.tiering.lineage
+        lineage = node.node.work.tiering.lineage
         await until(lambda: led(node) in lineage)
-        assert f"begins at offset {end}" in json.loads(node.node.readiness.body())["store_behind"]["t-0"]
+        assert f"begins at offset {end}" in json.loads(node.node.ground.readiness.body())["store_behind"]["t-0"]
         assert [line.levelno for line in said(caplog, "store.behind")] == [logging.ERROR]
         (tiered,) = await node.log.list_offsets([OffsetQuery(T0, OffsetSpec.LATEST_TIERED)])
         assert isinstance(tiered, StoreBehind)

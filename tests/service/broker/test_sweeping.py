@@ -29,7 +29,7 @@ async def tiered(node: Running, *topics: str) -> list[Partition]:
         for i in range(20):
             await node.append(topic, b"%03d" % i * 50)
         await node.seal(topic)
-    return [node.node.partitions.get(TopicPartition(topic, 0)) for topic in topics]
+    return [node.node.broker.partitions.get(TopicPartition(topic, 0)) for topic in topics]
 
 
 def orphan(node: Running, led: Partition) -> str:
@@ -50,9 +50,9 @@ def is_there(node: Running, key: str) -> Callable[[], bool]:
 
 async def round_of(node: Running) -> list[tuple[str, str]]:
     """One whole round with its listing, and the requests that it made."""
-    node.node.sweeping._listed_at = None
+    node.node.broker.sweeping._listed_at = None
     requests(node)
-    await node.node.sweeping.tick()
+    await node.node.broker.sweeping.tick()
     return requests(node)
 
 
@@ -65,7 +65,7 @@ async def test_an_idle_cluster_costs_one_listing_and_nothing_between(tmp_path: P
         assert [operation for operation, _ in made] == ["unfinished_uploads", "list"]
         requests(node)
         for _ in range(3):
-            await node.node.sweeping.tick()
+            await node.node.broker.sweeping.tick()
         assert requests(node) == []
 
 
@@ -94,7 +94,7 @@ async def test_what_is_too_young_is_judged_in_a_later_round(tmp_path: Path) -> N
         for _ in range(4):
             await round_of(node)
         assert is_there(node, key)()
-        node.node.sweeping._grace_ms = lambda: 1
+        node.node.broker.sweeping._grace_ms = lambda: 1
         await round_of(node)
         assert not is_there(node, key)()
 
@@ -102,7 +102,7 @@ async def test_what_is_too_young_is_judged_in_a_later_round(tmp_path: Path) -> N
 async def test_a_partition_that_fails_holds_no_other_one_up(tmp_path: Path) -> None:
     """Its manifest cannot be read; what others have left behind goes, and its own once it answers."""
     async with running(tmp_path / "data", broker=CALM) as node:
-        node.node.sweeping._grace_ms = lambda: 1
+        node.node.broker.sweeping._grace_ms = lambda: 1
         first, *others = await tiered(node, "a", "b", "c")
         orphans = [orphan(node, led) for led in (first, *others)]
         for key in orphans:
@@ -125,8 +125,8 @@ async def test_a_listing_that_was_cut_short_goes_on_where_it_was(
     monkeypatch.setattr("storage_tiers.cold.process.operations.LISTED_KEYS", 3)
     async with running(tmp_path / "data", broker=CALM) as node:
         await tiered(node, "a", "b")
-        node.node.sweeping._listed_at = None
-        client = node.node.client
+        node.node.broker.sweeping._listed_at = None
+        client = node.tier.client
         assert client is not None
         asked: list[str] = []
         ask = client.ask
@@ -139,9 +139,9 @@ async def test_a_listing_that_was_cut_short_goes_on_where_it_was(
             return await ask(question)
 
         client.ask = listing  # type: ignore[method-assign]
-        await node.node.sweeping.tick()
+        await node.node.broker.sweeping.tick()
         assert len(asked) == 3
-        await node.node.sweeping.tick()
+        await node.node.broker.sweeping.tick()
         assert asked[3] == asked[2], "not from the beginning"
         assert sorted(set(asked)) == asked[:3] + asked[4:], "each stretch once"
 
@@ -155,8 +155,8 @@ async def test_what_is_written_behind_a_listing_is_looked_at_by_the_next(
         first, last = await tiered(node, "a", "z")
         for _ in range(3):
             await round_of(node)
-        node.node.sweeping._grace_ms = lambda: 1
-        client, key = node.node.client, orphan(node, first)
+        node.node.broker.sweeping._grace_ms = lambda: 1
+        client, key = node.tier.client, orphan(node, first)
         assert client is not None
         ask, passed = client.ask, list[str]()
 
@@ -196,11 +196,11 @@ async def test_removed_ranges_go_without_a_listing(tmp_path: Path) -> None:
         root = await root_of(led)
         gone = [key for item in root.removed for key in item.keys]
         assert gone
-        node.node.sweeping._grace_ms = lambda: 1
-        node.node.sweeping._listed_at = node.node.clock.monotonic() + 3600
+        node.node.broker.sweeping._grace_ms = lambda: 1
+        node.node.broker.sweeping._listed_at = node.node.ground.host.clock.monotonic() + 3600
         requests(node)
-        await until(lambda: root.removed[-1].at.time_ms + 1 < node.node.clock.unix_ms())
-        await node.node.sweeping.tick()
+        await until(lambda: root.removed[-1].at.time_ms + 1 < node.node.ground.host.clock.unix_ms())
+        await node.node.broker.sweeping.tick()
         made = requests(node)
         assert not any(is_there(node, key)() for key in gone if key.endswith(".log"))
         assert "list" not in {operation for operation, _ in made}
@@ -220,10 +220,10 @@ async def test_backlogged_partitions_take_turns(tmp_path: Path) -> None:
         await node.create("late", configs=TIERED)
         for i in range(20):
             await node.append("late", b"%03d" % i * 50)
-        late = node.node.partitions.get(TopicPartition("late", 0))
+        late = node.node.broker.partitions.get(TopicPartition("late", 0))
         closed = late.log.hot.active_start_offset
         for gate in gates:
             gate.open()
         await until(lambda: late.log.tiered_end >= closed)
-        ends = [node.node.partitions.get(TopicPartition(topic, 0)) for topic in busy]
+        ends = [node.node.broker.partitions.get(TopicPartition(topic, 0)) for topic in busy]
         assert all(led.log.tiered_end < led.log.hot.active_start_offset for led in ends)

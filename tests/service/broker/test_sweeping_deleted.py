@@ -21,9 +21,9 @@ async def deleted(node: Running) -> str:
     for number in range(PARTITIONS):
         await node.append("t", b"record", partition=number)
     await node.seal("t")
-    (prefix,) = {str(led.ids.prefix) for led in node.node.partitions}
+    (prefix,) = {str(led.ids.prefix) for led in node.node.broker.partitions}
     await node.core.topics.delete(["t"])
-    await node.node.topic_files.tick()
+    await node.node.work.topic_files.tick()
     return prefix
 
 
@@ -36,7 +36,7 @@ def names(node: Running, prefix: str) -> list[str]:
 async def swept(node: Running) -> Counter[str]:
     """The requests that a round made."""
     node.store.calls.clear()
-    await node.node.topic_files.sweep()
+    await node.node.work.topic_files.sweep()
     return Counter(operation for operation, _ in node.store.calls)
 
 
@@ -45,13 +45,13 @@ async def test_a_wide_topic_costs_one_listing(tmp_path: Path) -> None:
         prefix = await deleted(node)
         assert len([name for name in names(node, prefix) if name.startswith("segments/")]) == 2 * PARTITIONS
         assert await swept(node) == Counter(), "before the grace has passed nothing is asked"
-        assert node.node.metadata.image.deleting
-        node.node.topic_files._grace_ms = lambda: 0
+        assert node.node.ground.metadata.image.deleting
+        node.node.work.topic_files._grace_ms = lambda: 0
         made = await swept(node)
         assert (made["list"], made["unfinished_uploads"]) == (1, 1)
         assert made["get"] <= 2 * PARTITIONS
         assert names(node, prefix) == [f"manifests/{number:05}.json" for number in range(PARTITIONS)]
-        assert not node.node.metadata.image.deleting
+        assert not node.node.ground.metadata.image.deleting
 
 
 async def test_what_is_not_of_the_topics_partitions_stays(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ async def test_what_is_not_of_the_topics_partitions_stays(tmp_path: Path) -> Non
         above = prefix.rpartition("/topics/")[0] + "/topics/t/"
         kept = {name for name in names(node, above) if not name.startswith(prefix.removeprefix(above))}
         await store.put(f"{prefix}notes.txt", b"of an operator")
-        node.node.topic_files._grace_ms = lambda: 0
+        node.node.work.topic_files._grace_ms = lambda: 0
         await swept(node)
         left = {name for name in names(node, above) if "manifests/" not in name}
         assert left == {name for name in kept if "manifests/" not in name} | {prefix.removeprefix(above) + "notes.txt"}
@@ -76,7 +76,7 @@ async def test_a_manifest_that_is_gone_is_deleted_again_before_anything_goes(tmp
     async with running(tmp_path / "data", broker=CALM) as node:
         prefix = await deleted(node)
         key = f"{prefix}manifests/00003.json"
-        node.node.topic_files._grace_ms = lambda: 0
+        node.node.work.topic_files._grace_ms = lambda: 0
         document = (await node.store.get(key)).data
         assert b'"deleted"' in document
         await node.store.delete([key])

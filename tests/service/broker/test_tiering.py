@@ -49,7 +49,7 @@ async def filled(node: Running, configs: dict[str, str] | None = None) -> Partit
     await node.create("t", configs=TIERED if configs is None else configs)
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
-    return node.node.partitions.get(T0)
+    return node.node.broker.partitions.get(T0)
 
 
 async def alter(node: Running, key: str, value: str) -> None:
@@ -68,8 +68,8 @@ async def test_below_log_start_the_disk_is_freed_while_the_store_is_away(tmp_pat
         led = await filled(node)
         assert await node.log.delete_records(T0, 30) == 30
         await until(lambda: 0 < led.log.hot.local_start_offset <= 30)
-        assert node.node.access is not None
-        assert node.node.access.writer is None
+        assert node.tier.access is not None
+        assert node.tier.access.writer is None
         store.down = False
         await node.seal("t")
         assert [record.offset for record in await node.read_all("t", start=30)] == list(range(30, 40))
@@ -82,10 +82,10 @@ async def test_nothing_goes_on_the_word_of_a_root_that_was_not_compared(tmp_path
         store = node.store
     store.down = True
     async with running(tmp_path / "data", store) as node:
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         await alter(node, "local.retention.ms", "1")
-        node.node.tiering.kick(led)
-        await until(lambda: led not in node.node.tiering._tidying)
+        node.node.work.tiering.kick(led)
+        await until(lambda: led not in node.node.work.tiering._tidying)
         assert led.log.tier is not None
         assert led.log.hot.local_start_offset == 0
         store.down = False
@@ -101,10 +101,10 @@ async def test_deleting_records_before_the_store_was_asked_may_be_repeated(tmp_p
     async with running(tmp_path / "data", store) as node:
         with pytest.raises(TierUnavailable):
             await node.log.delete_records(T0, 17)
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         assert led.log.log_start_offset == 17
         store.down = False
-        await until(lambda: node.node.tiering.has_compared(led))
+        await until(lambda: node.node.work.tiering.has_compared(led))
         assert await node.log.delete_records(T0, 17) == 17
         assert log_start_in_the_bucket(led) == 17
 
@@ -117,7 +117,7 @@ async def test_below_log_start_the_disk_is_freed_while_uploads_stand_still(node:
             await node.append(f"t{number}", b"%03d" % i * 50)
     for gate in gates:
         await gate.reached.wait()  # all that may be worked on at once
-    led = node.node.partitions.get(TopicPartition("t4", 0))
+    led = node.node.broker.partitions.get(TopicPartition("t4", 0))
     assert await node.log.delete_records(led.partition, 10) == 10
     await until(lambda: led.log.hot.local_start_offset > 0)
     for gate in gates:
@@ -172,11 +172,11 @@ async def test_no_work_begins_once_the_node_closes(node: Running) -> None:
     gate = node.store.hold(1, "put", "manifests/")
     led = await filled(node)
     await gate.reached.wait()
-    node.node.tiering.kick(led)  # to be looked at again when the work under way ends
-    await node.node.tiering.close()
+    node.node.work.tiering.kick(led)  # to be looked at again when the work under way ends
+    await node.node.work.tiering.close()
     await asyncio.sleep(0)
-    assert led not in node.node.tiering._offloading
-    assert led not in node.node.tiering._tidying
+    assert led not in node.node.work.tiering._offloading
+    assert led not in node.node.work.tiering._tidying
     gate.open()
 
 
@@ -185,7 +185,7 @@ async def test_a_range_without_batches_is_an_error_and_stops_nobody(
     node: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await node.create("t", configs=TIERED)
-    led = node.node.partitions.get(T0)
+    led = node.node.broker.partitions.get(T0)
     monkeypatch.setattr(LogReader, "upload_source", lambda *_: None)
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
@@ -221,7 +221,7 @@ async def test_a_manifest_that_says_deleted_is_no_reason_to_evict(node: Running)
     root, known = await root_of(led), led.log.tier
     gone = replace(root, commit=root.commit + 1, state=State.DELETED, entries=(), sidecar=None)
     with pytest.raises(FencedWriter):
-        await node.node.tiering.accept(led, gone)
+        await node.node.work.tiering.accept(led, gone)
     assert led.log.tier is known
 
 
@@ -241,9 +241,9 @@ async def test_a_topic_that_is_tiered_no_more_keeps_its_history_over_a_restart(t
         await node.append("t", b"local")
         store = node.store
     async with running(tmp_path / "data", store) as node:
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         assert [record.offset for record in await node.read_all("t")] == list(range(41))
-        await until(lambda: node.node.tiering.has_compared(led))
+        await until(lambda: node.node.work.tiering.has_compared(led))
         assert await node.log.delete_records(T0, 17) == 17
         assert log_start_in_the_bucket(led) == 17
         await alter(node, "remote.storage.enable", "true")
@@ -264,9 +264,9 @@ async def test_a_partition_whose_root_was_lost_waits_for_the_bucket(tmp_path: Pa
     async with running(tmp_path / "data", store) as node:
         with pytest.raises(LeaderNotAvailable):
             await node.read("t", 0, wait_ms=0)
-        assert node.node.readiness.waiting() == ["t-0"]
+        assert node.node.ground.readiness.reports.waiting() == ["t-0"]
         store.down = False
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         await until(lambda: led.read_error is None)
         assert [record.offset for record in await node.read_all("t")] == list(range(41))
 
@@ -284,7 +284,7 @@ async def test_what_a_local_segment_lost_is_served_from_the_bucket(tmp_path: Pat
         damaged.touch()
         os.truncate(damaged, size if damage == "zeroed" else size // 2)
     async with running(tmp_path / "data", store) as node:
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         assert led.log.hot.local_start_offset == 0
         assert [record.offset for record in await node.read_all("t")] == list(range(40))
 
@@ -299,17 +299,17 @@ async def test_a_damaged_log_holds_no_other_partition_up(tmp_path: Path) -> None
     first.write_bytes(bytes(first.stat().st_size))
     first.with_suffix(".index").unlink()
     async with running(tmp_path / "data", store) as node:
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         with pytest.raises(StorageError):
             led.log.hot.segments()
         await node.create("u", configs={**TIERED, **often})
         await node.append("u", b"a")
-        other = node.node.partitions.get(TopicPartition("u", 0))
+        other = node.node.broker.partitions.get(TopicPartition("u", 0))
         await until(lambda: other.log.tiered_end == 1)
         await node.append("u", b"b")
         await until(lambda: other.log.tiered_end == 2)
-        await node.node.retention.tick()
-        assert node.node.fatal is None
+        await node.node.broker.retention.tick()
+        assert node.node.ground.ending.fatal is None
 
 
 class SlowFiles(OsFiles):
@@ -377,14 +377,14 @@ async def test_nobody_waits_for_the_disk_while_segments_go(tmp_path: Path) -> No
     files = SlowFiles()
     async with running(tmp_path / "data", files=files) as node:
         led = await filled(node, {**TIERED, "remote.storage.enable": "false"})
-        await until(lambda: led not in node.node.tiering._tidying)
+        await until(lambda: led not in node.node.work.tiering._tidying)
         files.held = "t-0"
         assert await node.log.delete_records(T0, 30) == 30
         await asyncio.to_thread(files.reached.wait, 20)
         assert (await node.append("t", b"a")).base_offset == 40
         assert [record.offset for record in await node.read("t", 39)] == [39, 40]
         files.may_go.set()
-        await until(lambda: led not in node.node.tiering._tidying)
+        await until(lambda: led not in node.node.work.tiering._tidying)
         left = sorted(os.listdir(led.log.hot.directory))
         assert left[0] == f"{led.log.hot.local_start_offset:020d}.index"
         assert not [name for name in left if name.endswith(".deleted")]
@@ -433,10 +433,10 @@ async def test_any_number_of_producers_passes_to_the_tier_process(
     await producers(node, 500)
     monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 16_000)
     await node.seal("t")
-    root = await root_of(node.node.partitions.get(T0))
-    assert node.node.hydrator is not None
+    root = await root_of(node.node.broker.partitions.get(T0))
+    assert node.tier.hydrator is not None
     assert root.sidecar is not None
-    state = await node.node.hydrator.newest_state(root.sidecar, root.end)
+    state = await node.tier.hydrator.newest_state(root.sidecar, root.end)
     assert len(ProducerStateManager.restore(state.producer_snapshot, now_ms=0).producers) == 500
 
 
@@ -446,9 +446,9 @@ async def test_a_snapshot_that_was_damaged_is_written_again_before_it_is_uploade
     async with running(tmp_path / "data", store, new_cluster=True) as node:
         await node.create("t")
         await producers(node, 20)
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         led.log.hot.roll()
-        await node.node.flusher.flush(led)
+        await node.node.work.flusher.flush(led)
         path = Path(led.log.hot.reader.snapshot_path(20))
         whole = path.read_bytes()
         if damage == "missing":

@@ -33,7 +33,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Running]:
 
 async def unacknowledged(node: Running) -> asyncio.Future[None]:
     """The waiter of a record that is appended, but not flushed as its topic asks: no flush begins."""
-    node.node.partitions.get(T0)._on_flush_needed = lambda _: None
+    node.node.broker.partitions.get(T0)._on_flush_needed = lambda _: None
     (answer,) = await settled(node.log.append([Append(T0, memoryview(batch(b"not flushed")))]))
     assert not isinstance(answer, LogError)
     assert answer.committed is not None and not answer.committed.done()
@@ -60,14 +60,14 @@ async def test_an_append_that_is_discarded_for_the_buckets_history_is_refused(no
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
     await node.seal("t")
-    led = node.node.partitions.get(T0)
+    led = node.node.broker.partitions.get(T0)
     committed = await unacknowledged(node)
     reading = asyncio.ensure_future(node.read("t", 40, wait_ms=20_000))
     await another_history(led, [EpochEntry(7, 0)])
     await asyncio.wait_for(adopt(led), 20)
     with pytest.raises(LeaderNotAvailable):
         await committed
-    led._on_flush_needed = node.node.flusher.request
+    led._on_flush_needed = node.node.work.flusher.request
     assert (await node.append("t", b"sent again")).base_offset == 40
     assert [record.value for record in await reading] == [b"sent again"]
 
@@ -81,7 +81,7 @@ async def test_an_append_is_acknowledged_whatever_becomes_of_the_flush_that_it_w
     await node.create("t", configs={"internal.segment.bytes": "2000", "flush.messages": "1", **kept})
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
-    flusher, hot = node.node.flusher, node.node.partitions.get(T0).log.hot
+    flusher, hot = node.node.work.flusher, node.node.broker.partitions.get(T0).log.hot
     await until(lambda: not flusher._running and hot.recovery_point == hot.end_offset)
     may_go = threading.Event()
     for _ in range(FLUSH_THREADS):
@@ -105,7 +105,7 @@ async def test_a_manifest_that_its_sidecar_contradicts_discards_nothing(node: Ru
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
     await node.seal("t")
-    led = node.node.partitions.get(T0)
+    led = node.node.broker.partitions.get(T0)
     await another_history(led, [EpochEntry(3, 0)])
     with pytest.raises(TierCorrupt, match="fsck"):
         await asyncio.wait_for(adopt(led), 20)
@@ -144,8 +144,8 @@ async def test_a_cold_read_of_a_topic_that_goes_meanwhile_says_so(node: Running,
     (answer,) = await asyncio.wait_for(fetching, 20)
     assert isinstance(answer.error, UnknownTopicOrPartition)
     assert not answer.slices
-    assert node.node.fatal is None
+    assert node.node.ground.ending.fatal is None
     if created_again:
-        led = node.node.partitions.get(T0)
+        led = node.node.broker.partitions.get(T0)
         assert led.log.tier is None
         assert [record.value for record in await node.read_all("t")] == [b"new"]

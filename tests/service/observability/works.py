@@ -13,7 +13,6 @@ import pytest
 from kafka_gateway.errors import ErrorCode
 from service.broker.partition.leading import wait_for_store
 from service.broker.partition.partition import WRITTEN_BY_THREAD, Partition
-from service.descriptors import Descriptors
 from service.metadata import planner
 from storage_tiers.errors import StorageError, StoreBehind
 from storage_tiers.files import DescriptorReserve
@@ -38,7 +37,7 @@ FIRST = '{topic="t",partition="0"}'
 
 
 def partition(world: World, topic: str = "t", number: int = 0) -> Partition:
-    return world.inner.partitions.get(TopicPartition(topic, number))
+    return world.inner.broker.partitions.get(TopicPartition(topic, number))
 
 
 async def cold(world: World, count: int = 40) -> None:
@@ -99,8 +98,8 @@ async def batches_are_produced(world: World) -> AsyncIterator[None]:
     await world.create("other")
     yield
     await world.ask(FRAME)
-    began = world.inner.clock.unix_ms()
-    await until(lambda: world.inner.clock.unix_ms() > began + 1)
+    began = world.inner.ground.host.clock.unix_ms()
+    await until(lambda: world.inner.ground.host.clock.unix_ms() > began + 1)
     yield
 
 
@@ -197,13 +196,13 @@ async def a_thread_writes(world: World) -> AsyncIterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BatchWrite, "_write", waits)
-        world.inner.append_queues.cost.s_per_gb, world.inner.append_queues.cost.is_slow = 2.5, True
+        world.inner.broker.append_queues.cost.s_per_gb, world.inner.broker.append_queues.cost.is_slow = 2.5, True
         _, writer = await world.connect()
         writer.write(produce_frame("t", {0: record_batch(bytes(WRITTEN_BY_THREAD))}))
         await until(lambda: world.gateway.held_answers(0) == 1)
         yield
         gate.set()
-        await until(lambda: world.inner.append_queues.held_bytes == 0)
+        await until(lambda: world.inner.broker.append_queues.held_bytes == 0)
 
 
 @work({"tidelog_produce_throttled_total": 1, PURGATORY + '{delayedOperation="Produce"}': Is(1)})
@@ -211,8 +210,8 @@ async def the_disk_fills(world: World) -> AsyncIterator[None]:
     await world.create("t")
     yield
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(world.inner.disk), "look", lambda _: None)
-        world.inner.disk.throttle_s = 30.0
+        patch.setattr(type(world.inner.work.disk), "look", lambda _: None)
+        world.inner.work.disk.throttle_s = 30.0
         _, writer = await world.connect()
         writer.write(produce_frame("t", {0: BATCH}))
         await until(lambda: world.gateway.held_answers(0) == 1)
@@ -230,8 +229,8 @@ async def the_disk_is_full(world: World) -> AsyncIterator[None]:
     await world.create("t")
     yield
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(world.inner.disk), "look", lambda _: None)
-        world.inner.disk.judge(0.99)
+        patch.setattr(type(world.inner.work.disk), "look", lambda _: None)
+        world.inner.work.disk.judge(0.99)
         assert await world.produce("t", {0: BATCH}) == [ErrorCode.KAFKA_STORAGE_ERROR]
         yield
 
@@ -239,10 +238,10 @@ async def the_disk_is_full(world: World) -> AsyncIterator[None]:
 @work({"tidelog_clock_step_seconds": Within(3599, 3601)})
 async def somebody_sets_the_clock(world: World) -> AsyncIterator[None]:
     yield
-    inner = world.inner.clock
+    inner = world.inner.ground.host.clock
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(inner), "unix_ms", lambda self: self.steady_ms() + 3_600_000)
-        await until(lambda: world.inner.expiry.step_ms > 0)
+        await until(lambda: world.inner.work.expiry.step_ms > 0)
         yield
 
 
@@ -286,21 +285,21 @@ async def the_disk_refuses_metadata(world: World) -> AsyncIterator[None]:
         raise OSError(28, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(world.inner.metadata._store, "append", refuse)
-        block = planner.producer_id_block(world.inner.metadata.proposed, 1)
+        patch.setattr(world.inner.ground.metadata._store, "append", refuse)
+        block = planner.producer_id_block(world.inner.ground.metadata.proposed, 1)
         with pytest.raises(StorageError):
-            await world.inner.metadata.propose(block.records)
+            await world.inner.ground.metadata.propose(block.records)
     yield
 
 
 @work({MANAGER + "offlinereplicacount": Is(1), CONTROLLER + "offlinepartitionscount": 1})
 async def a_partition_cannot_be_opened(world: World) -> AsyncIterator[None]:
     yield
-    with open(os.path.join(world.inner.data.path, "t-0"), "w"):
+    with open(os.path.join(world.inner.ground.data.path, "t-0"), "w"):
         pass
     with pytest.raises(StorageError, match="none of its partitions could be opened"):
         await world.create("t")
-    await until(lambda: world.inner.assignment.unopened == 1)
+    await until(lambda: world.inner.broker.assignment.unopened == 1)
     yield
 
 
@@ -316,7 +315,7 @@ async def the_disk_refuses_a_partition(world: World) -> AsyncIterator[None]:
 async def the_store_shows_less_of_a_partition(world: World) -> AsyncIterator[None]:
     await world.create("t")
     yield
-    with pytest.raises(StoreBehind), world.inner.tiering.lineage.asking(partition(world)):
+    with pytest.raises(StoreBehind), world.inner.work.tiering.lineage.asking(partition(world)):
         raise StoreBehind("t-0: an older manifest")
     yield
 
@@ -355,7 +354,7 @@ async def a_topic_is_deleted(world: World) -> AsyncIterator[None]:
     assert await world.produce("t", {0: BATCH}) == [0]
     yield
     await world.node.core.topics.delete(["t"])
-    await until(lambda: not len(world.inner.partitions))
+    await until(lambda: not len(world.inner.broker.partitions))
     yield
 
 
@@ -367,9 +366,9 @@ async def a_topic_is_deleted(world: World) -> AsyncIterator[None]:
     }
 )
 async def the_node_stops(world: World) -> AsyncIterator[None]:
-    await until(lambda: world.inner.readiness.ready)
+    await until(lambda: world.inner.ground.readiness.ready)
     yield
-    world.inner.readiness.stopping = True
+    world.inner.ground.readiness.stopping = True
     yield
 
 
@@ -377,7 +376,7 @@ async def the_node_stops(world: World) -> AsyncIterator[None]:
 async def a_log_draws_on_the_reserve(world: World) -> AsyncIterator[None]:
     reserve = DescriptorReserve(1)
     reserve.fill()
-    world.inner.descriptors = Descriptors(1024, reserve)
+    world.inner.ground.host.descriptors._reserve = reserve
     yield
     assert reserve.give_up()
     yield
@@ -397,7 +396,7 @@ async def a_log_draws_on_the_reserve(world: World) -> AsyncIterator[None]:
     }
 )
 async def a_file_is_open(world: World) -> AsyncIterator[None]:
-    await until(lambda: world.inner.readiness.ready)
+    await until(lambda: world.inner.ground.readiness.ready)
     yield
     with open(os.devnull, "rb"):
         yield

@@ -84,7 +84,7 @@ async def records_are_fetched_from_the_bucket(world: World) -> AsyncIterator[Non
 async def a_chunk_is_read_ahead(world: World) -> AsyncIterator[None]:
     await cold(world)
     yield
-    hydrator, root = world.inner.hydrator, await root_of(partition(world))
+    hydrator, root = world.node.tier.hydrator, await root_of(partition(world))
     assert hydrator is not None
     assert hydrator.want(root.entries[-1], 0)
     await until(lambda: hydrator.read_ahead == 1)
@@ -95,11 +95,11 @@ async def a_chunk_is_read_ahead(world: World) -> AsyncIterator[None]:
 async def a_fetch_yields_to_producers(world: World) -> AsyncIterator[None]:
     await cold(world)
     yield
-    hydrator, root = world.inner.hydrator, await root_of(partition(world))
+    hydrator, root = world.node.tier.hydrator, await root_of(partition(world))
     assert hydrator is not None
     await world.node.append("t", b"produced")
     # Fetched for somebody who waited for it: what is read ahead makes up for that. The pace looks anew at such a time.
-    hydrator.pace.delay(8 * MIB, world.inner.clock.monotonic() + 2 * PERIOD_S, urgent=True)
+    hydrator.pace.delay(8 * MIB, world.inner.ground.host.clock.monotonic() + 2 * PERIOD_S, urgent=True)
     assert hydrator.want(root.entries[-1], 0)
     await until(lambda: hydrator.read_ahead == 1)
     yield
@@ -114,7 +114,7 @@ async def a_fetch_yields_to_producers(world: World) -> AsyncIterator[None]:
     }
 )
 async def the_cache_gives_space_back(world: World) -> AsyncIterator[None]:
-    cache = world.inner.cache
+    cache = world.node.tier.cache
     for number in range(4):
         path = f"{cache.directory}/chunk-{number}"
         with open(path, "wb"):
@@ -185,7 +185,7 @@ async def the_bucket_refuses(world: World) -> AsyncIterator[None]:
     await world.create("t", configs=TIERED)
     await world.node.append("t", b"first")
     await world.node.seal("t")
-    await until(lambda: world.inner.readiness.store == "ok")
+    await until(lambda: world.inner.ground.readiness.store == "ok")
     yield
     for place in range(1, 20):
         world.node.store.fail(place, "put", "segments/", error=StoreRefused("denied"))
@@ -218,7 +218,7 @@ async def objects_are_deleted(world: World) -> AsyncIterator[None]:
 
 @work({"tidelog_store_cluster_behind": 1, "tidelog_store_reachable": Is(0)})
 async def the_bucket_goes_backwards(world: World) -> AsyncIterator[None]:
-    access = world.inner.access
+    access = world.node.tier.access
     assert access is not None
     await until(lambda: access.writer is not None)
     yield
@@ -237,11 +237,11 @@ async def the_bucket_goes_backwards(world: World) -> AsyncIterator[None]:
 async def a_sweep_fails(world: World) -> AsyncIterator[None]:
     await cold(world)
     await world.node.log.delete_records(TopicPartition("t", 0), -1)
-    await world.inner.retention.tick()
+    await world.inner.broker.retention.tick()
     yield
     world.node.store.down = True
-    world.inner.sweeping._grace_ms = lambda: 0
-    sweeping = asyncio.create_task(world.inner.sweeping.tick())
+    world.inner.broker.sweeping._grace_ms = lambda: 0
+    sweeping = asyncio.create_task(world.inner.broker.sweeping.tick())
     counts = partition(world).counts
     await until(lambda: counts.failed_deletes > 0)
     yield

@@ -1,0 +1,134 @@
+"""The doors of a node: the sockets that it takes before it is put together, and the servers that speak on them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from grpc_api.contract.topics import Endpoint
+from grpc_api.listening import listen
+from kafka_gateway.admission import ConnectionLimits
+from kafka_gateway.connection import Limits
+from kafka_gateway.gateway_settings import GatewaySettings
+from kafka_gateway.options import Options
+from kafka_gateway.telemetry import Telemetry
+from service.announcing import Addresses
+from service.configs.types import connection_counts
+from service.listeners import Listeners, host_and_port, url_of
+from service.node_place import listeners_of
+from service.observability.client_telemetry import ClientTelemetryLog
+from storage_tiers.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from grpc_api.servicers.server import GrpcServer
+    from kafka_gateway.server import GatewayServer
+    from service.configs.values import BrokerConfigs
+    from service.descriptors import Shares
+    from service.node import Node
+    from service.settings import NodeSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """Taken for Kafka's clients, by the names of their listeners, and for gRPC's: who connects waits in the kernel.
+    `listeners` have their ports."""
+
+    listeners: Listeners
+    kafka: Mapping[str, socket.socket]
+    grpc_host: str
+    grpc: socket.socket
+
+    def addresses(self, http: tuple[str, int]) -> Addresses:
+        return Addresses.of(self.listeners, grpc=(self.grpc_host, self.grpc.getsockname()[1]), http=http)
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    gateway: GatewayServer
+    grpc: GrpcServer
+
+
+@contextlib.asynccontextmanager
+async def taken_sockets(settings: NodeSettings) -> AsyncIterator[Sockets]:
+    """While the body runs. InvalidConfig if an address cannot be had."""
+    from grpc_api.servicers.server import hold_port
+
+    listeners = listeners_of(settings)
+    with contextlib.ExitStack() as stack:
+        kafka = {each.listener: stack.enter_context(_taken(each)) for each in listeners.bound}
+        host, port = host_and_port(settings.grpc_listener)
+        machine = await asyncio.to_thread(socket.getfqdn) if listeners.needs_machine else ""
+        resolved = listeners.resolved({name: each.getsockname()[1] for name, each in kafka.items()}, machine)
+        yield Sockets(resolved, kafka, host, stack.enter_context(hold_port(host, port)))
+
+
+def _taken(at: Endpoint) -> socket.socket:
+    try:
+        return listen(at.host, at.port)
+    except OSError as error:
+        raise InvalidConfig(
+            f"cannot listen on {url_of(at)} for Kafka's clients: {error.strerror}; stop the process using it, or choose "
+            "another address in --listeners"
+        ) from None
+
+
+@contextlib.asynccontextmanager
+async def open_doors(node: Node, sockets: Sockets) -> AsyncIterator[Doors]:
+    """Serves on both while the body runs; answers in flight are finished then, as far as there is time."""
+    from grpc_api.servicers.server import serve_grpc
+    from kafka_gateway.server import serve
+
+    core = node.broker.core
+    async with contextlib.AsyncExitStack() as stack:
+        gateway = await serve(core, gateway_settings(node), sockets.kafka)
+        stack.push_async_callback(gateway.stop)
+        node.ground.metadata.subscribe(lambda _image, _changes: gateway.limit_connections(connection_limits(node)))
+        with sockets.grpc as held:
+            port, connections = held.getsockname()[1], _shares(node, node.configs.broker).grpc
+            grpc = await serve_grpc(core, sockets.grpc_host, port, connections=connections)
+        stack.push_async_callback(grpc.stop)
+        yield Doors(gateway, grpc)
+
+
+def gateway_settings(node: Node) -> GatewaySettings:
+    """As the configs are now."""
+    host, broker = node.ground.host, node.configs.broker
+    return GatewaySettings(
+        limits=Limits(request_max_bytes=broker.socket_request_max_bytes),
+        options=Options(
+            fetch_session_slots=broker.max_incremental_fetch_session_cache_slots,
+            described_partitions=broker.max_request_partition_size_limit,
+            clock=host.clock,
+            rng=host.rng,
+            telemetry=Telemetry(
+                ClientTelemetryLog(lambda: broker.metric_reporters), max_bytes=broker.telemetry_max_bytes
+            ),
+        ),
+        connections=connection_limits(node),
+        connections_max_idle_ms=broker.connections_max_idle_ms,
+    )
+
+
+def connection_limits(node: Node) -> ConnectionLimits:
+    """By the configs, and by what the logs leave of the files that the process may open."""
+    configs = node.configs.broker
+    shares = _shares(node, configs)
+    return ConnectionLimits(
+        total=shares.connections,
+        total_by="max.connections" if shares.connections == configs.max_connections else "the limit of open files",
+        per_address=configs.max_connections_per_ip,
+        overrides=connection_counts(configs.max_connections_per_ip_overrides),
+        a_second=configs.max_connection_creation_rate,
+    )
+
+
+def _shares(node: Node, configs: BrokerConfigs) -> Shares:
+    return node.ground.host.descriptors.shares(
+        partitions=len(node.broker.partitions),
+        max_connections=configs.max_connections,
+        max_grpc=configs.tidelog_grpc_max_connections,
+    )
