@@ -8,13 +8,16 @@ import sys
 
 from storage_tiers.errors import StoreRefused
 
+#: The command, with the modules of this process: what lies in the current directory may bear their names.
+_COMMAND = "import sys; sys.path[:] = {path!r}; from service.cli.main import app; app(prog_name='tidelog')"
 #: Characters of what it printed that an error repeats.
 SHOWN = 1500
 
 
 async def verify(store: str, cluster_id: str, *, endpoint: str | None, region: str | None) -> None:
     """StoreRefused, with what was found, if the bucket is damaged or could not be looked at."""
-    words = [sys.executable, "-m", "service.cli.main", "fsck", "--store", store, "--cluster-id", cluster_id]
+    command = _COMMAND.format(path=[path for path in sys.path if path])
+    words = [sys.executable, "-P", "-c", command, "fsck", "--store", store, "--cluster-id", cluster_id]
     words += [] if endpoint is None else ["--s3-endpoint", endpoint]
     words += [] if region is None else ["--s3-region", region]
     process = await asyncio.create_subprocess_exec(

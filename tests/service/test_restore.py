@@ -10,6 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.main import app
+from service.takeover.verify import verify
+from storage_tiers.errors import StoreRefused
 from tests.faults.clients import seal, until
 from tests.support.clients import TIERED, consume, create, produce
 from tests.support.node import Node
@@ -77,3 +79,11 @@ def test_a_directory_is_restored_without_serving(node: Node) -> None:
     node.flags = []
     node.start()
     assert len(consume(node, "orders", 1, 100)) == 100
+
+
+async def test_a_check_runs_beside_a_file_of_a_packages_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "service.py").write_text("raise AssertionError('the current directory was searched')\n")
+    (tmp_path / "store").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreRefused, match="the store holds no cluster none"):
+        await verify("store", "none", endpoint=None, region=None)

@@ -50,8 +50,9 @@ class ExecHandle:
 
 
 class ExecLauncher:
-    """The product's own: `python -m storage_tiers.cold.process.main`, with this environment (credentials) and stderr, where
-    its log has the form `log_format`."""
+    """The product's own: `python -P -m storage_tiers.cold.process.main`, with this environment (credentials) and stderr, where
+    its log has the form `log_format`. Without -P the current directory would be searched first, and a folder there that is
+    called like a package of ours would be run in its place."""
 
     def __init__(self, log_format: str = "text") -> None:
         self._log_format = log_format
@@ -66,7 +67,7 @@ def _start(log_format: str) -> Launched:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError as error:
         raise _unstartable(error) from error
-    command = [sys.executable, "-m", "storage_tiers.cold.process.main", "--socket", str(theirs.fileno())]
+    command = [sys.executable, "-P", "-m", "storage_tiers.cold.process.main", "--socket", str(theirs.fileno())]
     command += ["--log-format", log_format]
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))

@@ -74,6 +74,17 @@ async def test_the_whole_path_through_the_real_process(tmp_path: Path) -> None:
     assert not running(process)
 
 
+async def test_it_starts_beside_a_folder_of_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "here"
+    (here / "storage_tiers").mkdir(parents=True)
+    (here / "storage_tiers" / "__init__.py").write_text("raise AssertionError('the current directory was searched')\n")
+    monkeypatch.chdir(here)
+    location, _ = await stored(tmp_path)
+    async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
+        await b.client.ask(Probe("probes/"))
+        assert b.client.process_id is not None
+
+
 async def test_kill_in_the_middle_of_work(tmp_path: Path) -> None:
     location, store = await stored(tmp_path)
     await store.put("a", BYTES)
