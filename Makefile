@@ -11,22 +11,24 @@ export PIP_CONSTRAINT := constraints.txt
 # Tests that share one Spark session run in one worker; the rest are spread over the cores.
 WORKERS ?= $(shell nproc)
 
-.PHONY: help install run test differential faults check demo bench bench-kafka bench-spark lambda-package terraform mutants docs proto lock kernels test-tools clean
+.PHONY: help install run test packages differential faults check demo bench bench-kafka bench-spark lambda-package terraform mutants docs proto lock kernels test-tools clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 # --- installing -------------------------------------------------------------------------------------------------------
-$(VENV)/.server: pyproject.toml constraints.txt hatch_build.py
+BUILT_FROM := pyproject.toml packaging/server/pyproject.toml constraints.txt hatch_build.py
+
+$(VENV)/.server: $(BUILT_FROM)
 	@scripts/system-packages build
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -e '.[server]'
+	$(BIN)/python -m pip install -q -e . -e packaging/server
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt hatch_build.py
+$(VENV)/.dev: $(BUILT_FROM)
 	@scripts/system-packages build
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -e '.[dev]'
+	$(BIN)/python -m pip install -q -e '.[dev]' -e packaging/server
 	@touch $@ $(VENV)/.server
 
 install: $(VENV)/.dev kernels  ## .venv with the tidelog command and all that development needs
@@ -77,10 +79,15 @@ check: install  ## ruff, mypy --strict, import-linter
 	@$(BIN)/lint-imports --no-cache
 
 test: test-tools  ## every test but differential, terraform and all of faults; under 15 minutes on two cores
-	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not faults and not differential and not terraform"
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not faults and not differential and not terraform and not packages"
 
 differential: test-tools  ## every served API beside Apache Kafka 4.2.1, field by field (ARGS=--write-counts)
 	@$(BIN)/pytest -q tests/differential tests/clients/test_tools.py -m differential $(ARGS)
+
+packages: test-tools  ## dist/: wheels of both distributions, installed and tried; the lowest versions they allow, too
+	@$(BIN)/python -m scripts.packages
+	@$(BIN)/pytest -q -m packages tests/packaging
+	@$(BIN)/python -m scripts.lowest_versions
 
 faults: test-tools  ## all kill, power-loss and request-death runs
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m faults
@@ -106,7 +113,7 @@ lock:  ## remake constraints.txt from pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@PIP_CONSTRAINT= $(BIN)/python -m pip install -q uv
 	@$(BIN)/uv pip compile -q --upgrade --python-version 3.11 --all-extras --no-emit-index-url --no-header --no-annotate \
-		pyproject.toml -o constraints.txt
+		--no-emit-package tidelog pyproject.toml packaging/server/pyproject.toml -o constraints.txt
 
 clean:  ## remove what was built; data/ stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache

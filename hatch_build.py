@@ -1,6 +1,7 @@
 """Builds the native kernels: a few small Cython modules in pure-Python mode, compiled beside their sources.
 
-Each kernel stays importable as plain Python (slow, same results), which is what its tests compare it with.
+Each kernel stays importable as plain Python (slow, same results), which is what its tests compare it with. A wheel gets the
+kernels of its own packages and of the Python that builds it: those of another Python may lie in the tree.
 """
 
 from __future__ import annotations
@@ -24,6 +25,14 @@ KERNELS = (
     "kafka_gateway/connection.py",
     "kafka_gateway/hot_parse.py",
 )
+#: The packages of this distribution that have kernels. The server's are in packaging/server.
+PACKAGES = ("storage_tiers", "grpc_api")
+#: No debugging information, and on Linux no symbols: with them the kernels are five times as large.
+COMPILE, LINK = ["-O3", "-g0"], ["-Wl,--strip-all"] if sys.platform == "linux" else []
+
+
+def kernels_of(packages: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(kernel for kernel in KERNELS if kernel.partition("/")[0] in packages)
 
 
 def build_in_place(kernels: tuple[str, ...] = KERNELS) -> list[Path]:
@@ -34,7 +43,13 @@ def build_in_place(kernels: tuple[str, ...] = KERNELS) -> list[Path]:
 
     os.chdir(ROOT)
     extensions = [
-        Extension(source.removesuffix(".py").replace("/", "."), [source], extra_compile_args=["-O3"])
+        Extension(
+            source.removesuffix(".py").replace("/", "."),
+            [source],
+            extra_compile_args=COMPILE,
+            extra_link_args=LINK,
+            depends=["hatch_build.py"],
+        )
         for source in kernels
         if (ROOT / source).exists()
     ]
@@ -56,7 +71,8 @@ class NativeKernels(BuildHookInterface[Any]):
     """hatchling's hook: compile, and mark the wheel as one of this platform."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        for path in build_in_place():
+        kernels = KERNELS if version == "editable" else kernels_of(PACKAGES)
+        for path in build_in_place(kernels):
             build_data["force_include"][str(path)] = str(path.relative_to(ROOT))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

@@ -16,7 +16,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "build" / "lambda" / "verify_commit.zip"
 #: Of this project, what a handler imports; `grpc_api` would be here for the SDK, and no handler uses it.
 PACKAGES = ("storage_tiers", "lambdas")
+#: What they need of others; no gRPC.
+DEPENDENCIES = ("boto3", "crc32c", "cramjam")
 #: AWS's bound for a function's zipped package once unzipped, layers included.
 MAX_UNZIPPED = 250 << 20
 #: The C library of the `python3.11` runtime (Amazon Linux 2).
@@ -57,8 +58,6 @@ def main() -> None:
 
 
 def install_dependencies(content: Path) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["lambda"]]
     pinned = (line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
     versions = {name: OLDER.get(name, version) for name, version in pinned}
     constraints = content.with_name("constraints.txt")
@@ -66,7 +65,7 @@ def install_dependencies(content: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--only-binary", ":all:"]
     runtime = ["--python-version", "3.11", "--platform", f"manylinux2014_{platform.machine()}"]
     environment = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
-    command = [*pip, *runtime, "-c", str(constraints), "--target", str(content), *wanted]
+    command = [*pip, *runtime, "-c", str(constraints), "--target", str(content), *DEPENDENCIES]
     subprocess.run(command, check=True, env=environment)
     shutil.rmtree(content / "bin", ignore_errors=True)
     for service in (content / "botocore" / "data").iterdir():

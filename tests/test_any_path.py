@@ -13,7 +13,10 @@ import pytest
 
 from tests.support.node import ROOT
 
-FOLDERS = ("storage_tiers", "grpc_api", "kafka_gateway", "service", "lambdas", "spark", "tests", "examples", "scripts")
+FOLDERS = (
+    *("tidelog", "storage_tiers", "grpc_api", "kafka_gateway", "service", "lambdas", "spark"),
+    *("tests", "examples", "scripts"),
+)
 FILES = ("Makefile", "README.md", "constraints.txt", "pyproject.toml", "hatch_build.py")
 #: What is made of paths: kernels beside their sources, processes that are started, commands that are printed.
 TESTS = (

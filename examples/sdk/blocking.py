@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from grpc_api.sdk.blocking import BlockingClient
+from tidelog import BlockingClient
 
 
 def main(address: str, topic: str) -> None:

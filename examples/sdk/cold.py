@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from grpc_api.sdk.cold import ColdBucket
+from tidelog import ColdBucket
 
 
 def main(store: str, topic: str) -> None:

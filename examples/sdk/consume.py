@@ -7,8 +7,7 @@ import sys
 from collections import Counter
 from datetime import datetime
 
-from grpc_api.sdk.client import Client
-from grpc_api.sdk.values import ReaderOptions, Start
+from tidelog import Client, ReaderOptions, Start
 
 
 async def main(address: str, topic: str, moment: str = "") -> None:

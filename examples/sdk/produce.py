@@ -6,9 +6,8 @@ import asyncio
 import json
 import sys
 
-from grpc_api.sdk.client import Client
-from grpc_api.sdk.values import ProducerOptions
 from storage_tiers.errors import TopicExists
+from tidelog import Client, ProducerOptions
 
 CUSTOMERS = ("alice", "bob", "carol")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from grpc_api.sdk.client import Client
 from storage_tiers.errors import InvalidConfig, LogError
+from tidelog import Client
 
 
 async def main(address: str, topic: str) -> None:

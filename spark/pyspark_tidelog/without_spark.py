@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from pyspark_tidelog.extras import check_extras
+from pyspark_tidelog.extras import AS_ARROW, check_extras
 from pyspark_tidelog.options import OptionError, ReadOptions, parse_options
 
 if TYPE_CHECKING:
@@ -80,5 +80,5 @@ def _parsed(options: dict[str, str]) -> ReadOptions:
     parsed = parse_options(options)
     if parsed.pushdown:
         raise OptionError("pushdown is Spark's: without it there are no filters; choose offsets, times and columns")
-    check_extras(parsed.store)
+    check_extras(parsed.store, AS_ARROW)
     return parsed

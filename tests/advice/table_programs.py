@@ -131,8 +131,8 @@ WORD_ROWS = (
         "^write metadata.version through", GATEWAY + "handlers/test_cluster.py::test_a_feature_can_be_set_to_what_it_is"
     ),
     row(
-        r"pip install '",
-        "tests/service/cli/test_main.py::test_without_the_server_extra_the_command_says_what_it_needs",
+        r"pip install ",
+        "tests/service/cli/test_main.py::test_without_the_server_the_command_says_what_it_needs",
         SPARK + "test_package.py::test_missing_extras_are_named_with_the_command",
         LIBRARIES + "extras_that_messages_name_exist",
     ),

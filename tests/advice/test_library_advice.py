@@ -281,7 +281,7 @@ async def test_of_several_clusters_the_one_that_is_named_is_read(tmp_path: Path)
 def test_extras_that_messages_name_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = {extra for message in advice() for extra in extras(message.text)}
-    assert named == {"server", "spark"} and named <= set(project["optional-dependencies"])
+    assert named == {"arrow", "spark"} and named <= set(project["optional-dependencies"])
 
 
 def extras(text: str) -> list[str]:

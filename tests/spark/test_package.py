@@ -12,7 +12,7 @@ import pytest
 
 import pyspark_tidelog
 from examples.flights.spark_python import python_for_spark
-from pyspark_tidelog import DefaultSource, describe, extras
+from pyspark_tidelog import DefaultSource, describe, extras, tables
 from pyspark_tidelog.options import OptionError
 from tests.spark.buckets import JAVA_OPTIONS, Bucket, numbered, options
 
@@ -76,6 +76,12 @@ def test_missing_extras_are_named_with_the_command(
         DefaultSource({"store": store, "topics": "a"})
     assert named in str(refused.value)
     assert "pip install 'tidelog[spark]'" in str(refused.value)
+
+
+def test_tables_name_their_own_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "pyarrow" else object())
+    with pytest.raises(ModuleNotFoundError, match=r"as Arrow needs pyarrow: pip install 'tidelog\[arrow\]'$"):
+        tables(store="/directory", topics="a")
 
 
 def test_an_executor_that_lacks_one_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bucket: Bucket) -> None:

@@ -28,7 +28,7 @@ async def open_store(location: StoreLocation, files: Files, clock: Clock) -> Obj
     try:
         from storage_tiers.cold.stores.s3 import S3Store
     except ModuleNotFoundError as error:
-        raise StoreRefused(f"{location.url} needs {error.name}: pip install 'tidelog[server]'") from error
+        raise StoreRefused(f"{location.url} needs {error.name}: pip install tidelog-server") from error
     return await S3Store.open(location)
 
 
@@ -43,7 +43,7 @@ def open_blocking_store(location: StoreLocation) -> BlockingObjectStore:
     try:
         from storage_tiers.cold.stores.s3_blocking import BlockingS3Store
     except ModuleNotFoundError as error:
-        raise StoreRefused(f"{location.url} needs {error.name}: pip install 'tidelog[spark]'") from error
+        raise StoreRefused(f"{location.url} needs {error.name}: pip install 'tidelog[arrow]'") from error
     return BlockingS3Store(location)
 
 

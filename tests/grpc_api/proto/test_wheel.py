@@ -1,4 +1,4 @@
-"""The wheel has what programs in other languages and type checkers need."""
+"""The wheel that programs embed has what other languages and type checkers need."""
 
 from __future__ import annotations
 
@@ -10,5 +10,7 @@ from grpc_api.proto.generate import ROOT, sources
 def test_the_wheel_holds_every_proto_file_and_says_that_it_is_typed() -> None:
     shipped = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
 
-    assert {str(source.relative_to(ROOT)) for source in sources()} <= shipped
-    assert {"grpc_api/py.typed", "storage_tiers/py.typed", "grpc_api/sdk/client.py"} <= shipped
+    protos = {str(source.relative_to(ROOT)) for source in sources()}
+    assert {name for name in protos if name.startswith("grpc_api/")} <= shipped
+    typed = {"tidelog", "grpc_api", "storage_tiers", "pyspark_tidelog"}
+    assert {f"{package}/py.typed" for package in typed} | {"grpc_api/sdk/client.py"} <= shipped

@@ -1,0 +1,101 @@
+"""Runs the tests of clients, command and stores with the lowest versions that the two pyproject.toml allow.
+
+    python -m scripts.lowest_versions [PYTEST ARGUMENT ...]
+
+What a package asks for directly is installed at its lower bound, the rest as pip chooses; the packages themselves come from
+the wheels in dist/ (`make packages`). The code that is tested is the tree's. The environment is .cache/lowest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+WHEELS = ROOT / "dist"
+ENVIRONMENT = ROOT / ".cache" / "lowest"
+#: What the tests need beside that, as constraints.txt has it.
+TOOLS = ("hypothesis", "moto[server]", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist")
+TESTS = (
+    "tests/conformance/test_object_store.py",
+    "tests/grpc_api/messages",
+    "tests/grpc_api/sdk",
+    "tests/service/cli",
+    "tests/service/test_http.py",
+    "tests/service/test_settings.py",
+    "tests/storage_tiers/cold/stores",
+    "tests/storage_tiers/records/test_codecs.py",
+    "tests/storage_tiers/records/test_walker.py",
+)
+_REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*(?:>=|==)\s*([0-9][0-9A-Za-z.]*)")
+
+
+def main() -> None:
+    if not list(WHEELS.glob("*.whl")):
+        sys.exit(f"{WHEELS} holds no wheels: run `make packages`")
+    python = environment()
+    # The plugin that fails a run for what it leaves out knows the whole of the tests' environment; this is not that.
+    told = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PIP_CONSTRAINT")}
+    told["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "spark")))
+    words = [
+        str(python),
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        str(os.cpu_count() or 1),
+        "--dist",
+        "loadgroup",
+        "-p",
+        "no:cacheprovider",
+    ]
+    sys.exit(subprocess.run([*words, *(sys.argv[1:] or TESTS)], cwd=ROOT, env=told, check=False).returncode)
+
+
+def lower_bounds() -> dict[str, str]:
+    """Of all that either package asks for directly, without `tidelog` itself."""
+    return {name: version for name, version in map(bound, requirements()) if name != "tidelog"}
+
+
+def requirements() -> Iterator[str]:
+    """Those of the two packages and of the extras that users install, extras of `tidelog` itself left out."""
+    for path in (ROOT / "pyproject.toml", ROOT / "packaging" / "server" / "pyproject.toml"):
+        project = tomllib.loads(path.read_text())["project"]
+        extras = project.get("optional-dependencies", {})
+        yield from project["dependencies"]
+        for extra in extras.keys() - {"dev"}:
+            yield from (each for each in extras[extra] if not each.startswith("tidelog["))
+
+
+def bound(requirement: str) -> tuple[str, str]:
+    """The name and its lowest version. ValueError if there is no lower bound."""
+    found = _REQUIREMENT.match(requirement)
+    if found is None:
+        raise ValueError(f"{requirement} has no lower bound")
+    return found[1], found[2]
+
+
+def environment() -> Path:
+    """The interpreter of an environment that has them; made anew, since the wheels are."""
+    python = ENVIRONMENT / "bin" / "python"
+    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split())
+    tools = [f"{tool}=={pinned[tool.partition('[')[0]]}" for tool in TOOLS]
+    constraints = ENVIRONMENT.with_suffix(".txt")
+    constraints.parent.mkdir(exist_ok=True)
+    constraints.write_text("".join(f"{name}=={version}\n" for name, version in lower_bounds().items()))
+    subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    ours = [f"tidelog[arrow]=={version}", f"tidelog-server=={version}"]
+    install = [str(python), "-m", "pip", "install", "-q", "--find-links", str(WHEELS), "-c", str(constraints)]
+    told = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PIP_CONSTRAINT")}
+    subprocess.run([*install, *ours, *tools], check=True, env=told)
+    return python
+
+
+if __name__ == "__main__":
+    main()
