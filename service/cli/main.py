@@ -7,7 +7,9 @@ from typing import Annotated
 try:
     import typer
 except ModuleNotFoundError as missing:  # a clone in whose environment only what programs embed is installed
-    raise SystemExit(f"tidelog: this command needs {missing.name}; in a clone: pip install -e packaging/server") from None
+    raise SystemExit(
+        f"tidelog: this command needs {missing.name}; in a clone: pip install -e packaging/server"
+    ) from None
 
 from service.cli.client.cluster import cluster
 from service.cli.client.configs import configs

@@ -150,7 +150,8 @@ def node(whole: Environment, user: Path, tmp_path: Path) -> Iterator[InstalledNo
     users_folder(tmp_path)
     (tmp_path / "storage_tiers").mkdir()
     (tmp_path / "storage_tiers" / "__init__.py").write_text("raise AssertionError('of the current directory')\n")
-    with InstalledNode(whole, tmp_path, user) as node:
+    node = InstalledNode(whole, tmp_path, user)
+    with node:
         yield node
 
 
