@@ -71,11 +71,13 @@ class NativeKernels(BuildHookInterface[Any]):
     """hatchling's hook: compile, and mark the wheel as one of this platform."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        kernels = KERNELS if version == "editable" else kernels_of(PACKAGES)
-        for path in build_in_place(kernels):
-            build_data["force_include"][str(path)] = str(path.relative_to(ROOT))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
+        if version == "editable":
+            build_in_place()  # beside their sources; copies in the environment would be in the tree's way
+            return
+        for path in build_in_place(kernels_of(PACKAGES)):
+            build_data["force_include"][str(path)] = str(path.relative_to(ROOT))
 
 
 if __name__ == "__main__":
