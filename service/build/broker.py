@@ -1,0 +1,118 @@
+"""The partitions of a node, and the contract's services over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from service.broker.api.append_queues import AppendQueues
+from service.broker.api.cold_service import ColdService
+from service.broker.api.config_service import ConfigService
+from service.broker.api.core import BrokerCore
+from service.broker.api.log_service import LogService
+from service.broker.api.node_service import NodeService
+from service.broker.api.producer_ids import ProducerIds, blocks_of
+from service.broker.api.repairing import Repairing
+from service.broker.api.topic_service import TopicService
+from service.broker.background.following import follow
+from service.broker.background.maintenance import Maintenance
+from service.broker.background.retention import Retention
+from service.broker.background.sweeping import Sweeping
+from service.broker.partition.assignment import Assignment
+from service.broker.partition.opening import opened
+from service.broker.partition.partitions import ColdSource, Partitions
+from service.build.configs import NodeConfigs
+from service.build.ground import Ground
+from service.build.tier import Tier
+from service.build.work import Work
+from service.home import HomeGuard
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    core: BrokerCore
+    partitions: Partitions
+    assignment: Assignment
+    append_queues: AppendQueues
+    maintenance: Maintenance
+    sweeping: Sweeping
+    retention: Retention
+
+
+def build_broker(
+    ground: Ground, configs: NodeConfigs, tier: Tier | None, work: Work, home: HomeGuard, cluster_id: str
+) -> Broker:
+    """No partition is open yet. Changes of the metadata are followed from now on."""
+    clock, access = ground.host.clock, None if tier is None else tier.access
+    partitions = _partitions(ground, tier, work, cluster_id)
+    lineage = work.tiering.lineage
+    work.topic_files.subscribe(lambda topic, error: lineage.begin_all(partitions.of_topic(topic), error))
+    assignment = Assignment(
+        partitions,
+        configs.resolver,
+        node_id=ground.settings.node_id,
+        on_open=partial(opened, partitions=partitions, home=None if tier is None else home),
+        on_close=work.tiering.forget,
+    )
+    follow(ground.metadata, assignment, work.topic_files, ground.ending.end)
+    queues = AppendQueues()
+    return Broker(
+        core=_core(ground, configs, tier, work, partitions, assignment, queues),
+        partitions=partitions,
+        assignment=assignment,
+        append_queues=queues,
+        maintenance=Maintenance(partitions, work.tiering, work.flusher, clock=clock),
+        sweeping=Sweeping(partitions, work.tiering, access, cluster_id=cluster_id, grace_ms=work.grace_ms, clock=clock),
+        retention=Retention(partitions, work.tiering, access, now=work.expiry.now),
+    )
+
+
+def _partitions(ground: Ground, tier: Tier | None, work: Work, cluster_id: str) -> Partitions:
+    host, tiering = ground.host, work.tiering
+    return Partitions(
+        ground.data,
+        cluster_id=cluster_id,
+        files=host.files,
+        freeing_files=work.freeing_files,
+        clock=host.clock,
+        rng=host.rng,
+        on_flush_needed=work.flusher.request,
+        on_roll=tiering.kick,
+        cold=None if tier is None else ColdSource(tier.hydrator, tiering.current_root, tiering.reload),
+    )
+
+
+def _core(
+    ground: Ground,
+    configs: NodeConfigs,
+    tier: Tier | None,
+    work: Work,
+    partitions: Partitions,
+    assignment: Assignment,
+    queues: AppendQueues,
+) -> BrokerCore:
+    settings, metadata = ground.settings, ground.metadata
+    access = None if tier is None else tier.access
+    repairing = Repairing(access, work.tiering, work.topic_files, partitions)
+    return BrokerCore(
+        LogService(
+            partitions,
+            metadata,
+            producer_ids=ProducerIds(blocks_of(metadata, settings.node_id)),
+            tiering=work.tiering,
+            disk=work.disk,
+            queues=queues,
+            fetch_max_bytes=configs.broker.fetch_max_bytes,
+            appended=ground.appended,
+        ),
+        TopicService(metadata, configs.resolver, ground.host.rng, assignment, partitions),
+        ConfigService(metadata, configs.resolver),
+        ColdService(partitions, None if tier is None else tier.hydrator, repairing),
+        NodeService(
+            partitions,
+            metadata,
+            node_id=settings.node_id,
+            data_path=ground.data.path,
+            clock=ground.host.clock,
+        ),
+    )

@@ -1,0 +1,20 @@
+"""What watches where the data directory lives: made before the store is asked for anything, told to look once it is known what
+the directory is."""
+
+from __future__ import annotations
+
+from service.build.configs import NodeConfigs
+from service.build.ground import Ground
+from service.home import HomeGuard
+
+
+def build_home(ground: Ground, configs: NodeConfigs) -> HomeGuard:
+    metadata = ground.metadata
+    return HomeGuard(
+        ground.data.path,
+        lambda: metadata.path,
+        ground.host.files,
+        ground.host.clock,
+        wait_ms=configs.broker.tidelog_store_claim_wait_ms,
+        unclaimed=configs.broker.tidelog_store_unclaimed,
+    )

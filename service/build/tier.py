@@ -1,0 +1,71 @@
+"""What a node holds of the object store: the tier process's client, the chunk cache, its right to write there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+
+from service.broker.background.metadata_snapshots import MetadataSnapshots
+from service.broker.background.store_access import StoreAccess
+from service.build.configs import NodeConfigs
+from service.build.ground import Ground
+from service.home import HomeGuard
+from service.node_place import cache_directory_of
+from service.scheduling import waited_s
+from storage_tiers.cold.process.client import TierClient
+from storage_tiers.cold.read.cache import ChunkCache, default_cache_bytes
+from storage_tiers.cold.read.fetcher import Hydrator
+from storage_tiers.cold.read.pace import Pace
+from storage_tiers.errors import StorageError
+
+CACHE_BYTES = "tidelog.tier.chunk.cache.bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    client: TierClient
+    access: StoreAccess
+    cache: ChunkCache
+    hydrator: Hydrator
+    snapshots: MetadataSnapshots
+
+
+def build_tier(ground: Ground, configs: NodeConfigs, client: TierClient, home: HomeGuard, directory_id: str) -> Tier:
+    """StorageError if the disk refuses the cache."""
+    host, broker = ground.host, configs.broker
+    cache = _empty_cache(ground, broker.tidelog_tier_chunk_cache_bytes)
+    client.on_end = cache.remove_strays
+    pace = Pace(lambda: ground.appended.batches, waited_s, lambda: broker.tidelog_tier_read_most_waiting_percent / 100)
+    access = StoreAccess(
+        client,
+        ground.metadata,
+        node_id=ground.settings.node_id,
+        directory_id=directory_id,
+        readiness=ground.readiness,
+        clock=host.clock,
+        rng=host.rng,
+        grace_ms=lambda: broker.tidelog_tier_delete_grace_ms,
+        may_be_copy=lambda: home.away is not None,
+    )
+    snapshots = MetadataSnapshots(
+        ground.metadata,
+        access,
+        ground.data.path,
+        interval_ms=lambda: broker.tidelog_metadata_snapshot_interval_ms,
+        clock=host.clock,
+    )
+    return Tier(client, access, cache, Hydrator(client, cache, pace, host.clock), snapshots)
+
+
+def _empty_cache(ground: Ground, size: int) -> ChunkCache:
+    """What an earlier run left there goes."""
+    directory = cache_directory_of(ground.settings)
+    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make {directory} ({error}); free space or mend the disk") from error
+    if CACHE_BYTES not in ground.settings.broker:  # who says a size gets it, whatever share of the disk that is
+        size = min(size, default_cache_bytes(directory))
+    return ChunkCache(directory, size)

@@ -1,0 +1,74 @@
+"""What a node does by itself, ready before the partitions that ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from service.broker.background.disk import DiskGuard, Watermarks
+from service.broker.background.expiry_clock import ExpiryClock
+from service.broker.background.flusher import Flusher
+from service.broker.background.store_access import StoreAccess
+from service.broker.background.tiering import Tiering, TieringPolicy
+from service.broker.background.topic_files import TopicFiles
+from service.build.configs import NodeConfigs
+from service.build.ground import Ground
+from service.build.tier import Tier
+from service.home import HomeGuard
+from service.node_place import other_clock
+from storage_tiers.files import Files
+from storage_tiers.hot.ballast import Ballast, FilesWithBallast
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """`freeing_files` are for what must be written before anything can be removed. `grace_ms` is
+    `tidelog.tier.delete.grace.ms`, longer while the wall clock is set ahead."""
+
+    freeing_files: Files
+    flusher: Flusher
+    expiry: ExpiryClock
+    grace_ms: Callable[[], int]
+    disk: DiskGuard
+    topic_files: TopicFiles
+    tiering: Tiering
+
+
+def build_work(ground: Ground, configs: NodeConfigs, tier: Tier | None, home: HomeGuard) -> Work:
+    host, broker = ground.host, configs.broker
+    access = None if tier is None else tier.access
+    ballast = Ballast(ground.data.path)
+    freeing = FilesWithBallast(host.files, ballast)
+    flusher = Flusher(host.clock)
+    expiry = _expiry(ground, configs, access)
+
+    def grace_ms() -> int:
+        return broker.tidelog_tier_delete_grace_ms + expiry.ahead_ms()
+
+    topic_files = TopicFiles(ground.metadata, access, grace_ms=grace_ms, clock=host.clock)
+    tiering = Tiering(
+        access,
+        policy=TieringPolicy(
+            max_lag_ms=lambda topic: configs.topic(topic).tidelog_tier_max_lag_ms,
+            publish=topic_files.publish_now,
+            now=expiry.now,
+            may_be_copy=lambda: home.away is not None,
+        ),
+        flusher=flusher,
+        files=freeing,
+        clock=host.clock,
+        rng=host.rng,
+        on_fatal=ground.ending.end,
+    )
+    marks = Watermarks(broker.tidelog_disk_watermark_slow, broker.tidelog_disk_watermark_refuse)
+    disk = DiskGuard(ground.data.path, marks, ballast)
+    return Work(freeing, flusher, expiry, grace_ms, disk, topic_files, tiering)
+
+
+def _expiry(ground: Ground, configs: NodeConfigs, access: StoreAccess | None) -> ExpiryClock:
+    return ExpiryClock(
+        ground.host.clock,
+        tolerance_ms=configs.broker.tidelog_clock_step_tolerance_ms,
+        settle_ms=configs.broker.tidelog_clock_step_settle_ms,
+        store_ms=access.store_ms if access is not None and other_clock(ground.settings) else None,
+    )
