@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.cli.completion import complete_topic
 from service.cli.errors import CommandError
 from service.cli.kafka import DEFAULT_BOOTSTRAP, Bootstrap, Profile
 from service.cli.offline.cold_ls import ls
@@ -25,7 +26,9 @@ cold.command()(ls)
 
 @cold.command()
 def repair(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", show_default=False)] = None,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", show_default=False, autocompletion=complete_topic)
+    ] = None,
     cluster: Annotated[bool, typer.Option("--cluster", help="Every topic, in place of one.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Commit it. Without: only say what would be done.")] = False,
     accept_loss: Annotated[

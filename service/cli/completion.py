@@ -9,13 +9,14 @@ import threading
 
 import typer
 
-from service.cli.kafka import DEFAULT_BOOTSTRAP, client_config
+from service.cli.kafka import client_config
 
 PATIENCE_S = 1.0
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
-    return [name for name in _topics(ctx.params.get("bootstrap") or DEFAULT_BOOTSTRAP) if name.startswith(incomplete)]
+    bootstrap = ctx.params.get("bootstrap")  # None where the address or the profile is wrong
+    return [] if bootstrap is None else [name for name in _topics(bootstrap) if name.startswith(incomplete)]
 
 
 def complete_topic_config(incomplete: str) -> list[str]:

@@ -79,6 +79,9 @@ def test_every_command_that_is_named_is_one(
     place: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "tidelog").mkdir()
+    (tmp_path / "tidelog" / "profiles.toml").write_text("[prod]\nbootstrap-server = '127.0.0.1:9092'\n")
     try:
         parsed(words_of(command))
     except UsageError as error:
