@@ -3,7 +3,7 @@
     python -m benchmarks.report                 writes them anew from what is kept
 
 In README.md and docs/performance.md the lines between `<!-- benchmarks: NAME -->` and `<!-- end -->` belong to this
-module: NAME is a part, or `summary`. All other text there is somebody's own.
+module: NAME is a part, `summary` or, a few rows of that, `chosen`. All other text there is somebody's own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.table import JUDGED, Row, Table, Wanted, rendered, summary, verdicts, written
+from benchmarks.table import CHOSEN, JUDGED, Row, Table, Wanted, rendered, summary, verdicts, written
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -104,8 +104,9 @@ def write() -> None:
 
     def filled(place: re.Match[str]) -> str:
         begin, name, end = place.groups()
-        if name == "summary":
-            return f"{begin}{summary(everything)}\n{_age(list(parts.values()))}{end}"
+        if name in ("summary", "chosen"):
+            rows = everything if name == "summary" else [row for row in everything if row.name in CHOSEN]
+            return f"{begin}{summary(rows)}\n{_age(list(parts.values()))}{end}"
         if name not in parts:
             return place.group()
         kept = parts[name]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report
-from benchmarks.table import Table
+from benchmarks.table import CHOSEN, Table
 
 ROW = "produce 16 KiB batches"
 
@@ -59,6 +59,18 @@ def test_the_summary_says_how_old_its_rows_are(page: Path) -> None:
     assert (
         "From runs between 2020-01-01 00:00 UTC (commit 0ld) and 2021-01-01 00:00 UTC (commit new)." in page.read_text()
     )
+
+
+def test_the_chosen_rows_are_there_and_no_others(page: Path) -> None:
+    page.write_text("<!-- benchmarks: chosen -->\n<!-- end -->\n")
+    table = Table()
+    for row in (*CHOSEN, ROW):
+        for name in ("kafka", "tidelog", "ranged GETs"):
+            table.add(name, row, "MB/s", 100.0)
+    report.keep(report.described("raw", table, rounds=1))
+    report.write()
+    rows = [line.split(" | ")[0] for line in page.read_text().splitlines() if line.startswith("| ")]
+    assert rows == ["| row", *(f"| {row}" for row in CHOSEN)]
 
 
 def test_writing_twice_changes_nothing(page: Path) -> None:

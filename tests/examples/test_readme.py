@@ -99,6 +99,23 @@ def test_what_a_node_prints_at_its_start_can_be_copied(tmp_path: Path) -> None:
     assert done.stdout.split() == ["created", "demo", "hello"], done.stderr
 
 
+@pytest.mark.xdist_group("spark")
+def test_the_first_snippet_asks_the_bucket_with_sql(printed: tuple[Node, dict[str, str]]) -> None:
+    """The node has stopped: nobody is asked but the bucket."""
+    node, _ = printed
+    (snippet,) = re.findall(r"^```python\n(.*?)^```", README.split("\n## ")[0], re.MULTILINE | re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", here(snippet, node)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [drink for drink in ("tea", "coffee", "water", "juice") if drink in done.stdout] == [
+        "tea",
+        "coffee",
+        "water",
+        "juice",
+    ]
+
+
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_the_snippet_reads_the_topic(
