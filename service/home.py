@@ -1,6 +1,7 @@
 """Whether the data directory still lives where it was at its last start, and what a node may do where it does not.
 
-    home.json: {"machine": "…", "directory": {"device": 1, "inode": 2, "born_ns": 3}, "log": {…}, "log_name": "…"}
+    home.json: {"machine": "…", "directory": {"device": 1, "inode": 2, "born_ns": 3}, "log": {…}, "log_name": "…",
+                "entries": 4}
 
 A directory that was copied, restored or moved may be older than the bucket and than another copy that runs: whoever leads on
 it gives offsets out a second time. So its partitions serve what they have and take nothing until this start has claimed the
@@ -12,6 +13,9 @@ all partitions, also those that could not be opened at first, have been compared
 crash before that asks again. Without a store there is nothing to ask: every place is taken for granted, but one that differs
 is recorded only where the directory never had a store.
 
+Nor does who puts an older metadata log back in place of a damaged one change its place: it ends before what was noted here, at
+the start, once a minute and at the stop.
+
 Not promised: see `storage_tiers.hot.place`. A volume's snapshot that is put back under the same inodes, and ends above both
 its manifests and its own checkpoints, is taken for the original.
 """
@@ -21,6 +25,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -38,20 +43,23 @@ log = logging.getLogger(__name__)
 FILE_NAME = "home.json"
 #: Values of `tidelog.store.unclaimed`.
 REFUSE, SERVE = "refuse", "serve"
+#: Seconds between two notes of how far the metadata have come.
+NOTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """`log` is the place of the metadata log's file `log_name` when this was written."""
+    """`log` is the place of the metadata log's file `log_name` when this was written, `entries` the index of its last one."""
 
     machine: str
     directory: FileIdentity
     log: FileIdentity
     log_name: str
+    entries: int
 
 
-def home_of(directory: str, log_path: str) -> Home:
-    return Home(machine_id(), place_of(directory), place_of(log_path), os.path.basename(log_path))
+def home_of(directory: str, log_path: str, entries: int) -> Home:
+    return Home(machine_id(), place_of(directory), place_of(log_path), os.path.basename(log_path), entries)
 
 
 def read_home(directory: str) -> Home | None:
@@ -59,7 +67,8 @@ def read_home(directory: str) -> Home | None:
     try:
         with open(os.path.join(directory, FILE_NAME), encoding="utf-8") as file:
             tree = json.load(file)
-        return Home(tree["machine"], FileIdentity(**tree["directory"]), FileIdentity(**tree["log"]), tree["log_name"])
+        directory_place, log_place = FileIdentity(**tree["directory"]), FileIdentity(**tree["log"])
+        return Home(tree["machine"], directory_place, log_place, tree["log_name"], int(tree["entries"]))
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
@@ -71,19 +80,22 @@ def write_home(files: Files, directory: str, home: Home) -> None:
         "directory": home.directory._asdict(),
         "log": home.log._asdict(),
         "log_name": home.log_name,
+        "entries": home.entries,
     }
     replace_file(files, os.path.join(directory, FILE_NAME), json.dumps(tree, indent=1).encode())
 
 
-def moved(recorded: Home | None, directory: str, log_path: str) -> str | None:
-    """What differs from the last start; None if the directory is where it was."""
+def moved(recorded: Home | None, directory: str, log_path: str, entries: int) -> str | None:
+    """What differs from the last start; None if the directory is where it was, and its metadata are no older."""
     if recorded is None:
         return f"there is no {FILE_NAME} to say where it was"
-    now = home_of(directory, log_path)
+    now = home_of(directory, log_path, entries)
     if now.machine != recorded.machine:
         return "another machine"
     if now.directory != recorded.directory:
         return f"another place: device, inode and birth {tuple(now.directory)}, not {tuple(recorded.directory)}"
+    if now.entries < recorded.entries:
+        return f"an older metadata log: it ends at entry {now.entries}, and had reached {recorded.entries}"
     try:
         log_place = place_of(os.path.join(os.path.dirname(log_path), recorded.log_name))
     except FileNotFoundError:
@@ -100,6 +112,7 @@ class HomeGuard:
         self,
         directory: str,
         log_path: Callable[[], str],
+        entries: Callable[[], int],
         files: Files,
         clock: Clock,
         *,
@@ -108,6 +121,11 @@ class HomeGuard:
     ) -> None:
         self._directory = directory
         self._log_path = log_path
+        self._entries = entries
+        self._writing = threading.Lock()
+        #: What stands in the file, and since when; None while it must not change.
+        self._noted: Home | None = None
+        self._noted_at = clock.monotonic()
         self._files = files
         self._clock = clock
         self._wait_ms = wait_ms
@@ -124,7 +142,7 @@ class HomeGuard:
         is held as a moved one, without a warning. OSError if the disk refuses."""
         self._began = self._clock.monotonic()
         recorded = read_home(self._directory)
-        difference = moved(recorded, self._directory, self._log_path())
+        difference = moved(recorded, self._directory, self._log_path(), self._entries())
         if taken_over and has_store:
             self.away = "has just taken the cluster over"
             return False
@@ -176,7 +194,20 @@ class HomeGuard:
                 if partition.phase in (Phase.COMPARING, Phase.FAILED_COMPARING):
                     partition.lead()
 
+    @property
+    def note_is_due(self) -> bool:
+        """Whether the metadata have gone on since the last note, and it is time for one."""
+        noted, now = self._noted, self._clock.monotonic()
+        return noted is not None and noted.entries < self._entries() and now - self._noted_at >= NOTE_S
+
+    def note(self) -> None:
+        """How far the metadata have come. Blocking. OSError if the disk refuses."""
+        if self._noted is not None:
+            self._record(self._noted)
+
     def _record(self, recorded: Home | None) -> None:
-        now = home_of(self._directory, self._log_path())
-        if now != recorded:
-            write_home(self._files, self._directory, now)
+        with self._writing:
+            now = home_of(self._directory, self._log_path(), self._entries())
+            if now != recorded:
+                write_home(self._files, self._directory, now)
+            self._noted, self._noted_at = now, self._clock.monotonic()

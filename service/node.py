@@ -142,6 +142,7 @@ class Node:
             await self.ground.metadata.close()
             if not broker.assignment.unrecovered:
                 mark_clean(self.ground.host.files, data.path)
+            await asyncio.to_thread(self.home.note)
         except (OSError, StorageError) as error:
             events.error(log, "stop.unclean", error=error)
         finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,6 +44,9 @@ def rounds(node: Node) -> Sequence[Worker]:
         node.home.tick(
             broker.partitions, claimed=tier is not None and tier.access.writer is not None, settled=node.has_settled
         )
+        if node.home.note_is_due:
+            with contextlib.suppress(OSError):  # the next round tries again
+                await asyncio.to_thread(node.home.note)
 
     async def look_at_disk() -> None:
         work.disk.look()

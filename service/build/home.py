@@ -13,6 +13,7 @@ def build_home(ground: Ground, configs: NodeConfigs) -> HomeGuard:
     return HomeGuard(
         ground.data.path,
         lambda: metadata.path,
+        lambda: metadata.last_index,
         ground.host.files,
         ground.host.clock,
         wait_ms=configs.broker.tidelog_store_claim_wait_ms,

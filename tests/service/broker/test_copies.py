@@ -11,6 +11,7 @@ import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.partition.partition import Partition
+from service.home import FILE_NAME
 from storage_tiers.errors import FencedWriter, LeaderNotAvailable
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, running, until
@@ -241,3 +242,29 @@ async def keys_of(node: Running) -> AsyncIterator[str]:
     async for info in node.store.list(""):
         if "/topics/" in info.key or info.key.endswith("/cluster.json"):
             yield info.key
+
+
+@pytest.mark.parametrize("ended", ["stopped", "killed"])
+async def test_an_older_metadata_log_put_back_in_its_place_is_told_from_the_one_that_was_there(
+    tmp_path: Path, ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its damage report says, and as `cp` does: the file stays the same one."""
+    monkeypatch.setattr("service.home.NOTE_S", 0.0)
+    async with running(tmp_path / "data") as node:
+        await begun(node)
+        path = Path(node.node.ground.metadata.path)
+        older = path.read_bytes()
+        await made_a_topic(node)
+        await looks_home(node)
+        home = (tmp_path / "data" / FILE_NAME).read_bytes()
+    if ended == "killed":
+        (tmp_path / "data" / FILE_NAME).write_bytes(home)
+    path.write_bytes(older)
+    node.store.down = True
+    async with running(tmp_path / "data", node.store) as again:
+        with pytest.raises(LeaderNotAvailable, match="an older metadata log"):
+            await again.append("t", b"by a node that knows less")
+        node.store.down = False
+        assert again.node.tier is not None
+        with pytest.raises(FencedWriter, match="since then topic later was made"):
+            await again.node.tier.access.run()

@@ -54,7 +54,7 @@ async def test_where_it_was_it_leads_at_once_without_a_store(tmp_path: Path) -> 
 
 def test_a_directory_that_took_the_cluster_over_is_not_called_moved(tmp_path: Path) -> None:
     clock = SystemClock()
-    guard = HomeGuard(str(tmp_path), lambda: str(tmp_path), OsFiles(), clock, wait_ms=0, unclaimed="refuse")
+    guard = HomeGuard(str(tmp_path), lambda: str(tmp_path), lambda: 0, OsFiles(), clock, wait_ms=0, unclaimed="refuse")
     assert not guard.look(new=False, taken_over=True, has_store=True, had_store=True)
     assert guard.holding == (
         "the data directory has just taken the cluster over: nothing is taken before the store is claimed"
@@ -176,6 +176,7 @@ def edited(field: str, value: object) -> Callable[[dict[str, object]], None]:
         (edited("log", {"device": 1, "inode": 2, "born_ns": 3}), "another metadata log"),
         (edited("log_name", "of an earlier snapshot"), None),
         (edited("directory", "damaged"), "no home.json"),
+        (edited("entries", 1000), "an older metadata log"),
     ],
 )
 async def test_what_tells_a_copy(
@@ -183,12 +184,13 @@ async def test_what_tells_a_copy(
 ) -> None:
     async with running(tmp_path) as node:
         log_path = node.node.ground.metadata.path
+    entries = node.node.ground.metadata.last_index
     path = tmp_path / FILE_NAME
     tree = json.loads(path.read_text())
     if change is not None:
         change(tree)
     path.write_text(json.dumps(tree))
-    found = moved(read_home(str(tmp_path)), str(tmp_path), log_path)
+    found = moved(read_home(str(tmp_path)), str(tmp_path), log_path, entries)
     assert (difference is None) == (found is None)
     assert difference is None or difference in str(found)
 
@@ -208,7 +210,7 @@ def test_a_birth_time_is_of_the_file_and_stays(tmp_path: Path) -> None:
     assert place_of(str(path)) == first
     if first.born_ns is not None:
         assert abs(first.born_ns - os.stat(tmp_path).st_mtime_ns) < 3600 * 10**9
-    assert home_of(str(tmp_path), str(path)).log == first
+    assert home_of(str(tmp_path), str(path), 0).log == first
 
 
 async def test_a_copy_beside_a_running_original_loses_nothing_that_it_acknowledges(tmp_path: Path) -> None:
