@@ -35,3 +35,11 @@ def test_a_collection_looks_at_few_objects_however_many_come_and_stay(looked_at:
     assert max(count for _, count in looked_at) < MOST_LOOKED_AT + 1000
     assert MOST_LOOKED_AT <= 10_000  # 2.5 ms
     assert len(kept) == 500_000
+
+
+def test_what_was_there_is_never_looked_at_again(looked_at: list[tuple[int, int]]) -> None:
+    there = gc.get_freeze_count()
+    assert there > MOST_LOOKED_AT
+    made = [[number] for number in range(MOST_LOOKED_AT)]
+    assert gc.get_freeze_count() == there
+    assert looked_at and made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -12,12 +13,13 @@ import pytest
 
 from service.home import FILE_NAME, HomeGuard, home_of, moved, read_home
 from storage_tiers.clock import SystemClock
+from storage_tiers.cold.manifest.json import decode
 from storage_tiers.errors import FencedWriter, LeaderNotAvailable, OffsetNotAvailable, StorageError
 from storage_tiers.files import OsFiles
 from storage_tiers.hot import place
 from storage_tiers.hot.place import place_of
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import TIERED, Running, running, until
+from tests.service.broker.support import TIERED, Running, root_of, running, until
 
 SERVE = {"tidelog.store.claim.wait.ms": "0", "tidelog.store.unclaimed": "serve"}
 REFUSE = {"tidelog.store.claim.wait.ms": "0"}
@@ -92,6 +94,35 @@ async def test_a_copy_reads_and_takes_nothing_before_the_store_is_claimed(tmp_pa
         await again.append("t", b"b")  # it is at home there now
 
 
+async def test_a_copy_takes_nothing_before_the_manifest_is_its_own(tmp_path: Path) -> None:
+    """The original commits until then; what the copy had taken would be discarded for that."""
+    directory = tmp_path / "data"
+    async with running(directory) as node:
+        await written(node)
+        await node.seal("t")
+    replaced_by_a_copy(directory)
+    key = node.node.partitions.get(TopicPartition("t", 0)).log.cold.ids.manifest_key  # type: ignore[union-attr]
+    claiming = node.store.hold(1, "put", key)
+    async with running(directory, node.store, REFUSE) as copy:
+        led = copy.node.partitions.get(TopicPartition("t", 0))
+        async with asyncio.timeout(20):
+            await claiming.reached.wait()
+        with pytest.raises(LeaderNotAvailable):
+            await copy.append("t", b"too early")
+        claiming.open()
+        await until(lambda: copy.node.home.away is None)
+        assert (await copy.append("t", b"a")).base_offset == len(VALUES)
+        shown, seen = decode((await node.store.get(key)).data, led.log.cold.ids), led.log.tier  # type: ignore[union-attr]
+        writer = copy.node.access.writer  # type: ignore[union-attr]
+        assert writer is not None and seen is not None
+        assert shown.incarnation == writer.incarnation
+        assert (seen.commit, (await root_of(led)).commit) == (shown.commit, shown.commit)
+        # Once is enough.
+        copy.node.home.away = "is a copy still"
+        await copy.node.tiering._compare(led)
+        assert decode((await node.store.get(key)).data).commit == shown.commit
+
+
 async def test_a_copy_whose_disk_fails_is_not_at_home_before_it_was_compared(tmp_path: Path) -> None:
     """Else the next start would lead on it at once, older than the bucket or not."""
     directory = tmp_path / "data"
@@ -106,7 +137,8 @@ async def test_a_copy_whose_disk_fails_is_not_at_home_before_it_was_compared(tmp
         assert [record.value for record in await copy.read_all("t")] == VALUES
         comparing = node.store.hold(1, "get", led.log.cold.ids.manifest_key if led.log.cold else "")
         node.store.down = False
-        await comparing.reached.wait()
+        async with asyncio.timeout(20):
+            await comparing.reached.wait()
         copy.node.home.tick(copy.node.broker.partitions, claimed=True, settled=copy.node.has_settled)
         assert copy.node.home.away is not None
         comparing.open()

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from service.broker.background.metadata_snapshots import FILE_NAME
 from storage_tiers.cold.process.operations import PutSnapshot
-from tests.service.broker.support import Running, running
+from storage_tiers.errors import FencedWriter, StoreBehind, TierUnavailable
+from tests.service.broker.support import Running, running, until
 
 
 async def snapshots_of(node: Running) -> list[str]:
@@ -37,3 +39,85 @@ async def test_a_tier_process_that_ends_meanwhile_takes_no_snapshot_with_it(
             while not await snapshots_of(node):
                 await asyncio.sleep(0.005)
         assert len(written) == 1, "the first one had to be sent again"
+
+
+class Asked:
+    """Counts the snapshots that are sent, and what their answer is."""
+
+    def __init__(self, node: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+        client = node.node.client
+        assert client is not None
+        self.failure: Exception | None = None
+        self.count = 0
+        self._ask = client.ask
+        monkeypatch.setattr(client, "ask", self)
+
+    async def __call__(self, question: Any) -> object:
+        if not isinstance(question, PutSnapshot):
+            return await self._ask(question)
+        self.count += 1
+        if self.failure is not None:
+            raise self.failure
+        return await self._ask(question)
+
+
+async def written_anew(node: Running, ticks: int = 3) -> None:
+    """As often as it is due by the interval."""
+    snapshots = node.node.snapshots
+    assert snapshots is not None
+    for _ in range(ticks):
+        snapshots._next = 0.0
+        await snapshots.tick()
+
+
+async def test_what_has_not_changed_is_not_sent_again_and_nothing_stays_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, broker={"tidelog.metadata.snapshot.interval.ms": "3600000"}) as node:
+        await until(lambda: node.node.access is not None and node.node.access.is_open)
+        asked = Asked(node, monkeypatch)
+        await node.create("t")
+        await written_anew(node)
+        count = asked.count
+        assert count >= 1
+        await written_anew(node)
+        assert asked.count == count
+        assert not list(tmp_path.rglob(FILE_NAME))
+        await node.create("u")
+        asked.failure = TierUnavailable("the store is away")
+        await written_anew(node)
+        assert asked.count == count + 3, "what was not written is still to be written"
+        asked.failure = None
+        await written_anew(node)
+        assert asked.count == count + 4
+        assert not list(tmp_path.rglob(FILE_NAME))
+
+
+async def test_nothing_is_written_to_a_store_that_went_backwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, broker={"tidelog.metadata.snapshot.interval.ms": "3600000"}) as node:
+        access = node.node.access
+        assert access is not None
+        await until(lambda: access.is_open)
+        asked = Asked(node, monkeypatch)
+        await node.create("t")
+        before = asked.count
+        access.behind = StoreBehind("shows an older cluster.json")
+        await written_anew(node)
+        assert asked.count == before
+        access.behind = None
+        await written_anew(node)
+        assert asked.count == before + 1
+
+
+async def test_a_node_that_must_stop_is_told_by_its_snapshot_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, broker={"tidelog.metadata.snapshot.interval.ms": "3600000"}) as node:
+        await until(lambda: node.node.access is not None and node.node.access.is_open)
+        asked = Asked(node, monkeypatch)
+        await node.create("t")
+        asked.failure = FencedWriter("another start has gone on")
+        with pytest.raises(FencedWriter):
+            await written_anew(node)
