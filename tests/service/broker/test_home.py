@@ -101,10 +101,10 @@ async def test_a_copy_takes_nothing_before_the_manifest_is_its_own(tmp_path: Pat
         await written(node)
         await node.seal("t")
     replaced_by_a_copy(directory)
-    key = node.node.partitions.get(TopicPartition("t", 0)).log.cold.ids.manifest_key  # type: ignore[union-attr]
+    key = node.node.broker.partitions.get(TopicPartition("t", 0)).log.cold.ids.manifest_key  # type: ignore[union-attr]
     claiming = node.store.hold(1, "put", key)
     async with running(directory, node.store, REFUSE) as copy:
-        led = copy.node.partitions.get(TopicPartition("t", 0))
+        led = copy.node.broker.partitions.get(TopicPartition("t", 0))
         async with asyncio.timeout(20):
             await claiming.reached.wait()
         with pytest.raises(LeaderNotAvailable):
@@ -113,13 +113,13 @@ async def test_a_copy_takes_nothing_before_the_manifest_is_its_own(tmp_path: Pat
         await until(lambda: copy.node.home.away is None)
         assert (await copy.append("t", b"a")).base_offset == len(VALUES)
         shown, seen = decode((await node.store.get(key)).data, led.log.cold.ids), led.log.tier  # type: ignore[union-attr]
-        writer = copy.node.access.writer  # type: ignore[union-attr]
+        writer = copy.tier.access.writer
         assert writer is not None and seen is not None
         assert shown.incarnation == writer.incarnation
         assert (seen.commit, (await root_of(led)).commit) == (shown.commit, shown.commit)
         # Once is enough.
         copy.node.home.away = "is a copy still"
-        await copy.node.tiering._compare(led)
+        await copy.node.work.tiering._compare(led)
         assert decode((await node.store.get(key)).data).commit == shown.commit
 
 

@@ -45,7 +45,7 @@ class Asked:
     """Counts the snapshots that are sent, and what their answer is."""
 
     def __init__(self, node: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-        client = node.node.client
+        client = node.tier.client
         assert client is not None
         self.failure: Exception | None = None
         self.count = 0
@@ -63,7 +63,7 @@ class Asked:
 
 async def written_anew(node: Running, ticks: int = 3) -> None:
     """As often as it is due by the interval."""
-    snapshots = node.node.snapshots
+    snapshots = node.tier.snapshots
     assert snapshots is not None
     for _ in range(ticks):
         snapshots._next = 0.0
@@ -74,7 +74,7 @@ async def test_what_has_not_changed_is_not_sent_again_and_nothing_stays_on_the_d
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, broker={"tidelog.metadata.snapshot.interval.ms": "3600000"}) as node:
-        await until(lambda: node.node.access is not None and node.node.access.is_open)
+        await until(lambda: node.tier.access is not None and node.tier.access.is_open)
         asked = Asked(node, monkeypatch)
         await node.create("t")
         await written_anew(node)
@@ -97,7 +97,7 @@ async def test_nothing_is_written_to_a_store_that_went_backwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, broker={"tidelog.metadata.snapshot.interval.ms": "3600000"}) as node:
-        access = node.node.access
+        access = node.tier.access
         assert access is not None
         await until(lambda: access.is_open)
         asked = Asked(node, monkeypatch)
@@ -115,7 +115,7 @@ async def test_a_node_that_must_stop_is_told_by_its_snapshot_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, broker={"tidelog.metadata.snapshot.interval.ms": "3600000"}) as node:
-        await until(lambda: node.node.access is not None and node.node.access.is_open)
+        await until(lambda: node.tier.access is not None and node.tier.access.is_open)
         asked = Asked(node, monkeypatch)
         await node.create("t")
         asked.failure = FencedWriter("another start has gone on")
