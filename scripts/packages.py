@@ -32,9 +32,11 @@ def main() -> None:
     output: Path = given.output.resolve()
     shutil.rmtree(output, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="tidelog-packages-") as folder:
+        tracked = Path(folder) / "tracked"
+        copy_tracked(tracked)
         for number, python in enumerate(pythons):
-            tree = Path(folder) / f"tree-{number}"
-            copy_tracked(tree)
+            tree = Path(folder) / str(number)
+            shutil.copytree(tracked, tree)
             build(tools(python), tree, output, sdist=number == 0)
     for made in sorted(output.iterdir()):
         print(f"{made.stat().st_size / 1024:7.0f} KiB  {made.name}")

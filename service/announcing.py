@@ -67,8 +67,8 @@ def _shown(host: str, port: int) -> str:
     return text_of(host or _EVERYWHERE, port)
 
 
-def announce(settings: NodeSettings, addresses: Addresses, cluster_id: str, topics: int, took_ms: int) -> None:
-    """In the log; in text, also on the standard output."""
+def announce(addresses: Addresses, cluster_id: str, topics: int, took_ms: int) -> None:
+    """In the log."""
     events.info(
         log,
         "node.listening",
@@ -80,10 +80,20 @@ def announce(settings: NodeSettings, addresses: Addresses, cluster_id: str, topi
         topics=topics,
         ms=took_ms,
     )
+
+
+def invite(settings: NodeSettings, addresses: Addresses, cluster_id: str, trouble: str | None) -> None:
+    """On the standard output, unless the log is to be objects alone: where it listens, what is wrong with the store, and what
+    to try."""
     if settings.log_format != "text":
-        return  # nothing but objects then
+        return
     kafka, tidelog = addresses.bootstrap, _command()
     listeners = "\n          ".join(addresses.lines())
+    warning = (
+        ""
+        if trouble is None
+        else f"\nThe store cannot be used yet: {trouble}\nRecords stay on the local disk until it can.\n"
+    )
     print(
         f"""tidelog listens
   Kafka   {listeners}
@@ -92,7 +102,7 @@ def announce(settings: NodeSettings, addresses: Addresses, cluster_id: str, topi
   data    {Path(settings.data_dir).resolve()}
   store   {settings.store}
   cluster {cluster_id}
-
+{warning}
 Talk to it:
   {tidelog} topic create demo --partitions 3 --bootstrap-server {kafka}
   echo hello | {tidelog} produce demo --bootstrap-server {kafka}

@@ -11,13 +11,13 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from service.announcing import announce
+from service.announcing import announce, invite
 from service.beginning import StoppedBeforeStart
 from service.build.doors import open_doors, taken_sockets
 from service.build.ground import Host, Listening
@@ -42,6 +42,9 @@ from storage_tiers.errors import LogError
 from storage_tiers.files import DescriptorReserve, Files, OsFiles, replace_file
 
 log = logging.getLogger("tidelog")
+
+#: Seconds that whoever started the node waits at most for what the store answers, before the commands to try are shown.
+FIRST_LOOK_S = 10.0
 
 
 def run(settings: NodeSettings) -> int:
@@ -103,9 +106,9 @@ async def _serve(settings: NodeSettings) -> int:
         readiness.recovered = True
         replace_file(OsFiles(), str(settings.data_dir / "endpoints.json"), addresses.document())
         topics, took_ms = len(node.ground.metadata.image.topics), round((clock.monotonic() - began) * 1000)
-        announce(settings, addresses, node.cluster_id, topics, took_ms)
+        announce(addresses, node.cluster_id, topics, took_ms)
         collect_a_few_at_a_time()
-        code = await _until_stopped(node)
+        code = await _until_stopped(node, lambda trouble: invite(settings, addresses, node.cluster_id, trouble))
         readiness.stopping = True
         began = clock.monotonic()
         events.info(log, "node.stopping", connections=doors.gateway.connections)
@@ -124,14 +127,16 @@ def _stopped(code: int, took_ms: int) -> int:
     return code
 
 
-async def _until_stopped(node: Node) -> int:
+async def _until_stopped(node: Node, invited: Callable[[str | None], None]) -> int:
     ending = node.ground.ending
     try:
         async with supervised(node.workers(), node.ground.host.clock):
             access = asyncio.get_running_loop().create_task(node.run_store_access(), name="store access")
             access.add_done_callback(lambda task: _ended(ending, task))
+            inviting = asyncio.get_running_loop().create_task(_invite(node, access, invited), name="invitation")
             await ending.stop.wait()
             access.cancel()
+            inviting.cancel()
     except* LogError as failures:
         first = failures.exceptions[0]
         ending.end(first if isinstance(first, LogError) else LogError(str(first)))
@@ -139,6 +144,20 @@ async def _until_stopped(node: Node) -> int:
         events.error(log, "node.must_stop", error=ending.fatal)
         return 1
     return 0
+
+
+async def _invite(node: Node, access: asyncio.Task[None], invited: Callable[[str | None], None]) -> None:
+    """Once it is known whether the store can be used, or FIRST_LOOK_S later; never if this start must end for it."""
+    if node.tier is None:
+        invited(None)
+        return
+    tried = asyncio.ensure_future(node.tier.access.tried.wait())
+    await asyncio.wait((tried, access), timeout=FIRST_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+    tried.cancel()
+    if not node.ground.ending.stop.is_set():
+        readiness = node.ground.readiness
+        state = readiness.store if readiness.probed else f"it has not answered within {FIRST_LOOK_S:.0f} s"
+        invited(None if state == "ok" else state)
 
 
 def _ended(ending: Ending, task: asyncio.Task[None]) -> None:

@@ -15,6 +15,7 @@ from service.listeners import url_of
 from service.node_place import listeners_of
 from service.settings import load_settings
 from tests.spark.conftest import spark  # noqa: F401  (a fixture: the session that all Spark tests of a worker share)
+from tests.support.clients import until
 from tests.support.node import ROOT, Node
 
 README = (ROOT / "README.md").read_text()
@@ -92,6 +93,7 @@ def test_what_a_node_prints_at_its_start_can_be_copied(tmp_path: Path) -> None:
     """Also where its environment is not activated."""
     elsewhere = {"PATH": "/usr/bin:/bin"}
     with Node(tmp_path, environment=elsewhere) as node:
+        until(lambda: "Stop it" in node.output(), "it says what to try")
         told = node.output().split("Talk to it:\n")[1].split("Stop it")[0]
         done = subprocess.run(
             told, shell=True, capture_output=True, text=True, cwd=node.directory, timeout=60, check=False, env=elsewhere

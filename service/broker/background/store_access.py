@@ -79,6 +79,8 @@ class StoreAccess:
         self._rng = rng
         self.writer: ManifestWriter | None = None
         self.opened = asyncio.Event()
+        #: Set once the store has been tried, unless `run` raised: readiness says how it went.
+        self.tried = asyncio.Event()
         #: Set while the store shows an older `cluster.json` than this directory has written, or none.
         self.behind: StoreBehind | None = None
 
@@ -107,6 +109,7 @@ class StoreAccess:
                     raise
                 self._readiness.store = f"does not answer: {error}"
             self._readiness.probed = True
+            self.tried.set()
             await self._pause(backoff.next_delay())
         self._opened()
 
@@ -143,6 +146,7 @@ class StoreAccess:
         self._readiness.store = "ok"
         self._readiness.probed = True
         self.opened.set()
+        self.tried.set()
 
     # --- while the node runs ------------------------------------------------------------------------------------------
     async def tick(self) -> None:

@@ -1,0 +1,51 @@
+"""What whoever starts a node reads of its store, before the commands to try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.clients import until
+from tests.support.node import Node
+from tests.support.s3_proxy import S3Proxy, hang_up_before
+from tests.support.s3_servers import BUCKET, S3Server
+
+INVITED = "Talk to it:"
+
+
+@pytest.fixture
+def node(tmp_path: Path, versitygw: S3Server) -> Iterator[Node]:
+    """One that has used its store, and has stopped."""
+    store = f"s3://{BUCKET}/{tmp_path.name}"
+    with Node(tmp_path, store=store, flags=["--s3-endpoint", versitygw.endpoint]) as node:
+        assert node.stop() == 0
+        node.output_path.unlink()
+        yield node
+
+
+def test_a_store_that_can_be_used_needs_no_word(node: Node) -> None:
+    node.start()
+    until(lambda: INVITED in node.output(), "it says what to try")
+    assert "cannot be used" not in node.output()
+
+
+def test_a_store_that_does_not_answer_is_named_before_the_commands(node: Node, versitygw: S3Server) -> None:
+    with S3Proxy(versitygw.endpoint) as proxy:
+        proxy.always(hang_up_before())
+        node.flags = ["--s3-endpoint", proxy.endpoint]
+        node.spawn()
+        until(lambda: INVITED in node.output(), "it says what to try")
+        before = node.output().partition(INVITED)[0]
+        assert "\nThe store cannot be used yet: does not answer: " in before
+        node.kill()
+
+
+def test_a_store_that_is_refused_gets_no_commands(node: Node) -> None:
+    node.store = "s3://no-such-bucket/prefix"
+    node.spawn()
+    assert node.wait() == 1
+    said = node.output()
+    assert "no-such-bucket" in said
+    assert INVITED not in said
