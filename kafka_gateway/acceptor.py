@@ -14,7 +14,8 @@ import socket
 from collections.abc import Callable, Mapping
 
 from kafka_gateway import server_events
-from kafka_gateway.admission import Admission, ConnectionLimits
+from kafka_gateway.admission import Admission
+from kafka_gateway.settings import ConnectionLimits
 
 #: Connections of one listener accepted in one turn.
 ACCEPTS_A_TURN = 64

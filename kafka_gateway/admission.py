@@ -7,24 +7,11 @@ and `max.connection.creation.rate` (those beyond wait), as its SocketServer has 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from kafka_gateway.settings import ConnectionLimits
 
 #: The rate is counted over this long.
 WINDOW_S = 1.0
-_UNBOUNDED = (1 << 31) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """`overrides` are bounds of single addresses in the place of `per_address`; `a_second` is a rate. `total_by` names what
-    `total` is by, for the log."""
-
-    total: int = 10_000
-    total_by: str = "max.connections"
-    per_address: int = _UNBOUNDED
-    overrides: Mapping[str, int] = field(default_factory=dict)
-    a_second: int = _UNBOUNDED
 
 
 class Admission:

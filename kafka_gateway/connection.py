@@ -20,11 +20,13 @@ import ctypes
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kafka_gateway.strangers import stranger
 from storage_tiers.types import FileSlice
+
+if TYPE_CHECKING:
+    from kafka_gateway.settings import Limits
 
 #: What goes out: bytes, or a range of a file whose count the holder of the piece must release.
 Piece = bytes | memoryview | FileSlice
@@ -47,18 +49,6 @@ SEVERAL_FRAMES = 256 << 10
 KEPT_BUFFER = 1 << 20
 #: Of answers to one connection that memory's bound does not know: most never wait.
 UNCOUNTED_BYTES = 64 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of one connection, in bytes. Names are Kafka's where it has the setting."""
-
-    #: `socket.request.max.bytes`
-    request_max_bytes: int = 104_857_600
-    #: No request starts while more than this waits to be sent.
-    unsent_bytes: int = 1 << 20
-    #: Nor while so many answers are outstanding.
-    requests_in_flight: int = 1000
 
 
 def _capacity(whole: int, left: int) -> int:

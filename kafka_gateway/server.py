@@ -27,18 +27,18 @@ from grpc_api.contract.node import NodeCore
 from grpc_api.listening import listen
 from kafka_gateway import server_events
 from kafka_gateway.acceptor import Acceptor
-from kafka_gateway.admission import ConnectionLimits
 from kafka_gateway.connection import ALONE, FETCH, PRODUCE, Apis, Connection, InvalidFrame, Meter, Piece, Slot, release
 from kafka_gateway.fetch_sessions import FetchSessionCache
-from kafka_gateway.gateway_settings import GatewaySettings
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
 from kafka_gateway.handlers.fetch import FetchHandler
 from kafka_gateway.held_memory import HeldMemory
 from kafka_gateway.hot_parse import Malformed
+from kafka_gateway.options import Options
 from kafka_gateway.registry import APIS, Api, by_key
 from kafka_gateway.reply import Handler, Hangup, Later, Reply
 from kafka_gateway.sender import Progress, Sender
 from kafka_gateway.session import READ, GatewayCounters, GatewaySession
+from kafka_gateway.settings import ConnectionLimits
 from storage_tiers.errors import RequestTimedOut
 from storage_tiers.turns import SLICE_S
 
@@ -64,32 +64,28 @@ _BROKEN = select.EPOLLHUP | select.EPOLLERR
 _GONE = select.EPOLLRDHUP | _BROKEN
 
 
-async def serve(
-    core: NodeCore, settings: GatewaySettings, sockets: Mapping[str, socket.socket] | None = None
-) -> GatewayServer:
-    """Serves until `stop` on `sockets`, by the names of their listeners, or else takes the addresses of `settings`. Raises
+async def serve(core: NodeCore, options: Options, sockets: Mapping[str, socket.socket] | None = None) -> GatewayServer:
+    """Serves until `stop` on `sockets`, by the names of their listeners, or else takes the addresses of the settings. Raises
     OSError where one cannot be had."""
-    server = GatewayServer(core, settings)
-    server.start(sockets or {each.listener: listen(each.host, each.port) for each in settings.listeners})
+    server = GatewayServer(core, options)
+    server.start(sockets or {each.listener: listen(each.host, each.port) for each in options.settings.listeners})
     return server
 
 
 class GatewayServer:
     """Made by `serve`. Must be used on one event loop only."""
 
-    def __init__(self, core: NodeCore, settings: GatewaySettings, apis: tuple[Api, ...] = APIS) -> None:
-        self._settings = settings
+    def __init__(self, core: NodeCore, options: Options, apis: tuple[Api, ...] = APIS) -> None:
+        settings = self._settings = options.settings
         self._loop = asyncio.get_running_loop()
-        self._handlers: dict[int, Handler] = {
-            api.key: api.build(core, settings.options) for api in by_key(apis).values()
-        }
+        self._handlers: dict[int, Handler] = {api.key: api.build(core, options) for api in by_key(apis).values()}
         #: By the API's name.
         self.meters = {api.name: Meter() for api in by_key(apis).values()}
         self._apis: Apis = {
             api.key: (api.served_from, api.highest, self._handlers[api.key].handle, self.meters[api.name])
             for api in by_key(apis).values()
         }
-        self._asking = settings.options.asking
+        self._asking = options.asking
         self._scratch = bytearray(RECEIVE_BUFFER)
         self._epoll = select.epoll()
         self._sessions: dict[int, GatewaySession] = {}

@@ -41,7 +41,7 @@ async def serve(request: Any, call: Call) -> Fields:
 def _rows(request: Any, call: Call, names: Iterable[str], answer: dict[str, Any]) -> Iterator[Any]:
     """As many as the answer may have; notes in it where the next one begins."""
     cursor = request.cursor
-    left = max(1, min(request.response_partition_limit, call.options.described_partitions))
+    left = max(1, min(request.response_partition_limit, call.options.settings.described_partitions))
     for name in names:
         (found,) = call.core.topics.describe([name])
         if left == 0:

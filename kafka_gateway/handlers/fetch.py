@@ -82,7 +82,7 @@ class FetchHandler:
         self._lane = options.lane
         self._asking = options.asking
         self.errors: Counter[int] = Counter()
-        self.sessions = FetchSessionCache(options.rng.token, slots=options.fetch_session_slots)
+        self.sessions = FetchSessionCache(options.rng.token, slots=options.settings.fetch_session_slots)
 
     def handle(self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int) -> Reply:
         listener = self._asking.client.listener

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 
 from grpc_api.contract.topics import Endpoint
 from grpc_api.listening import listen
-from kafka_gateway.admission import ConnectionLimits
-from kafka_gateway.connection import Limits
-from kafka_gateway.gateway_settings import GatewaySettings
 from kafka_gateway.options import Options
+from kafka_gateway.settings import ConnectionLimits, GatewaySettings, Limits
 from kafka_gateway.telemetry import Telemetry
 from service.announcing import Addresses
 from service.configs.types import connection_counts
@@ -84,7 +82,7 @@ async def open_doors(node: Node, sockets: Sockets) -> AsyncIterator[Doors]:
 
     core = node.broker.core
     async with contextlib.AsyncExitStack() as stack:
-        gateway = await serve(core, gateway_settings(node), sockets.kafka)
+        gateway = await serve(core, gateway_options(node), sockets.kafka)
         stack.push_async_callback(gateway.stop)
         node.ground.metadata.subscribe(lambda _image, _changes: gateway.limit_connections(connection_limits(node)))
         with sockets.grpc as held:
@@ -94,22 +92,22 @@ async def open_doors(node: Node, sockets: Sockets) -> AsyncIterator[Doors]:
         yield Doors(gateway, grpc)
 
 
-def gateway_settings(node: Node) -> GatewaySettings:
+def gateway_options(node: Node) -> Options:
     """As the configs are now."""
     host, broker = node.ground.host, node.configs.broker
-    return GatewaySettings(
-        limits=Limits(request_max_bytes=broker.socket_request_max_bytes),
-        options=Options(
+    reporter = ClientTelemetryLog(lambda: broker.metric_reporters)
+    return Options(
+        GatewaySettings(
+            limits=Limits(request_max_bytes=broker.socket_request_max_bytes),
+            connections=connection_limits(node),
+            connections_max_idle_ms=broker.connections_max_idle_ms,
             fetch_session_slots=broker.max_incremental_fetch_session_cache_slots,
             described_partitions=broker.max_request_partition_size_limit,
-            clock=host.clock,
-            rng=host.rng,
-            telemetry=Telemetry(
-                ClientTelemetryLog(lambda: broker.metric_reporters), max_bytes=broker.telemetry_max_bytes
-            ),
+            telemetry_max_bytes=broker.telemetry_max_bytes,
         ),
-        connections=connection_limits(node),
-        connections_max_idle_ms=broker.connections_max_idle_ms,
+        clock=host.clock,
+        rng=host.rng,
+        telemetry=Telemetry(reporter, max_bytes=broker.telemetry_max_bytes),
     )
 
 

@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 
 from kafka_gateway.fetch_sessions import PARTITIONS_A_SESSION
-from kafka_gateway.gateway_settings import GatewaySettings
 from kafka_gateway.handlers.api_versions import LIBRDKAFKA_KEYS
 from kafka_gateway.hot_parse import PARTITIONS_A_REQUEST, TAGS
 from kafka_gateway.message_reader import ROWS_A_REQUEST
 from kafka_gateway.message_writer import ANSWER_BYTES
 from kafka_gateway.messages import MESSAGE_BYTES
 from kafka_gateway.registry import APIS
+from kafka_gateway.settings import GatewaySettings
 from service.broker.api.append_queues import MAX_HELD_BYTES
 from service.configs.types import LONGEST_VALUE
 from storage_tiers.records.rejection import MAX_NAMED

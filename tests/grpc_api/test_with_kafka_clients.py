@@ -18,8 +18,9 @@ from grpc_api.contract.topics import Configs, Endpoint, Topics
 from grpc_api.remote import RemoteCore
 from grpc_api.sdk.blocking import BlockingClient
 from grpc_api.sdk.values import Compression, Message, ProducerOptions, ReaderOptions
-from kafka_gateway.gateway_settings import GatewaySettings
+from kafka_gateway.options import Options
 from kafka_gateway.server import serve
+from kafka_gateway.settings import GatewaySettings
 from storage_tiers.clock import SystemClock, SystemRng
 from tests.support.node import Node
 from tests.support.ports import free_port
@@ -123,7 +124,7 @@ def gateway_over(node: Node, port: int) -> Iterator[None]:
     async def run() -> None:
         async with RemoteCore.connect(node.grpc, clock=SystemClock(), rng=SystemRng()) as core:
             settings = GatewaySettings((Endpoint("PLAINTEXT", "127.0.0.1", port),))
-            gateway = await serve(Elsewhere(core), settings)
+            gateway = await serve(Elsewhere(core), Options(settings))
             ready.set()
             await asyncio.to_thread(over.wait)
             await gateway.stop()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import struct
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 from grpc_api.contract.topics import NewTopic
-from kafka_gateway.gateway_settings import GatewaySettings
+from kafka_gateway.options import Options
 from kafka_gateway.server import GatewayServer, serve
+from kafka_gateway.settings import GatewaySettings
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
@@ -57,10 +59,13 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(directory: Path, **settings: Any) -> AsyncIterator[tuple[MemoryCore, GatewayServer]]:
+async def serving(
+    directory: Path, options: Options | None = None, **settings: Any
+) -> AsyncIterator[tuple[MemoryCore, GatewayServer]]:
     core = MemoryCore(str(directory))
     await core.create([NewTopic("topic", partitions=2)])
-    server = await serve(core, GatewaySettings(**settings))
+    options = dataclasses.replace(options or Options(), settings=GatewaySettings(**settings))
+    server = await serve(core, options)
     core.port = server.port
     yield core, server
     await server.stop()

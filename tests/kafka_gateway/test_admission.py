@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kafka_gateway.admission import Admission, ConnectionLimits
+from kafka_gateway.admission import Admission
+from kafka_gateway.settings import ConnectionLimits
 
 
 def test_one_address_has_its_own_bound() -> None:

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_gateway.connection import KEPT_BUFFER, LARGE_FRAME, PRODUCE, Connection, InvalidFrame, Limits, Slot
+from kafka_gateway.connection import KEPT_BUFFER, LARGE_FRAME, PRODUCE, Connection, InvalidFrame, Slot
+from kafka_gateway.settings import Limits
 from storage_tiers.types import FileSlice, SharedFile
 
 FETCH, METADATA = 1, 3

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from grpc_api.contract.topics import Endpoint
 from grpc_api.listening import listen
-from kafka_gateway.admission import ConnectionLimits
 from kafka_gateway.server import GatewayServer
+from kafka_gateway.settings import ConnectionLimits
 from tests.kafka_gateway.memory_core import MemoryCore
 from tests.kafka_gateway.server_support import Client, serving, until
 

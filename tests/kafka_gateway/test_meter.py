@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_gateway.connection import TOTAL_BOUNDS_S, Connection, Limits, Meter
+from kafka_gateway.connection import TOTAL_BOUNDS_S, Connection, Meter
+from kafka_gateway.settings import Limits
 
 
 @pytest.mark.parametrize("place", range(len(TOTAL_BOUNDS_S)))

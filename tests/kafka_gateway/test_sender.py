@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_gateway.connection import Connection, Limits
+from kafka_gateway.connection import Connection
 from kafka_gateway.sender import (
     ALL_FILE_BYTES_A_TURN,
     FILE_THREADS,
@@ -22,6 +22,7 @@ from kafka_gateway.sender import (
     Resume,
     Sender,
 )
+from kafka_gateway.settings import Limits
 from storage_tiers.types import FileSlice, SharedFile
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from kafka_gateway.connection import Limits
-from kafka_gateway.gateway_settings import GatewaySettings
 from kafka_gateway.server import REQUESTS_A_TURN
+from kafka_gateway.settings import GatewaySettings, Limits
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.kio_wire import record_batch, response
 from tests.kafka_gateway.server_support import (

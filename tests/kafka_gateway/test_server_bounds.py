@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_gateway.admission import ConnectionLimits
+from kafka_gateway.settings import ConnectionLimits
 from tests.kafka_gateway.kio_wire import record_batch, response
 from tests.kafka_gateway.server_support import (
     PARTITION,

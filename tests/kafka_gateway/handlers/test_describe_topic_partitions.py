@@ -9,6 +9,7 @@ import pytest
 
 from grpc_api.contract.topics import NewTopic
 from kafka_gateway.options import Options
+from kafka_gateway.settings import GatewaySettings
 from tests.kafka_gateway.asking import Asker
 from tests.kafka_gateway.memory_core import MemoryCore
 
@@ -69,7 +70,7 @@ async def test_an_answer_is_bounded_and_says_where_to_go_on(
 
 
 async def test_the_node_bounds_answers_too(core: MemoryCore) -> None:
-    answer = await ask(Asker(core, Options(described_partitions=2)), [])
+    answer = await ask(Asker(core, Options(GatewaySettings(described_partitions=2))), [])
     assert (shown(answer), next_of(answer)) == ([("first", 0, [0, 1])], ("first", 2))
 
 

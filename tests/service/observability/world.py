@@ -22,7 +22,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from kafka_gateway.server import GatewayServer, serve
-from service.build.doors import gateway_settings
+from service.build.doors import gateway_options
 from service.observability.scrape import Scraper
 from tests.kafka_gateway.kio_wire import milliseconds, request_frame, response
 from tests.service.broker.support import Running, running
@@ -178,7 +178,7 @@ def work(changes: Mapping[str, Change], **broker: str) -> Callable[[Act], Act]:
 @asynccontextmanager
 async def observed(directory: Path, broker: Mapping[str, str]) -> AsyncIterator[World]:
     async with running(directory, broker=broker) as node:
-        gateway = await serve(node.node.broker.core, gateway_settings(node.node))
+        gateway = await serve(node.node.broker.core, gateway_options(node.node))
         node.node.ground.readiness.recovered = True
         world = World(node, gateway)
         try:

@@ -1,0 +1,59 @@
+"""All that the gateway may be set to, and what it is where nobody says: the one home of its settings.
+
+A node makes them of its configs (`service.build.doors`). What handlers need beside, and nobody sets, is in `options.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from grpc_api.contract.topics import Endpoint
+from kafka_gateway.client import PLAINTEXT
+
+_UNBOUNDED = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one connection, in bytes. Names are Kafka's where it has the setting."""
+
+    #: `socket.request.max.bytes`
+    request_max_bytes: int = 100 << 20
+    #: No request starts while more than this waits to be sent.
+    unsent_bytes: int = 1 << 20
+    #: Nor while so many answers are outstanding.
+    requests_in_flight: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """`overrides` are bounds of single addresses in the place of `per_address`; `a_second` is a rate. `total_by` names what
+    `total` is by, for the log."""
+
+    total: int = 10_000
+    total_by: str = "max.connections"
+    per_address: int = _UNBOUNDED
+    overrides: Mapping[str, int] = field(default_factory=dict)
+    a_second: int = _UNBOUNDED
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """Bounds hold for all listeners together. Times in milliseconds, under Kafka's names where it has the setting."""
+
+    #: Each by another name. Port 0 takes a free one, an empty host is every address of this machine.
+    listeners: tuple[Endpoint, ...] = (Endpoint(PLAINTEXT, "127.0.0.1", 0),)
+    limits: Limits = field(default_factory=Limits)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    #: `connections.max.idle.ms`
+    connections_max_idle_ms: int = 600_000
+    #: `max.incremental.fetch.session.cache.slots`
+    fetch_session_slots: int = 1000
+    #: `max.request.partition.size.limit`: partitions in one answer of DescribeTopicPartitions.
+    described_partitions: int = 2000
+    telemetry_max_bytes: int = 1 << 20
+    #: Memory for requests that are not whole yet, of all connections; who would exceed it is closed.
+    receiving_bytes: int = 1 << 30
+    #: How long `stop` lets answers be finished and sent.
+    stop_timeout_ms: int = 5_000
