@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := constraints.txt
 # Tests that share one Spark session run in one worker; the rest are spread over the cores.
 WORKERS ?= $(shell nproc)
 
-.PHONY: help install run test packages differential faults check demo bench bench-kafka bench-spark lambda-package terraform mutants docs proto lock kernels test-tools clean
+.PHONY: help install run test packages differential faults check demo bench bench-kafka bench-spark lambda-package image terraform mutants docs proto lock kernels test-tools clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -64,6 +64,10 @@ bench-kafka: test-tools  ## all but decoder and Spark beside Apache Kafka 4.2.1,
 
 bench-spark: test-tools  ## the column decoder, and Spark's scan beside prebuilt Arrow and Spark's own Kafka source
 	@$(BIN)/python -m benchmarks.run --parts decoder,spark $(ARGS)
+
+image: install  ## the steps of packaging/Dockerfile, without a container engine: in a chroot, as root
+	@scripts/system-packages image
+	@$(BIN)/python -m scripts.image_in_chroot .cache/image
 
 lambda-package: install  ## build/lambda/verify_commit.zip, for terraform/modules/lambdas
 	@$(BIN)/python scripts/lambda_package.py
