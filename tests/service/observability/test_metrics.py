@@ -11,6 +11,8 @@ import pytest
 
 from service.observability.metrics import METRICS
 from service.observability.stats import ASK_S
+from storage_tiers.errors import LeaderNotAvailable
+from storage_tiers.types import TopicPartition
 from tests.service.observability import works, works_cold, works_fetching
 from tests.service.observability.world import WORKS, Change, Is, Rose, Samples, Within, observed
 from tests.support.clients import TIERED, create, produce, seal, until
@@ -45,6 +47,21 @@ async def test_work_changes_metrics_by_what_is_known(name: str, tmp_path: Path) 
     ]
     assert not wrong, "\n".join(wrong)
     _check_counters(before, after)
+
+
+async def test_what_is_shown_is_what_it_is_called(tmp_path: Path) -> None:
+    """Numbers that are mostly the same, where they differ."""
+    async with observed(tmp_path / "data", {}) as world:
+        await world.create("t", 3)
+        broker = world.inner.broker
+        broker.partitions.get(TopicPartition("t", 0)).recover(LeaderNotAvailable("waits for the store"))
+        broker.append_queues.held_bytes, broker.append_queues.writing_bytes = 70_000, 20_000
+        found = await world.scrape()
+        broker.append_queues.held_bytes = broker.append_queues.writing_bytes = 0
+    manager = "kafka_server_replicamanager_"
+    shown = [found[manager + name] for name in ("partitioncount", "leadercount", "atminisrpartitioncount")]
+    assert shown == [3, 2, 2]
+    assert found["tidelog_append_queue_bytes"] == 70_000
 
 
 def _fits(before: float, after: float | None, change: Change) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from storage_tiers.cold.manifest.model import Section
 from storage_tiers.cold.process.operations import RaiseLogStart, Retire
+from storage_tiers.cold.read import reader as cold_reader
 from storage_tiers.cold.read.known_ranges import KnownRanges, cost
 from storage_tiers.cold.read.places import MAX_HYDRATIONS, Places
 from storage_tiers.cold.read.reader import ColdMiss
@@ -41,6 +42,36 @@ async def test_first_read_brings_one_sidecar_and_one_chunk(tmp_path: Path) -> No
         assert taken(again) == content
         assert [call for call, _ in b.store.calls[before:]] == ["get", "get"]
         assert b.gets(".idx") == 1 and b.gets(".log") == 1
+
+
+@pytest.mark.parametrize("comes", [True, False])
+async def test_what_was_brought_stays_until_who_waited_for_it_has_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
+) -> None:
+    """Its turn comes only after others, whose chunks may need the room; for who does not come it is kept a moment only."""
+    monkeypatch.setattr(cold_reader, "HOLD_S", 3600.0 if comes else 0.05)
+    async with broker(tmp_path) as b:
+        root = await b.upload(b"".join(batch(offset) for offset in range(10)), 0, 10)
+        reader = b.reader()
+        missed = reader.read(root, 0, 1 << 20, log_start=0)
+        assert isinstance(missed, ColdMiss)
+        file = None
+
+        def arrived(_: asyncio.Future[None]) -> None:
+            nonlocal file
+            file = b.hydrator.chunk(root.entries[0], 0)
+            assert file is not None
+            users.append(file.users)
+
+        users: list[int] = []
+        missed.waiter.add_done_callback(arrived)
+        await missed.waiter
+        if comes:
+            found = reader.read(root, 0, 1 << 20, log_start=0)
+            assert not isinstance(found, ColdMiss)
+            assert taken(found)
+        await until(lambda: file is not None and file.users == 1)
+        assert users == [2], "the cache, and the reader for who waited"
 
 
 async def test_any_offset_begins_with_its_batch(tmp_path: Path) -> None:
