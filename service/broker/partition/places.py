@@ -5,7 +5,8 @@
 
 An older copy of a directory agrees with itself, and where it ends above the last checkpoint of what was flushed nothing else
 on the disk says that records are missing. Invariants: a partition that waits to be compared, or to be opened, keeps the place
-that is known, so that it waits later, too; one that is not known (made since the last checkpoint) counts as the original.
+that is known, so that it waits later, too, and so does one that is led without the store that it was tiered to; one that is not
+known (made since the last checkpoint) counts as the original.
 
 Not promised: see `storage_tiers.hot.place`. Files that were overwritten in place are taken for the original.
 """
@@ -19,6 +20,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from service.broker.partition.partition import Partition
+from service.broker.partition.roots import FILE_NAME as ROOT
 from storage_tiers import events
 from storage_tiers.files import Files, replace_file
 from storage_tiers.hot.layout import PARTITION_METADATA
@@ -77,10 +79,11 @@ class PartitionPlaces:
     async def save(self, partitions: Collection[Partition], unopened: Collection[TopicPartition]) -> None:
         """Durably, if anything changed. Of `unopened` an earlier run has noted the place. OSError if the disk refuses."""
         wanted = {key: self._known[key] for key in unopened if key in self._known}
-        waits = bool(unopened) or any(partition.is_recovering for partition in partitions)
+        unasked = {partition.partition for partition in partitions if self._is_unasked(partition)}
+        waits = bool(unopened or unasked)
         for partition in partitions:
             key = partition.partition
-            place = self._known.get(key) if key in self.moved and partition.is_recovering else self._now.get(key)
+            place = self._known.get(key) if key in self.moved and key in unasked else self._now.get(key)
             if place is not None:
                 wanted[key] = place
         if wanted == self._known or (self._damaged and waits):
@@ -88,6 +91,12 @@ class PartitionPlaces:
         await asyncio.get_running_loop().run_in_executor(None, self._write, wanted)
         self._known, self._damaged = wanted, False
         self.moved = {key: why for key, why in self.moved.items() if wanted.get(key) != self._now.get(key)}
+
+    def _is_unasked(self, partition: Partition) -> bool:
+        """Whether the store that may know more of it has not said what it holds."""
+        if partition.is_recovering or partition.log.cold is not None or partition.partition not in self.moved:
+            return partition.is_recovering
+        return os.path.exists(os.path.join(partition.log.hot.directory, ROOT))
 
     def _write(self, places: Mapping[TopicPartition, PartitionPlace]) -> None:
         lines = [

@@ -268,3 +268,24 @@ async def test_an_older_metadata_log_put_back_in_its_place_is_told_from_the_one_
         assert again.node.tier is not None
         with pytest.raises(FencedWriter, match="since then topic later was made"):
             await again.node.tier.access.run()
+
+
+async def test_an_older_partition_that_was_led_without_the_store_is_compared_with_it(tmp_path: Path) -> None:
+    directory, older = tmp_path / "data" / "t-0", tmp_path / "older"
+    async with running(tmp_path / "data") as node:
+        await begun(node)
+        await node.append("t", b"not in the bucket yet")
+        shutil.copytree(directory, older)
+        await node.append("t", b"acknowledged since")
+        await node.seal("t")
+    shutil.rmtree(directory)
+    older.rename(directory)
+    async with running(tmp_path / "data", store_url="none"):
+        pass
+    node.store.down = True
+    async with running(tmp_path / "data", node.store) as node:
+        with pytest.raises(LeaderNotAvailable):
+            await node.append("t", b"given a second time")
+        node.store.down = False
+        await until(lambda: node.node.work.tiering.has_compared(led(node, "t")))
+        assert (await node.append("t", b"later")).base_offset == 3
