@@ -33,7 +33,7 @@ $(VENV)/.dev: $(BUILT_FROM)
 
 install: $(VENV)/.dev kernels  ## .venv with the tidelog command and all that development needs
 
-KERNEL_SOURCES := storage_tiers/records/walker.py $(wildcard storage_tiers/records/column_*.p[yx]*) $(wildcard kafka_gateway/connection.p[yx]* kafka_gateway/hot_parse.p[yx]*)
+KERNEL_SOURCES := $(wildcard $(addsuffix .p[yx]*,$(basename $(shell sed -n 's/^    "\(.*\.py\)",$$/\1/p' hatch_build.py))))
 KERNEL_OBJECTS := $(VENV)/.kernels
 
 $(KERNEL_OBJECTS): $(KERNEL_SOURCES) hatch_build.py $(VENV)/.dev

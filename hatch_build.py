@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent
 #: Every native kernel of the project. A module named here must compile without warnings and do no I/O.
 KERNELS = (
     "storage_tiers/records/walker.py",
+    "storage_tiers/records/batch_walk.py",
     "storage_tiers/records/column_buffers.py",
     "storage_tiers/records/column_walk.py",
     "storage_tiers/records/record_writer.py",
@@ -24,6 +25,7 @@ KERNELS = (
     "grpc_api/messages/record_rows.py",
     "kafka_gateway/connection.py",
     "kafka_gateway/hot_parse.py",
+    "kafka_gateway/produce_answer.py",
 )
 #: The packages of this distribution that have kernels. The server's are in packaging/server.
 PACKAGES = ("storage_tiers", "grpc_api")

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable
 
-from storage_tiers.records import walker
+from storage_tiers.records import batch_walk, walker
 from storage_tiers.records.batch import HEADER_BYTES, Codec, assign, read_header, records_payload, validate
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.records.checksum import crc32c
@@ -64,8 +64,8 @@ def jobs(batch: bytes) -> dict[str, Callable[[], object]]:
         "header": lambda: read_header(batch),
         "validate, header only": lambda: validate(batch, max_bytes=limit, deep=False),
         "validate": lambda: validate(batch, max_bytes=limit),
-        "scan 1 MiB of log": lambda: walker.scan_batches(log, 0, len(log)),
-        "recover 1 MiB of log": lambda: walker.recover_scan(log, 0, 0, -1),
+        "scan 1 MiB of log": lambda: batch_walk.scan_batches(log, 0, len(log)),
+        "recover 1 MiB of log": lambda: batch_walk.recover_scan(log, 0, 0, -1),
         "decode (plain Python)": lambda: decode_batch(batch),
     }
 

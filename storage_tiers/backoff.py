@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from storage_tiers.clock import Rng
+if TYPE_CHECKING:
+    from storage_tiers.clock import Rng
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Topics, their partitions and configs."""
+"""What the core can be asked of topics, their partitions and their configs."""
 
 from __future__ import annotations
 

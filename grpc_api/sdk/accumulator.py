@@ -1,4 +1,4 @@
-"""Records on their way into batches: what is open, what is due, what may be sent, how much is held. Pure: time is passed in.
+"""Records on their way into batches: what is open, what is due, what may be sent, how much is held. Time is passed in.
 
     add ──> the open batch of its partition ──> due (full, lingered, flushed) ──> in flight ──> done | again, later
 

@@ -28,7 +28,7 @@ from grpc_api.sdk.values import Message, OutOfRange, ReaderOptions, Start, start
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import InvalidPartitions, InvalidRequest, LogError, OffsetOutOfRange
-from storage_tiers.records.walker import scan_batches
+from storage_tiers.records.batch_walk import scan_batches
 from storage_tiers.types import TopicPartition
 
 #: How long the node may be silent on a stream: between looks at whether the topic has grown.

@@ -13,7 +13,7 @@ from grpc_api.proto import log_pb2 as pb
 from grpc_api.servicers.calls import CallContext
 from grpc_api.servicers.fetching import encoded, fetched, part_of, records_of, release, size_of
 from storage_tiers.errors import InvalidRequest, LogError
-from storage_tiers.records.walker import scan_batches
+from storage_tiers.records.batch_walk import scan_batches
 
 #: How long a stream may be silent, unless it is asked for something else; and the shortest that may be asked for, so that
 #: an idle stream does not spin.

@@ -1,4 +1,4 @@
-"""Fetch, key 1, versions 4 to 18.
+"""Fetch, key 1, versions 4 to 18: records from where a consumer is.
 
 v7 has sessions (KIP-227, `fetch_sessions.py`), v12 is flexible, v13 names topics by id. The wait for `min_bytes` is the
 core's. An answer is header bytes and file slices in turn; records never pass through Python. As in Kafka, partitions that

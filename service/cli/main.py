@@ -1,4 +1,4 @@
-"""The `tidelog` command. One module a command group; what is heavy is imported by the command that needs it."""
+"""The `tidelog` command, put together from its groups: one module a group; what is heavy the command that needs it imports."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from grpc_api.contract.topics import Endpoint, NewTopic, Resource, ResourceKind
 from service.metadata import placement
@@ -25,7 +25,6 @@ from service.metadata.image import (
     partition_record,
     topic_files_record,
 )
-from storage_tiers.clock import Rng
 from storage_tiers.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -40,6 +39,9 @@ from storage_tiers.errors import (
 )
 from storage_tiers.types import TopicId
 from storage_tiers.uuids import random_uuid
+
+if TYPE_CHECKING:
+    from storage_tiers.clock import Rng
 
 MAX_TOPIC_NAME = 249
 #: Kafka's bound on what one request may create.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pyspark_tidelog.plan import ScanPiece
 from storage_tiers.errors import TierCorrupt
 from storage_tiers.records.batch import HEADER_BYTES, RECORDS_COUNT, read_header
-from storage_tiers.records.walker import PARTIAL, WHOLE, scan_batches
+from storage_tiers.records.batch_walk import PARTIAL, WHOLE, scan_batches
 
 _COUNT = struct.Struct(">i")
 

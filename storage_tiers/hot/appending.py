@@ -24,7 +24,7 @@ from storage_tiers.hot.scan import Chunk, ScannedBatch, end_transaction, replay
 from storage_tiers.hot.segment import Segment
 from storage_tiers.hot.segments import Segments
 from storage_tiers.hot.settings import LogSettings
-from storage_tiers.records import walker
+from storage_tiers.records import batch_walk
 from storage_tiers.records.batch import CONTROL_MASK, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, BatchHeader
 from storage_tiers.types import NO_PRODUCER_ID, AbortedTransaction, TopicPartition
 
@@ -158,8 +158,8 @@ class Appender:
         CorruptRecord if one is damaged, overlaps the log, or is of an older epoch than its predecessor: nothing is
         written then. A gap is legal. StorageError as for `append`; what was written before it stays.
         """
-        found, stopped, stop = walker.recover_scan(batches, 0, self._end.offset, self._end.epochs.latest)
-        if stop != walker.WHOLE:
+        found, stopped, stop = batch_walk.recover_scan(batches, 0, self._end.offset, self._end.epochs.latest)
+        if stop != batch_walk.WHOLE:
             raise CorruptRecord(
                 f"{self._partition}: fetched bytes are no continuation of offset {self._end.offset} at byte {stopped} "
                 f"(walker stop {stop}); fetch again"
@@ -196,7 +196,7 @@ class Appender:
         if position == 0:
             self._first_batch(segment, group[0][5], now_ms)
         self._limits.look_at_indexes(segment, self._settings)
-        for ended in replay(Chunk(0, batches, group, walker.WHOLE), self._end.producers, now_ms=now_ms):
+        for ended in replay(Chunk(0, batches, group, batch_walk.WHOLE), self._end.producers, now_ms=now_ms):
             if ended.aborted:
                 segment.add_aborted(AbortedTransaction(*ended[:4]))
         return stop

@@ -37,18 +37,18 @@ from storage_tiers.hot.scan import ScannedBatch, read_batches, replay
 from storage_tiers.hot.segment import Segment
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.hot.snapshots import Snapshots
-from storage_tiers.records import walker
+from storage_tiers.records import batch_walk
 from storage_tiers.types import NO_EPOCH, AbortedTransaction, EpochEntry
 
 log = logging.getLogger(__name__)
 
 _WHY = {
-    walker.PARTIAL: "the batch is not whole",
-    walker.BAD_SIZE: "its length is none that a batch can have",
-    walker.BAD_MAGIC: "it is of another message format",
-    walker.BAD_CRC: "its CRC-32C does not fit",
-    walker.BAD_OFFSETS: "its offset lies below the expected one",
-    walker.BAD_EPOCH: "its leader epoch lies below its predecessor's",
+    batch_walk.PARTIAL: "the batch is not whole",
+    batch_walk.BAD_SIZE: "its length is none that a batch can have",
+    batch_walk.BAD_MAGIC: "it is of another message format",
+    batch_walk.BAD_CRC: "its CRC-32C does not fit",
+    batch_walk.BAD_OFFSETS: "its offset lies below the expected one",
+    batch_walk.BAD_EPOCH: "its leader epoch lies below its predecessor's",
 }
 
 
@@ -232,7 +232,7 @@ class _Recovery:
         segment.start_maps()
         segment.end = segment.base
         for chunk in read_batches(segment.file().fd, 0, size, self._scan):
-            if chunk.stop != walker.WHOLE:
+            if chunk.stop != batch_walk.WHOLE:
                 self._cut(segment, chunk.position, size, _WHY[chunk.stop])
                 return False
             for at, length, base, following, epoch, timestamp in chunk.batches:
@@ -246,7 +246,7 @@ class _Recovery:
         return True
 
     def _scan(self, data: bytes) -> tuple[list[ScannedBatch], int, int]:
-        found = walker.recover_scan(data, 0, self._expected, max(self._epoch, NO_EPOCH))
+        found = batch_walk.recover_scan(data, 0, self._expected, max(self._epoch, NO_EPOCH))
         if found[0]:
             self._expected, self._epoch = found[0][-1][3], found[0][-1][4]
         return found

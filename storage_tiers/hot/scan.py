@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from storage_tiers.hot.producer_state import CompletedTransaction, ProducerStateManager
 from storage_tiers.records.batch import HEADER_BYTES, PRODUCER_ID, Buffer, read_header
+from storage_tiers.records.batch_walk import PARTIAL, WHOLE, scan_batches
 from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.decoder import decode_control
-from storage_tiers.records.walker import PARTIAL, WHOLE, scan_batches
 from storage_tiers.types import NO_PRODUCER_ID
 
 #: Read at once; a larger batch is read whole.
@@ -23,7 +23,7 @@ SCAN_BYTES = 1 << 20
 
 #: Position in the chunk, size, base offset, next offset, leader epoch, max timestamp.
 ScannedBatch = tuple[int, int, int, int, int, int]
-#: `walker.scan_batches` over a whole buffer, or a variant that is harder to please.
+#: `batch_walk.scan_batches` over a whole buffer, or a variant that is harder to please.
 Scan = Callable[[bytes], tuple[list[ScannedBatch], int, int]]
 
 _producer_id = struct.Struct(">q").unpack_from

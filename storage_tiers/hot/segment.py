@@ -30,8 +30,9 @@ from storage_tiers.hot.indexes import (
 )
 from storage_tiers.hot.scan import read_batches
 from storage_tiers.records.batch import HEADER_BYTES, read_header, records_payload
+from storage_tiers.records.batch_walk import WHOLE, find_batch
 from storage_tiers.records.decoder import decode_batch
-from storage_tiers.records.walker import WHOLE, find_batch, find_timestamp
+from storage_tiers.records.walker import find_timestamp
 from storage_tiers.types import NO_TIMESTAMP, AbortedTransaction, SharedFile, TimestampOffset
 
 #: Read at once when looking for a batch: usually an index interval and the header of the batch wanted.

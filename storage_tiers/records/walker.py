@@ -1,11 +1,12 @@
-"""The native walker: what a broker must look at inside record batches, at memory speed and without copying a record.
+"""The native walker: what a broker must look at inside record batches, at memory speed and without copying a record. From
+batch to batch goes `batch_walk`.
 
 Cython in pure-Python mode: `hatch_build.py` compiles this file; uncompiled it gives the same results, slowly, which is
 what its tests compare it with. It checks framing and nothing else, and trusts nothing: every index is compared with the
 end of the buffer before it is read, and no arithmetic can leave 64 bits, whatever the bytes say. Callers pass buffers
 of bytes (format `B`) that do not change while a call runs: the GIL is released in the loops.
 
-Does not promise: text in UTF-8, sensible timestamps, CRCs (but for `recover_scan`), decompression.
+Does not promise: text in UTF-8, sensible timestamps, CRCs (but for `plain_batch`), decompression.
 """
 
 from __future__ import annotations
@@ -30,13 +31,6 @@ _BAD_HEADERS = cython.declare(cython.int, 7)
 _LENGTH_MISMATCH = cython.declare(cython.int, 8)
 _TOO_FEW_BYTES = cython.declare(cython.int, 9)
 _TOO_MANY_BYTES = cython.declare(cython.int, 10)
-_WHOLE = cython.declare(cython.int, 0)
-_PARTIAL = cython.declare(cython.int, 1)
-_BAD_SIZE = cython.declare(cython.int, 2)
-_BAD_MAGIC = cython.declare(cython.int, 3)
-_BAD_CRC = cython.declare(cython.int, 4)
-_BAD_OFFSETS = cython.declare(cython.int, 5)
-_BAD_EPOCH = cython.declare(cython.int, 6)
 # Bytes of a batch before its records, and before what `batchLength` counts.
 _HEADER = cython.declare(cython.Py_ssize_t, 61)
 _OVERHEAD = cython.declare(cython.Py_ssize_t, 12)
@@ -70,15 +64,6 @@ RECORD_FAULTS = {
     TOO_FEW_BYTES: "the batch ends before it",
     TOO_MANY_BYTES: "bytes follow the last record",
 }
-
-#: Why a walk over batches stopped. WHOLE: at the end of the buffer, between two batches.
-WHOLE = _WHOLE
-PARTIAL = _PARTIAL
-BAD_SIZE = _BAD_SIZE
-BAD_MAGIC = _BAD_MAGIC
-BAD_CRC = _BAD_CRC
-BAD_OFFSETS = _BAD_OFFSETS
-BAD_EPOCH = _BAD_EPOCH
 
 
 @cython.cfunc
@@ -461,142 +446,3 @@ def find_timestamp(
     if fault != _SOUND:
         raise CorruptRecord(f"record {index} of the batch at offset {base_offset}: {RECORD_FAULTS[fault]}")
     return (base_timestamp + place.timestamp_delta, base_offset + place.offset_delta) if index < count else None
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _batch_stop(raw: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
-    """WHOLE if [at, end) begins with a plausible batch header, else why not."""
-    if end - at < _HEADER:
-        return _PARTIAL
-    if _int32(raw, at + 8) < _HEADER - _OVERHEAD:
-        return _BAD_SIZE
-    if raw[at + 16] != 2:
-        return _BAD_MAGIC
-    base: cython.longlong = _int64(raw, at)
-    delta: cython.longlong = _int32(raw, at + 23)
-    if base < 0 or delta < 0 or base >= _INT64_MAX - delta:
-        return _BAD_OFFSETS
-    return _WHOLE
-
-
-def find_batch(
-    buffer: cython.const[cython.uchar][::1],
-    start: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    target_offset: cython.longlong,
-    whole: cython.bint = True,
-) -> tuple[int, int, int]:
-    """(position, size, base_offset) of the first batch of [start, end) whose last offset is at or after the target.
-
-    Otherwise (-1, resume, needed): go on reading at `resume`, where `needed` bytes (0: nothing known, as the buffer ends
-    between two batches) make the next step possible. Or (-2, position, stop): no batch begins there, for that reason
-    (BAD_SIZE, BAD_MAGIC, BAD_OFFSETS). With `whole` the batch must end within the buffer, else its header suffices.
-    """
-    _check_range(start, end, len(buffer))
-    raw: cython.p_const_uchar = _pointer(buffer)
-    at: cython.Py_ssize_t = start
-    size: cython.longlong = 0
-    stop: cython.int = _WHOLE
-    reached: cython.bint = False
-    with cython.nogil:
-        while at < end:
-            stop = _batch_stop(raw, at, end)
-            if stop != _WHOLE:
-                break
-            size = _int32(raw, at + 8) + _OVERHEAD
-            reached = _int64(raw, at) + _int32(raw, at + 23) >= target_offset
-            if size > end - at and (whole or not reached):
-                stop = _PARTIAL
-                break
-            if reached:
-                break
-            at += size
-    if stop == _PARTIAL:
-        return -1, at, size if end - at >= _HEADER else _HEADER
-    if stop != _WHOLE:
-        return -2, at, stop
-    if not reached:
-        return -1, at, 0
-    return at, size, _int64(raw, at)
-
-
-def scan_batches(
-    buffer: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, end: cython.Py_ssize_t
-) -> tuple[list[tuple[int, int, int, int, int, int]], int, int]:
-    """The whole batches of [start, end) from `start` on: (batches, position, stop).
-
-    A batch is (position, size, base_offset, next_offset, leader_epoch, max_timestamp). `position` is where the walk
-    ended and `stop` why: WHOLE at `end`, PARTIAL, BAD_SIZE, BAD_MAGIC or BAD_OFFSETS. Reads headers only.
-    """
-    return _scan(buffer, start, end, False, 0, 0)
-
-
-def recover_scan(
-    buffer: cython.const[cython.uchar][::1],
-    start: cython.Py_ssize_t,
-    expected_offset: cython.longlong,
-    last_epoch: cython.longlong,
-    end: cython.Py_ssize_t = -1,
-) -> tuple[list[tuple[int, int, int, int, int, int]], int, int]:
-    """Like `scan_batches`, but stops at the first batch that recovery must not keep.
-
-    That is one with a wrong CRC (BAD_CRC), a base offset below the expected one (BAD_OFFSETS; a gap is legal, compaction
-    leaves them) or a leader epoch below its predecessor's (BAD_EPOCH). `end` is the buffer's unless given.
-    """
-    return _scan(buffer, start, end if end >= 0 else len(buffer), True, expected_offset, last_epoch)
-
-
-@cython.cfunc
-def _scan(
-    buffer: cython.const[cython.uchar][::1],
-    start: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    verify: cython.bint,
-    expected: cython.longlong,
-    epoch: cython.longlong,
-) -> object:
-    _check_range(start, end, len(buffer))
-    raw: cython.p_const_uchar = _pointer(buffer)
-    view = memoryview(buffer) if verify else None
-    batches: list[tuple[int, int, int, int, int, int]] = []
-    at: cython.Py_ssize_t = start
-    size: cython.longlong
-    base: cython.longlong
-    stop: cython.int = _WHOLE
-    while at < end:
-        stop = _batch_stop(raw, at, end)
-        if stop != _WHOLE:
-            break
-        size = _int32(raw, at + 8) + _OVERHEAD
-        if size > end - at:
-            stop = _PARTIAL
-            break
-        base = _int64(raw, at)
-        if verify:
-            stop = _recovery_stop(raw, at, expected, epoch)
-            if stop == _WHOLE and crc32c(view[at + 21 : at + size]) != _int32(raw, at + 17) & 0xFFFFFFFF:
-                stop = _BAD_CRC
-            if stop != _WHOLE:
-                break
-        expected = base + _int32(raw, at + 23) + 1
-        epoch = _int32(raw, at + 12)
-        batches.append((at, size, base, expected, epoch, _int64(raw, at + 35)))
-        at += size
-    return batches, at, stop
-
-
-@cython.cfunc
-def _recovery_stop(
-    raw: cython.p_const_uchar, at: cython.Py_ssize_t, expected: cython.longlong, epoch: cython.longlong
-) -> cython.int:
-    if _int64(raw, at) < expected:
-        return _BAD_OFFSETS
-    return _BAD_EPOCH if _int32(raw, at + 12) < epoch else _WHOLE
-
-
-@cython.cfunc
-def _check_range(start: cython.Py_ssize_t, end: cython.Py_ssize_t, size: cython.Py_ssize_t) -> object:
-    if not 0 <= start <= end <= size:
-        raise ValueError(f"[{start}, {end}) is no part of a buffer of {size} bytes")

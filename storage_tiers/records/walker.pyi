@@ -15,14 +15,6 @@ TOO_FEW_BYTES: int
 TOO_MANY_BYTES: int
 RECORD_FAULTS: dict[int, str]
 
-WHOLE: int
-PARTIAL: int
-BAD_SIZE: int
-BAD_MAGIC: int
-BAD_CRC: int
-BAD_OFFSETS: int
-BAD_EPOCH: int
-
 def check_records(
     payload: Buffer, count: int, null_keys: bool = True, last_offset_delta: int = -1
 ) -> tuple[int, int, int, int, int]: ...
@@ -32,12 +24,3 @@ def plain_batch(
 def find_timestamp(
     payload: Buffer, count: int, base_timestamp: int, base_offset: int, target: int
 ) -> tuple[int, int] | None: ...
-def find_batch(
-    buffer: Buffer, start: int, end: int, target_offset: int, whole: bool = True
-) -> tuple[int, int, int]: ...
-def scan_batches(
-    buffer: Buffer, start: int, end: int
-) -> tuple[list[tuple[int, int, int, int, int, int]], int, int]: ...
-def recover_scan(
-    buffer: Buffer, start: int, expected_offset: int, last_epoch: int, end: int = -1
-) -> tuple[list[tuple[int, int, int, int, int, int]], int, int]: ...

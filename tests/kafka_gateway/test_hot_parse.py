@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import kafka_gateway.hot_parse
+import kafka_gateway.produce_answer
 from grpc_api.contract.log import Append, Appended, FetchPartition
 from kafka_gateway.handlers.produce import encode_with
 from storage_tiers.errors import InvalidRecord, UnknownTopicId, UnsupportedCompression
@@ -30,9 +31,9 @@ def topic_name(topic_id: TopicId) -> str | None:
     return "known" if topic_id == KNOWN_ID.bytes else None
 
 
-def plain_module() -> ModuleType:
-    source = Path(kafka_gateway.hot_parse.__file__).with_name("hot_parse.py")
-    spec = importlib.util.spec_from_file_location("plain_hot_parse", source)
+def plain_module(name: str) -> ModuleType:
+    source = Path(kafka_gateway.hot_parse.__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"plain_{name}", source)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -40,7 +41,8 @@ def plain_module() -> ModuleType:
     return module
 
 
-PLAIN = plain_module()
+PLAIN = plain_module("hot_parse")
+ANSWERS = {kafka_gateway.hot_parse: kafka_gateway.produce_answer, PLAIN: plain_module("produce_answer")}
 
 
 @pytest.fixture(params=[kafka_gateway.hot_parse, PLAIN], ids=["built", "plain"])
@@ -384,7 +386,7 @@ def test_the_fast_answer_is_the_general_one_and_kio_reads_it(module: Any, versio
     ]
     request = parse_produce(module, request_frame("produce", version, topic_data=topics), version)
     results = [Appended(2**40 + place, 3, -1 if place else 1_700_000_000_123, 2**33) for place in range(131)]
-    framed = module.produce_answer(request, results, version, 2**31 - 1, False)
+    framed = ANSWERS[module].produce_answer(request, results, version, 2**31 - 1, False)
     assert framed == encode_with(request, results, version, 2**31 - 1, {})
     assert int.from_bytes(framed[:4], "big") == len(framed) - 4
     read = response("produce", version, framed[4:])
@@ -400,10 +402,10 @@ def test_the_fast_answer_is_the_general_one_and_kio_reads_it(module: Any, versio
 def test_the_fast_answer_is_none_where_anything_failed(module: Any) -> None:
     topics = [produce_topic(9, "known", KNOWN_ID, [(0, BATCH), (1, None)])]
     request = parse_produce(module, request_frame("produce", 9, topic_data=topics), 9)
-    assert module.produce_answer(request, [Appended(0, 0, -1, 0)], 9, 1, False) is None
+    assert ANSWERS[module].produce_answer(request, [Appended(0, 0, -1, 0)], 9, 1, False) is None
     topics = [produce_topic(9, "known", KNOWN_ID, [(0, BATCH)])]
     request = parse_produce(module, request_frame("produce", 9, topic_data=topics), 9)
-    assert module.produce_answer(request, [InvalidRecord("no")], 9, 1, False) is None
+    assert ANSWERS[module].produce_answer(request, [InvalidRecord("no")], 9, 1, False) is None
 
 
 def test_names_are_remembered_and_the_memory_is_bounded(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:

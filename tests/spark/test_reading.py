@@ -21,8 +21,8 @@ from pyspark_tidelog.spark_columns import full_schema, spark_arrow_schema
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.errors import LogError, TierCorrupt, TierObjectMissing
 from storage_tiers.records.batch import Codec
+from storage_tiers.records.batch_walk import scan_batches
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch
-from storage_tiers.records.walker import scan_batches
 from storage_tiers.types import AbortedTransaction
 from tests.spark.buckets import START_MS, Bucket, numbered, offsets, options, read, record, topic_id_of
 

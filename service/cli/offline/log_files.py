@@ -23,17 +23,17 @@ from storage_tiers.hot.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, read
 from storage_tiers.hot.leader_epochs import read_checkpoint
 from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.hot.scan import read_batches
-from storage_tiers.records import walker
+from storage_tiers.records import batch_walk
 from storage_tiers.records.batch import BatchHeader, check_crc, read_header
 from storage_tiers.records.decoder import Record, decode_batch, decode_control
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 _STOPS = {
-    walker.PARTIAL: "a batch that begins there is not whole",
-    walker.BAD_SIZE: "the length there is none that a batch can have",
-    walker.BAD_MAGIC: "the bytes there are of no batch of format 2",
-    walker.BAD_OFFSETS: "the offsets there are none that a batch can have",
+    batch_walk.PARTIAL: "a batch that begins there is not whole",
+    batch_walk.BAD_SIZE: "the length there is none that a batch can have",
+    batch_walk.BAD_MAGIC: "the bytes there are of no batch of format 2",
+    batch_walk.BAD_OFFSETS: "the offsets there are none that a batch can have",
 }
 
 
@@ -61,7 +61,7 @@ def dump_log(path: Path, *, deep: bool) -> Iterator[Line]:
                 if deep and not fault:
                     yield from _record_lines(batch, header)
                 expected, last_epoch = following, epoch
-            if chunk.stop != walker.WHOLE:
+            if chunk.stop != batch_walk.WHOLE:
                 yield _stopped(path, chunk.position, size, chunk.stop)
 
 
@@ -153,7 +153,7 @@ def _control_line(batch: memoryview, header: BatchHeader) -> Line:
 
 
 def _stopped(path: Path, position: int, size: int, stop: int) -> Line:
-    if stop == walker.PARTIAL and _is_newest(path):
+    if stop == batch_walk.PARTIAL and _is_newest(path):
         return note(f"{size - position} bytes at position {position} are no whole batch yet, or what a crash left")
     return damage(_STOPS.get(stop, "no batch begins there"), position=position, bytes_left=size - position)
 

@@ -22,9 +22,9 @@ from storage_tiers.cold.manifest.model import NEVER, Entry, Root
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.segments.sidecar import ABORTED, CHECK_BYTES, CHECKS, INDEX, Sidecar
 from storage_tiers.errors import CorruptRecord, TierCorrupt, TierObjectMissing
+from storage_tiers.records.batch_walk import scan_batches
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.records.decoder import decode_batch
-from storage_tiers.records.walker import scan_batches
 from storage_tiers.types import AbortedTransaction
 
 FETCH_BYTES = 4 << 20

@@ -17,8 +17,8 @@ from storage_tiers.cold.read.view import ColdView
 from storage_tiers.errors import TierCorrupt
 from storage_tiers.hot.segment import first_record_at
 from storage_tiers.records.batch import HEADER_BYTES, read_header
+from storage_tiers.records.batch_walk import scan_batches
 from storage_tiers.records.decoder import decode_batch
-from storage_tiers.records.walker import scan_batches
 from storage_tiers.types import TimestampOffset
 
 #: Bytes that one step walks.

@@ -27,7 +27,7 @@ from storage_tiers.cold.read.known_ranges import entry_of
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import OffsetOutOfRange, StorageError, TierCorrupt, TierUnavailable
 from storage_tiers.records.batch import HEADER_BYTES
-from storage_tiers.records.walker import find_batch
+from storage_tiers.records.batch_walk import find_batch
 from storage_tiers.types import AbortedTransaction, FileSlice, SharedFile
 
 T = TypeVar("T")

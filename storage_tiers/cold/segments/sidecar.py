@@ -37,8 +37,8 @@ from typing import Any, NamedTuple
 from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER
 from storage_tiers.cold.manifest.model import Section
 from storage_tiers.errors import CorruptRecord, InvalidRequest, StorageError, StoreRefused, TierCorrupt
+from storage_tiers.records.batch_walk import BAD_CRC, recover_scan
 from storage_tiers.records.checksum import crc32c
-from storage_tiers.records.walker import BAD_CRC, recover_scan
 from storage_tiers.types import NO_TIMESTAMP, AbortedTransaction, EpochEntry
 
 INTERVAL_BYTES = 64 << 10

@@ -1,6 +1,6 @@
 """A store's URL as a value: `s3://bucket/prefix`, `file:///path`, a plain path, or `memory://name`.
 
-Pure: the environment is not read here, and no store's library is imported (`open.py` does that).
+No environment variable is read here, and no store's library is imported (`open.py` does that).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What several areas ask."""
+"""Requests that the sessions of several areas begin with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/configs.md is the registry."""
+"""docs/configs.md says what the registry says, and nothing else."""
 
 from __future__ import annotations
 

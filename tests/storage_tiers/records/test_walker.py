@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from storage_tiers.errors import CorruptRecord, LogError
 from storage_tiers.records import batch as layout
-from storage_tiers.records import walker
+from storage_tiers.records import batch_walk, walker
 from storage_tiers.records.batch import read_header, records_payload
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.records.checksum import crc32c
@@ -21,6 +21,7 @@ from tests.storage_tiers.records.strategies import NOW_MS, batches, record_lists
 from tests.storage_tiers.records.twins import source_of, twins_of
 
 TWINS = twins_of(walker)
+TWINS_OVER_BATCHES = twins_of(batch_walk)
 
 
 @pytest.fixture(params=TWINS)
@@ -31,7 +32,7 @@ def twin(request: pytest.FixtureRequest) -> Any:
 def all_agree(name: str, *arguments: Any, **named: Any) -> Any:
     """What every twin answers, an error included."""
     answers = []
-    for module in TWINS.values():
+    for module in (TWINS if hasattr(walker, name) else TWINS_OVER_BATCHES).values():
         try:
             answers.append(getattr(module, name)(*arguments, **named))
         except (CorruptRecord, ValueError) as error:
@@ -41,9 +42,10 @@ def all_agree(name: str, *arguments: Any, **named: Any) -> Any:
 
 
 def test_this_run_has_a_compiled_walker() -> None:
-    if (walker.__file__ or "").endswith(".py"):
+    if (walker.__file__ or "").endswith(".py") or (batch_walk.__file__ or "").endswith(".py"):
         pytest.skip("walker is not compiled here: run hatch_build.py")
     assert [module.__file__ == source_of(walker) for module in TWINS.values()] == [False, True, True]
+    assert [module.__file__ == source_of(batch_walk) for module in TWINS_OVER_BATCHES.values()] == [False, True, True]
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -203,23 +205,23 @@ def chain(*counts: int, base: int = 100, epoch: int = 3) -> tuple[bytes, list[tu
 
 def test_scan_lists_whole_batches_and_says_why_it_stopped() -> None:
     log, expected = chain(1, 5, 2)
-    assert all_agree("scan_batches", log, 0, len(log)) == (expected, len(log), walker.WHOLE)
-    assert all_agree("scan_batches", log, expected[1][0], len(log)) == (expected[1:], len(log), walker.WHOLE)
+    assert all_agree("scan_batches", log, 0, len(log)) == (expected, len(log), batch_walk.WHOLE)
+    assert all_agree("scan_batches", log, expected[1][0], len(log)) == (expected[1:], len(log), batch_walk.WHOLE)
     for end in (len(log) - 1, expected[2][0] + 60, expected[2][0] + 1):
-        assert all_agree("scan_batches", log, 0, end) == (expected[:2], expected[2][0], walker.PARTIAL)
-    assert all_agree("scan_batches", b"", 0, 0) == ([], 0, walker.WHOLE)
+        assert all_agree("scan_batches", log, 0, end) == (expected[:2], expected[2][0], batch_walk.PARTIAL)
+    assert all_agree("scan_batches", b"", 0, 0) == ([], 0, batch_walk.WHOLE)
 
 
 @pytest.mark.parametrize(
     ("position", "form", "value", "stop"),
     [
-        (layout.BATCH_LENGTH, ">i", 48, walker.BAD_SIZE),
-        (layout.BATCH_LENGTH, ">i", -1, walker.BAD_SIZE),
-        (layout.BATCH_LENGTH, ">i", 2**31 - 1, walker.PARTIAL),
-        (layout.MAGIC, ">b", 1, walker.BAD_MAGIC),
-        (layout.BASE_OFFSET, ">q", -1, walker.BAD_OFFSETS),
-        (layout.BASE_OFFSET, ">q", 2**63 - 1, walker.BAD_OFFSETS),
-        (layout.LAST_OFFSET_DELTA, ">i", -1, walker.BAD_OFFSETS),
+        (layout.BATCH_LENGTH, ">i", 48, batch_walk.BAD_SIZE),
+        (layout.BATCH_LENGTH, ">i", -1, batch_walk.BAD_SIZE),
+        (layout.BATCH_LENGTH, ">i", 2**31 - 1, batch_walk.PARTIAL),
+        (layout.MAGIC, ">b", 1, batch_walk.BAD_MAGIC),
+        (layout.BASE_OFFSET, ">q", -1, batch_walk.BAD_OFFSETS),
+        (layout.BASE_OFFSET, ">q", 2**63 - 1, batch_walk.BAD_OFFSETS),
+        (layout.LAST_OFFSET_DELTA, ">i", -1, batch_walk.BAD_OFFSETS),
     ],
 )
 def test_walks_over_batches_stop_at_nonsense(position: int, form: str, value: int, stop: int) -> None:
@@ -230,7 +232,7 @@ def test_walks_over_batches_stop_at_nonsense(position: int, form: str, value: in
     assert all_agree("scan_batches", bad, 0, len(bad)) == (expected[:1], at, stop)
     assert all_agree("recover_scan", bad, 0, 100, 3) == (expected[:1], at, stop)
     found = all_agree("find_batch", bad, 0, len(bad), 105)
-    assert found == ((-1, at, 2**31 - 1 + 12) if stop == walker.PARTIAL else (-2, at, stop))
+    assert found == ((-1, at, 2**31 - 1 + 12) if stop == batch_walk.PARTIAL else (-2, at, stop))
 
 
 def test_find_batch_by_offset() -> None:
@@ -265,18 +267,18 @@ def test_recovery_keeps_gaps_and_stops_at_damage() -> None:
     later, more = chain(3, base=150, epoch=4)
     log += later
     expected += [(expected[1][0] + expected[1][1], *more[0][1:])]
-    assert all_agree("recover_scan", log, 0, 100, 3) == (expected, len(log), walker.WHOLE)
-    assert all_agree("recover_scan", log, 0, 101, 3) == ([], 0, walker.BAD_OFFSETS)
-    assert all_agree("recover_scan", log, 0, 100, 4) == ([], 0, walker.BAD_EPOCH)
+    assert all_agree("recover_scan", log, 0, 100, 3) == (expected, len(log), batch_walk.WHOLE)
+    assert all_agree("recover_scan", log, 0, 101, 3) == ([], 0, batch_walk.BAD_OFFSETS)
+    assert all_agree("recover_scan", log, 0, 100, 4) == ([], 0, batch_walk.BAD_EPOCH)
     assert all_agree("recover_scan", log, expected[1][0], 0, -1, len(log) - 1) == (
         expected[1:2],
         expected[2][0],
-        walker.PARTIAL,
+        batch_walk.PARTIAL,
     )
     backwards = later + chain(1, base=153, epoch=3)[0]
-    assert all_agree("recover_scan", backwards, 0, 0, -1)[2] == walker.BAD_EPOCH
+    assert all_agree("recover_scan", backwards, 0, 0, -1)[2] == batch_walk.BAD_EPOCH
     overlapping = chain(2)[0] + chain(2, base=101)[0]
-    assert all_agree("recover_scan", overlapping, 0, 0, -1)[2] == walker.BAD_OFFSETS
+    assert all_agree("recover_scan", overlapping, 0, 0, -1)[2] == batch_walk.BAD_OFFSETS
 
 
 def test_recovery_sees_every_flipped_bit_that_the_crc_covers() -> None:
@@ -286,9 +288,9 @@ def test_recovery_sees_every_flipped_bit_that_the_crc_covers() -> None:
         for bit in range(8):
             bad = bytearray(log)
             bad[position] ^= 1 << bit
-            kept, stopped, stop = walker.recover_scan(bad, 0, 100, 3)
+            kept, stopped, stop = batch_walk.recover_scan(bad, 0, 100, 3)
             assert (kept, stopped) == (expected[:1], at)
-            assert stop in (walker.BAD_CRC, walker.BAD_OFFSETS)
+            assert stop in (batch_walk.BAD_CRC, batch_walk.BAD_OFFSETS)
 
 
 @settings(deadline=None, max_examples=150)

@@ -13,7 +13,7 @@ from storage_tiers.records import walker
 WALK_BETWEEN_GUARDS = """
 import ctypes, mmap, random, struct
 from storage_tiers.errors import CorruptRecord
-from storage_tiers.records import walker
+from storage_tiers.records import batch_walk, walker
 from storage_tiers.records.checksum import crc32c
 from tests.storage_tiers.records import vectors
 from tests.storage_tiers.records.test_fuzz import mutated
@@ -38,11 +38,11 @@ def walk(raw, count):
             except CorruptRecord:
                 pass
         for offset in (0, 1, 1 << 62):
-            walker.find_batch(room, 0, len(room), offset)
-            walker.find_batch(room, 0, len(room), offset, False)
+            batch_walk.find_batch(room, 0, len(room), offset)
+            batch_walk.find_batch(room, 0, len(room), offset, False)
         walker.plain_batch(room, room, True, 0, 1 << 62, 1 << 62)
-        walker.scan_batches(room, 0, len(room))
-        walker.recover_scan(room, 0, 0, -1)
+        batch_walk.scan_batches(room, 0, len(room))
+        batch_walk.recover_scan(room, 0, 0, -1)
 
 chance = random.Random(1)
 batches = [*vectors.BY_CODEC.values(), vectors.COMMIT]

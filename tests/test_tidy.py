@@ -1,0 +1,234 @@
+"""The tree stays one that can be read: sizes of files and functions, names of classes, headers of modules, and what is pure.
+
+`import-linter` refuses imports; here stands what it cannot see. Each rule is a function from source text to findings, and is
+shown to find what it forbids in a sample that has it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PRODUCT = ("storage_tiers/", "grpc_api/", "kafka_gateway/", "service/", "lambdas/", "spark/")
+MOST_LINES = 500
+MOST_LINES_OF_A_FUNCTION = 70
+#: Files that are longer, and may not grow further.
+LONGER = {"kafka_gateway/server.py": 600}
+#: Of a module's first sentence, beside those of its own name.
+LEAST_WORDS = 4
+PURE_CONTRACT = "pure modules know no clock, no chance, no loop and no socket"
+
+#: What a pure module imports nothing of: clocks, chance, loops, threads, processes, sockets, files, the environment.
+IMPURE_MODULES = {
+    "asyncio",
+    "fcntl",
+    "multiprocessing",
+    "os",
+    "pathlib",
+    "random",
+    "secrets",
+    "select",
+    "selectors",
+} | {*("shutil", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time", "uuid")}
+#: What it asks of no object: a loop's timers and tasks, a clock, chance, a file.
+IMPURE_ATTRIBUTES = {"call_at", "call_later", "call_soon", "create_task", "run_in_executor", "urandom"} | {
+    *("monotonic", "perf_counter", "process_time", "thread_time", "utcnow", "today")
+}
+IMPURE_BUILTINS = {"input", "open", "print"}
+#: Of pure modules, what one is allowed all the same.
+ALLOWED = {"storage_tiers.hot.leader_epochs": {"open"}}  # `read_checkpoint`, as its header says
+
+#: A header that claims it: not "Pure but for", which is none, and not Cython's "pure-Python".
+CLAIM = re.compile(r"\bPure\b(?!-Python| but)|: pure\b")
+
+
+# --- the rules ------------------------------------------------------------------------------------------------------------
+def functions_too_long(tree: ast.AST) -> list[str]:
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return [each.name for each in found if (each.end_lineno or 0) - each.lineno + 1 > MOST_LINES_OF_A_FUNCTION]
+
+
+def classes_of(tree: ast.AST) -> list[str]:
+    return [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+def says_what_it_is_for(tree: ast.Module, name: str) -> bool:
+    """A header whose first sentence says more than the module's name does."""
+    header = ast.get_docstring(tree) or ""
+    sentence = re.split(r"[.!?](?:\s|$)", header.split("\n\n")[0], maxsplit=1)[0]
+    words = {word.lower() for word in re.findall(r"[^\W\d_]{2,}", sentence)}
+    return len(words - set(name.split("_"))) >= LEAST_WORDS
+
+
+def claims_to_be_pure(tree: ast.Module) -> bool:
+    return CLAIM.search(ast.get_docstring(tree) or "") is not None
+
+
+def impurities(tree: ast.AST) -> list[str]:
+    """What a pure module may not name. Imports for type checkers alone bring nothing in."""
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            found += [name.name for name in node.names if name.name.partition(".")[0] in IMPURE_MODULES]
+        elif isinstance(node, ast.ImportFrom):
+            if not node.level and (node.module or "").partition(".")[0] in IMPURE_MODULES:
+                found.append(node.module or "")
+        elif isinstance(node, ast.Attribute):
+            found += [node.attr] if node.attr in IMPURE_ATTRIBUTES else []
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_BUILTINS:
+            found.append(node.func.id)
+    return found
+
+
+def named_twice(classes: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Class names that stand for two things, from (name, file)."""
+    places = defaultdict(list)
+    for name, path in classes:
+        places[name].append(path)
+    return {name: paths for name, paths in places.items() if len(paths) > 1}
+
+
+# --- the tree -------------------------------------------------------------------------------------------------------------
+@cache
+def sources() -> dict[str, str]:
+    """Path to text of every Python file that somebody wrote: none that protoc made."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "*.py"], cwd=ROOT, capture_output=True, check=True
+    )
+    paths = [path for path in listed.stdout.decode().split() if not re.search(r"_pb2(_grpc)?\.py$", path)]
+    return {path: (ROOT / path).read_text() for path in paths if (ROOT / path).exists()}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {path: ast.parse(text) for path, text in sources().items()}
+
+
+def module_of(path: str) -> str:
+    return path.removeprefix("spark/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+@cache
+def listed_as_pure() -> frozenset[str]:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (contract,) = (each for each in contracts if each["name"] == PURE_CONTRACT)
+    return frozenset(contract["source_modules"])
+
+
+def product() -> Iterator[tuple[str, ast.Module]]:
+    return ((path, tree) for path, tree in trees().items() if path.startswith(PRODUCT))
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {path: text.count("\n") for path, text in sources().items()}
+    assert len(lengths) > 500
+    assert {path: length for path, length in lengths.items() if length > LONGER.get(path, MOST_LINES)} == {}
+
+
+def test_no_function_is_too_long() -> None:
+    assert {path: found for path, tree in trees().items() if (found := functions_too_long(tree))} == {}
+
+
+def test_no_class_name_of_the_product_means_two_things() -> None:
+    assert named_twice((name, path) for path, tree in product() for name in classes_of(tree)) == {}
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [path for path, tree in trees().items() if tree.body and not says_what_it_is_for(tree, Path(path).stem)]
+    assert silent == []
+
+
+def test_every_module_that_claims_to_be_pure_is_held_to_it() -> None:
+    """A package that says so speaks for its modules."""
+    claiming = {module_of(path): path for path, tree in product() if claims_to_be_pure(tree)}
+    expected = {module for module, path in claiming.items() if not path.endswith("__init__.py")}
+    for package in claiming.keys() - expected:
+        expected |= {module_of(path) for path, _ in product() if module_of(path).startswith(package + ".")}
+    assert sorted(expected - listed_as_pure()) == []
+
+
+def test_pure_modules_name_nothing_impure() -> None:
+    known = {module_of(path): tree for path, tree in product()}
+    assert listed_as_pure() <= known.keys()
+    found = {module: set(impurities(known[module])) - ALLOWED.get(module, set()) for module in listed_as_pure()}
+    assert {module: names for module, names in found.items() if names} == {}
+
+
+# --- the rules find what they forbid -------------------------------------------------------------------------------------
+def test_a_long_function_is_found() -> None:
+    lines = "\n".join(["    pass"] * (MOST_LINES_OF_A_FUNCTION - 1))
+    assert functions_too_long(ast.parse(f"class C:\n  async def just(self):\n{lines}\n")) == []
+    assert functions_too_long(ast.parse(f"class C:\n  async def over(self):\n{lines}\n    pass\n")) == ["over"]
+
+
+def test_a_class_name_is_found_wherever_it_stands() -> None:
+    hidden = ast.parse("def f():\n    class Node: ...\nclass Other: ...")
+    assert named_twice([(name, "a.py") for name in classes_of(hidden)] + [("Node", "b.py")]) == {
+        "Node": ["a.py", "b.py"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        ("", False),
+        ('"""Frames."""', False),
+        ('"""Metadata frames. They have lengths and checksums, and a term."""', False),
+        ('"""The metadata frames.\n\nWhat follows the first paragraph comes too late for readers."""', False),
+        ('"""How a batch of metadata records lies in its log."""', True),
+    ],
+)
+def test_a_header_that_says_nothing_is_found(header: str, says: bool) -> None:
+    assert says_what_it_is_for(ast.parse(header + "\nx = 1\n"), "metadata_frames") is says
+
+
+@pytest.mark.parametrize(
+    ("header", "claims"),
+    [
+        ("Plans. Pure; the caller sleeps.", True),
+        ("What to upload next: pure.", True),
+        ("Pure: time is an argument.", True),
+        ("Pure but for the receiver.", False),
+        ("Cython in pure-Python mode.", False),
+        ("Pure-Python mode of Cython.", False),
+        ("Every change is a pure function of the state.", False),
+    ],
+)
+def test_a_claim_is_found(header: str, claims: bool) -> None:
+    assert claims_to_be_pure(ast.parse(f'"""{header}"""')) is claims
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("import asyncio.timeouts", ["asyncio.timeouts"]),
+        ("from time import perf_counter as now", ["time"]),
+        ("import secrets, re", ["secrets"]),
+        ("from os import path", ["os"]),
+        ("def f():\n    import socket", ["socket"]),
+        ("loop.call_later(1, f)", ["call_later"]),
+        ("began = clock.perf_counter()", ["perf_counter"]),
+        ("with open(path) as file: ...", ["open"]),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import asyncio", []),
+        ("from storage_tiers.types import TopicId\nfrom .time import x\nsegment.open(path)\nlimits.now", []),
+    ],
+)
+def test_what_is_impure_is_found(source: str, names: list[str]) -> None:
+    assert impurities(ast.parse(source)) == names
