@@ -1,4 +1,4 @@
-"""Metadata, key 3, versions 0 to 13.
+"""Metadata, key 3, versions 0 to 13: brokers, topics, and who leads their partitions.
 
 Topics are asked for by name (v12: or id), all of them with null (v0: with an empty list). Unknown names are created
 first where `auto.create.topics.enable` and the request (v4) allow it. v13 can carry an error for the whole answer.

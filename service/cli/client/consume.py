@@ -27,7 +27,7 @@ from service.cli.client.positions import (
     parse_position,
     topic_partitions,
 )
-from service.cli.client.record_format import TOKENS, Format, Record, parse_format
+from service.cli.client.record_format import TOKENS, Format, ShownRecord, parse_format
 from service.cli.client.waiting import why_nothing_comes
 from service.cli.completion import complete_topic
 from service.cli.errors import report
@@ -123,7 +123,7 @@ def consume(
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ConsumedRange:
     """Where a partition is read from, as librdkafka takes it, and the first offset that is not; None: no end."""
 
     start: int
@@ -141,7 +141,7 @@ class Follower:
         self._left = max_messages
         self._stopped = False
         self._exit_at_end = exit_at_end
-        self._spans: dict[Place, Span] = {}
+        self._spans: dict[Place, ConsumedRange] = {}
         #: Where the command has not ended yet, and of these where records are still to come.
         self._unfinished: set[Place] = set()
         self._behind: set[Place] = set()
@@ -248,17 +248,17 @@ class Follower:
 
 def _spans(
     bootstrap: str, consumer: Consumer, places: Sequence[Place], begin: Position, bound: Position | None
-) -> dict[Place, Span]:
+) -> dict[Place, ConsumedRange]:
     """What is read of each partition; none of which nothing is."""
     if bound is None and begin.is_an_end:
-        return {place: Span(begin.value, None) for place in places}  # librdkafka's numbers are the same
+        return {place: ConsumedRange(begin.value, None) for place in places}  # librdkafka's numbers are the same
     starts = find_offsets(bootstrap, consumer, places, begin)
     if bound is None:
-        return {place: Span(start, None) for place, start in starts.items()}
+        return {place: ConsumedRange(start, None) for place, start in starts.items()}
     ends = find_offsets(bootstrap, consumer, places, Position(Unit.TIME, LATEST))
     stops = find_offsets(bootstrap, consumer, places, bound)
     stops = {place: min(stop, ends[place]) for place, stop in stops.items()}
-    return {place: Span(starts[place], stops[place]) for place in places if starts[place] < stops[place]}
+    return {place: ConsumedRange(starts[place], stops[place]) for place in places if starts[place] < stops[place]}
 
 
 # --- printing ----------------------------------------------------------------------------------------------------------
@@ -283,9 +283,9 @@ def _text_format(separator: str | None) -> Format:
     return lambda record: (record.key or b"") + between + (record.value or b"") + b"\n"
 
 
-def _record(message: Message) -> Record:
+def _record(message: Message) -> ShownRecord:
     kind, timestamp = message.timestamp()
-    return Record(
+    return ShownRecord(
         message.topic() or "",
         message.partition() or 0,
         message.offset() or 0,

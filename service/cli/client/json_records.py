@@ -21,7 +21,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from service.cli.client.record_format import Record
+from service.cli.client.record_format import ShownRecord
 from service.cli.output import json_bytes
 
 _CONTENT = {"key", "key_base64", "value", "value_base64"}
@@ -30,7 +30,7 @@ _HEADER_FIELDS = {"key", "value", "value_base64"}
 _LONGEST_QUOTE = 60
 
 
-class NewRecord(NamedTuple):
+class JsonRecord(NamedTuple):
     """What a line asks for; None for what it leaves to the producer."""
 
     topic: str | None
@@ -41,7 +41,7 @@ class NewRecord(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]]
 
 
-def to_json(record: Record) -> bytes:
+def to_json(record: ShownRecord) -> bytes:
     line: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -55,7 +55,7 @@ def to_json(record: Record) -> bytes:
     return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
-def from_json(line: bytes) -> NewRecord:
+def from_json(line: bytes) -> JsonRecord:
     """ValueError, with a sentence, for what is no record."""
     try:
         found = json.loads(line)
@@ -66,7 +66,7 @@ def from_json(line: bytes) -> NewRecord:
     _check_fields(found, _FIELDS, "a record")
     if "value" not in found and "value_base64" not in found:
         raise ValueError('it has no value; a tombstone has "value": null')
-    return NewRecord(
+    return JsonRecord(
         _optional(found, "topic", str, "text"),
         _number(found, "partition", 0, 2**31 - 1),
         _number(found, "timestamp", 1, 2**63 - 1),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from service.cli.client import silence
-from service.cli.client.json_records import NewRecord, from_json
+from service.cli.client.json_records import JsonRecord, from_json
 from service.cli.client.positions import Place
 from service.cli.completion import complete_topic
 from service.cli.errors import CommandError, report
@@ -131,12 +131,7 @@ def produce(
     """Write each line as a record."""
     from confluent_kafka import Producer
 
-    if key_separator == "":
-        raise typer.BadParameter("at least one character", param_hint="--key-separator")
-    if as_json and key_separator is not None:
-        raise typer.BadParameter("a line of JSON has its key in it: leave --key-separator out", param_hint="--json")
-    if topic is None and not as_json:
-        raise typer.BadParameter("name the topic, or give --json with lines that do", param_hint="TOPIC")
+    _check(topic, key_separator, as_json=as_json)
     headers = [(key, value.encode()) for key, value in pairs(header, "--header").items()]
     read = _reader(topic, partition, headers, key_separator, as_json=as_json)
     require_reachable(bootstrap)
@@ -165,6 +160,15 @@ def produce(
     _summarise(topic, deliveries, as_json=summary)
 
 
+def _check(topic: str | None, key_separator: str | None, *, as_json: bool) -> None:
+    if key_separator == "":
+        raise typer.BadParameter("at least one character", param_hint="--key-separator")
+    if as_json and key_separator is not None:
+        raise typer.BadParameter("a line of JSON has its key in it: leave --key-separator out", param_hint="--json")
+    if topic is None and not as_json:
+        raise typer.BadParameter("name the topic, or give --json with lines that do", param_hint="TOPIC")
+
+
 def _config(bootstrap: str, compression: Compression, acks: RequiredAcks) -> dict[str, Any]:
     return {
         **client_config(bootstrap),
@@ -178,7 +182,7 @@ def _config(bootstrap: str, compression: Compression, acks: RequiredAcks) -> dic
     }
 
 
-def _send(producer: Producer, record: NewRecord, deliveries: Deliveries) -> None:
+def _send(producer: Producer, record: JsonRecord, deliveries: Deliveries) -> None:
     from confluent_kafka import KafkaException
 
     given: dict[str, Any] = {"headers": list(record.headers)} if record.headers else {}
@@ -213,14 +217,14 @@ def _reader(
     separator: str | None,
     *,
     as_json: bool,
-) -> Callable[[bytes], NewRecord]:
+) -> Callable[[bytes], JsonRecord]:
     """Makes a record of a line, or raises ValueError. What the command line names goes before what the line does."""
 
-    def read_text(line: bytes) -> NewRecord:
+    def read_text(line: bytes) -> JsonRecord:
         key, value = (None, line) if separator is None else _split(line, separator)
-        return NewRecord(topic, partition, None, key, value, headers)
+        return JsonRecord(topic, partition, None, key, value, headers)
 
-    def read_json(line: bytes) -> NewRecord:
+    def read_json(line: bytes) -> JsonRecord:
         found = from_json(line)
         if topic is None and found.topic is None:
             raise ValueError("it names no topic, nor does the command")

@@ -15,7 +15,7 @@ _PART = re.compile(rb"%(.?)|\\(x[0-9A-Fa-f]{1,2}|[0-7]{1,3}|.)|([^%\\]+|\\$)", r
 _ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
 
 
-class Record(NamedTuple):
+class ShownRecord(NamedTuple):
     """`timestamp` in ms since 1970, -1 for none; `timestamp_type` is create_time, log_append_time, or None."""
 
     topic: str
@@ -28,14 +28,14 @@ class Record(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]]
 
 
-Format = Callable[[Record], bytes]
+Format = Callable[[ShownRecord], bytes]
 
 
 def _length(content: bytes | None) -> int:
     return -1 if content is None else len(content)
 
 
-def _headers(record: Record) -> bytes:
+def _headers(record: ShownRecord) -> bytes:
     """As kcat prints them: name=value, parted by commas; a null value is NULL."""
     return b",".join(name.encode() + b"=" + (b"NULL" if value is None else value) for name, value in record.headers)
 

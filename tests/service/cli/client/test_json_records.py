@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from service.cli.client.json_records import NewRecord, from_json, to_json
-from service.cli.client.record_format import Record
+from service.cli.client.json_records import JsonRecord, from_json, to_json
+from service.cli.client.record_format import ShownRecord
 from tests.service.cli.support import Ran, tidelog
 from tests.support.clients import create
 from tests.support.node import Node
@@ -28,7 +28,7 @@ CONTENT = st.none() | st.binary(max_size=20) | TEXT.map(str.encode)
 #: librdkafka for Python ends a header's key at a zero byte.
 HEADERS = st.lists(st.tuples(TEXT.filter(lambda key: "\0" not in key), CONTENT), max_size=3)
 RECORDS = st.builds(
-    NewRecord, st.none(), st.integers(0, PARTITIONS - 1), TIMESTAMPS, CONTENT, CONTENT, HEADERS.map(tuple)
+    JsonRecord, st.none(), st.integers(0, PARTITIONS - 1), TIMESTAMPS, CONTENT, CONTENT, HEADERS.map(tuple)
 )
 
 
@@ -56,7 +56,7 @@ _names = (f"round-trip-{number}" for number in itertools.count())
 # Without shrinking: each example makes two topics.
 @settings(max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(records=st.lists(RECORDS, min_size=1, max_size=30))
-def test_a_topic_is_copied_with_nothing_lost(node: Node, records: list[NewRecord]) -> None:
+def test_a_topic_is_copied_with_nothing_lost(node: Node, records: list[JsonRecord]) -> None:
     """Written by a plain client, consumed as JSON, produced from that to a second topic: the same records."""
     first, second = next(_names), next(_names)
     for name in (first, second):
@@ -145,6 +145,6 @@ def test_what_is_no_record_is_said(line: str, said: str) -> None:
 
 
 def test_a_record_without_a_timestamp_leaves_it_to_the_producer() -> None:
-    line = to_json(Record("t", 0, 1, -1, None, None, b"", ()))
+    line = to_json(ShownRecord("t", 0, 1, -1, None, None, b"", ()))
     assert json.loads(line)["timestamp"] is None
-    assert from_json(line) == NewRecord("t", 0, None, None, b"", [])
+    assert from_json(line) == JsonRecord("t", 0, None, None, b"", [])

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from service.cli.client.record_format import Record, parse_format
+from service.cli.client.record_format import ShownRecord, parse_format
 from tests.service.cli.support import tidelog_process
 from tests.support.clients import create
 from tests.support.node import Node
 
 pytestmark = pytest.mark.xdist_group("cli-format")
 
-RECORD = Record("t", 3, 42, 1372636800123, "create_time", b"k\xff", b"va\0lue", (("a", b"1"), ("b", None)))
-TOMBSTONE = Record("t", 0, 7, -1, None, None, None, ())
+RECORD = ShownRecord("t", 3, 42, 1372636800123, "create_time", b"k\xff", b"va\0lue", (("a", b"1"), ("b", None)))
+TOMBSTONE = ShownRecord("t", 0, 7, -1, None, None, None, ())
 
 
 @pytest.mark.parametrize(
