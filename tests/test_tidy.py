@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PRODUCT = ("storage_tiers/", "grpc_api/", "kafka_gateway/", "service/", "lambdas/", "spark/")
+PRODUCT = ("tidelog/", "storage_tiers/", "grpc_api/", "kafka_gateway/", "service/", "lambdas/", "spark/")
 MOST_LINES = 500
 MOST_LINES_OF_A_FUNCTION = 70
 #: Files that are longer, and may not grow further.
