@@ -220,7 +220,7 @@ class FetchHandler:
         return refuse(request, version, correlation, error)
 
     def _not_a_follower(self, request: FetchRequest, version: int, correlation: int) -> Sequence[Piece]:
-        """Replication does not use this door: to whom claims to be a replica, no replica is assigned here."""
+        """Consumers only; replica fetches are refused because this broker has no followers."""
         error = NotLeader(f"replica {request.replica_id} is not one of this partition's followers")
         self.errors[code_of(error)] += len(request.indexes)
         return encode(_failed(request, error), version, correlation)
