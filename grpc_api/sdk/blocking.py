@@ -15,7 +15,7 @@ from concurrent.futures._base import FINISHED, RUNNING
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import grpc.aio
 
@@ -275,7 +275,7 @@ class BlockingClient:
         finally:
             reader.close()
 
-    def offsets(self, topic: str, at: Literal["earliest", "latest"] | datetime) -> dict[int, int | None]:
+    def offsets(self, topic: str, at: str | datetime) -> dict[int, int | None]:
         return self._loop.run(self._client.offsets(topic, at))
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> int:

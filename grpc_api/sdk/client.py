@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from grpc_api.channel import open_channel
 from grpc_api.contract.cold import ColdManifest, ColdRange
@@ -33,7 +33,7 @@ from grpc_api.remote import RemoteCore
 from grpc_api.sdk.checking import checked_address, checked_configs
 from grpc_api.sdk.producer import Producer, ThreadedUse
 from grpc_api.sdk.reader import Reader
-from grpc_api.sdk.values import ProducerOptions, ReaderOptions, Start, start_ms
+from grpc_api.sdk.values import ProducerOptions, ReaderOptions, Start, checked_start, start_ms
 from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
 from storage_tiers.errors import InvalidRequest, LogError
 from storage_tiers.types import TopicPartition
@@ -106,14 +106,13 @@ class Client:
             options=options,
         )
 
-    async def offsets(self, topic: str, at: Literal["earliest", "latest"] | datetime) -> dict[int, int | None]:
-        """For each partition its first offset, its end, or the first offset at or after a moment (None: there is none)."""
-        if isinstance(at, datetime):
-            timestamp = start_ms(at)
-        elif at in ("earliest", "latest"):
-            timestamp = OffsetSpec[at.upper()]
-        else:
-            raise InvalidRequest(f"offsets are asked for at 'earliest', 'latest' or a datetime, not at {at!r}")
+    async def offsets(self, topic: str, at: str | datetime) -> dict[int, int | None]:
+        """For each partition its first offset ("earliest"), its end ("latest"), or the first offset at or after a moment, also
+        one in ISO 8601 (None: there is none)."""
+        moment = checked_start(at)
+        if isinstance(moment, Mapping):
+            raise InvalidRequest("offsets are asked for at 'earliest', 'latest' or a time, not at offsets")
+        timestamp = start_ms(moment) if isinstance(moment, datetime) else int(OffsetSpec[moment.upper()])
         partitions = [part.partition for part in self.topic(topic).partitions]
         answers = await self._core.log.list_offsets(
             [OffsetQuery(TopicPartition(topic, each), timestamp) for each in partitions]

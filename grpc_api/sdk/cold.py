@@ -17,13 +17,13 @@ from datetime import datetime
 from itertools import islice
 
 from grpc_api.sdk.decoding import messages
-from grpc_api.sdk.values import Message, Start, start_ms
+from grpc_api.sdk.values import Message, Start, checked_start, start_ms
 from storage_tiers.cold.offline.bucket import Bucket, Topic
 from storage_tiers.cold.offline.partition import PartitionReader
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.open import open_blocking_store
 from storage_tiers.cold.stores.port import BlockingObjectStore
-from storage_tiers.errors import InvalidPartitions, InvalidRequest, OffsetOutOfRange
+from storage_tiers.errors import InvalidPartitions, OffsetOutOfRange
 from storage_tiers.types import OffsetRange
 
 #: Records that a thread hands over at a time.
@@ -77,6 +77,7 @@ class ColdBucket:
         missing = set(wanted) - set(found.partitions)
         if missing:
             raise InvalidPartitions(f"{topic} has partitions 0 to {found.partitions[-1]}, not {min(missing)}")
+        start = checked_start(start)
         _check_start(start, wanted, topic)
         for partition in wanted:
             yield from self._partition(found, partition, start)
@@ -132,8 +133,6 @@ def _check_start(start: Start, partitions: Sequence[int], topic: str) -> None:
         missing = set(partitions) - set(start)
         if missing:
             raise InvalidPartitions(f"no offset is given for partition {min(missing)} of {topic}")
-    elif start not in ("earliest", "latest"):
-        raise InvalidRequest(f"reading starts at 'earliest', 'latest', a datetime or offsets, not at {start!r}")
 
 
 def _first_offset(reads: PartitionReader, partition: int, start: Start) -> int:

@@ -24,7 +24,7 @@ from grpc_api.proto.log_pb2_grpc import LogStub
 from grpc_api.remote_log import RemoteLog
 from grpc_api.remote_topics import RemoteTopics
 from grpc_api.sdk.decoding import messages
-from grpc_api.sdk.values import Message, OutOfRange, ReaderOptions, Start, start_ms
+from grpc_api.sdk.values import Message, OutOfRange, ReaderOptions, Start, checked_start, start_ms
 from storage_tiers.backoff import Backoff, BackoffSettings
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.errors import InvalidPartitions, InvalidRequest, LogError, OffsetOutOfRange
@@ -141,14 +141,14 @@ class Reader:
         return [part.partition for part in found.partitions]
 
     async def _resolve(self, start: Start, partitions: Sequence[int]) -> Mapping[int, int]:
+        start = checked_start(start)
         if start == "earliest":
             return await self._offsets(partitions, OffsetSpec.EARLIEST)
         if start == "latest":
             return await self._offsets(partitions, OffsetSpec.LATEST)
         if isinstance(start, datetime):
             return await self._offsets(partitions, start_ms(start))
-        if not isinstance(start, Mapping):
-            raise InvalidRequest(f"a reader starts at 'earliest', 'latest', a datetime or offsets, not at {start!r}")
+        assert isinstance(start, Mapping)
         missing = set(partitions) - set(start)
         if missing:
             raise InvalidPartitions(f"no offset is given for partition {min(missing)} of {self._topic}")

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from storage_tiers.errors import InvalidConfig
+from storage_tiers.errors import InvalidConfig, InvalidRequest
 from storage_tiers.records.codecs import Codec
 
 Header = tuple[str, bytes | None]
@@ -41,9 +41,9 @@ class Sent(NamedTuple):
     offset: int
 
 
-#: Where a reader begins: at the first record, behind the last one, at the first record at or after a moment (which must
-#: know its time zone), or at an offset for each partition.
-Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
+#: Where a reader begins: at the first record ("earliest"), behind the last one ("latest"), at the first record at or after a
+#: moment (a datetime or its text in ISO 8601, which must know its time zone), or at an offset for each partition.
+Start = str | datetime | Mapping[int, int]
 
 
 class Acks(Enum):
@@ -114,9 +114,25 @@ class ReaderOptions:
             raise InvalidConfig("retry_s is not negative")
 
 
+def checked_start(start: Any) -> Start:
+    """The same, of a text that names a moment the moment. InvalidRequest for what names no place to begin."""
+    if isinstance(start, datetime | Mapping) or start in ("earliest", "latest"):
+        found: Start = start
+        return found
+    try:
+        return datetime.fromisoformat(start)
+    except (TypeError, ValueError):
+        raise InvalidRequest(
+            f"{start!r} is no place to begin: that is 'earliest', 'latest', a datetime, a time as '2024-01-31T12:00:00Z', or "
+            "an offset for each partition"
+        ) from None
+
+
 def start_ms(moment: datetime) -> int:
     """The first whole millisecond since 1970 at or after the moment; of an earlier one 0, since negative times are Kafka's
     names for the ends of a log. InvalidConfig for a moment without a time zone: it would mean another one elsewhere."""
     if moment.tzinfo is None:
-        raise InvalidConfig(f"{moment!r} has no time zone; say which, as datetime(..., tzinfo=timezone.utc)")
+        raise InvalidConfig(
+            f"{moment!r} has no time zone; say which, as tzinfo=timezone.utc or in '2024-01-31T12:00:00Z'"
+        )
     return max(0, -((_BEGINNING - moment) // timedelta(milliseconds=1)))

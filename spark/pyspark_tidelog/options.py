@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 #: In JSON offsets, as in Spark's Kafka source.
@@ -22,6 +23,7 @@ LATEST = -1
 
 DEFAULT_MAX_BYTES = 64 << 20
 _SIZE = re.compile(r"(\d+)\s*(?:([kmg])b?)?", re.IGNORECASE)
+_BEGINNING = datetime.fromtimestamp(0, UTC)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 KNOWN = (
@@ -165,9 +167,15 @@ def _bound(given: Mapping[str, str], which: str, topics: tuple[str, ...]) -> Bou
 
 
 def _milliseconds(name: str, text: str) -> int:
-    if re.fullmatch(r"-?\d{1,18}", text) is None:
-        raise OptionError(f"{name} is {text!r}, not milliseconds since 1970")
-    return int(text)
+    if re.fullmatch(r"-?\d{1,18}", text) is not None:
+        return int(text)
+    try:
+        # The first whole millisecond at or after the moment. TypeError: it has no zone.
+        return -((_BEGINNING - datetime.fromisoformat(text)) // timedelta(milliseconds=1))
+    except (TypeError, ValueError):
+        raise OptionError(
+            f"{name} is {text!r}, neither milliseconds since 1970 nor a time with its zone, as 2024-01-31T12:00:00Z"
+        ) from None
 
 
 def _offsets(name: str, text: str, topics: tuple[str, ...], senseless: int) -> Offsets:

@@ -98,7 +98,7 @@ REQUEST_ROWS = (
     ),
     row("start there, or seal first", LIBRARIES + "what_is_not_in_the_bucket_is_sealed_first"),
     row("the producer is closed; make another", LIBRARIES + "what_the_sdk_is_told_to_give_is_taken"),
-    row("choose that, or idempotent=False|say which, as datetime", LIBRARIES + "what_the_sdk_is_told_to_give_is_taken"),
+    row("choose that, or idempotent=False|say which, as tzinfo", LIBRARIES + "what_the_sdk_is_told_to_give_is_taken"),
 )
 
 WORD_ROWS = (

@@ -209,6 +209,8 @@ def timed(bucket: Bucket, store: Path) -> Path:
 )
 def test_times_are_exact_offsets(timed: Path, start: int, end: int) -> None:
     assert read_offsets(timed, startingTimestamp=at(start), endingTimestamp=at(end)) == list(range(start, end))
+    first, last = (datetime.fromtimestamp(int(at(each)) / 1000, UTC).isoformat() for each in (start, end))
+    assert read_offsets(timed, startingTimestamp=first, endingTimestamp=last) == list(range(start, end))
 
 
 def test_times_before_and_after_everything(timed: Path) -> None:

@@ -80,7 +80,7 @@ async def test_places_that_are_none_are_refused(client: Client) -> None:
         with pytest.raises(InvalidPartitions, match="not '0'"):
             await producer.send("t", b"x", partition="0")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="latest"):
-        await client.offsets("t", "newest")  # type: ignore[arg-type]
+        await client.offsets("t", "newest")
     with pytest.raises(InvalidConfig, match="'5'"):
         await client.alter_configs("t", {"retention.ms": 5})  # type: ignore[dict-item]
     with pytest.raises(InvalidConfig, match="text"):
@@ -137,6 +137,20 @@ SECOND_MS = 1_704_067_200_000
 )
 def test_a_moment_is_the_first_millisecond_not_before_it(moment: datetime, milliseconds: int) -> None:
     assert start_ms(moment) == milliseconds
+
+
+async def test_a_moment_is_a_datetime_or_its_text(client: Client) -> None:
+    await client.create_topic("t")
+    async with client.producer() as producer:
+        for number in range(4):
+            await producer.send("t", b"%d" % number, timestamp=SECOND_MS + 1000 * number)
+    for text in ("2024-01-01T00:00:02Z", "2024-01-01T01:00:01.5+01:00"):
+        assert [message.value for message in await read(client, start=text)] == [b"2", b"3"]
+        assert await client.offsets("t", text) == {0: 2}
+    with pytest.raises(InvalidConfig, match="no time zone"):
+        await client.offsets("t", "2024-01-01T00:00:02")
+    with pytest.raises(InvalidRequest, match=r"'yesterday' is no place to begin: .* a time as '2024-"):
+        await read(client, start="yesterday")
 
 
 async def test_a_time_before_all_records_is_the_beginning(client: Client) -> None:
