@@ -39,7 +39,7 @@ from rich.table import Table
 from examples.flights import data
 from examples.flights.consume import ReadBack, expected_at, kcat_command, read_all, seek_with_kcat
 from examples.flights.data import Delay
-from examples.flights.node import LocalLog, RunningNode, running_node, tidelog
+from examples.flights.node import FREE_PORTS, LocalLog, RunningNode, running_node, tidelog
 from examples.flights.plot import save_plot
 from examples.flights.produce import Written, produce
 from examples.flights.spark_report import delays_from_bucket, session, watched
@@ -322,7 +322,7 @@ def run(
         demo.load()
         node_words = [*demo.store.words[2:], "--new-cluster"]
         shown = " ".join([*demo.store.words, "--new-cluster"])
-        demo.say("A node", f"tidelog serve --port 0 --data-dir {directory / 'data'} {shown}")
+        demo.say("A node", f"tidelog serve {' '.join(FREE_PORTS)} --data-dir {directory / 'data'} {shown}")
         with running_node(directory, demo.store.url, node_words) as node:
             console.print(f"Kafka clients find it on {node.kafka}")
             demo.create(node)
