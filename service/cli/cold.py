@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from service.cli.repair_answers import Loss
 
-cold = typer.Typer(no_args_is_help=True, help="Look into the bucket, and mend its manifests.")
+cold = typer.Typer(no_args_is_help=True, help="List the manifests in a bucket, and repair them.")
 cold.command()(ls)
 
 

@@ -44,7 +44,9 @@ def describe(
     keys: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY]...", help="These only, with all about them.", autocompletion=complete_config_name
+            metavar="[KEY]...",
+            help="Only these, with their documentation and where each value comes from.",
+            autocompletion=complete_config_name,
         ),
     ] = None,
     broker: Broker = None,
@@ -93,24 +95,24 @@ def alter(
         typer.Option(
             "--delete",
             metavar="KEY",
-            help="Back to what holds otherwise; repeatable.",
+            help="Remove the setting, so that the default applies; repeatable.",
             autocompletion=complete_broker_config_name,
         ),
     ] = None,
     appended: Annotated[
         list[str] | None,
         typer.Option(
-            "--append", metavar="KEY=ITEM", help="Of a list; repeatable.", autocompletion=complete_broker_config
+            "--append", metavar="KEY=ITEM", help="A list's item; repeatable.", autocompletion=complete_broker_config
         ),
     ] = None,
     subtracted: Annotated[
         list[str] | None,
         typer.Option(
-            "--subtract", metavar="KEY=ITEM", help="Of a list; repeatable.", autocompletion=complete_broker_config
+            "--subtract", metavar="KEY=ITEM", help="A list's item; repeatable.", autocompletion=complete_broker_config
         ),
     ] = None,
     broker: Broker = None,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="Say if it could be done.")] = False,
+    validate_only: Annotated[bool, typer.Option("--validate-only", help="Check the change without making it.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,

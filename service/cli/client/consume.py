@@ -55,7 +55,9 @@ _TIMESTAMP_TYPES = {1: "create_time", 2: "log_append_time"}
 
 
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", autocompletion=complete_topic)],
+    topics: Annotated[
+        list[str], typer.Argument(metavar="TOPIC...", help="One or more.", autocompletion=complete_topic)
+    ],
     partition: Annotated[
         list[int] | None,
         typer.Option("--partition", "-p", min=0, help="Of each topic; repeatable. (default: all)"),

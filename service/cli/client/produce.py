@@ -44,6 +44,27 @@ TOPIC_TIMEOUT_MS = 10_000
 POLL_EVERY = 256
 
 
+_Topic = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[TOPIC]",
+        show_default=False,
+        help="May be left out with --json: each line then names its own.",
+        autocompletion=complete_topic,
+    ),
+]
+_JsonLines = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Lines are records as `consume --json` prints them, with key, value, headers, timestamp and partition.",
+    ),
+]
+_Summary = Annotated[
+    bool, typer.Option("--summary", help="Print what was written, with first and last offsets, as JSON.")
+]
+
+
 class Compression(StrEnum):
     none = "none"
     gzip = "gzip"
@@ -91,40 +112,34 @@ class Deliveries:
 
 
 def produce(
-    topic: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[TOPIC]",
-            show_default=False,
-            help="May be left out with --json: each line then names its own.",
-            autocompletion=complete_topic,
-        ),
-    ] = None,
+    topic: _Topic = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", exists=True, dir_okay=False, help="Read lines from here, not stdin.")
+        Path | None,
+        typer.Option("--file", "-f", exists=True, dir_okay=False, help="Read lines from this file, not from stdin."),
     ] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-k", help="What parts a line's key from its value.")
+        str | None,
+        typer.Option("--key-separator", "-k", help="The text between key and value on a line. (default: no keys)"),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, max=HIGHEST_PARTITION, help="Instead of one by key.")
+        int | None,
+        typer.Option(
+            "--partition",
+            "-p",
+            min=0,
+            max=HIGHEST_PARTITION,
+            help="Write to this partition; otherwise the key chooses.",
+        ),
     ] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="On every record; repeatable.")
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="KEY=VALUE", help="A header for every record; repeatable."),
     ] = None,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Lines are records as `consume --json` prints them, with key, value, headers, timestamp and partition.",
-        ),
-    ] = False,
+    as_json: _JsonLines = False,
     compression: Annotated[Compression, typer.Option("--compression", "-z")] = Compression.none,
     acks: Annotated[RequiredAcks, typer.Option("--acks")] = RequiredAcks.all,
     progress: Annotated[bool, typer.Option(help="Show progress on a terminal.")] = True,
-    summary: Annotated[
-        bool, typer.Option("--summary", help="Print what was written, with first and last offsets, as JSON.")
-    ] = False,
+    summary: _Summary = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:

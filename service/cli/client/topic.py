@@ -65,7 +65,9 @@ def create(
         int, typer.Option("--replication-factor", "-r", max=MOST_REPLICAS, help="-1: the node's default.")
     ] = -1,
     config: Configs = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no error.")] = False,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic exists already.")
+    ] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
@@ -199,7 +201,7 @@ def alter(
 @topic.command()
 def delete(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC...", autocompletion=complete_topic)],
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="A topic that is not there is no error.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed if a topic does not exist.")] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,

@@ -29,7 +29,7 @@ def fsck(
     s3_endpoint: S3Endpoint = None,
     s3_region: S3Region = None,
 ) -> None:
-    """Check a store. Exit code 0: sound; 1: damage; 2: it could not be looked at. Needs no node, changes nothing."""
+    """Check a store. Exit code 0: sound; 1: damaged; 2: the store could not be read. Needs no node, changes nothing."""
     from service.fsck.bucket import FsckScope
     from service.fsck.local import check_local
     from storage_tiers.errors import LogError

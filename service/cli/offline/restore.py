@@ -26,7 +26,7 @@ def restore(
     s3_endpoint: S3Endpoint = None,
     s3_region: S3Region = None,
 ) -> None:
-    """Make an empty data directory the cluster's, from the store alone; the node that had it must be stopped.
+    """Build a lost node's data directory from the store alone. The node that had it must be stopped.
 
     Prints each partition's recovery point: where clients go on. What was acknowledged beyond is lost."""
     import asyncio

@@ -52,7 +52,7 @@ def top(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     profile: Profile = None,
 ) -> None:
-    """What nodes do now: throughput, requests, tiers, topics. Ends with Ctrl-C; --json prints a line a node and look."""
+    """Show what nodes do now: throughput, requests, tiers, topics. Ends with Ctrl-C; --json prints a line a node and look."""
     from storage_tiers.clock import SystemClock
 
     if not SHORTEST_INTERVAL_S <= interval <= LONGEST_INTERVAL_S:
@@ -126,7 +126,9 @@ def scrape(address: str) -> str:
     except HTTPError as error:
         said = error.read(200).decode("utf-8", "replace").strip()
         raise Unreachable(f"answers {error.code} to /metrics: {said or error.reason}") from None
-    except (URLError, OSError, HTTPException, UnicodeDecodeError) as error:
+    except (HTTPException, UnicodeDecodeError):  # what it said is not shown: it may be anything
+        raise Unreachable("does not speak HTTP; it is asked again") from None
+    except (URLError, OSError) as error:
         reason = getattr(error, "reason", None) or error
         raise Unreachable(
             f"cannot be reached: {getattr(reason, 'strerror', None) or reason}; it is asked again"

@@ -259,3 +259,12 @@ def test_it_survives_a_restart_also_on_another_port(node: Node) -> None:
         assert back.trouble is None and back.numbers is not None and back.address == node.http
     finally:
         nodes.close()
+
+
+def test_another_listener_is_called_none_of_http(node: Node) -> None:
+    """What it answers is not shown: it may hold anything, and a terminal would take it."""
+    for address in (node.grpc, node.kafka):
+        ran = tidelog("top", "--once", "--interval", "0.2", "--http", address)
+        assert ran.code == 2
+        assert f"{address}: does not speak HTTP" in ran.out or f"{address}: cannot be reached: Remote end" in ran.out
+        assert ran.out.replace("\n", "").isprintable()
