@@ -105,7 +105,7 @@ class Node:
         await _register(ground, configs, listening, cluster_id, may_be_older=may_be_older)
         work = build_work(ground, configs, tier, home)
         broker = build_broker(ground, configs, tier, work, home, cluster_id)
-        _recover(ground, broker)
+        _recover(ground, broker, may_be_older=may_be_older and tier is not None)
         ground.readiness.reports = _reports(tier, home, work, broker)
         return cls(ground, cluster_id, configs, tier, home, work, broker)
 
@@ -206,13 +206,13 @@ async def _register(
             await metadata.propose(records)
 
 
-def _recover(ground: Ground, broker: Broker) -> None:
+def _recover(ground: Ground, broker: Broker, *, may_be_older: bool) -> None:
     clock, image = ground.host.clock, ground.metadata.image
     # Taken as late as can be: a start that failed before it has not touched the logs.
     clean = take_clean_mark(ground.host.files, ground.data.path)
     began, held = clock.monotonic(), sum(len(topic.partitions) for topic in image.topics.values())
     events.info(log, "recovery.started", partitions=held, clean=clean)
-    broker.assignment.recover(image, ground.data, clean=clean)
+    broker.assignment.recover(image, ground.data, clean=clean, may_be_older=may_be_older)
     broker.partitions.places.say_moved()
     took_ms = round((clock.monotonic() - began) * 1000)
     events.info(log, "recovery.finished", partitions=len(broker.partitions), clean=clean, ms=took_ms)

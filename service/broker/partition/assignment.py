@@ -69,8 +69,9 @@ class Assignment:
         self._troubles = events.Troubles()
         self._threads = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="open")
 
-    def recover(self, image: MetadataImage, data: DataDirectory, *, clean: bool) -> None:
-        """At start: sets aside what belongs to no topic of the image, then opens all partitions. Blocking.
+    def recover(self, image: MetadataImage, data: DataDirectory, *, clean: bool, may_be_older: bool = False) -> None:
+        """At start: sets aside what belongs to no topic of the image, then opens all partitions. Blocking. Of an image that
+        `may_be_older` than the directory nothing is set aside: who takes the cluster over looks for it under its name.
 
         A partition that cannot be opened is held back alone: whoever asks for it is told why, its files and what the
         checkpoints say of it stay, and it is tried again as after this start."""
@@ -80,6 +81,8 @@ class Assignment:
                 continue
             if directory.topic_id in image.deleting:
                 data.set_deleted(directory)
+                continue
+            if may_be_older:
                 continue
             aside = data.set_aside(directory)
             events.warning(log, "partition.stray", partition=directory.partition, path=directory.path, renamed_to=aside)

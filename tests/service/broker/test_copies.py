@@ -289,3 +289,25 @@ async def test_an_older_partition_that_was_led_without_the_store_is_compared_wit
         node.store.down = False
         await until(lambda: node.node.work.tiering.has_compared(led(node, "t")))
         assert (await node.append("t", b"later")).base_offset == 3
+
+
+async def test_what_an_older_metadata_log_does_not_know_stays_for_who_takes_the_cluster_over_instead(
+    tmp_path: Path,
+) -> None:
+    """Its damage report names both ways: the second one must not find less for the first."""
+    async with running(tmp_path / "data") as node:
+        await begun(node)
+        path, cluster_id = Path(node.node.ground.metadata.path), node.node.cluster_id
+        older = path.read_bytes()
+        await made_a_topic(node)
+        await node.append("later", b"not in the bucket yet")
+    path.write_bytes(older)
+    async with running(tmp_path / "data", node.store) as again:
+        assert again.node.tier is not None
+        with pytest.raises(FencedWriter, match="since then topic later was made"):
+            await again.node.tier.access.run()
+    path.parent.rename(tmp_path / "kept")
+    async with running(tmp_path / "data", node.store, take_over=cluster_id) as taken:
+        await until(lambda: taken.node.work.tiering.has_compared(led(taken, "later")))
+        found = [record.value for record in await taken.read_all("later")]
+        assert found == [b"of the original", b"not in the bucket yet"]
