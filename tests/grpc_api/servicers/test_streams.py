@@ -14,6 +14,8 @@ from grpc_api.channel import open_channel
 from grpc_api.messages.errors import detail_in
 from grpc_api.proto import log_pb2 as pb
 from grpc_api.proto.log_pb2_grpc import LogStub
+from grpc_api.servicers import fetch_stream
+from grpc_api.servicers.calls import CallContext
 from grpc_api.servicers.fetching import MAX_FETCH_BYTES
 from grpc_api.servicers.produce_stream import MAX_UNDER_WAY
 from grpc_api.servicers.tokens import encode_token
@@ -286,6 +288,33 @@ async def test_a_slow_reader_is_not_read_for(node: Served, stub: Any, monkeypatc
     offsets = 0
     while offsets < 59:
         offsets += sum(1 for part in (await call.read()).partitions for _ in headers(part.records))
+    call.cancel()
+
+
+async def test_a_stream_holds_no_file_while_its_caller_takes_its_time(
+    node: Served, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has to say is copied; the disk may have the segment's room back meanwhile."""
+    parts, write = fetch_stream._Follower.parts, CallContext.write_counted
+    read_from: dict[Any, int] = {}
+    given_back: list[int] = []
+
+    async def noting(self: Any, answers: list[Any]) -> Any:
+        read_from.update({piece.file: piece.file.users for answer in answers for piece in answer.slices})
+        return await parts(self, answers)
+
+    async def sending(self: Any, data: bytes) -> None:
+        given_back.extend(before - file.users for file, before in read_from.items())
+        read_from.clear()
+        await write(self, data)
+
+    monkeypatch.setattr(fetch_stream._Follower, "parts", noting)
+    monkeypatch.setattr(CallContext, "write_counted", sending)
+    await node.node.append("t", b"a")
+    call = stub.FetchStream(fetch())
+    while not any(part.records for part in (await call.read()).partitions):
+        pass
+    assert given_back == [1]
     call.cancel()
 
 
