@@ -230,7 +230,7 @@ async def test_what_the_sdk_is_told_to_give_is_taken(tmp_path: Path) -> None:
         await client.create_topic("t")
         with pytest.raises(InvalidConfig, match=r"choose that, or idempotent=False"):
             ProducerOptions(acks=Acks.LEADER)
-        with pytest.raises(InvalidConfig, match=r"say which, as datetime"):
+        with pytest.raises(InvalidConfig, match=r"say which, as tzinfo=timezone.utc"):
             start_ms(datetime(2024, 1, 1))
         assert start_ms(datetime(2024, 1, 1, tzinfo=UTC)) > 0
         for number, options in enumerate((ProducerOptions(), ProducerOptions(acks=Acks.LEADER, idempotent=False))):
