@@ -6,8 +6,6 @@ Names are MBeans as in `metrics.Metric.mbean`, `*` for the rest of a name. A tes
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-
 _TOPICS = "kafka.server:type=BrokerTopicMetrics,name="
 _CONTROLLER = "kafka.controller:type=KafkaController,name="
 _REMOTE = "kafka.log.remote:type=RemoteLogManager,name="
@@ -142,7 +140,3 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
         "metrics go to the log where metric.reporters says so.",
     ),
 )
-
-
-def is_left_out(mbean: str) -> bool:
-    return any(fnmatchcase(mbean, pattern) for patterns, _ in LEFT_OUT for pattern in patterns)

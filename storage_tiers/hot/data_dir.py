@@ -121,9 +121,6 @@ class DataDirectory:
         return identity
 
     # --- partitions ---------------------------------------------------------------------------------------------------
-    def partition_path(self, partition: TopicPartition) -> str:
-        return os.path.join(self.path, str(partition))
-
     def partitions(self) -> list[PartitionDirectory]:
         """The partition directories, by name."""
         found = []

@@ -10,7 +10,6 @@ Not promised: that an entry's objects still exist when they are read; a 404 mean
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -84,23 +83,6 @@ def entries_for_timestamp(root: Root, load_page: LoadPage, timestamp: int) -> It
             yield entry
 
 
-def entries_with_max_timestamp(root: Root, load_page: LoadPage) -> tuple[Entry, ...]:
-    """Where the record of the largest timestamp may be: the first whole entry that has it, preceded by the entry that log
-    start cuts if that one's largest is not smaller (log start may hide it: then the whole one answers)."""
-    best: Entry | None = None
-    cut: Entry | None = None
-    promising = leaves(root.live_pages, load_page, lambda ref: _may_hold_more(ref, best, root.log_start))
-    for entries in itertools.chain((load_page(ref).entries for ref in promising), (root.entries,)):
-        for entry in entries:
-            if entry.base < root.log_start < entry.end:
-                cut = entry
-            elif entry.base >= root.log_start and (best is None or entry.max_timestamp > best.max_timestamp):
-                best = entry
-    if cut is not None and (best is None or cut.max_timestamp >= best.max_timestamp):
-        return (cut,) if best is None else (cut, best)
-    return () if best is None else (best,)
-
-
 def state_at(root: Root, load_page: LoadPage, commit: int) -> list[Entry]:
     """The entries that were live right after `commit`, in offset order. InvalidRequest if that is in the future, or if
     something removed since has been swept and no pin of that commit held it."""
@@ -162,10 +144,6 @@ def _entry_lists(root: Root, load_page: LoadPage, wanted: Callable[[PageRef], bo
     for ref in leaves(root.live_pages, load_page, wanted):
         yield load_page(ref).entries
     yield root.entries
-
-
-def _may_hold_more(ref: PageRef, best: Entry | None, log_start: int) -> bool:
-    return ref.end > log_start and (ref.base < log_start or best is None or ref.max_timestamp > best.max_timestamp)
 
 
 def _all_live(root: Root, load_page: LoadPage) -> Iterator[Entry]:

@@ -211,11 +211,6 @@ class ManifestModel(RuleBasedStateMachine):
         for timestamp in (0, 20, 50):
             expected = [entry for entry in masked if entry.max_timestamp >= timestamp]
             assert list(lookup.entries_for_timestamp(self.root, self.load, timestamp)) == expected
-        best = lookup.entries_with_max_timestamp(self.root, self.load)
-        whole = [entry for entry in masked if entry.base >= self.log_start]
-        if whole:
-            assert best[-1] == max(whole, key=lambda entry: (entry.max_timestamp, -entry.base))
-        assert bool(best) == bool(masked)
 
     @invariant()
     def history_is_whole(self) -> None:
