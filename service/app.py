@@ -18,21 +18,21 @@ from importlib.metadata import version
 from pathlib import Path
 
 from service.announcing import announce, invite
-from service.beginning import StoppedBeforeStart
 from service.build.doors import open_doors, taken_sockets
 from service.build.ground import Host, Listening
-from service.collecting import collect_a_few_at_a_time
-from service.descriptors import RESERVED, Descriptors, raise_limit, shares
+from service.directory.beginning import StoppedBeforeStart
 from service.ending import Ending
 from service.http import serve_http
 from service.listeners import host_and_port
-from service.memory import keep_freed_blocks
 from service.node import Node
 from service.node_place import check
 from service.observability.scrape import Scraper
 from service.observability.stats import node_stats
+from service.process.collecting import collect_a_few_at_a_time
+from service.process.descriptors import RESERVED, Descriptors, raise_limit, shares
+from service.process.memory import keep_freed_blocks
+from service.process.scheduling import shorten_slice
 from service.readiness import Readiness
-from service.scheduling import shorten_slice
 from service.settings import NodeSettings
 from service.supervisor import supervised
 from storage_tiers import events

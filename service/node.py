@@ -13,22 +13,22 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from service.beginning import check_metadata, may_begin, unless_stopped
 from service.build.broker import Broker, build_broker
 from service.build.configs import NodeConfigs, build_configs
 from service.build.ground import Ground, Host, Listening
 from service.build.home import build_home
 from service.build.tier import Tier, build_tier
 from service.build.work import Work, build_work
+from service.directory.beginning import check_metadata, may_begin, unless_stopped
+from service.directory.home import HomeGuard
+from service.directory.store_needed import check_no_store_needed
 from service.ending import Ending
-from service.home import HomeGuard
 from service.metadata import planner
 from service.metadata.log import MetadataLog
 from service.node_place import check, listeners_of, tier_client
 from service.readiness import Readiness, Reports
 from service.rounds import rounds
 from service.settings import NodeSettings
-from service.store_needed import check_no_store_needed
 from service.supervisor import Worker
 from service.takeover.run import TakeOver
 from storage_tiers import events

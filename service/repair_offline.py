@@ -13,9 +13,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
 from grpc_api.contract.cold import ColdRepair
-from service.beginning import belongs
 from service.broker.background.store_access import StoreAccess
 from service.build.ground import Host
+from service.directory.beginning import belongs
 from service.metadata.image import MetadataImage
 from service.node import Node
 from service.node_place import check_store_is_there

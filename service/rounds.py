@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from service import memory
 from service.broker.background.expiry_clock import ASK_S, TICK_S
-from service.descriptors import TICK_S as DESCRIPTORS_TICK_S
+from service.process import memory
+from service.process.descriptors import TICK_S as DESCRIPTORS_TICK_S
 from service.supervisor import Worker
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from service.build.configs import NodeConfigs
 from service.build.ground import Ground
 from service.build.tier import Tier
 from service.build.work import Work
-from service.home import HomeGuard
+from service.directory.home import HomeGuard
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from service.build.ground import Ground, Listening
-from service.configs.resolve import Resolver, check_static
+from service.configs.resolve import Resolver
 from service.configs.values import BrokerConfigs, TopicConfigs
 from service.metadata.log import MetadataLog
 from service.node_place import NO_STORE, listener_configs
@@ -25,9 +25,10 @@ class NodeConfigs:
 
 
 def build_configs(ground: Ground, listening: Listening) -> NodeConfigs:
+    """Of settings that were checked (`node_place.check`)."""
     settings, metadata = ground.settings, ground.metadata
     static = {
-        **check_static(settings.broker),
+        **settings.broker,
         **listener_configs(settings),
         **_addresses(listening),
         "log.dirs": ground.data.path,

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from grpc_api.servicers.server import GrpcServer
     from kafka_gateway.server import GatewayServer
     from service.configs.values import BrokerConfigs
-    from service.descriptors import Shares
     from service.node import Node
+    from service.process.descriptors import Shares
     from service.settings import NodeSettings
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from service.broker.partition.counts import AppendTotals
-from service.descriptors import Descriptors, open_limit
 from service.ending import Ending
 from service.listeners import Listeners
 from service.metadata.log import MetadataLog
+from service.process.descriptors import Descriptors, open_limit
 from service.readiness import Readiness
 from service.settings import NodeSettings
 from storage_tiers.clock import Clock, Rng

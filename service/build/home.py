@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from service.build.configs import NodeConfigs
 from service.build.ground import Ground
-from service.home import HomeGuard
+from service.directory.home import HomeGuard
 
 
 def build_home(ground: Ground, configs: NodeConfigs) -> HomeGuard:

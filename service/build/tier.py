@@ -10,9 +10,9 @@ from service.broker.background.metadata_snapshots import MetadataSnapshots
 from service.broker.background.store_access import StoreAccess
 from service.build.configs import NodeConfigs
 from service.build.ground import Ground
-from service.home import HomeGuard
+from service.directory.home import HomeGuard
 from service.node_place import cache_directory_of
-from service.scheduling import waited_s
+from service.process.scheduling import waited_s
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.read.cache import ChunkCache, default_cache_bytes
 from storage_tiers.cold.read.fetcher import Hydrator

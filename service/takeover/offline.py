@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from service.beginning import belongs, no_such_cluster
+from service.directory.beginning import belongs, no_such_cluster
 from service.metadata.log import MetadataLog
 from service.node_place import cache_directory_of, check_store_is_there, tier_client
 from service.readiness import Readiness

@@ -38,7 +38,7 @@ _ASK_AGAIN = (
     GATEWAY + "test_server.py::test_a_request_that_the_core_gives_up_is_answered",
     SERVICERS + "test_bounds.py::test_beyond_a_bound_calls_are_refused_at_once_and_retriably",
     SDK + "test_failures.py::test_errors_that_pass_are_retried_in_order",
-    "tests/service/test_beginning.py::test_an_empty_directory_waits_for_a_store_that_is_away",
+    "tests/service/directory/test_beginning.py::test_an_empty_directory_waits_for_a_store_that_is_away",
 )
 RETRIED = row(
     "^(?!refresh metadata).*((ask|send|try) (it )?again( later)?|ask (later|another)|send again later)\n?$",

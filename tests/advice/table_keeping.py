@@ -55,7 +55,7 @@ DIRECTORY_ROWS = (
     ),
     row(
         "give the --store that the node had",
-        "tests/service/test_beginning.py::test_a_node_whose_records_went_to_a_store_does_not_start_without_one",
+        "tests/service/directory/test_beginning.py::test_a_node_whose_records_went_to_a_store_does_not_start_without_one",
     ),
     row("use the right --data-dir", DIRECTORY + "another_nodes_directory_is_left_alone_and_the_right_one_serves"),
     row(
@@ -71,8 +71,8 @@ DIRECTORY_ROWS = (
     ),
     row(
         "start with --take-over CLUSTER_ID: topics and records come back",
-        "tests/service/test_beginning.py::test_an_empty_directory_is_refused_beside_a_cluster",
-        "tests/service/test_beginning.py::test_a_new_cluster_begins_where_one_is_asked_for_and_the_word_may_stay",
+        "tests/service/directory/test_beginning.py::test_an_empty_directory_is_refused_beside_a_cluster",
+        "tests/service/directory/test_beginning.py::test_a_new_cluster_begins_where_one_is_asked_for_and_the_word_may_stay",
         "tests/service/test_takeover.py::test_a_lost_disk_comes_back_from_the_bucket_and_the_old_node_is_fenced",
     ),
     row("start it with the --store that it is from", DIRECTORY + "a_take_over_that_began_is_finished_with_its_store"),

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from service.beginning import belongs
 from service.broker.partition.roots import FILE_NAME, read_root
+from service.directory.beginning import belongs
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.json import decode
 from storage_tiers.cold.manifest.model import Ids

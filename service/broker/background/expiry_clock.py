@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from service.clock_watch import ClockWatch, Stepped
+from service.broker.background.clock_watch import ClockWatch, Stepped
 from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.errors import LogError

@@ -8,7 +8,7 @@ from service.broker.partition.leading import agrees, has_hole, wait_for_store
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.roots import read_root
-from service.home import HomeGuard
+from service.directory.home import HomeGuard
 from storage_tiers import events
 from storage_tiers.errors import LeaderNotAvailable, TierCorrupt
 from storage_tiers.types import TopicPartition

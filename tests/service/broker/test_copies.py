@@ -11,7 +11,7 @@ import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.partition.partition import Partition
-from service.home import FILE_NAME
+from service.directory.home import FILE_NAME
 from storage_tiers.errors import FencedWriter, LeaderNotAvailable
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, running, until
@@ -249,7 +249,7 @@ async def test_an_older_metadata_log_put_back_in_its_place_is_told_from_the_one_
     tmp_path: Path, ended: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As its damage report says, and as `cp` does: the file stays the same one."""
-    monkeypatch.setattr("service.home.NOTE_S", 0.0)
+    monkeypatch.setattr("service.directory.home.NOTE_S", 0.0)
     async with running(tmp_path / "data") as node:
         await begun(node)
         path = Path(node.node.ground.metadata.path)

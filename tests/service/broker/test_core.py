@@ -13,7 +13,7 @@ import pytest
 
 from grpc_api.contract.log import Append, Appended, FetchPartition
 from grpc_api.contract.ready import settled
-from service.memory import resident_bytes, trim_heap
+from service.process.memory import resident_bytes, trim_heap
 from storage_tiers.errors import FencedLeaderEpoch, RecordTooLarge
 from storage_tiers.records.batch import Codec
 from storage_tiers.records.builder import NewRecord, build_batch

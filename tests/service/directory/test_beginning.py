@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from service.beginning import NAMED_CLUSTERS, refusal
+from service.directory.beginning import NAMED_CLUSTERS, refusal
 from service.metadata.store import DIRECTORY as METADATA_DIRECTORY
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.clusters import MAX_FOLDERS, ClusterFound, find_clusters

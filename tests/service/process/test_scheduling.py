@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from service.scheduling import SHORTEST_SLICE_NS, slice_of
+from service.process.scheduling import SHORTEST_SLICE_NS, slice_of
 from tests.support.node import ROOT, Node
 
 PROGRAM = """
 import json, os, subprocess, sys, threading
-from service.scheduling import shorten_slice, slice_of
+from service.process.scheduling import shorten_slice, slice_of
 before, nice = slice_of(), os.getpriority(os.PRIO_PROCESS, 0)
 asked, seen = shorten_slice(), []
 thread = threading.Thread(target=lambda: seen.append(slice_of()))
 thread.start()
 thread.join()
-look = "from service.scheduling import slice_of; print(slice_of())"
+look = "from service.process.scheduling import slice_of; print(slice_of())"
 child = subprocess.run([sys.executable, "-c", look], capture_output=True)
 print(json.dumps({
     "asked": asked, "before": before, "after": slice_of(), "thread": seen[0], "child": json.loads(child.stdout),
@@ -60,7 +60,8 @@ def test_who_was_made_nice_stays_nice() -> None:
 def test_a_policy_that_somebody_chose_stays() -> None:
     program = (
         "import os; os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))\n"
-        "from service.scheduling import shorten_slice; print(shorten_slice(), os.sched_getscheduler(0) == os.SCHED_BATCH)"
+        "from service.process.scheduling import shorten_slice\n"
+        "print(shorten_slice(), os.sched_getscheduler(0) == os.SCHED_BATCH)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["False", "True"]
@@ -81,7 +82,7 @@ def test_what_waits_for_a_processor_is_counted() -> None:
         pytest.skip("this system does not count how long threads wait for a processor (no schedstat)")
     program = """
 import os, threading
-from service.scheduling import waited_s
+from service.process.scheduling import waited_s
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 busy = os.fork()
 if busy == 0:

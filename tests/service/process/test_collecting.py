@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.collecting import MOST_LOOKED_AT, collect_a_few_at_a_time
+from service.process.collecting import MOST_LOOKED_AT, collect_a_few_at_a_time
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from service.home import FILE_NAME, HomeGuard, home_of, moved, read_home
+from service.directory.home import FILE_NAME, HomeGuard, home_of, moved, read_home
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.json import decode
 from storage_tiers.errors import FencedWriter, LeaderNotAvailable, OffsetNotAvailable, StorageError

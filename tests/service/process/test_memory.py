@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from service.memory import GROWN_BYTES, LONGEST_PAUSE_TICKS, HeapTrimmer, resident_bytes, trim_heap
+from service.process.memory import GROWN_BYTES, LONGEST_PAUSE_TICKS, HeapTrimmer, resident_bytes, trim_heap
 
 
 async def test_what_is_in_use_is_looked_at_ever_more_seldom_and_new_growth_at_once() -> None:

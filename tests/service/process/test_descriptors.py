@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grpc_api.limits import REFUSED_CONNECTIONS
-from service.descriptors import FIXED, HTTP_CONNECTIONS, PER_PARTITION, RESERVED, Descriptors, shares
+from service.process.descriptors import FIXED, HTTP_CONNECTIONS, PER_PARTITION, RESERVED, Descriptors, shares
 from storage_tiers.files import DescriptorReserve, OsFiles
 
 

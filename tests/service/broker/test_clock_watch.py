@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.clock_watch import ClockWatch, Settled, Stepped
+from service.broker.background.clock_watch import ClockWatch, Settled, Stepped
 
 T0 = 1_700_000_000_000
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
