@@ -55,7 +55,7 @@ WAITING_COPIES = 25
 #: The requests of most consumers are smaller, and not counted.
 UNCOUNTED_FETCH_BYTES = 1 << 10
 #: The meters' clock.
-SECONDS = time.perf_counter
+SECONDS = time.perf_counter  # noqa: TID251 - the shell
 #: Connections that the loop watches itself.
 WATCHED_BY_LOOP = 8
 

@@ -29,7 +29,7 @@ AT_WORK = 8
 class Lane:
     """Used on one event loop only. `seconds` tells the time."""
 
-    def __init__(self, seconds: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, seconds: Callable[[], float] = time.perf_counter) -> None:  # noqa: TID251 - the shell
         self.seconds = seconds
         self._inside = 0
         self._entering: deque[asyncio.Future[None]] = deque()

@@ -50,7 +50,7 @@ def _share(busy_s: float, passed_s: float) -> float:
 class GatewayMetrics:
     def __init__(self, gateway: GatewayServer) -> None:
         self._gateway = gateway
-        self._window = IdleWindow(time.perf_counter())
+        self._window = IdleWindow(time.perf_counter())  # noqa: TID251 - the shell
 
     def collect(self, into: Exposition) -> None:
         self._requests(into)
@@ -80,7 +80,7 @@ class GatewayMetrics:
     def _sockets(self, into: Exposition) -> None:
         gateway, counters = self._gateway, self._gateway.counters
         handling_s = sum(meter.local_s for meter in gateway.meters.values())
-        loop, handlers = self._window.idle(time.perf_counter(), counters.busy_s, handling_s)
+        loop, handlers = self._window.idle(time.perf_counter(), counters.busy_s, handling_s)  # noqa: TID251 - the shell
         into.put("kafka_network_socketserver_networkprocessoravgidle_percent", loop)
         into.put("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", handlers)
         sockets = "kafka_server_socket_server_metrics_"

@@ -277,7 +277,7 @@ class AppendQueues:
         itself writes what is not large `at_once`: what a thread has begun of it is waited for. `is_asked`: of the first it
         is known that a thread had better write it."""
         waiting = self._queues.get(partition)
-        until = time.perf_counter() + SLICE_S
+        until = time.perf_counter() + SLICE_S  # noqa: TID251 - the shell
         while waiting:
             job = waiting[0]
             if job.found is None:
@@ -289,13 +289,14 @@ class AppendQueues:
                 return
             begun = self._result(self._take if is_by_loop else self._begin, job)
             if job.write is not None:
-                until = time.perf_counter() + SLICE_S  # not of the slice: what a thread was waited for
+                # Not of the slice: what a thread was waited for.
+                until = time.perf_counter() + SLICE_S  # noqa: TID251 - the shell
             if isinstance(begun, BatchWrite):
                 job.write = begun
                 self._hand_over(job, begun)
                 return
             self._leave(waiting, job, begun)
-            if waiting and time.perf_counter() >= until:
+            if waiting and time.perf_counter() >= until:  # noqa: TID251 - the shell
                 self._rest(partition)
                 return
 

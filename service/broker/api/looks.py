@@ -26,7 +26,7 @@ Look = Callable[[], None]
 class Looks:
     """Used on one event loop only. `seconds` tells the time."""
 
-    def __init__(self, seconds: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, seconds: Callable[[], float] = time.perf_counter) -> None:  # noqa: TID251 - the shell
         self._seconds = seconds
         self._few: deque[Look] = deque()
         self._many: deque[Look] = deque()
