@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := constraints.txt
 # Tests that share one Spark session run in one worker; the rest are spread over the cores.
 WORKERS ?= $(shell nproc)
 
-.PHONY: help install run test packages differential faults check demo bench bench-kafka bench-spark lambda-package image terraform mutants docs proto lock kernels test-tools clean
+.PHONY: help install run test packages lowest differential faults check demo bench bench-kafka bench-spark lambda-package image terraform mutants docs proto lock kernels test-tools clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -88,10 +88,12 @@ test: test-tools  ## every test but differential, terraform and all of faults; u
 differential: test-tools  ## every served API beside Apache Kafka 4.2.1, field by field (ARGS=--write-counts)
 	@$(BIN)/pytest -q tests/differential tests/clients/test_tools.py -m differential $(ARGS)
 
-packages: test-tools  ## dist/: wheels of both distributions, installed and tried; the lowest versions they allow, too
+packages: test-tools  ## dist/: wheels of both distributions, installed and tried
 	@$(BIN)/python -m scripts.packages
 	@$(BIN)/pytest -q -m packages tests/packaging
-	@$(BIN)/python -m scripts.lowest_versions
+
+lowest: packages  ## tests of clients, command and stores with the lowest versions that the wheels allow (ARGS=)
+	@$(BIN)/python -m scripts.lowest_versions $(ARGS)
 
 faults: test-tools  ## all kill, power-loss and request-death runs
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m faults
