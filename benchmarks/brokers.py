@@ -88,7 +88,9 @@ class Kafka:
     """As Kafka comes: its scripts' heap of 1 GiB and their other options for Java. `settings` are broker configs."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str | int | bool] | None = None) -> None:
-        self._node = ApacheKafka(directory, settings=settings, heap="1g", jvm=AS_SHIPPED)
+        # So that what rows leave behind goes as soon as tidelog's does: Kafka waits for a minute.
+        deletion = {"log.segment.delete.delay.ms": 1000}
+        self._node = ApacheKafka(directory, settings={**deletion, **(settings or {})}, heap="1g", jvm=AS_SHIPPED)
 
     @property
     def address(self) -> str:

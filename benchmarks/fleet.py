@@ -59,17 +59,16 @@ def one_round(broker: Broker, tag: str, seconds: float, only: str) -> Iterator[t
     for fleet in FLEETS:
         if only not in fleet.name:
             continue
-        topic = f"fleet-{tag}-{FLEETS.index(fleet)}"
-        load.create_topic(broker.address, topic, fleet.partitions)
-        batch = load.record_batch(fleet.records, fleet.value_bytes)
-        each = range(fleet.partitions) if fleet.together else None
-        requests = [
-            load.produce_frame(topic, batch, fleet.acks, each or (n % fleet.partitions,))
-            for n in range(fleet.connections)
-        ]
-        before = broker.processor_seconds()
-        answers, elapsed, p99 = _closed_loop(broker.address, topic, requests, fleet, seconds)
-        after = broker.processor_seconds()
+        with load.topic_for(broker.address, f"fleet-{tag}-{FLEETS.index(fleet)}", fleet.partitions) as topic:
+            batch = load.record_batch(fleet.records, fleet.value_bytes)
+            each = range(fleet.partitions) if fleet.together else None
+            requests = [
+                load.produce_frame(topic, batch, fleet.acks, each or (n % fleet.partitions,))
+                for n in range(fleet.connections)
+            ]
+            before = broker.processor_seconds()
+            answers, elapsed, p99 = _closed_loop(broker.address, topic, requests, fleet, seconds)
+            after = broker.processor_seconds()
         written = answers * len(batch) * (fleet.partitions if fleet.together else 1)
         yield fleet.name, "MB/s", written / elapsed / 1e6
         yield f"{fleet.name}: p99", "ms", p99

@@ -3,7 +3,7 @@
 uvloop, hand-packed Produce and Fetch, one CRC-32C and one write per batch, one pread per fetch. No durability, no groups,
 no errors: it only says what Python can do on this machine in this minute.
 
-  python -m benchmarks.floor PORT DIR     speaks Produce v9, Fetch v11, CreateTopics v5, Metadata v9: what the load sends
+  python -m benchmarks.floor PORT DIR     speaks Produce v9, Fetch v11, CreateTopics v5, DeleteTopics v5, Metadata v9
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import crc32c
 import uvloop
 from kio.schema.create_topics.v5 import request as create_request
 from kio.schema.create_topics.v5 import response as create_response
+from kio.schema.delete_topics.v5 import request as delete_request
+from kio.schema.delete_topics.v5 import response as delete_response
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v9 import request as metadata_request
 from kio.schema.metadata.v9 import response as metadata_response
@@ -39,7 +41,8 @@ pack_partition = struct.Struct(">ihqqqbbb").pack
 
 class Log:
     def __init__(self, directory: str, name: str) -> None:
-        self.fd = os.open(f"{directory}/{name}.log", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        self.path = f"{directory}/{name}.log"
+        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         self.next_offset = self.size = self.indexed = 0
         self.index = [(0, 0)]
 
@@ -54,6 +57,10 @@ class Log:
         self.next_offset += int.from_bytes(batch[23:27], "big") + 1
         self.size += len(batch)
         return base
+
+    def remove(self) -> None:
+        os.close(self.fd)
+        os.unlink(self.path)
 
     def read(self, offset: int, limit: int) -> bytes:
         at = self.index[bisect.bisect_right(self.index, (offset, 1 << 62)) - 1][1]
@@ -119,6 +126,15 @@ class Floor:
         )
         return answer(correlation, create_response.CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=results))
 
+    def delete(self, frame: bytes, correlation: int) -> list[bytes]:
+        names = parsed(frame, delete_request.DeleteTopicsRequest).topic_names
+        for name in names:
+            self.logs.pop(name).remove()
+        results = tuple(
+            delete_response.DeletableTopicResult(name=name, error_code=OK, error_message=None) for name in names
+        )
+        return answer(correlation, delete_response.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=results))
+
     def metadata(self, frame: bytes, correlation: int) -> list[bytes]:
         partition = metadata_response.MetadataResponsePartition(
             error_code=OK,
@@ -147,7 +163,9 @@ class Floor:
 
     def handle(self, frame: bytes) -> list[bytes]:
         key, _, correlation = struct.unpack_from(">hhi", frame)
-        return {0: self.produce, 1: self.fetch, 19: self.create, 3: self.metadata}[key](frame, correlation)
+        return {0: self.produce, 1: self.fetch, 19: self.create, 20: self.delete, 3: self.metadata}[key](
+            frame, correlation
+        )
 
 
 def answer(correlation: int, entity: Any) -> list[bytes]:

@@ -14,11 +14,14 @@ import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import crc32c
 from kio.schema.create_topics.v5 import request as create_request
 from kio.schema.create_topics.v5 import response as create_response
+from kio.schema.delete_topics.v5 import request as delete_request
+from kio.schema.delete_topics.v5 import response as delete_response
 from kio.schema.fetch.v11 import request as fetch_request
 from kio.schema.metadata.v9 import request as metadata_request
 from kio.schema.metadata.v9 import response as metadata_response
@@ -128,6 +131,21 @@ def create_topic(address: str, name: str, partitions: int = 1, **configs: object
             return c.close()
         time.sleep(0.05)
     raise LoadFailed(f"{address}: no leader for {name}")
+
+
+@contextmanager
+def topic_for(address: str, name: str, partitions: int = 1) -> Iterator[str]:
+    """A topic that is deleted at the end, its files soon after. What rows leave behind fills the disk; and a page cache that
+    only grows is given memory that is new to a virtual machine, which costs more than all that a broker does with it."""
+    create_topic(address, name, partitions)
+    yield name
+    c = Connection(address)
+    timeout = i32Timedelta.parse(dt.timedelta(seconds=10))
+    request = delete_request.DeleteTopicsRequest(topic_names=(TopicName(name),), timeout=timeout)
+    reply = c.call(request, delete_response.DeleteTopicsResponse)
+    c.close()
+    if int(reply.responses[0].error_code):
+        raise LoadFailed(f"{address}: delete {name}: {reply.responses[0].error_code}")
 
 
 def produce_frame(topic: str, records: bytes, acks: int = 1, partitions: Sequence[int] = (0,)) -> bytes:
@@ -379,21 +397,20 @@ def one_round(address: str, tag: str, seconds: float, only: str) -> Iterator[tup
     ):
         if only not in label:
             continue
-        topic = f"raw-{tag}-{records}-{in_flight}"
-        create_topic(address, topic)
-        produce(address, topic, records, value_size, in_flight, seconds / 4)
-        rate, megabytes = produce(address, topic, records, value_size, in_flight, seconds)
+        with topic_for(address, f"raw-{tag}-{records}-{in_flight}") as topic:
+            produce(address, topic, records, value_size, in_flight, seconds / 4)
+            rate, megabytes = produce(address, topic, records, value_size, in_flight, seconds)
+            fetched = max(fetch(address, topic) for _ in range(2)) if records == 64 else 0.0
         yield "produce " + label, *(("requests/s", rate) if records == 1 else ("MB/s", megabytes))
         if records == 64:
-            yield "fetch, 1 MiB", "MB/s", max(fetch(address, topic) for _ in range(2))
+            yield "fetch, 1 MiB", "MB/s", fetched
     if only in "200 connections":
-        topic = f"raw-{tag}-many"
-        create_topic(address, topic)
-        rate, p99 = many(address, topic, 200, seconds)
+        with topic_for(address, f"raw-{tag}-many") as topic:
+            rate, p99 = many(address, topic, 200, seconds)
         yield "200 connections, 1 KiB each", "requests/s", rate
         yield "200 connections, p99", "ms", p99
     if only in "latency":
-        topic = f"raw-{tag}-latency"
-        create_topic(address, topic)
-        for name, value in latency(address, topic, 1000, seconds * 2).items():
+        with topic_for(address, f"raw-{tag}-latency") as topic:
+            taken = latency(address, topic, 1000, seconds * 2)
+        for name, value in taken.items():
             yield f"latency of one record at 1,000/s, {name}", "ms", value

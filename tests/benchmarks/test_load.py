@@ -70,6 +70,8 @@ def test_every_row_of_the_fleet_and_of_what_goes_on_beside_gives_figures(
             *beside.sustained(broker, "x", ""),
             *beside.tailing(broker, "x", ""),
         ]
+        left = [path.name for path in node.data_dir.iterdir() if path.name.startswith("fleet-")]
+    assert [name for name in left if not name.endswith("-delete")] == []
     assert len({name for name, _, _ in rows}) == len(rows) == 3 * len(fleet.FLEETS) + 6 + 6
     assert all(value is not None and value >= 0 for _, _, value in rows)
     assert all(value for _, unit, value in rows if unit in ("MB/s", "ms"))
