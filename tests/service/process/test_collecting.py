@@ -41,5 +41,7 @@ def test_what_was_there_is_never_looked_at_again(looked_at: list[tuple[int, int]
     there = gc.get_freeze_count()
     assert there > MOST_LOOKED_AT
     made = [[number] for number in range(MOST_LOOKED_AT)]
-    assert gc.get_freeze_count() == there
-    assert looked_at and made
+    # Some of it is given up meanwhile, and goes by its reference count.
+    assert there >= gc.get_freeze_count() > there - 1000
+    assert max(count for _, count in looked_at) < MOST_LOOKED_AT + 1000
+    assert made
