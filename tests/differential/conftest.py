@@ -13,6 +13,7 @@ from tests.differential.judge import Broker, Judge, Setup
 from tests.support import kafka_jars
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.node import Node
+from tests.support.ports import free_port
 
 KAFKAS_RECEIVER = Path(__file__).with_name("MetricsReceiver.java")
 
@@ -57,6 +58,9 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
                 kafka, node = ApacheKafka(left), Node(right)
             alone = (key for key in kafka.configs() if key.endswith(ONE_REPLICA) and not key.startswith("rlmm."))
             node.settings = {**dict.fromkeys(alone, 1), **node.settings}
+            # Kafka is told what to advertise, too.
+            node.kafka = f"127.0.0.1:{free_port()}"
+            node.flags = [*node.flags, "--advertised-listeners", f"PLAINTEXT://{node.kafka}"]
             stack.enter_context(kafka)
             stack.enter_context(node)
 
