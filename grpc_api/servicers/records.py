@@ -1,8 +1,8 @@
 """`tidelog.v1.Records` over the core's contract: records of programs into batches, and batches into records.
 
 Invariants: a record that is refused touches no other, but for those of its batch; one message of a read is made at a time, and
-nothing is held while its caller reads it but that message; offsets of a partition rise. What is decoded is decoded natively, in
-a thread where it may take long.
+nothing is held while its caller reads it but that message; offsets of a partition rise. One read at a time decodes, and in a
+thread, since a batch of a few kilobytes may inflate to many megabytes.
 
 Not promised: that a record sent again is there once. Nor speed beyond that of one call: `Log` has batches as they are.
 """
@@ -43,8 +43,6 @@ BATCH_BYTES = 256 << 10
 MESSAGE_BYTES, MESSAGE_RECORDS = 1 << 20, 8192
 #: Batches read at a time: a message is made of them.
 READ_BYTES = 256 << 10
-#: Batches of more bytes are decoded in a thread.
-DECODE_IN_THREAD_BYTES = 16 << 10
 #: How long one look for more records waits.
 WAIT_MS = 10_000
 
@@ -114,6 +112,7 @@ class CoreRecords(RecordsServicer):
         self._core = core
         self._clock = clock or SystemClock()
         self._rng = rng or SystemRng()
+        self._decoding = asyncio.Lock()
 
     # --- sending ------------------------------------------------------------------------------------------------------
     async def Send(self, request: pb.SendRequest, context: Any) -> pb.SendResponse:  # noqa: N802
@@ -168,7 +167,7 @@ class CoreRecords(RecordsServicer):
             ends = None
             if request.until_end:
                 ends = await self._offsets(request.topic, partitions, OffsetSpec.LATEST, isolation)
-            reading = _Reading(self._core, described, positions, isolation, ends)
+            reading = _Reading(self._core, described, positions, isolation, ends, self._decoding)
             await reading.run(context)
 
     async def _starts(self, request: pb.ReadRequest, partitions: Sequence[int]) -> dict[int, int]:
@@ -228,8 +227,10 @@ class _Reading:
         positions: dict[int, int],
         isolation: Isolation,
         ends: Mapping[int, int] | None,
+        decoding: asyncio.Lock,
     ) -> None:
         self._core = core
+        self._decoding = decoding
         self._topic = topic
         self._positions = positions
         self._isolation = isolation
@@ -281,10 +282,10 @@ class _Reading:
 
     async def _message(self, parts: Sequence[_Part]) -> bytes:
         """Records of as many parts as one message holds; moves their partitions on, behind all others."""
-        if sum(len(part.records) for part in parts) > DECODE_IN_THREAD_BYTES:
+        if not parts:
+            return b""
+        async with self._decoding:
             message, positions = await asyncio.to_thread(_encoded, parts)
-        else:
-            message, positions = _encoded(parts)
         for partition, position in positions.items():
             del self._positions[partition]
             self._positions[partition] = position
