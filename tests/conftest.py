@@ -17,6 +17,17 @@ pytest.register_assert_rewrite("tests.conformance.object_store")
 from tests.support import s3_servers  # noqa: E402
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Groups that are ignored spread tests of one node over workers: pytest-xdist 3.8 does so with pytest 9.2."""
+    if not getattr(session.config.option, "loadgroup", False):
+        return
+    for item in session.items:
+        if item.get_closest_marker("xdist_group") is not None and "@" not in item.nodeid:
+            raise pytest.UsageError(
+                f"pytest-xdist ignores the group of {item.nodeid}: install the pytest of constraints.txt"
+            )
+
+
 @pytest.fixture(autouse=True)
 def own_log_handlers() -> Iterator[None]:
     """A command that runs within a test sets up the log of its process, for a stream that ends with the test."""
