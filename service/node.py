@@ -186,7 +186,9 @@ def _look_home(ground: Ground, home: HomeGuard, *, new: bool, taken_over: bool, 
     try:
         return home.look(new=new, taken_over=taken_over, has_store=has_store, had_store=had_store)
     except OSError as error:
-        raise StorageError(f"cannot write in {ground.data.path} ({error}); free space or mend the disk") from error
+        raise StorageError(
+            f"cannot write in {ground.data.path} ({error}); free space, or repair or replace the disk"
+        ) from error
 
 
 async def _register(

@@ -20,7 +20,7 @@ async def read_slices(slices: Sequence[FileSlice]) -> bytes:
     try:
         parts = [await _read(piece) for piece in slices]
     except OSError as error:
-        raise StorageError(f"cannot read {slices[0].file.path} ({error}); mend the disk") from error
+        raise StorageError(f"cannot read {slices[0].file.path} ({error}); repair or replace the disk") from error
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

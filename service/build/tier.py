@@ -65,7 +65,7 @@ def _empty_cache(ground: Ground, size: int) -> ChunkCache:
     try:
         os.makedirs(directory, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"cannot make {directory} ({error}); free space or mend the disk") from error
+        raise StorageError(f"cannot make {directory} ({error}); free space, or repair or replace the disk") from error
     if CACHE_BYTES not in ground.settings.broker:  # who says a size gets it, whatever share of the disk that is
         size = min(size, default_cache_bytes(directory))
     return ChunkCache(directory, size)

@@ -164,7 +164,7 @@ def refusal(data_dir: str, store: str, found: Sequence[ClusterFound]) -> str:
     return (
         f"the data directory {data_dir} is empty{_but_for(data_dir)}, but {store} holds "
         f"{_count(len(found), 'cluster')}: {named}{more}. If the "
-        "directory should not be empty (a volume that is not mounted, another path), stop here and mend that. If its disk "
+        "directory should not be empty (a volume that is not mounted, another path), stop here and correct that. If its disk "
         "is lost, and the node that had it is stopped, start with --take-over CLUSTER_ID: topics and records come back from "
         "the store, as far as they were uploaded. Start with --new-cluster to begin another cluster beside what is there"
     )

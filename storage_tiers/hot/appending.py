@@ -222,7 +222,8 @@ class Appender:
         with contextlib.suppress(OSError):
             self._files.truncate(self._fd, segment.size)
         raise StorageError(
-            f"{self._partition}: the disk refused an append ({error}); nothing was written, free space or mend it"
+            f"{self._partition}: the disk refused an append ({error}); "
+            "nothing was written, free space, or repair or replace the disk"
         ) from error
 
     def _make_writable(self, now_ms: int) -> Segment:
@@ -234,7 +235,9 @@ class Appender:
             segment.load_maps()
             segment.first_batch_timestamp()  # which the limits ask for, and may read
         except OSError as error:
-            raise StorageError(f"{self._partition}: cannot append ({error}); free space or mend the disk") from error
+            raise StorageError(
+                f"{self._partition}: cannot append ({error}); free space, or repair or replace the disk"
+            ) from error
         if segment.first_append_ms < 0:
             segment.first_append_ms = now_ms
         self._writable, self._fd = segment, fd
@@ -270,7 +273,9 @@ class Appender:
             newest.forget_index()
             segment.create()
         except OSError as error:
-            raise StorageError(f"{self._partition}: cannot begin a segment ({error}); free space or mend it") from error
+            raise StorageError(
+                f"{self._partition}: cannot begin a segment ({error}); free space, or repair or replace the disk"
+            ) from error
         newest.close_maps()
         self._durability.closed(newest, self._end.producers.snapshot())
         self._segments.add(segment)
@@ -289,7 +294,7 @@ class Appender:
             write.stop()
         except OSError as error:
             raise StorageError(
-                f"{self._partition}: cannot cut {write.segment.path} ({error}); mend the disk"
+                f"{self._partition}: cannot cut {write.segment.path} ({error}); repair or replace the disk"
             ) from error
 
     def cut_tail(self) -> None:
@@ -301,7 +306,9 @@ class Appender:
         try:
             newest.cut_file()
         except OSError as error:
-            raise StorageError(f"{self._partition}: cannot cut {newest.path} ({error}); mend the disk") from error
+            raise StorageError(
+                f"{self._partition}: cannot cut {newest.path} ({error}); repair or replace the disk"
+            ) from error
 
     # --- what the log tells it ----------------------------------------------------------------------------------------
     def begin_again(self) -> None:

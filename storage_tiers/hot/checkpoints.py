@@ -28,7 +28,7 @@ def write_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]
     try:
         replace_file(files, path, "\n".join(["0", str(len(lines)), *lines, ""]).encode())
     except OSError as error:
-        raise StorageError(f"cannot write {path} ({error}); free space or mend the disk") from error
+        raise StorageError(f"cannot write {path} ({error}); free space, or repair or replace the disk") from error
 
 
 def read_offsets(path: str) -> dict[TopicPartition, int]:

@@ -200,7 +200,7 @@ def retire_directory(files: Files, rng: Rng, path: str, partition: TopicPartitio
     try:
         files.rename(path, target)
     except OSError as error:
-        raise StorageError(f"cannot rename {path} ({error}); mend the disk") from error
+        raise StorageError(f"cannot rename {path} ({error}); repair or replace the disk") from error
     return target
 
 

@@ -152,7 +152,9 @@ class Durability:
             raise StorageError(f"{self._partition}: cannot flush now ({error}); it is tried again") from error
 
     def _not_synced(self, error: OSError) -> StorageError:
-        return StorageError(f"{self._partition}: fsync failed ({error}); mend the disk, then restart the node")
+        return StorageError(
+            f"{self._partition}: fsync failed ({error}); repair or replace the disk, then restart the node"
+        )
 
     def settle(self) -> bool:
         """No flush is under way afterwards: one that was synced has its results taken over, any other is void. Waits for a

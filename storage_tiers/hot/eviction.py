@@ -35,7 +35,7 @@ class Eviction:
         try:
             self._files.fsync_dir(os.path.dirname(self._doomed))
         except OSError as error:
-            raise StorageError(f"cannot evict {self._segment.path} ({error}); mend the disk") from error
+            raise StorageError(f"cannot evict {self._segment.path} ({error}); repair or replace the disk") from error
 
     def finish(self) -> None:
         """Removes indexes and producer snapshots. On the event loop, where the topic has not been deleted: afterwards these
@@ -44,7 +44,7 @@ class Eviction:
             recovery.remove_files(self._files, self._segment)
             self._snapshots.drop_below(self._segment.end)
         except OSError as error:
-            raise StorageError(f"cannot evict {self._segment.path} ({error}); mend the disk") from error
+            raise StorageError(f"cannot evict {self._segment.path} ({error}); repair or replace the disk") from error
 
     def free(self) -> None:
         """Removes the log. Blocking: the file system frees a large file's blocks before this returns."""

@@ -126,7 +126,9 @@ class HotLog:
         try:
             establish_partition(files, directory, partition, topic_id, log_start_offset)
         except OSError as error:
-            raise StorageError(f"cannot open {directory} ({error}); free space or mend the disk") from error
+            raise StorageError(
+                f"cannot open {directory} ({error}); free space, or repair or replace the disk"
+            ) from error
         noted = sync_failure.read(directory)
         if noted is not None:
             clean, recovery_point = False, min(recovery_point, noted.durable)
@@ -368,7 +370,7 @@ class HotLog:
                 # Else the old batches may come back with a torn new head before them, whose epoch no CRC covers.
                 self._files.fsync(fd)
         except OSError as error:
-            raise StorageError(f"{self.partition}: cannot truncate ({error}); mend the disk") from error
+            raise StorageError(f"{self.partition}: cannot truncate ({error}); repair or replace the disk") from error
         segments.cut_after(newest)
         self.appender.begin_again()
         self._durability.cut(newest)
@@ -417,7 +419,9 @@ class HotLog:
         except OSError as error:
             self._stand_empty()
             self._has_appended(*appended)
-            raise StorageError(f"{self.partition}: cannot begin anew ({error}); free space or mend the disk") from error
+            raise StorageError(
+                f"{self.partition}: cannot begin anew ({error}); free space, or repair or replace the disk"
+            ) from error
         self._segments.begin_with(segment)
         self.end.set(offset, LeaderEpochs(epochs), restored)
         self._durability.begun_anew(offset, tuple(epochs))
@@ -463,5 +467,5 @@ class HotLog:
             segments.drop_oldest()
             self._durability.evicted(oldest)
         except OSError as error:
-            raise StorageError(f"{self.partition}: cannot evict ({error}); mend the disk") from error
+            raise StorageError(f"{self.partition}: cannot evict ({error}); repair or replace the disk") from error
         return Eviction(self._files, oldest, doomed, self._durability.snapshots)

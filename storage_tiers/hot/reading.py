@@ -168,7 +168,7 @@ class LogReader:
             self._snapshots.write(offset, self.state_at(offset))
         except OSError as error:
             raise StorageError(
-                f"{self._partition}: cannot write a snapshot ({error}); free space or mend it"
+                f"{self._partition}: cannot write a snapshot ({error}); free space, or repair or replace the disk"
             ) from error
 
     # --- epochs -------------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class LogReader:
             try:
                 header = read_header(os.pread(segment.file().fd, HEADER_BYTES, span.position))
             except OSError as error:
-                raise StorageError(f"{segment.path} cannot be read ({error}); mend the disk") from error
+                raise StorageError(f"{segment.path} cannot be read ({error}); repair or replace the disk") from error
             self._segments.was_read(segment)
             return span.base_offset, header.leader_epoch
         return None

@@ -72,7 +72,7 @@ def load(
     try:
         return _load(files, directory, settings, clean, recovery_point, now_ms)
     except OSError as error:
-        raise StorageError(f"cannot open the log in {directory} ({error}); mend the disk") from error
+        raise StorageError(f"cannot open the log in {directory} ({error}); repair or replace the disk") from error
 
 
 def _load(

@@ -136,7 +136,8 @@ class Segment:
                 self._shared = SharedFile(self.path, self._files.open(self.path))
             except OSError as error:
                 raise StorageError(
-                    f"cannot open {self.path} ({error}); it is tried again: raise the limit of open files, or mend the disk"
+                    f"cannot open {self.path} ({error}); "
+                    "it is tried again: raise the limit of open files, or repair or replace the disk"
                 ) from error
         return self._shared
 

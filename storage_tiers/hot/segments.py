@@ -113,7 +113,9 @@ class Segments:
         try:
             return segment.info(active=segment is self.all[-1])
         except OSError as error:
-            raise StorageError(f"{self._partition}: cannot read its segments ({error}); mend the disk") from error
+            raise StorageError(
+                f"{self._partition}: cannot read its segments ({error}); repair or replace the disk"
+            ) from error
 
     # --- by offset ----------------------------------------------------------------------------------------------------
     def index_of(self, offset: int) -> int:

@@ -85,8 +85,8 @@ def rewrite(files: Files, directory: str, durable: int) -> None:
         files.fsync_dir(directory)
     except OSError as error:
         raise StorageError(
-            f"an fsync of the log in {directory} failed, and what it had not synced cannot be written anew ({error}); mend the "
-            "disk or free space, it is tried again"
+            f"an fsync of the log in {directory} failed, and what it had not synced cannot be written anew ({error}); "
+            "free space, or repair or replace the disk: it is tried again"
         ) from error
     events.warning(log, "log.rewritten", path=directory, segments=len(doubtful), durable=durable)
 

@@ -30,7 +30,7 @@ IMPERATIVES = (
     "abort|add|adjust|allow|apply|ask|assign|attach|begin|bring|build|call|change|check|choose|claim|clear|close|compare"
     "|complete|configure|connect|consume|contact|convert|copy|correct|create|decrease|define|delete|detach|disable|discard"
     "|do|downgrade|drop|edit|empty|enable|encode|ensure|erase|exclude|filter|find|fix|flush|free|give|grant|increase"
-    "|install|keep|kill|leave|let|limit|list|load|look|lower|make|mark|mend|mount|move|name|never|open|pass|pick|pip|plan"
+    "|install|keep|kill|leave|let|limit|list|load|look|lower|make|mark|mount|move|name|never|open|pass|pick|pip|plan"
     "|point|provide|put|quit|raise|read|reboot|rebuild|recover|reduce|refresh|remove|rename|repair|replace|report|reset"
     "|restart|restore|retry|revert|roll|rotate|run|save|say|scale|seal|see|send|set|share|shorten|skip|sort|specify|split"
     "|start|stop|supply|swap|switch|sync|take|tell|truncate|try|turn|unmount|unset|update|upgrade|upload|use|wait|watch"

@@ -111,20 +111,20 @@ DIRECTORY_ROWS = (
         "it is not uploaded; put the file back from a copy",
         STORE + "a_file_that_changed_before_it_was_uploaded_is_put_back",
     ),
-    row("fsync failed .*mend the disk, then restart the node", *_FSYNC_FAILED),
+    row("fsync failed .*repair or replace the disk, then restart the node", *_FSYNC_FAILED),
     row(
         "an fsync of the log in … failed, .*it is tried again",
         HOT + "test_failed_fsync.py::test_a_copy_that_cannot_be_made_is_made_at_the_next_start",
     ),
     row(
-        "it is tried again: raise the limit of open files, or mend the disk",
+        "it is tried again: raise the limit of open files, or repair or replace the disk",
         HOT + "test_short_of_resources.py::test_what_a_moment_refuses_is_done_later",
         FAULTS + "test_descriptors.py::test_the_limit_is_raised_and_the_need_is_said",
     ),
-    row(r"(; |, )free space or mend (the disk|it)$", *_DISK_FULL),
-    row(r"[^m] \(…\); mend the disk$|^…: …; mend the disk$", *_DISK_MENDED),
+    row(r"(; |, )free space, or repair or replace the disk$", *_DISK_FULL),
+    row(r"[^m] \(…\); repair or replace the disk$|^…: …; repair or replace the disk$", *_DISK_MENDED),
     row(
-        r"cannot be read to compare them \(…\); mend the disk",
+        r"cannot be read to compare them \(…\); repair or replace the disk",
         LIBRARIES + "a_saved_root_that_cannot_be_read_is_put_back",
     ),
     row(

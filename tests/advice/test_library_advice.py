@@ -56,7 +56,7 @@ async def test_a_saved_root_that_cannot_be_read_is_put_back(world: World, tmp_pa
     saved, path = world.roots[1], tmp_path / "tiered-root.json"
     fresh = tier_of(world.store, world.clock, seed=5)
     fresh.expect(lineage.seen_of(saved, str(path)))
-    with pytest.raises(StoreBehind, match="mend the disk"):
+    with pytest.raises(StoreBehind, match="repair or replace the disk"):
         await fresh.load()
     path.write_bytes(encode(saved))
     loaded = await fresh.load()

@@ -64,7 +64,7 @@ def test_who_is_told_to_ask_again_gets_an_error_that_clients_retry() -> None:
         ("delete it and start again", True),
         ("the disk is full; free space", True),
         ("… is damaged. Keep the file", True),
-        ("stop here and mend that", True),
+        ("stop here and correct that", True),
         ("… (or ask with -1)", True),
         ("start one with `tidelog serve`, or name another", True),
         ("the disk is full", False),

@@ -128,7 +128,7 @@ def attempt_some(
                 answer = Fetched(as_value(error))
             except OSError as error:
                 taken.refuse(partition)
-                answer = Fetched(StorageError(f"{wanted.partition}: cannot read ({error}); mend the disk"))
+                answer = Fetched(StorageError(f"{wanted.partition}: cannot read ({error}); repair or replace the disk"))
             taken.answers.append(answer)
             size = answer.size
             taken.size += size

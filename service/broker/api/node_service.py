@@ -31,7 +31,7 @@ class NodeService:
         try:
             disk = os.statvfs(self._data_path)
         except OSError as error:
-            failure = StorageError(f"{self._data_path}: {error.strerror}; mend the disk")
+            failure = StorageError(f"{self._data_path}: {error.strerror}; repair or replace the disk")
             return [LogDirectory(self._data_path, -1, -1, replicas, failure)]
         total, usable = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
         return [LogDirectory(self._data_path, total, usable, replicas)]

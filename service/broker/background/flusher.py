@@ -98,7 +98,9 @@ class Flusher:
             events.error(log, "partition.fsync_failed", partition=partition.partition, error=error)
             return self._refused(
                 partition,
-                StorageError(f"{partition.partition}: fsync failed ({error}); mend the disk, then restart the node"),
+                StorageError(
+                    f"{partition.partition}: fsync failed ({error}); repair or replace the disk, then restart the node"
+                ),
             )
         finally:
             self.flushes += 1

@@ -58,7 +58,7 @@ def _identify(directory: str, files: Files, ids: Ids | None, topic_id: TopicId) 
     try:
         write_topic_id(files, directory, topic_id)
     except OSError as error:
-        raise StorageError(f"cannot write {directory} ({error}); free space or mend the disk") from error
+        raise StorageError(f"cannot write {directory} ({error}); free space, or repair or replace the disk") from error
     events.warning(log, "partition.identified", path=directory, topic_id=str(topic_id))
     return True
 

@@ -41,7 +41,7 @@ def write_root(files: Files, directory: str, root: Root) -> None:
     try:
         replace_file(files, path, encode(root))
     except OSError as error:
-        raise StorageError(f"cannot write {path} ({error}); free space or mend the disk") from error
+        raise StorageError(f"cannot write {path} ({error}); free space, or repair or replace the disk") from error
 
 
 def say_committed(partition: Partition, root: Root, before: RootSummary | None) -> None:

@@ -414,7 +414,7 @@ class CommitLoop:
         except OSError as error:
             raise StoreBehind(
                 f"{self.ids}: the store shows more than {RECENT_COMMITS} commits since commit {seen.commit} was seen here, "
-                f"and the root of that commit cannot be read to compare them ({error}); mend the disk"
+                f"and the root of that commit cannot be read to compare them ({error}); repair or replace the disk"
             ) from error
         saved = decode(data, self.ids)
         if saved.commit != seen.commit or not saved.has_commit(seen.commit_id):

@@ -71,7 +71,7 @@ async def test_a_disk_that_cannot_be_read_costs_its_partition_alone(
 
     monkeypatch.setattr(LogReader, "read", refuse)
     broken, good = await node.fetch(whole(T0), whole(T1), wait_ms=20_000)
-    assert isinstance(broken.error, StorageError) and "mend the disk" in str(broken.error)
+    assert isinstance(broken.error, StorageError) and "repair or replace the disk" in str(broken.error)
     assert [record.value for record in records(good)] == [b"a"]
     monkeypatch.undo()  # it is mended
     assert [record.value for record in await node.read_all("t")] == [b"a"]
