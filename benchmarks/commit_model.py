@@ -14,11 +14,11 @@ from unittest import mock
 
 from benchmarks.history import synthetic
 from storage_tiers.cold.manifest import pages, transitions
-from storage_tiers.cold.manifest.model import Author, ManifestWriter, Page, Root
+from storage_tiers.cold.manifest.model import Author, Manifest, ManifestWriter, Page
 from storage_tiers.cold.manifest.pages import ManifestChange
-from storage_tiers.cold.manifest.transitions import first_root
+from storage_tiers.cold.manifest.transitions import first_manifest
 
-#: As real pages, in a root of which 32 KiB hold some 44 entries.
+#: As real pages, in a manifest of which 32 KiB hold some 44 entries.
 REAL: Mapping[str, int] = {"MAX_ENTRIES": 44}
 #: Pages so small that nearly all of them stand in pages of level 1.
 DEEP: Mapping[str, int] = {"MAX_ENTRIES": 12, "MAX_PAGE_ENTRIES": 32, "_RETIRED_INLINE": 4}
@@ -28,7 +28,7 @@ LOOKS = 40
 
 @dataclass
 class Puts:
-    """PUTs of a manifest: `most` in one commit. `largest` is the most pages that the root named, `levels` whether pages of
+    """PUTs of a manifest: `most` in one commit. `largest` is the most pages that the manifest named, `levels` whether pages of
     level 1 were among them."""
 
     commits: int = 0
@@ -44,7 +44,7 @@ class Puts:
 
 def run(commits: int, *, bounds: Mapping[str, int], live: int, grace: int) -> Puts:
     """`live` ranges are kept; removed ones are swept `grace` commits later."""
-    patched: dict[str, Any] = {**bounds, "encode": lambda root: b"", "encode_page": lambda ids, page: b""}
+    patched: dict[str, Any] = {**bounds, "encode": lambda manifest: b"", "encode_page": lambda ids, page: b""}
     with mock.patch.multiple("storage_tiers.cold.manifest.pages", **patched):
         partition = _Partition()
         while partition.puts.commits < commits:
@@ -60,14 +60,14 @@ class _Partition:
         full, _ = synthetic(1)
         (self._entry,) = full.entries
         self._span = self._entry.end - self._entry.base
-        self._root = first_root(full.ids)
+        self._manifest = first_manifest(full.ids)
         self._pages: dict[str, Page] = {}
         self._names = (f"{number:032x}" for number in itertools.count(1))
         self.puts = Puts()
 
     def extend(self) -> None:
-        base, name = self._root.end, next(self._names)
-        ids = self._root.ids
+        base, name = self._manifest.end, next(self._names)
+        ids = self._manifest.ids
         entry = replace(
             self._entry,
             base=base,
@@ -76,46 +76,49 @@ class _Partition:
             sidecar_key=ids.sidecar_key(base, 1, name),
         )
         self._commit(
-            lambda root, by: transitions.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)
+            lambda manifest, by: transitions.extend(
+                manifest, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0
+            )
         )
 
     def retire(self, live: int) -> None:
-        log_start = max(0, self._root.end - live * self._span)
-        while self._commit(lambda root, by: pages.retire(root, log_start, by)):
+        log_start = max(0, self._manifest.end - live * self._span)
+        while self._commit(lambda manifest, by: pages.retire(manifest, log_start, by)):
             pass
 
     def sweep(self, grace: int) -> None:
-        """As `sweeper` does: keys that the root itself names, one page of level 1 opened, then the due keys page by page."""
-        due = self._root.commit - grace
-        gone = {key for item in self._root.removed if item.at.commit <= due for key in item.keys}
+        """As `sweeper` does: keys that the manifest itself names, one page of level 1 opened, then the due keys page by
+        page."""
+        due = self._manifest.commit - grace
+        gone = {key for item in self._manifest.removed if item.at.commit <= due for key in item.keys}
         self._drop(gone, ())
-        folded = [ref for ref in self._root.removed_pages if ref.level and ref.first_removed_ms <= due]
+        folded = [ref for ref in self._manifest.removed_pages if ref.level and ref.first_removed_ms <= due]
         if folded:
-            self._commit(lambda root, by: pages.unfold(root, folded[0].key, by))
-        for ref in self._root.removed_pages:
+            self._commit(lambda manifest, by: pages.unfold(manifest, folded[0].key, by))
+        for ref in self._manifest.removed_pages:
             if not ref.level and ref.first_removed_ms <= due and ref.key in self._pages:
                 items = self._pages[ref.key].removed
                 self._drop({key for item in items if item.at.commit <= due for key in item.keys}, (ref.key,))
 
     def _drop(self, gone: set[str], keys: tuple[str, ...]) -> None:
-        if gone and self._commit(lambda root, by: pages.drop_gone(root, gone, keys, by)):
+        if gone and self._commit(lambda manifest, by: pages.drop_gone(manifest, gone, keys, by)):
             for key in gone:
                 self._pages.pop(key, None)
 
-    def _commit(self, step: Callable[[Root, Author], ManifestChange | Root | None]) -> bool:
+    def _commit(self, step: Callable[[Manifest, Author], ManifestChange | Manifest | None]) -> bool:
         by = Author(
-            ManifestWriter(1, 1), next(self._names), self._root.commit + 1, lambda: next(self._names), self._pages
+            ManifestWriter(1, 1), next(self._names), self._manifest.commit + 1, lambda: next(self._names), self._pages
         )
-        changed = step(self._root, by)
+        changed = step(self._manifest, by)
         if changed is None:
             return False
-        change = pages.settle(ManifestChange(changed) if isinstance(changed, Root) else changed, by)
+        change = pages.settle(ManifestChange(changed) if isinstance(changed, Manifest) else changed, by)
         self._pages.update({write.ref.key: write.page for write in change.writes})
-        self._root = change.root
+        self._manifest = change.manifest
         puts = self.puts
         puts.commits += 1
         puts.puts += 1 + len(change.writes)
         puts.most = max(puts.most, 1 + len(change.writes))
-        puts.largest = max(puts.largest, len(change.root.pages))
-        puts.levels = puts.levels or any(ref.level for ref in change.root.pages)
+        puts.largest = max(puts.largest, len(change.manifest.pages))
+        puts.levels = puts.levels or any(ref.level for ref in change.manifest.pages)
         return True

@@ -22,17 +22,17 @@ from storage_tiers.cold.manifest.model import (
     CommitId,
     Entry,
     Ids,
+    Manifest,
     ManifestWriter,
     NewestSidecar,
     Page,
     PageKind,
     PageRef,
-    Root,
     Section,
     Stamp,
 )
-from storage_tiers.cold.manifest.summary import RootSummary, summary_of
-from storage_tiers.cold.manifest.transitions import first_root
+from storage_tiers.cold.manifest.summary import ManifestSummary, summary_of
+from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.cold.segments.sidecar import ABORTED, CHECKS, EPOCHS, INDEX, PRODUCER
 from storage_tiers.policy.retention import RetentionLimits, goes
 from storage_tiers.types import TopicId
@@ -43,7 +43,7 @@ SECTIONS = INDEX, CHECKS, ABORTED, EPOCHS, PRODUCER
 #: Rounds by the clock over all partitions, and how many those are.
 ROUNDS = RETENTION, SWEEPING, TIERING = "a round of retention", "a round of sweeping", "a round of tiering"
 COUNTS = (100, 1_000, 4_000)
-CHECK, SUMMARY = "retention's decision", "summary of a new root"
+CHECK, SUMMARY = "retention's decision", "summary of a new manifest"
 _SPAN = 1_000_000
 _INSIDE = 24
 _TIME_MS = 1_700_000_000_000
@@ -54,41 +54,41 @@ def measure(table: Table, *, rounds: int) -> None:
     for row, unit, value in _spelled():
         table.add(JUDGED, row, unit, value)
     for count in RANGES:
-        root, known = synthetic(count)
-        live = summary_of(root)
+        manifest, known = synthetic(count)
+        live = summary_of(manifest)
         limits = RetentionLimits(7 * 86_400_000, 1 << 60)
         for _ in range(rounds):
             check_s = timeit.timeit(partial(_check, live, limits), number=1000) / 1000
-            summary_s = timeit.timeit(partial(summary_of, root), number=100) / 100
+            summary_s = timeit.timeit(partial(summary_of, manifest), number=100) / 100
             table.add(JUDGED, f"{CHECK}, {count:,} ranges", "µs", check_s * 1e6)
             table.add(JUDGED, f"{SUMMARY}, {count:,} ranges", "µs", summary_s * 1e6)
-        table.add(JUDGED, f"root, {count:,} ranges", "KiB", len(encode(root)) / 1024)
-        table.add(JUDGED, f"pages for one offset, {count:,} ranges", "pages", _pages_asked(root, known))
+        table.add(JUDGED, f"manifest, {count:,} ranges", "KiB", len(encode(manifest)) / 1024)
+        table.add(JUDGED, f"pages for one offset, {count:,} ranges", "pages", _pages_asked(manifest, known))
 
 
 def _spelled() -> Sequence[tuple[str, str, float]]:
-    """What an entry takes in a root, and, compressed, in a full page."""
+    """What an entry takes in a manifest, and, compressed, in a full page."""
     entries = tuple(_entry(IDS, n * _SPAN, (n + 1) * _SPAN, n) for n in range(pages.MAX_PAGE_ENTRIES))
-    root = replace(first_root(IDS), entries=entries[:40])
-    in_root = (len(encode(root)) - len(encode(first_root(IDS)))) / 40
+    manifest = replace(first_manifest(IDS), entries=entries[:40])
+    in_manifest = (len(encode(manifest)) - len(encode(first_manifest(IDS)))) / 40
     in_page = len(encode_page(IDS, Page(PageKind.LIVE, entries))) / len(entries)
-    return (("an entry in a root", "bytes", in_root), ("an entry in a full page", "bytes", in_page))
+    return (("an entry in a manifest", "bytes", in_manifest), ("an entry in a full page", "bytes", in_page))
 
 
-def _check(live: RootSummary, limits: RetentionLimits) -> bool:
+def _check(live: ManifestSummary, limits: RetentionLimits) -> bool:
     """As a broker's look at a partition of which nothing expires."""
     assert live.oldest is not None
     return goes(1000, live.oldest.bytes, live.bytes - limits.retention_bytes, limits)
 
 
-def _pages_asked(root: Root, known: dict[str, Page]) -> int:
+def _pages_asked(manifest: Manifest, known: dict[str, Page]) -> int:
     asked: list[PageRef] = []
 
     def load(ref: PageRef) -> Page:
         asked.append(ref)
         return known[ref.key]
 
-    lookup.entry_for(root, load, root.end // 3)
+    lookup.entry_for(manifest, load, manifest.end // 3)
     return len(asked)
 
 
@@ -122,27 +122,30 @@ def plot(table: Table) -> None:
 
 def synthetic(
     count: int, ids: Ids = IDS, *, writer: ManifestWriter = WRITER, commit: int = 1000
-) -> tuple[Root, dict[str, Page]]:
-    """A root of so many ranges, as commits would have left it, and the pages that it names (full ones as one entry each)."""
+) -> tuple[Manifest, dict[str, Page]]:
+    """A manifest of so many ranges, as commits would have left it, and the pages that it names (full ones as one entry
+    each)."""
     numbers = itertools.count(1)
     known: dict[str, Page] = {}
     by = Author(writer, "0" * 32, _TIME_MS, lambda: f"{next(numbers):032x}", known)
-    root = first_root(ids)
+    manifest = first_manifest(ids)
     inside = min(count, _INSIDE)
     paged = [pages.MAX_PAGE_ENTRIES] * ((count - inside) // pages.MAX_PAGE_ENTRIES)
     rest = count - inside - sum(paged)
     for held in (*paged, rest) if rest else paged:
-        entry = _entry(ids, root.end, root.end + _SPAN * held, next(numbers))
+        entry = _entry(ids, manifest.end, manifest.end + _SPAN * held, next(numbers))
         write = pages.page_write(ids, Page(PageKind.LIVE, (entry,)), by)
         known[write.ref.key] = write.page
-        longer = replace(root, pages=(*root.pages, replace(write.ref, count=held)), end=entry.end)
+        longer = replace(manifest, pages=(*manifest.pages, replace(write.ref, count=held)), end=entry.end)
         change = pages.settle(pages.ManifestChange(longer), by)
         known.update({write.ref.key: write.page for write in change.writes})
-        root = replace(change.root, removed=())
-    entries = tuple(_entry(ids, root.end + n * _SPAN, root.end + (n + 1) * _SPAN, next(numbers)) for n in range(inside))
+        manifest = replace(change.manifest, removed=())
+    entries = tuple(
+        _entry(ids, manifest.end + n * _SPAN, manifest.end + (n + 1) * _SPAN, next(numbers)) for n in range(inside)
+    )
     recent = tuple(CommitId(number, f"{number:032x}") for number in range(commit - RECENT_COMMITS + 1, commit + 1))
     return replace(
-        root,
+        manifest,
         line=f"{1:032x}",
         commit=commit,
         recent=recent,
@@ -152,7 +155,7 @@ def synthetic(
         last_record_epoch=0,
         committed_at=_TIME_MS,
         entries=entries,
-        end=root.end + inside * _SPAN,
+        end=manifest.end + inside * _SPAN,
         sidecar=NewestSidecar(entries[-1].sidecar_key, entries[-1].sections) if entries else None,
     ), known
 

@@ -18,7 +18,7 @@ from benchmarks.brokers import resident_megabytes
 from benchmarks.commit_model import DEEP, REAL, run
 from benchmarks.history import COUNTS, ROUNDS, synthetic
 from benchmarks.table import JUDGED, Table
-from service.broker.partition.roots import write_root
+from service.broker.partition.saved_manifest import write_manifest
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.manifest.model import Ids
@@ -118,7 +118,9 @@ def _resident_megabytes(directory: Path, ranges: int) -> float:
         node.start()
         _wait(lambda: _counted(node, "remotelogmetadatacount") == PARTITIONS * ranges + 1, "manifests to be known")
         compared = PARTITIONS + 1 if ranges else 1
-        _wait(lambda: _counted(node, 'tier_questions_total{question="LoadRoot"}') >= compared, "them to be compared")
+        _wait(
+            lambda: _counted(node, 'tier_questions_total{question="LoadManifest"}') >= compared, "them to be compared"
+        )
         return _least_resident_megabytes(node)
     finally:
         node.kill()
@@ -142,7 +144,7 @@ def _give_history(node: Node, ranges: int) -> None:
         path = node.partition_dir("t", number)
         topic_id = read_topic_id(str(path))
         assert topic_id is not None
-        root, _ = synthetic(ranges, Ids(cluster_id, "t", topic_id, number))
+        manifest, _ = synthetic(ranges, Ids(cluster_id, "t", topic_id, number))
         log = HotLog.open(
             str(path),
             partition=TopicPartition("t", number),
@@ -155,12 +157,12 @@ def _give_history(node: Node, ranges: int) -> None:
             log_start_offset=0,
             clean=True,
         )
-        log.truncate_fully_and_start_at(root.end, epochs=(EpochEntry(0, 0),))
+        log.truncate_fully_and_start_at(manifest.end, epochs=(EpochEntry(0, 0),))
         log.close(clean=True)
-        write_root(files, str(path), root)
-        stored = node.store_path / root.ids.manifest_key
+        write_manifest(files, str(path), manifest)
+        stored = node.store_path / manifest.ids.manifest_key
         stored.parent.mkdir(parents=True, exist_ok=True)
-        stored.write_bytes(encode(root))
+        stored.write_bytes(encode(manifest))
 
 
 def _least_resident_megabytes(node: Node) -> float:

@@ -116,10 +116,10 @@ class Verifier:
         raise LogError(f"{ids} changed {ATTEMPTS} times while it was looked at; it is asked for again")
 
     def _plan(self, ids: Ids, cursor: CommitCursor) -> NewRanges:
-        root = self.bucket.manifest(ids)
-        if root is None:  # deleted by hand, or a hint at what never was
+        manifest = self.bucket.manifest(ids)
+        if manifest is None:  # deleted by hand, or a hint at what never was
             return NewRanges((), cursor.commit)
-        return plan_new_ranges(root, self.bucket.pages(ids), cursor.commit)
+        return plan_new_ranges(manifest, self.bucket.pages(ids), cursor.commit)
 
     def _follow(self, plan: NewRanges, cursor: CommitCursor) -> None:
         if plan.missed is not None:
@@ -158,10 +158,10 @@ class Verifier:
         """Whether what was not found has been removed since the manifest was read: then it is no live range any more."""
         if all(found.fault is not Fault.MISSING for found in verdict.findings):
             return False
-        root = self.bucket.manifest(ids)
-        if root is None or root.state is State.DELETED:
+        manifest = self.bucket.manifest(ids)
+        if manifest is None or manifest.state is State.DELETED:
             return True
-        live = plan_new_ranges(root, self.bucket.pages(ids), entry.added.commit - 1).work
+        live = plan_new_ranges(manifest, self.bucket.pages(ids), entry.added.commit - 1).work
         return all(entry.key != other.key for work in live for other in work.entries)
 
 

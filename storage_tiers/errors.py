@@ -65,7 +65,7 @@ class NotLeader(LogError):
 
 
 class LeaderNotAvailable(LogError):
-    """The partition exists, but waits (for recovery, for the store's root) before it may lead."""
+    """The partition exists, but waits (for recovery, for the store's manifest) before it may lead."""
 
     advice = Advice.RETRY
 

@@ -1,6 +1,6 @@
 """The one module through which durable state is changed on disk.
 
-Everything that must survive (log, indexes, checkpoints, metadata log, directory store, cached roots) writes through a
+Everything that must survive (log, indexes, checkpoints, metadata log, directory store, cached manifests) writes through a
 `Files`, so that a test can record each operation, cut the run after any of them, and replay what a power loss may leave:
 unsynced writes dropped or torn, unsynced renames, creations and unlinks undone. Reading needs no port: `os.pread`.
 

@@ -11,8 +11,8 @@ again; what was hydrated meanwhile stays for the next who asks.
 
 from __future__ import annotations
 
-from storage_tiers.cold.manifest.model import Root
-from storage_tiers.cold.manifest.summary import RootSummary, summary_of
+from storage_tiers.cold.manifest.model import Manifest
+from storage_tiers.cold.manifest.summary import ManifestSummary, summary_of
 from storage_tiers.cold.read.reader import ColdMiss, ColdReader
 from storage_tiers.errors import OffsetOutOfRange, StorageError
 from storage_tiers.hot.log import HotLog
@@ -29,14 +29,14 @@ class TieredLog:
     def __init__(self, hot: HotLog, cold: ColdReader | None) -> None:
         self.hot = hot
         self.cold = cold
-        self.tier: RootSummary | None = None
+        self.tier: ManifestSummary | None = None
         self.read_bytes = 0
 
-    def follow(self, root: Root | None) -> None:
-        """This root is current from now on. Only its summary is kept, and the rest where readers have loaded it."""
-        self.tier = None if root is None else summary_of(root)
+    def follow(self, manifest: Manifest | None) -> None:
+        """This manifest is current from now on. Only its summary is kept, and the rest where readers have loaded it."""
+        self.tier = None if manifest is None else summary_of(manifest)
         if self.cold is not None:
-            self.cold.replaced(root)
+            self.cold.replaced(manifest)
 
     @property
     def log_start_offset(self) -> int:
@@ -68,8 +68,8 @@ class TieredLog:
                 f"{hot.partition}: offset {offset} is outside [{hot.log_start_offset}, {hot.end_offset}]; "
                 "ask ListOffsets where the log begins"
             )
-        root = self.cold.root_at_hand
-        found = self.cold.read(root, offset, max_bytes=max_bytes, log_start=hot.log_start_offset)
+        manifest = self.cold.manifest_in_memory
+        found = self.cold.read(manifest, offset, max_bytes=max_bytes, log_start=hot.log_start_offset)
         if isinstance(found, ColdMiss):
             return found
         if not found.slices and found.next_offset >= hot.local_start_offset:
@@ -87,13 +87,13 @@ class TieredLog:
         while (
             self.cold is not None and (tier := self.tier) is not None and hot.log_start_offset < hot.local_start_offset
         ):
-            root = await self.cold.root()
-            found = await self.cold.offset_for_timestamp(root, timestamp, log_start=hot.log_start_offset)
+            manifest = await self.cold.manifest()
+            found = await self.cold.offset_for_timestamp(manifest, timestamp, log_start=hot.log_start_offset)
             if found is not None and found.offset < hot.local_start_offset:
                 return found
-            if hot.local_start_offset <= root.end or self.tier is tier:
+            if hot.local_start_offset <= manifest.end or self.tier is tier:
                 break
-            # What this root does not name was local when it was asked, and has been evicted meanwhile.
+            # What this manifest does not name was local when it was asked, and has been evicted meanwhile.
         hit = hot.offset_for_timestamp(timestamp)
         return hit if hit is not None and hit.offset < upto_offset else None
 
@@ -102,7 +102,7 @@ class TieredLog:
         `upto_offset`."""
         best = self.hot.max_timestamp()
         if self.cold is not None and self.tier is not None and self.hot.log_start_offset < self.hot.local_start_offset:
-            cold = await self.cold.max_timestamp(await self.cold.root(), log_start=self.hot.log_start_offset)
+            cold = await self.cold.max_timestamp(await self.cold.manifest(), log_start=self.hot.log_start_offset)
             if cold is not None and (best is None or best.timestamp <= cold.timestamp):
                 best = cold
         return best if best is not None and best.offset < upto_offset else None

@@ -81,7 +81,7 @@ type newestSidecar struct {
 	Alone    bool            `json:"alone"`
 }
 
-type root struct {
+type manifest struct {
 	ClusterID       string         `json:"cluster_id"`
 	Topic           string         `json:"topic"`
 	TopicID         string         `json:"topic_id"`
@@ -138,7 +138,7 @@ func decode(data []byte, where string, into any) error {
 func decodePage(data []byte, ref pageRef) (page, error) {
 	var found page
 	if len(data) != ref.Length || crc(data) != ref.CRC {
-		return found, fmt.Errorf("page %s is not what its root names", ref.Key)
+		return found, fmt.Errorf("page %s is not what its manifest names", ref.Key)
 	}
 	unpacker, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
@@ -152,7 +152,7 @@ func decodePage(data []byte, ref pageRef) (page, error) {
 		return found, err
 	}
 	if found.Kind != ref.Kind || len(found.Entries)+len(found.Removed) != ref.Count {
-		return found, fmt.Errorf("page %s holds something else than its root says", ref.Key)
+		return found, fmt.Errorf("page %s holds something else than its manifest says", ref.Key)
 	}
 	return found, nil
 }

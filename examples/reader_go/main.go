@@ -64,7 +64,7 @@ func run() error {
 		return lines.Encode(map[string]*int64{"offset": found})
 	}
 	if *offset < 0 {
-		*offset = p.root.LogStart
+		*offset = p.manifest.LogStart
 	}
 	return p.read(*offset, *committed, func(item record) error { return lines.Encode(item) })
 }

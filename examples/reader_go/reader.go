@@ -7,15 +7,15 @@ import (
 	"sort"
 )
 
-// partition is one partition as its root was when it was read.
+// partition is one partition as its manifest was when it was read.
 type partition struct {
-	store  store
-	prefix string
-	root   *root
+	store    store
+	prefix   string
+	manifest *manifest
 }
 
-// open finds the live topic id of a name, or takes the one given, and reads the partition's root. A partition that has no
-// root yet holds nothing: its log is [0, 0).
+// open finds the live topic id of a name, or takes the one given, and reads the partition's manifest. A partition that has no
+// manifest yet holds nothing: its log is [0, 0).
 func open(s store, cluster, topic, topicID string, number int) (*partition, error) {
 	if topicID == "" {
 		key := fmt.Sprintf("%s/topics/%s/topic.json", cluster, topic)
@@ -35,7 +35,7 @@ func open(s store, cluster, topic, topicID string, number int) (*partition, erro
 		}
 		topicID = file.TopicID
 	}
-	p := &partition{s, fmt.Sprintf("%s/topics/%s/%s/", cluster, topic, topicID), &root{}}
+	p := &partition{s, fmt.Sprintf("%s/topics/%s/%s/", cluster, topic, topicID), &manifest{}}
 	key := fmt.Sprintf("%smanifests/%05d.json", p.prefix, number)
 	data, err := s.get(key)
 	if missing(err) {
@@ -44,10 +44,10 @@ func open(s store, cluster, topic, topicID string, number int) (*partition, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := decode(data, key, p.root); err != nil {
+	if err := decode(data, key, p.manifest); err != nil {
 		return nil, err
 	}
-	if p.root.State != "live" {
+	if p.manifest.State != "live" {
 		return nil, fmt.Errorf("%s: the partition was deleted", key)
 	}
 	return p, nil
@@ -71,7 +71,7 @@ func (p *partition) page(ref pageRef) (page, error) {
 // live lists the live entries in offset order, those in pages first.
 func (p *partition) live() ([]entry, error) {
 	var found []entry
-	for _, ref := range p.root.Pages {
+	for _, ref := range p.manifest.Pages {
 		if ref.Kind == "live" {
 			one, err := p.page(ref)
 			if err != nil {
@@ -80,12 +80,12 @@ func (p *partition) live() ([]entry, error) {
 			found = append(found, one.Entries...)
 		}
 	}
-	return append(found, p.root.Entries...), nil
+	return append(found, p.manifest.Entries...), nil
 }
 
-// asOf changes the root to what it was right after a commit.
+// asOf changes the manifest to what it was right after a commit.
 func (p *partition) asOf(commit int64) error {
-	now := p.root
+	now := p.manifest
 	if commit == now.Commit {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (p *partition) asOf(commit int64) error {
 	if pinned != nil {
 		then.LogStart, then.End = pinned.LogStart, pinned.End
 	}
-	p.root = &then
+	p.manifest = &then
 	return nil
 }
 
@@ -176,8 +176,8 @@ func (p *partition) batches(of *entry, front *sidecar, position int64) ([]batch,
 
 // read hands on every record from an offset to the end. Under `committed`, none of an aborted transaction.
 func (p *partition) read(offset int64, committed bool, handle func(record) error) error {
-	if offset < p.root.LogStart {
-		return fmt.Errorf("offset %d is below log start %d", offset, p.root.LogStart)
+	if offset < p.manifest.LogStart {
+		return fmt.Errorf("offset %d is below log start %d", offset, p.manifest.LogStart)
 	}
 	all, err := p.live()
 	if err != nil {
@@ -244,7 +244,7 @@ func (p *partition) firstAt(timestamp int64) (*int64, error) {
 	}
 	for i := range all {
 		of := &all[i]
-		if of.MaxTimestamp < timestamp || of.End <= p.root.LogStart {
+		if of.MaxTimestamp < timestamp || of.End <= p.manifest.LogStart {
 			continue
 		}
 		front, err := p.front(of)
@@ -260,7 +260,7 @@ func (p *partition) firstAt(timestamp int64) (*int64, error) {
 			return nil, err
 		}
 		for _, one := range found {
-			if one.control() || one.maxTime() < timestamp || one.next() <= p.root.LogStart {
+			if one.control() || one.maxTime() < timestamp || one.next() <= p.manifest.LogStart {
 				continue
 			}
 			records, err := one.records()
@@ -268,7 +268,7 @@ func (p *partition) firstAt(timestamp int64) (*int64, error) {
 				return nil, err
 			}
 			for _, item := range records {
-				if item.Timestamp >= timestamp && item.Offset >= p.root.LogStart {
+				if item.Timestamp >= timestamp && item.Offset >= p.manifest.LogStart {
 					return &item.Offset, nil
 				}
 			}
@@ -301,7 +301,7 @@ func (p *partition) describe() error {
 			return err
 		}
 	}
-	if newest := p.root.Sidecar; newest != nil {
+	if newest := p.manifest.Sidecar; newest != nil {
 		data, err := p.store.get(p.key(newest.Key))
 		if err != nil {
 			return err
@@ -310,7 +310,7 @@ func (p *partition) describe() error {
 		if err != nil {
 			return err
 		}
-		return out.Encode(map[string]any{"root": p.root, "epochs": found.Epochs, "producers": found.Producers})
+		return out.Encode(map[string]any{"manifest": p.manifest, "epochs": found.Epochs, "producers": found.Producers})
 	}
 	return nil
 }

@@ -65,8 +65,8 @@ class ColdBucket:
     def ranges(self, topic: str) -> dict[int, OffsetRange]:
         """The offsets [base, end) that the bucket holds of each partition."""
         found = self._topic(topic)
-        roots = {each: self._bucket.live_manifest(found.ids(each)) for each in found.partitions}
-        return {each: OffsetRange(root.log_start, root.end) for each, root in roots.items()}
+        manifests = {each: self._bucket.live_manifest(found.ids(each)) for each in found.partitions}
+        return {each: OffsetRange(manifest.log_start, manifest.end) for each, manifest in manifests.items()}
 
     def read(
         self, topic: str, *, partitions: Sequence[int] | None = None, start: Start = "earliest"
@@ -136,17 +136,18 @@ def _check_start(start: Start, partitions: Sequence[int], topic: str) -> None:
 
 
 def _first_offset(reads: PartitionReader, partition: int, start: Start) -> int:
-    root = reads.root
+    manifest = reads.manifest
     if start == "earliest":
-        return root.log_start
+        return manifest.log_start
     if isinstance(start, datetime):
         found = reads.first_offset_at(start_ms(start))
-        return root.end if found is None else found
+        return manifest.end if found is None else found
     if not isinstance(start, Mapping):
-        return root.end
+        return manifest.end
     offset = start[partition]
-    if not root.log_start <= offset <= root.end:
+    if not manifest.log_start <= offset <= manifest.end:
         raise OffsetOutOfRange(
-            f"{root.ids}: the bucket holds offsets [{root.log_start}, {root.end}), not {offset}; start there, or seal first"
+            f"{manifest.ids}: the bucket holds offsets [{manifest.log_start}, {manifest.end}), not {offset}; start there, "
+            "or seal first"
         )
     return offset

@@ -78,7 +78,7 @@ def _partitions(ground: Ground, tier: Tier | None, work: Work, cluster_id: str) 
         rng=host.rng,
         on_flush_needed=work.flusher.request,
         on_roll=tiering.kick,
-        cold=None if tier is None else ColdSource(tier.hydrator, tiering.current_root, tiering.reload),
+        cold=None if tier is None else ColdSource(tier.hydrator, tiering.current_manifest, tiering.reload),
     )
 
 

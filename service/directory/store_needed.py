@@ -3,14 +3,14 @@
 What was evicted because the bucket has it is missing then: a consumer at such an offset would be told that it is out of range,
 and by its own default would go on at the end, past records that exist. Asked of files alone, before any log is opened.
 
-Not promised: that a partition without `tiered-root.json` lacks nothing.
+Not promised: that a partition without `tiered-manifest.json` lacks nothing.
 """
 
 from __future__ import annotations
 
 import os
 
-from service.broker.partition.roots import FILE_NAME, read_root
+from service.broker.partition.saved_manifest import FILE_NAME, read_manifest
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.errors import InvalidConfig, StorageError, TierCorrupt
 from storage_tiers.hot import layout
@@ -40,11 +40,13 @@ def _lacks_records(directory: PartitionDirectory, cluster_id: str, starts: dict[
     partition = directory.partition
     log_start = starts.get(partition, 0)
     try:
-        root = read_root(directory.path, Ids(cluster_id, partition.topic, directory.topic_id, partition.partition))
+        manifest = read_manifest(
+            directory.path, Ids(cluster_id, partition.topic, directory.topic_id, partition.partition)
+        )
     except TierCorrupt:
-        root = None  # where its log began is not known
-    if root is not None:
-        log_start = max(log_start, root.log_start)
+        manifest = None  # where its log began is not known
+    if manifest is not None:
+        log_start = max(log_start, manifest.log_start)
     files = filter(None, map(layout.parse_file, os.listdir(directory.path)))
     local_start = min((file.offset for file in files if file.suffix == layout.LOG), default=None)
     return local_start is not None and local_start > log_start

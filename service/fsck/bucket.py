@@ -17,7 +17,7 @@ from service.metadata import frames
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import ClusterState
 from storage_tiers.cold.manifest.documents import Fields, check_version
-from storage_tiers.cold.manifest.model import Ids, Root, State
+from storage_tiers.cold.manifest.model import Ids, Manifest, State
 from storage_tiers.cold.manifest.topic_file import MAX_EARLIER, TopicState
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.offline.reader_files import read_cursor
@@ -183,8 +183,8 @@ class _Cluster:
             self._report.add(FindingKind.ABOVE_OWNER, key, fault)
 
     def _newest_commit(self, ids: Ids) -> int:
-        root = self._bucket.manifest(ids, sound=False)
-        return 0 if root is None else root.commit
+        manifest = self._bucket.manifest(ids, sound=False)
+        return 0 if manifest is None else manifest.commit
 
     def on_range(self) -> None:
         self._progress(self._report.ranges - 1, self._report.ranges)
@@ -196,9 +196,9 @@ class _Cluster:
             fault = f"its incarnation is {incarnation}, the cluster's {self._state.incarnation}"
             self._report.add(FindingKind.ABOVE_OWNER, key, fault)
 
-    def checked(self, root: Root) -> None:
-        self._commits[root.ids] = root.commit
-        self.check_incarnation(root.ids.manifest_key, root.incarnation)
+    def checked(self, manifest: Manifest) -> None:
+        self._commits[manifest.ids] = manifest.commit
+        self.check_incarnation(manifest.ids.manifest_key, manifest.incarnation)
 
     def is_old(self, info: ObjectInfo) -> bool:
         return self._now_ms - info.modified_ms >= self._scope.grace_ms
@@ -291,11 +291,11 @@ class _Topic:
             self._known,
             self._cluster.on_range,
         )
-        root = check.check()
-        if root is None:
+        manifest = check.check()
+        if manifest is None:
             return
-        self._cluster.checked(root)
-        if root.state is State.DELETED and self._is_live(ids) and self._is_live_still(ids):
+        self._cluster.checked(manifest)
+        if manifest.state is State.DELETED and self._is_live(ids) and self._is_live_still(ids):
             fault = f"topic {ids.topic} is live under this topic id, its partition says that it was deleted"
             self._report.add(FindingKind.WRONG_TOPIC, ids.manifest_key, fault)
 

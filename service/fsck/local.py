@@ -6,11 +6,11 @@ import itertools
 import os
 from collections.abc import Iterator
 
-from service.broker.partition.roots import FILE_NAME, read_root
+from service.broker.partition.saved_manifest import FILE_NAME, read_manifest
 from service.fsck.findings import FindingKind, Report
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.lookup import LoadPage, live_entries
-from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root, State
+from storage_tiers.cold.manifest.model import Entry, Ids, Manifest, Page, PageRef, State
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import CorruptRecord, InvalidConfig, LogError, StoreRefused, TierCorrupt, TierObjectMissing
@@ -30,15 +30,15 @@ def check_local(store: BlockingObjectStore, data_dir: str, report: Report) -> No
         if partition is None or topic_id is None:
             continue
         ids = Ids(cluster_id, partition.topic, topic_id, partition.partition)
-        saved = _saved_root(directory, ids, report)
+        saved = _saved_manifest(directory, ids, report)
         try:
-            root = bucket.manifest(ids, sound=False)
+            manifest = bucket.manifest(ids, sound=False)
         except (TierCorrupt, StoreRefused):
             continue  # the bucket's own check has named it
         if saved is not None:
-            _check_contains(bucket, root, saved, os.path.join(directory, FILE_NAME), report)
-        if root is not None and root.state is State.LIVE:
-            _check_partition(bucket, directory, root, report)
+            _check_contains(bucket, manifest, saved, os.path.join(directory, FILE_NAME), report)
+        if manifest is not None and manifest.state is State.LIVE:
+            _check_partition(bucket, directory, manifest, report)
 
 
 def _cluster_id(data_dir: str) -> str:
@@ -50,22 +50,22 @@ def _cluster_id(data_dir: str) -> str:
         raise InvalidConfig(f"{data_dir} is no data directory of a node: {error!r}") from error
 
 
-def _saved_root(directory: str, ids: Ids, report: Report) -> Root | None:
+def _saved_manifest(directory: str, ids: Ids, report: Report) -> Manifest | None:
     try:
-        return read_root(directory, ids)
+        return read_manifest(directory, ids)
     except LogError as error:
         report.add(FindingKind.LOCAL_DISAGREES, directory, str(error))
         return None
 
 
-def _check_contains(bucket: Bucket, root: Root | None, saved: Root, path: str, report: Report) -> None:
+def _check_contains(bucket: Bucket, manifest: Manifest | None, saved: Manifest, path: str, report: Report) -> None:
     """The store must contain what this node has seen of it (I10)."""
     seen = lineage.seen_of(saved)
     if seen is None:
         return
-    fault = lineage.fault(root, seen)
-    if fault is None and root is not None and lineage.beyond_recent(root, seen):
-        fault = lineage.lost(root, saved, _page_or_none(bucket, saved))
+    fault = lineage.fault(manifest, seen)
+    if fault is None and manifest is not None and lineage.beyond_recent(manifest, seen):
+        fault = lineage.lost(manifest, saved, _page_or_none(bucket, saved))
     if fault is not None:
         report.add(
             FindingKind.WENT_BACK,
@@ -74,8 +74,8 @@ def _check_contains(bucket: Bucket, root: Root | None, saved: Root, path: str, r
         )
 
 
-def _page_or_none(bucket: Bucket, saved: Root) -> LoadPage:
-    """Of a page of the saved root that was swept since, nothing can be asked."""
+def _page_or_none(bucket: Bucket, saved: Manifest) -> LoadPage:
+    """Of a page of the saved manifest that was swept since, nothing can be asked."""
 
     def load(ref: PageRef) -> Page:
         try:
@@ -86,11 +86,11 @@ def _page_or_none(bucket: Bucket, saved: Root) -> LoadPage:
     return load
 
 
-def _check_partition(bucket: Bucket, directory: str, root: Root, report: Report) -> None:
+def _check_partition(bucket: Bucket, directory: str, manifest: Manifest, report: Report) -> None:
     local = sorted(_log_files(directory))
     if not local:
         return
-    entries = list(live_entries(root, bucket.pages(root.ids), local[0][0]))
+    entries = list(live_entries(manifest, bucket.pages(manifest.ids), local[0][0]))
     for (base, path), following in itertools.zip_longest(local, [base for base, _ in local[1:]]):
         data = _read(path)
         if data is None:

@@ -1,4 +1,4 @@
-"""One partition of a bucket: its root, its pages, every range that they name, and what they do not name.
+"""One partition of a bucket: its manifest, its pages, every range that they name, and what they do not name.
 
 Live ranges are read in offset order, so that what a sidecar says of epochs, producers and transactions can be compared with
 the batches before it. Removed ranges are read too: a pin, or a reader as of an earlier commit, still wants them. One that
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from service.fsck import manifest
+from service.fsck import manifest_check
 from service.fsck.findings import FindingKind, Report
 from service.fsck.history import History
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.lineage import MAX_LOOKED_INTO, Span, follow_one_another
 from storage_tiers.cold.manifest.lookup import state_at
-from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageKind, PageRef, Removed, Root, State
+from storage_tiers.cold.manifest.model import Entry, Ids, Manifest, Page, PageKind, PageRef, Removed, State
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.range_check import Fault, check_range, sidecar_bytes
@@ -40,33 +40,33 @@ class PartitionCheck:
     #: Called before each range is read.
     on_range: Callable[[], None] = lambda: None
 
-    def check(self) -> Root | None:
-        """The root as far as it can be read. Findings go to the report."""
+    def check(self) -> Manifest | None:
+        """The manifest as far as it can be read. Findings go to the report."""
         key = self.ids.manifest_key
         self.known.add(key)
         try:
-            root = self.bucket.manifest(self.ids, sound=False)
-            if root is None:
+            manifest = self.bucket.manifest(self.ids, sound=False)
+            if manifest is None:
                 raise TierObjectMissing(f"the manifest of {self.ids} was deleted while it was looked at")
         except (TierCorrupt, TierObjectMissing, StoreRefused) as error:
             self._add(FindingKind.BAD_MANIFEST, key, str(error))
             self._know_everything()  # what it names is unknown, and so is what it does not name
             return None
-        for kind, fault in manifest.root_faults(root):
+        for kind, fault in manifest_check.manifest_faults(manifest):
             self._add(kind, key, fault)
-        if root.state is State.DELETED:
+        if manifest.state is State.DELETED:
             self._know_everything()  # its objects wait for the grace of the deletion, which the sweeper knows
-            return root
-        self.known.update(root.keys())
-        live, removed = self._ranges(root)
-        self._check_live(root, live)
-        self._check_names(root, live, removed)
+            return manifest
+        self.known.update(manifest.keys())
+        live, removed = self._ranges(manifest)
+        self._check_live(manifest, live)
+        self._check_names(manifest, live, removed)
         self._check_sizes(live, removed)
-        self._check_removed(root, removed)
-        self._check_sidecar(root, live, removed)
-        self._check_pins(root, live, removed)
-        self._check_went_back(root)
-        return root
+        self._check_removed(manifest, removed)
+        self._check_sidecar(manifest, live, removed)
+        self._check_pins(manifest, live, removed)
+        self._check_went_back(manifest)
+        return manifest
 
     def _add(self, kind: FindingKind, key: str, detail: str) -> None:
         self.report.add(kind, key, detail)
@@ -76,11 +76,11 @@ class PartitionCheck:
         self.known.update(key for key in self.listed if key.startswith(prefixes))
 
     # --- manifest -----------------------------------------------------------------------------------------------------
-    def _ranges(self, root: Root) -> tuple[list[Entry], list[Removed]]:
+    def _ranges(self, manifest: Manifest) -> tuple[list[Entry], list[Removed]]:
         """All that are live, all that are removed, those in pages included."""
         live: list[Entry] = []
         removed: list[Removed] = []
-        refs = list(reversed(root.pages))
+        refs = list(reversed(manifest.pages))
         while refs:
             ref = refs.pop()
             try:
@@ -91,69 +91,78 @@ class PartitionCheck:
             except (TierCorrupt, StoreRefused) as error:
                 self._add(FindingKind.BAD_MANIFEST, ref.key, str(error))
                 continue
-            for kind, fault in manifest.page_faults(root, ref, page):
+            for kind, fault in manifest_check.page_faults(manifest, ref, page):
                 self._add(kind, ref.key, fault)
             refs.extend(reversed(page.pages))
             self.known.update(child.key for child in page.pages)
             (live if ref.kind is PageKind.LIVE else []).extend(page.entries)
             removed.extend(page.removed)
             self.known.update(_keys_of(page.entries, page.removed))
-        return [*live, *root.entries], [*removed, *root.removed]
+        return [*live, *manifest.entries], [*removed, *manifest.removed]
 
-    def _check_names(self, root: Root, live: list[Entry], removed: list[Removed]) -> None:
-        named = {key for entry in live for key in (entry.key, entry.sidecar_key)} | {ref.key for ref in root.pages}
-        gone = {key for item in removed for key in item.keys} | {each.key for each in root.condemned}
+    def _check_names(self, manifest: Manifest, live: list[Entry], removed: list[Removed]) -> None:
+        named = {key for entry in live for key in (entry.key, entry.sidecar_key)} | {ref.key for ref in manifest.pages}
+        gone = {key for item in removed for key in item.keys} | {each.key for each in manifest.condemned}
         for key in sorted(named & gone):
-            self._add(FindingKind.BAD_MANIFEST, root.ids.manifest_key, f"{key} is live and removed at once")
-        sidecars = [entry.sidecar_key for entry in live] + [ref.key for ref in root.pages]
-        lists = [key for item in removed for key in item.keys[-1:]] + [each.key for each in root.condemned]
-        for key in manifest.twice_named([*sidecars, *lists]):
-            self._add(FindingKind.BAD_MANIFEST, root.ids.manifest_key, f"{key} is named twice")
+            self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, f"{key} is live and removed at once")
+        sidecars = [entry.sidecar_key for entry in live] + [ref.key for ref in manifest.pages]
+        lists = [key for item in removed for key in item.keys[-1:]] + [each.key for each in manifest.condemned]
+        for key in manifest_check.twice_named([*sidecars, *lists]):
+            self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, f"{key} is named twice")
 
-    def _check_live(self, root: Root, live: list[Entry]) -> None:
-        for kind, fault in manifest.tiling_faults(root, live):
-            if root.live_pages:  # without pages the root's own check has said so
-                self._add(kind, root.ids.manifest_key, fault)
-        epoch = self._check_ranges(root, live, lambda entry: True)
-        if epoch is not None and epoch != root.last_record_epoch:
-            fault = f"last_record_epoch is {root.last_record_epoch}, the last batch has leader epoch {epoch}"
-            self._add(FindingKind.BAD_MANIFEST, root.ids.manifest_key, fault)
+    def _check_live(self, manifest: Manifest, live: list[Entry]) -> None:
+        for kind, fault in manifest_check.tiling_faults(manifest, live):
+            if manifest.live_pages:  # without pages the manifest's own check has said so
+                self._add(kind, manifest.ids.manifest_key, fault)
+        epoch = self._check_ranges(manifest, live, lambda entry: True)
+        if epoch is not None and epoch != manifest.last_record_epoch:
+            fault = f"last_record_epoch is {manifest.last_record_epoch}, the last batch has leader epoch {epoch}"
+            self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, fault)
 
-    def _check_removed(self, root: Root, removed: list[Removed]) -> None:
+    def _check_removed(self, manifest: Manifest, removed: list[Removed]) -> None:
         pinned = {
-            item.entry.key for item in removed if item.entry is not None and any(pin.holds(item) for pin in root.pins)
+            item.entry.key
+            for item in removed
+            if item.entry is not None and any(pin.holds(item) for pin in manifest.pins)
         }
         entries = [
             item.entry
             for item in removed
             if item.entry is not None and (item.entry.key in pinned or all(key in self.listed for key in item.keys))
         ]
-        self._check_ranges(root, sorted(entries, key=lambda entry: entry.base), lambda entry: entry.key in pinned)
+        self._check_ranges(manifest, sorted(entries, key=lambda entry: entry.base), lambda entry: entry.key in pinned)
 
-    def _check_pins(self, root: Root, live: list[Entry], removed: list[Removed]) -> None:
-        whole = Root(root.ids, commit=root.commit, swept=0, pins=root.pins, entries=tuple(live), removed=tuple(removed))
+    def _check_pins(self, manifest: Manifest, live: list[Entry], removed: list[Removed]) -> None:
+        whole = Manifest(
+            manifest.ids,
+            commit=manifest.commit,
+            swept=0,
+            pins=manifest.pins,
+            entries=tuple(live),
+            removed=tuple(removed),
+        )
         changes = {entry.added.commit for entry in live} | {
             item.at.commit for item in removed if item.entry is not None
         }
         changes |= {item.entry.added.commit for item in removed if item.entry is not None}
-        for pin in root.pins:
+        for pin in manifest.pins:
             try:
                 then = state_at(whole, _no_page, pin.commit)
             except InvalidRequest as error:
-                self._add(FindingKind.BAD_MANIFEST, root.ids.manifest_key, str(error))
+                self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, str(error))
                 continue
-            for fault in manifest.pin_faults(pin, then, changes):
-                self._add(FindingKind.BAD_MANIFEST, root.ids.manifest_key, fault)
+            for fault in manifest_check.pin_faults(pin, then, changes):
+                self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, fault)
 
-    def _check_sidecar(self, root: Root, live: list[Entry], removed: list[Removed]) -> None:
+    def _check_sidecar(self, manifest: Manifest, live: list[Entry], removed: list[Removed]) -> None:
         """The newest one, of which epochs and producers at the end are read when a log is rebuilt."""
-        newest = root.sidecar
+        newest = manifest.sidecar
         if newest is None:
             return
         entries = [*live, *(item.entry for item in removed if item.entry is not None)]
         named = any(entry.sidecar_key == newest.key for entry in entries)
-        for fault in manifest.sidecar_faults(root, live[-1] if live else None, named):
-            self._add(FindingKind.BAD_MANIFEST, root.ids.manifest_key, fault)
+        for fault in manifest_check.sidecar_faults(manifest, live[-1] if live else None, named):
+            self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, fault)
         if named and live:
             return
         try:
@@ -167,16 +176,18 @@ class PartitionCheck:
         except (TierCorrupt, StoreRefused) as error:
             self._add(FindingKind.BAD_SIDECAR, newest.key, str(error))
             return
-        if parsed.end != root.end or table != newest.sections:
-            fault = f"it describes offsets [{parsed.base}, {parsed.end}), the manifest ends at {root.end}"
+        if parsed.end != manifest.end or table != newest.sections:
+            fault = f"it describes offsets [{parsed.base}, {parsed.end}), the manifest ends at {manifest.end}"
             self._add(FindingKind.FOREIGN_SIDECAR, newest.key, fault)
-        elif not parsed.epochs or parsed.epochs[-1].epoch != root.last_record_epoch:
-            fault = f"last_record_epoch is {root.last_record_epoch}, the newest sidecar has {parsed.epochs}"
-            self._add(FindingKind.BAD_MANIFEST, root.ids.manifest_key, fault)
+        elif not parsed.epochs or parsed.epochs[-1].epoch != manifest.last_record_epoch:
+            fault = f"last_record_epoch is {manifest.last_record_epoch}, the newest sidecar has {parsed.epochs}"
+            self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, fault)
 
     # --- ranges -------------------------------------------------------------------------------------------------------
-    def _check_ranges(self, root: Root, entries: Iterable[Entry], needed: Callable[[Entry], bool]) -> int | None:
-        """The leader epoch of the last batch before the root's end, None if it was not read."""
+    def _check_ranges(
+        self, manifest: Manifest, entries: Iterable[Entry], needed: Callable[[Entry], bool]
+    ) -> int | None:
+        """The leader epoch of the last batch before the manifest's end, None if it was not read."""
         history: History | None = None
         following = -1
         newest: int | None = None
@@ -188,25 +199,25 @@ class PartitionCheck:
             if history is None or entry.base != following or not entry.records:
                 if history is not None:
                     history.close()
-                history = self._history(root, entry)
+                history = self._history(manifest, entry)
             self.on_range()
             epochs: list[int] = []
-            whole = self._check_range(root, entry, history, epochs, needed(entry))
+            whole = self._check_range(manifest, entry, history, epochs, needed(entry))
             following = entry.end
             if not whole:
                 history = None
-            elif entry.end == root.end:
+            elif entry.end == manifest.end:
                 newest = epochs[-1]
         if history is not None:
             history.close()
         return newest
 
-    def _history(self, root: Root, entry: Entry) -> History:
+    def _history(self, manifest: Manifest, entry: Entry) -> History:
         # What a range without records stood for is not known: compacted, or lost and given up.
         base = entry.base if entry.records else entry.end
-        return History(base, root.log_start, lambda key, fault: self._add(FindingKind.WRONG_SIDECAR, key, fault))
+        return History(base, manifest.log_start, lambda key, fault: self._add(FindingKind.WRONG_SIDECAR, key, fault))
 
-    def _check_range(self, root: Root, entry: Entry, history: History, epochs: list[int], needed: bool) -> bool:
+    def _check_range(self, manifest: Manifest, entry: Entry, history: History, epochs: list[int], needed: bool) -> bool:
         """Whether all of its batches were seen, in `epochs` that of the last."""
 
         def observe(batch: memoryview, header: BatchHeader) -> None:
@@ -220,8 +231,8 @@ class PartitionCheck:
                 self._add(FindingKind[finding.fault.name], finding.key, finding.detail)
         if verdict.whole:
             history.finish(entry, verdict.sidecar)
-            if epochs[-1] > root.leader_epoch:
-                fault = f"its last batch has leader epoch {epochs[-1]}, the manifest has {root.leader_epoch}"
+            if epochs[-1] > manifest.leader_epoch:
+                fault = f"its last batch has leader epoch {epochs[-1]}, the manifest has {manifest.leader_epoch}"
                 self._add(FindingKind.ABOVE_OWNER, entry.key, fault)
         return verdict.whole
 
@@ -263,14 +274,14 @@ class PartitionCheck:
                 self._add(FindingKind.TRUNCATED, key, f"it has {info.size} bytes, its manifest names {end} of them")
 
     # --- what no manifest names ---------------------------------------------------------------------------------------
-    def _check_went_back(self, root: Root) -> None:
-        pair = committed_beyond(self.bucket, self.ids, self.listed, self.known, root.end)
+    def _check_went_back(self, manifest: Manifest) -> None:
+        pair = committed_beyond(self.bucket, self.ids, self.listed, self.known, manifest.end)
         if pair is not None:
             self._add(
                 FindingKind.WENT_BACK,
-                root.ids.manifest_key,
-                f"it ends at offset {root.end} with commit {root.commit}, but {pair[0]} and {pair[1]} were written after "
-                "it, one on the other: the manifest was replaced by an older one. Nothing of it may be deleted",
+                manifest.ids.manifest_key,
+                f"it ends at offset {manifest.end} with commit {manifest.commit}, but {pair[0]} and {pair[1]} were written "
+                "after it, one on the other: the manifest was replaced by an older one. Nothing of it may be deleted",
             )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pyspark_tidelog.options import EARLIEST, LATEST, Bound, OptionError
 from pyspark_tidelog.plan import ScanPiece, Split
 from storage_tiers.cold.manifest.lookup import LoadPage, live_entries
-from storage_tiers.cold.manifest.model import Entry, Root
+from storage_tiers.cold.manifest.model import Entry, Manifest
 from storage_tiers.cold.segments.sidecar import Sidecar
 
 #: The sidecar of an entry with its index, at least.
@@ -27,43 +27,43 @@ FindTime = Callable[[int], int | None]
 WantsNewest = Callable[[int], bool]
 
 
-def range_to_read(root: Root, starting: Bound, ending: Bound, find_time: FindTime) -> tuple[int, int]:
+def range_to_read(manifest: Manifest, starting: Bound, ending: Bound, find_time: FindTime) -> tuple[int, int]:
     """[start, end) for one partition. OptionError if an offset was asked for that the bucket does not have (any more)."""
-    start = _resolve(root, starting, root.log_start, find_time)
-    end = _resolve(root, ending, root.end, find_time)
-    if _named(root, starting) is not None and start < root.log_start:
+    start = _resolve(manifest, starting, manifest.log_start, find_time)
+    end = _resolve(manifest, ending, manifest.end, find_time)
+    if _named(manifest, starting) is not None and start < manifest.log_start:
         raise OptionError(
-            f"{root.ids} begins at offset {root.log_start}, records from {start} on are gone; start there, or at -2"
+            f"{manifest.ids} begins at offset {manifest.log_start}, records from {start} on are gone; start there, or at -2"
         )
     for name, offset in (("startingOffsets", start), ("endingOffsets", end)):
-        if offset > root.end:
+        if offset > manifest.end:
             raise OptionError(
-                f"{name} names offset {offset} of {root.ids}, which ends at {root.end} in the bucket; wait until it is "
+                f"{name} names offset {offset} of {manifest.ids}, which ends at {manifest.end} in the bucket; wait until it is "
                 "uploaded (`tidelog topic seal` hastens it)"
             )
-    if start > end and _named(root, starting) is not None and _named(root, ending) is not None:
+    if start > end and _named(manifest, starting) is not None and _named(manifest, ending) is not None:
         raise OptionError(
-            f"startingOffsets names offset {start} of {root.ids}, endingOffsets {end}, which is before it"
+            f"startingOffsets names offset {start} of {manifest.ids}, endingOffsets {end}, which is before it"
         )
     return start, max(start, end)
 
 
-def _resolve(root: Root, bound: Bound, natural: int, find_time: FindTime) -> int:
+def _resolve(manifest: Manifest, bound: Bound, natural: int, find_time: FindTime) -> int:
     if bound.timestamp is not None:
         found = find_time(bound.timestamp)
-        return root.end if found is None else found
-    offset = _named(root, bound)
+        return manifest.end if found is None else found
+    offset = _named(manifest, bound)
     return natural if offset is None else offset
 
 
-def _named(root: Root, bound: Bound) -> int | None:
+def _named(manifest: Manifest, bound: Bound) -> int | None:
     """The offset that the user gave for this partition, if it is one."""
-    offset = None if bound.offsets is None else bound.offsets[root.ids.topic][root.ids.partition]
+    offset = None if bound.offsets is None else bound.offsets[manifest.ids.topic][manifest.ids.partition]
     return None if offset in (EARLIEST, LATEST) else offset
 
 
 def splits_of(
-    root: Root,
+    manifest: Manifest,
     load_page: LoadPage,
     load_index: LoadIndex,
     start: int,
@@ -71,11 +71,11 @@ def splits_of(
     max_bytes: int,
     wants_newest: WantsNewest = lambda timestamp: True,
 ) -> tuple[Split, ...]:
-    """The splits that read [start, end), which lies within [log start, end] of the root, of the entries that are wanted."""
-    entries = live_entries(root, load_page, start) if start < end else iter(())
+    """The splits that read [start, end), which lies within [log start, end] of the manifest, of the entries that are wanted."""
+    entries = live_entries(manifest, load_page, start) if start < end else iter(())
     wanted = (entry for entry in entries if entry.base >= end or wants_newest(entry.max_timestamp))
     pieces = _pieces(wanted, load_index, start, end, max_bytes)
-    return tuple(Split(root.ids, root.commit, group) for group in _grouped(pieces, max_bytes))
+    return tuple(Split(manifest.ids, manifest.commit, group) for group in _grouped(pieces, max_bytes))
 
 
 def _pieces(

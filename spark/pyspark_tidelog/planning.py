@@ -15,9 +15,9 @@ from pyspark_tidelog.planner import range_to_read, splits_of
 from pyspark_tidelog.pruning import NOTHING, Pruning
 from pyspark_tidelog.ranged_reads import in_order
 from storage_tiers.cold.manifest.lookup import LoadPage
-from storage_tiers.cold.manifest.model import MAX_PAGES, Entry, Ids, Root
+from storage_tiers.cold.manifest.model import MAX_PAGES, Entry, Ids, Manifest
 from storage_tiers.cold.offline.bucket import Bucket, Topic
-from storage_tiers.cold.offline.partition import first_offset_at, root_at
+from storage_tiers.cold.offline.partition import first_offset_at, manifest_at
 from storage_tiers.cold.segments.sidecar import INDEX, Sidecar
 from storage_tiers.errors import TierObjectMissing
 
@@ -99,30 +99,32 @@ def _plan_patiently(bucket: Bucket, ids: Ids, options: ReadOptions, pruning: Pru
         try:
             return _plan(bucket, ids, options, pruning)
         except TierObjectMissing:
-            continue  # a page or a range that the root named was replaced and swept: a newer root names others
+            continue  # a page or a range that the manifest named was replaced and swept: a newer manifest names others
     return _plan(bucket, ids, options, pruning)
 
 
-def _root(bucket: Bucket, load_page: LoadPage, ids: Ids, snapshot: Commits | None) -> Root:
+def _manifest(bucket: Bucket, load_page: LoadPage, ids: Ids, snapshot: Commits | None) -> Manifest:
     with option_errors():
-        root = bucket.live_manifest(ids)
+        manifest = bucket.live_manifest(ids)
     if snapshot is None:
-        return root
+        return manifest
     commit = snapshot if isinstance(snapshot, int) else snapshot[ids.topic][ids.partition]
     with option_errors(f"snapshotCommit {commit} cannot be read: "):
-        return root_at(root, load_page, commit)
+        return manifest_at(manifest, load_page, commit)
 
 
 def _plan(bucket: Bucket, ids: Ids, options: ReadOptions, pruning: Pruning) -> PartitionPlan:
     load_page = bucket.pages(ids, held=MAX_PAGES)
-    root = _root(bucket, load_page, ids, options.snapshot)
+    manifest = _manifest(bucket, load_page, ids, options.snapshot)
 
     def find_time(timestamp: int) -> int | None:
-        return first_offset_at(bucket, root, load_page, timestamp)
+        return first_offset_at(bucket, manifest, load_page, timestamp)
 
     def load_index(entry: Entry) -> Sidecar:
         return bucket.sidecar(entry, (INDEX,))
 
-    start, end = pruning.offsets(*range_to_read(root, options.starting, options.ending, find_time))
-    splits = splits_of(root, load_page, load_index, start, end, options.max_bytes, pruning.wants_newest)
-    return PartitionPlan(ids, root.commit, root.committed_at, root.log_start, root.end, start, end, splits)
+    start, end = pruning.offsets(*range_to_read(manifest, options.starting, options.ending, find_time))
+    splits = splits_of(manifest, load_page, load_index, start, end, options.max_bytes, pruning.wants_newest)
+    return PartitionPlan(
+        ids, manifest.commit, manifest.committed_at, manifest.log_start, manifest.end, start, end, splits
+    )

@@ -65,19 +65,19 @@ def _gone(bucket: Bucket, split: Split, piece: ScanPiece, error: TierObjectMissi
     """Why an object that was planned is not there: the manifest of now tells."""
     what = f"offsets [{piece.start}, {piece.stop}) of {split.ids}"
     try:
-        root = bucket.manifest(split.ids)
-        if root is None:
+        manifest = bucket.manifest(split.ids)
+        if manifest is None:
             return TierObjectMissing(f"{what} are gone: {error}; their manifest is gone too")
-        if root.state is State.DELETED:
+        if manifest.state is State.DELETED:
             return TierObjectMissing(f"{what} are gone: the topic was deleted while it was read")
-        live = live_entries(root, bucket.pages(split.ids), piece.start)
+        live = live_entries(manifest, bucket.pages(split.ids), piece.start)
         now = next(live, None)
     except TierObjectMissing:
         return TierObjectMissing(f"{what} are gone: {error}; their manifest changes now")
-    if root.log_start >= piece.stop or now is None:
+    if manifest.log_start >= piece.stop or now is None:
         return TierObjectMissing(
             f"{what} are gone: retention removed them since commit {split.commit}, of which this read is; the log begins "
-            f"at {root.log_start} now. Run the query again"
+            f"at {manifest.log_start} now. Run the query again"
         )
     if now.key != piece.entry.key:
         return TierObjectMissing(

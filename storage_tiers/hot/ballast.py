@@ -1,8 +1,9 @@
-"""Room on a full disk for what frees room: a file that is given up when a saved root or a log start finds none.
+"""Room on a full disk for what frees room: a file that is given up when a saved manifest or a log start finds none.
 
-Evicting needs a root on disk first, and hiding records a log start: a few KiB that a disk without a free byte does not have,
-so that it would stay full for ever. Invariants: only what goes through `FilesWithBallast` takes from it; it is made again only
-where twice its size is free. Not promised: room for more than `BALLAST_BYTES`, nor a ballast on a disk that was full before.
+Evicting needs a manifest on disk first, and hiding records a log start: a few KiB that a disk without a free byte does not
+have, so that it would stay full for ever. Invariants: only what goes through `FilesWithBallast` takes from it; it is made again
+only where twice its size is free. Not promised: room for more than `BALLAST_BYTES`, nor a ballast on a disk that was full
+before.
 """
 
 from __future__ import annotations

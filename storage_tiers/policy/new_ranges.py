@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass
 
 from storage_tiers.cold.manifest.lookup import LoadPage, added_after
-from storage_tiers.cold.manifest.model import Entry, Root, State
+from storage_tiers.cold.manifest.model import Entry, Manifest, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,17 @@ class NewRanges:
     missed: int | None = None
 
 
-def plan_new_ranges(root: Root, load_page: LoadPage, cursor: int) -> NewRanges:
+def plan_new_ranges(manifest: Manifest, load_page: LoadPage, cursor: int) -> NewRanges:
     """Nothing to do is an empty `work` with `upto` at or below the cursor."""
-    if root.commit <= cursor:
+    if manifest.commit <= cursor:
         return NewRanges((), cursor)
-    if root.state is State.DELETED:
-        return NewRanges((), root.commit)
-    added = added_after(root, load_page, cursor)
+    if manifest.state is State.DELETED:
+        return NewRanges((), manifest.commit)
+    added = added_after(manifest, load_page, cursor)
     work = tuple(
         CommitWork(commit, tuple(entries))
         for commit, entries in itertools.groupby(added, key=lambda entry: entry.added.commit)
     )
     # A cursor at 0 has seen nothing yet: what was swept before it first came is not missed, it was never promised.
-    missed = root.swept if 0 < cursor < root.swept else None
-    return NewRanges(work, root.commit, missed)
+    missed = manifest.swept if 0 < cursor < manifest.swept else None
+    return NewRanges(work, manifest.commit, missed)

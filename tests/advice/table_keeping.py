@@ -125,7 +125,7 @@ DIRECTORY_ROWS = (
     row(r"[^m] \(…\); repair or replace the disk$|^…: …; repair or replace the disk$", *_DISK_MENDED),
     row(
         r"cannot be read to compare them \(…\); repair or replace the disk",
-        LIBRARIES + "a_saved_root_that_cannot_be_read_is_put_back",
+        LIBRARIES + "a_saved_manifest_that_cannot_be_read_is_put_back",
     ),
     row(
         "free space, lower retention, or bring the object store back",
@@ -203,10 +203,10 @@ STORE_ROWS = (
         REPAIR + "a_deletion_by_mistake_is_undone_by_the_version_before",
         REPAIR + "a_deletion_that_was_meant_is_followed_by_the_topics",
     ),
-    row("none was ever seen here", REPAIR + "where_no_root_was_ever_seen_the_newest_manifest_is_put_back"),
+    row("none was ever seen here", REPAIR + "where_no_manifest_was_ever_seen_the_newest_manifest_is_put_back"),
     row("Consume them from here and keep them", REPAIR + "records_that_a_repair_elsewhere_lacks_are_consumed_and_kept"),
     row("If this node's history is the one to keep", REPAIR + "of_two_histories_the_one_to_keep_is_put_back"),
-    row("there was a newer one", REPAIR + "where_a_newer_root_was_there_it_is_put_back"),
+    row("there was a newer one", REPAIR + "where_a_newer_manifest_was_there_it_is_put_back"),
     row(
         "It names ranges that nothing else names: put it back",
         REPAIR + "objects_of_old_ranges_that_are_missing_are_put_back",
@@ -232,7 +232,7 @@ STORE_ROWS = (
         "see what `tidelog cold repair …` would write",
         BROKER + "test_files_written_again.py::test_a_topic_file_that_went_backwards_blocks_until_it_is_written_again",
     ),
-    row("plan its repair again", COLD + "test_repair.py::test_a_repair_that_meets_another_root_changes_nothing"),
+    row("plan its repair again", COLD + "test_repair.py::test_a_repair_that_meets_another_manifest_changes_nothing"),
     row(
         "Run it again with --apply",
         "tests/service/cli/test_cold_repair.py::test_a_manifest_that_was_lost_is_committed_again",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.partition.roots import FILE_NAME as SAVED_ROOT
+from service.broker.partition.saved_manifest import FILE_NAME as SAVED_MANIFEST
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.open import open_store
@@ -124,7 +124,7 @@ async def test_what_is_damaged_locally_is_shown_by_a_dump_and_put_back(tmp_path:
 
 
 async def test_a_file_that_fsck_says_to_keep_tells_what_is_missing(tmp_path: Path) -> None:
-    """From the root that is saved beside the segments the manifest is made again."""
+    """From the manifest that is saved beside the segments the manifest is made again."""
     async with on_disk(tmp_path) as node:
         await filled(node, 20)
         await node.seal("t")
@@ -133,7 +133,7 @@ async def test_a_file_that_fsck_says_to_keep_tells_what_is_missing(tmp_path: Pat
     manifest.unlink()
     found = found_by_fsck(tmp_path, "--data-dir", tmp_path / "data")
     assert "Keep this file and the segments beside it" in found
-    assert str(tmp_path / "data" / "t-0" / SAVED_ROOT) in found
+    assert str(tmp_path / "data" / "t-0" / SAVED_MANIFEST) in found
     async with on_disk(tmp_path) as node:
         await until(lambda: led(node) in node.node.work.tiering.lineage)
         repaired = await node.core.cold.repair(T0, apply=True)

@@ -21,8 +21,7 @@ from service.metadata import records_pb2 as pb
 from service.settings import NodeSettings
 from service.takeover.offline import restore
 from storage_tiers.clock import SystemClock
-from storage_tiers.cold.manifest import lineage, lookup, pages, transitions
-from storage_tiers.cold.manifest import model as manifest
+from storage_tiers.cold.manifest import lineage, lookup, model, pages, transitions
 from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -41,7 +40,7 @@ from tests.advice.messages import ROOT, advice
 from tests.advice.support import leads
 from tests.grpc_api.support import Served, served
 from tests.service.broker.support import TIERED, filled, running, until
-from tests.storage_tiers.cold.support import IDS, entry_of, page_loader, stored_live, stored_root, tier_of
+from tests.storage_tiers.cold.support import IDS, entry_of, page_loader, stored_live, stored_manifest, tier_of
 from tests.storage_tiers.cold.test_repair import World, world
 from tests.support.faulty_store import FaultyStore
 from tests.support.s3_proxy import S3Proxy, answer
@@ -51,55 +50,57 @@ __all__ = ["world"]  # a fixture
 
 
 # --- manifests and metadata -------------------------------------------------------------------------------------------
-async def test_a_saved_root_that_cannot_be_read_is_put_back(world: World, tmp_path: Path) -> None:
+async def test_a_saved_manifest_that_cannot_be_read_is_put_back(world: World, tmp_path: Path) -> None:
     await world.extend(40)
-    saved, path = world.roots[1], tmp_path / "tiered-root.json"
+    saved, path = world.manifests[1], tmp_path / "tiered-manifest.json"
     fresh = tier_of(world.store, world.clock, seed=5)
     fresh.expect(lineage.seen_of(saved, str(path)))
     with pytest.raises(StoreBehind, match="repair or replace the disk"):
         await fresh.load()
     path.write_bytes(encode(saved))
     loaded = await fresh.load()
-    assert loaded is not None and loaded.root == stored_root(world.store.blocking())
+    assert loaded is not None and loaded.manifest == stored_manifest(world.store.blocking())
 
 
 async def test_a_range_is_uploaded_again_under_a_new_name(world: World) -> None:
-    root = await world.extend(2)
-    again = replace(root.entries[-1], base=20, end=30)
+    manifest = await world.extend(2)
+    again = replace(manifest.entries[-1], base=20, end=30)
     by = world.author()
     with pytest.raises(InvalidRequest, match="upload under a new uuid"):
-        transitions.extend(root, again, by, leader_epoch=1, last_record_epoch=1, log_start=0)
-    extended = transitions.extend(root, entry_of(IDS, 20, 30, 77), by, leader_epoch=1, last_record_epoch=1, log_start=0)
-    assert extended.entries[:2] == root.entries and extended.end == 30
+        transitions.extend(manifest, again, by, leader_epoch=1, last_record_epoch=1, log_start=0)
+    extended = transitions.extend(
+        manifest, entry_of(IDS, 20, 30, 77), by, leader_epoch=1, last_record_epoch=1, log_start=0
+    )
+    assert extended.entries[:2] == manifest.entries and extended.end == 30
 
 
 async def test_condemned_keys_that_are_gone_make_room(world: World) -> None:
-    root, most = await world.extend(), manifest.MAX_CONDEMNED
+    manifest, most = await world.extend(), model.MAX_CONDEMNED
     names = [IDS.segment_key(100 + number, 1, f"{number:032x}") for number in range(most + 10)]
-    full = transitions.condemn(root, names[:most], world.author())
+    full = transitions.condemn(manifest, names[:most], world.author())
     with pytest.raises(InvalidRequest, match="drop those that are gone"):
         transitions.condemn(full, names[most:], world.author())
     dropped = pages.drop_gone(full, set(names[:10]), (), world.author())
     assert dropped is not None
-    again = transitions.condemn(dropped.root, names[most:], world.author())
+    again = transitions.condemn(dropped.manifest, names[most:], world.author())
     assert [condemned.key for condemned in again.condemned] == names[10:]
-    assert again.entries == root.entries and transitions.broken(again) is None
+    assert again.entries == manifest.entries and transitions.broken(again) is None
 
 
 async def test_who_reads_events_too_late_starts_from_the_live_state(world: World) -> None:
     await world.extend(4)
-    root = await world.tier.retire(20)
+    manifest = await world.tier.retire(20)
     world.clock.advance(3 * 24 * 3600)
     for _ in range(3):
         await world.tier.sweep(1000)
-    root = stored_root(world.store.blocking())
+    manifest = stored_manifest(world.store.blocking())
     load = page_loader(world.store.blocking())
     with pytest.raises(InvalidRequest, match="start from the live state"):
-        lookup.events_after(root, load, 1)
-    assert [entry.base for entry in stored_live(world.store.blocking(), root)] == [20, 30]
-    cursor = root.commit
+        lookup.events_after(manifest, load, 1)
+    assert [entry.base for entry in stored_live(world.store.blocking(), manifest)] == [20, 30]
+    cursor = manifest.commit
     await world.extend()
-    later = stored_root(world.store.blocking())
+    later = stored_manifest(world.store.blocking())
     assert [event.entry.base for event in lookup.events_after(later, load, cursor)] == [40]
 
 

@@ -13,9 +13,9 @@ from storage_tiers.cold.manifest.model import Entry
 from storage_tiers.cold.process.operations import DeletePartition
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from tests.advice.support import configure, leads
-from tests.service.broker.support import Running, root_of, until
+from tests.service.broker.support import Running, manifest_of, until
 from tests.service.broker.test_store_lineage import T0, grown, led, put_back
-from tests.storage_tiers.cold.support import IDS, Local, stored_live, stored_root, tier_of
+from tests.storage_tiers.cold.support import IDS, Local, stored_live, stored_manifest, tier_of
 from tests.storage_tiers.cold.test_repair import HELD, NOTHING_HELD, World, _reads, restore, world
 
 __all__ = ["world"]  # a fixture
@@ -24,8 +24,8 @@ __all__ = ["world"]  # a fixture
 async def refused(tier: PartitionTier, advised: str) -> str:
     """What the dry run and the repair say alike, which change nothing."""
     dry, _ = await tier.repair(NOTHING_HELD, apply=False)
-    done, root = await tier.repair(NOTHING_HELD, apply=True)
-    assert root is None and dry == done
+    done, manifest = await tier.repair(NOTHING_HELD, apply=True)
+    assert manifest is None and dry == done
     assert advised in done.refused
     return done.refused
 
@@ -33,15 +33,15 @@ async def refused(tier: PartitionTier, advised: str) -> str:
 async def shows(world: World, tier: PartitionTier, live: list[Entry]) -> None:
     """Every range that was committed is named, and its objects are there; the next one follows."""
     await tier.load()
-    root = stored_root(world.store.blocking())
-    assert stored_live(world.store.blocking(), root) == live
+    manifest = stored_manifest(world.store.blocking())
+    assert stored_live(world.store.blocking(), manifest) == live
     for entry in live:
         assert len(world.store.blocking().get(entry.key).data) >= entry.length
     world.tier = tier
     assert (await world.extend()).end == live[-1].end + 10
 
 
-async def test_where_no_root_was_ever_seen_the_newest_manifest_is_put_back(world: World) -> None:
+async def test_where_no_manifest_was_ever_seen_the_newest_manifest_is_put_back(world: World) -> None:
     saved = await world.extend(3)
     before = stored_live(world.store.blocking(), saved)
     restore(world, None)
@@ -51,12 +51,12 @@ async def test_where_no_root_was_ever_seen_the_newest_manifest_is_put_back(world
     await shows(world, fresh, before)
 
 
-async def test_where_a_newer_root_was_there_it_is_put_back(world: World) -> None:
+async def test_where_a_newer_manifest_was_there_it_is_put_back(world: World) -> None:
     saved = await world.extend(5)
     before = stored_live(world.store.blocking(), saved)
     restore(world, None)
-    fresh = tier_of(world.store, world.clock, seed=5, read_saved=_reads(world.roots[1]))
-    fresh.expect(lineage.seen_of(world.roots[1], "here"))
+    fresh = tier_of(world.store, world.clock, seed=5, read_saved=_reads(world.manifests[1]))
+    fresh.expect(lineage.seen_of(world.manifests[1], "here"))
     said = await refused(fresh, "there was a newer one")
     assert f"Put the newest version of {IDS.manifest_key} back" in said
     restore(world, saved)
@@ -75,8 +75,8 @@ async def test_of_two_histories_the_one_to_keep_is_put_back(world: World, tmp_pa
     said = await refused(world.tier, "If this node's history is the one to keep")
     assert f"put the version of {IDS.manifest_key} back that was there before that commit" in said
     restore(world, older)
-    report, root = await world.tier.repair(NOTHING_HELD, apply=True)
-    assert root is not None and not report.refused
+    report, manifest = await world.tier.repair(NOTHING_HELD, apply=True)
+    assert manifest is not None and not report.refused
     await shows(world, world.tier, before)
 
 
@@ -86,7 +86,7 @@ async def test_objects_of_old_ranges_that_are_missing_are_put_back(world: World,
     before = stored_live(world.store.blocking(), saved)
     key = {"page": saved.live_pages[0].key, "segment": before[0].key, "sidecar": before[0].sidecar_key}[what]
     kept = world.store.blocking().get(key).data
-    restore(world, world.roots[0])
+    restore(world, world.manifests[0])
     world.store.blocking().delete([key])
     fresh = tier_of(world.store, world.clock, seed=5, read_saved=_reads(saved))
     fresh.expect(lineage.seen_of(saved, "here"))
@@ -105,8 +105,8 @@ async def test_an_object_that_a_pin_keeps_is_put_back(world: World) -> None:
     kept = world.store.blocking().get(key).data
     restore(world, None)
     world.store.blocking().delete([key])
-    report, root = await world.tier.repair(HELD, apply=True)
-    assert root is None and "the pin audit keeps what it holds; put the object back" in report.refused
+    report, manifest = await world.tier.repair(HELD, apply=True)
+    assert manifest is None and "the pin audit keeps what it holds; put the object back" in report.refused
     world.store.blocking().put(key, kept)
     _, repaired = await world.tier.repair(HELD, apply=True)
     assert repaired is not None and [pin.name for pin in repaired.pins] == ["audit"]
@@ -156,7 +156,7 @@ async def test_a_deletion_that_was_meant_is_followed_by_the_topics(tmp_path: Pat
 async def test_records_that_a_repair_elsewhere_lacks_are_consumed_and_kept(tmp_path: Path) -> None:
     """Nothing is given up before somebody has seen to it."""
     async with grown(tmp_path / "data") as (node, versions):
-        ids, root, access = led(node).ids, await root_of(led(node)), node.tier.access
+        ids, manifest, access = led(node).ids, await manifest_of(led(node)), node.tier.access
         assert access is not None and access.writer is not None
         await configure(node, "t", {"remote.log.copy.disable": "true"})
         for number in range(3):
@@ -169,16 +169,16 @@ async def test_records_that_a_repair_elsewhere_lacks_are_consumed_and_kept(tmp_p
             access.writer,
             node.node.ground.host.clock,
             node.node.ground.host.rng,
-            read_saved=_reads(root),
+            read_saved=_reads(manifest),
         )
-        other.expect(lineage.seen_of(root, "there"))
+        other.expect(lineage.seen_of(manifest, "there"))
         assert (await other.repair(NOTHING_HELD, apply=True))[1] is not None
-        epoch = root.leader_epoch
-        job = Local(tmp_path).job(root.end, 10, epoch=epoch, text="there")
+        epoch = manifest.leader_epoch
+        job = Local(tmp_path).job(manifest.end, 10, epoch=epoch, text="there")
         theirs = await other.extend(replace(job, epochs=led(node).log.hot.end.epochs.entries()))
         said = await node.core.cold.repair(T0, apply=True)
         assert "Consume them from here and keep them before anything else; nothing was changed" in said.refused
-        assert f"from offset {root.end} on" in said.refused
-        kept = [record.value for record in await node.read_all("t", start=root.end)]
+        assert f"from offset {manifest.end} on" in said.refused
+        kept = [record.value for record in await node.read_all("t", start=manifest.end)]
         assert kept == [b"only here 0", b"only here 1", b"only here 2"]
         assert decode((await node.store.get(ids.manifest_key)).data, ids) == theirs

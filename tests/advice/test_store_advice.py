@@ -13,9 +13,8 @@ import pytest
 
 from service.metadata import frames
 from storage_tiers.clock import SystemClock
-from storage_tiers.cold.manifest import clusters, commit, documents, keys, pages, transitions
+from storage_tiers.cold.manifest import clusters, commit, documents, keys, model, pages, transitions
 from storage_tiers.cold.manifest import json as manifest_json
-from storage_tiers.cold.manifest import model as manifest
 from storage_tiers.cold.manifest.json import decode, encode
 from storage_tiers.cold.manifest.model import Author, ManifestWriter
 from storage_tiers.cold.manifest.snapshot_files import newest_snapshot
@@ -33,7 +32,7 @@ from storage_tiers.records.checksum import crc32c
 from tests.advice.support import configure, leads
 from tests.service.broker.support import filled, running, until
 from tests.service.takeover_support import copied, left_behind, taking
-from tests.storage_tiers.cold.support import IDS, stored_root, tier_of
+from tests.storage_tiers.cold.support import IDS, stored_manifest, tier_of
 from tests.storage_tiers.cold.test_repair import World, world
 from tests.support.faulty_store import FaultyStore
 
@@ -105,12 +104,13 @@ async def test_of_two_take_overs_the_one_that_is_meant_begins_again(tmp_path: Pa
 
 async def test_a_bucket_that_is_not_of_one_moment_is_put_back(tmp_path: Path) -> None:
     left, before = await left_behind(tmp_path / "lost")
-    ids = manifest.Ids(before.cluster_id, "t", before.topic_ids["t"], 0)
+    ids = model.Ids(before.cluster_id, "t", before.topic_ids["t"], 0)
     kept = left.blocking().get(ids.manifest_key).data
-    root = decode(kept, ids)
+    manifest = decode(kept, ids)
     await left.delete([ids.manifest_key])
     await left.put(
-        ids.manifest_key, encode(transitions.delete(root, Author(ManifestWriter(1, 1), "f" * 32, 0, lambda: "0" * 32)))
+        ids.manifest_key,
+        encode(transitions.delete(manifest, Author(ManifestWriter(1, 1), "f" * 32, 0, lambda: "0" * 32))),
     )
     async with taking(tmp_path / "new", left, before.cluster_id) as start:
         with pytest.raises(StoreRefused, match="Put it back as it was, then start again"):
@@ -198,15 +198,15 @@ async def test_a_full_manifest_takes_ranges_again_once_retention_is_shortened(wo
     with mock.patch.multiple(pages, MAX_ENTRIES=4, MAX_PAGES=4, MAX_PAGE_ENTRIES=4, MAX_PAGE_REFS=4):
         with pytest.raises(StorageError, match="shorten its retention if those records may be deleted"):
             await world.extend(1000)
-        full = world.roots[-1]
+        full = world.manifests[-1]
         await world.tier.retire(full.end - 10)
         world.clock.advance(3 * 24 * 3600)
         for _ in range(8):
             await world.tier.sweep(24 * 3_600_000)
             world.clock.advance(3 * 24 * 3600)
         await world.extend(5)
-    root = stored_root(world.store.blocking())
-    assert (root.log_start, root.end) == (full.end - 10, full.end + 50)
+    manifest = stored_manifest(world.store.blocking())
+    assert (manifest.log_start, manifest.end) == (full.end - 10, full.end + 50)
 
 
 @pytest.mark.parametrize("reads", [False, True], ids=["may not read it", "may not change it"])
@@ -225,9 +225,9 @@ async def test_what_a_newer_version_wrote_waits_for_the_upgrade(world: World, re
     assert blocking.get(IDS.manifest_key).data == written
     with mock.patch.object(documents, "FORMAT", newer), mock.patch.object(commit, "FORMAT", newer):
         await world.tier.load()
-        world.roots.append(saved)
-        root = await world.tier.extend(world.local.job(saved.end, 10))
-        assert (root.entries[:3], root.end) == (saved.entries, 40)
+        world.manifests.append(saved)
+        manifest = await world.tier.extend(world.local.job(saved.end, 10))
+        assert (manifest.entries[:3], manifest.end) == (saved.entries, 40)
 
 
 async def test_names_of_pins_are_free_again_once_they_are_removed(world: World) -> None:
@@ -238,13 +238,13 @@ async def test_names_of_pins_are_free_again_once_they_are_removed(world: World) 
     await world.tier.pin("audit.2")
     await world.tier.unpin("audit")
     await world.tier.pin("audit")
-    for number in range(manifest.MAX_PINS - 2):
+    for number in range(model.MAX_PINS - 2):
         await world.tier.pin(f"p{number}")
     with pytest.raises(InvalidRequest, match="remove one"):
         await world.tier.pin("one.more")
     await world.tier.unpin("p0")
-    root = await world.tier.pin("one.more")
-    assert len(root.pins) == manifest.MAX_PINS and root.entries == world.roots[-1].entries
+    manifest = await world.tier.pin("one.more")
+    assert len(manifest.pins) == model.MAX_PINS and manifest.entries == world.manifests[-1].entries
 
 
 async def test_what_is_swept_is_deleted_first(world: World) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from storage_tiers.cold.manifest.lookup import live_entries
-from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.offline.bucket import Bucket
-from storage_tiers.cold.offline.partition import PartitionReader, root_at
+from storage_tiers.cold.offline.partition import PartitionReader, manifest_at
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.stores.directory import BlockingDirectoryStore
 from storage_tiers.errors import OffsetOutOfRange
@@ -53,12 +53,12 @@ class Stores:
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def root(self, partition: int, commit: int | None = None) -> Root:
-        root = self.bucket.live_manifest(ids_of(partition))
-        return root if commit is None else root_at(root, self.bucket.pages(root.ids), commit)
+    def manifest(self, partition: int, commit: int | None = None) -> Manifest:
+        manifest = self.bucket.live_manifest(ids_of(partition))
+        return manifest if commit is None else manifest_at(manifest, self.bucket.pages(manifest.ids), commit)
 
-    def ours(self, root: Root, offset: int, *, committed: bool = False) -> list[dict[str, Any]]:
-        pieces = PartitionReader(self.bucket, root).pieces(offset)
+    def ours(self, manifest: Manifest, offset: int, *, committed: bool = False) -> list[dict[str, Any]]:
+        pieces = PartitionReader(self.bucket, manifest).pieces(offset)
         return [
             _shown(record)
             for piece in pieces
@@ -93,37 +93,37 @@ def stores(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Stores:
 @pytest.mark.parametrize("partition", PARTITIONS)
 @pytest.mark.parametrize("committed", [False, True])
 def test_every_record(stores: Stores, partition: int, committed: bool) -> None:
-    root = stores.root(partition)
+    manifest = stores.manifest(partition)
     found = stores.go(partition, *(["-committed"] if committed else []))
-    assert found == stores.ours(root, root.log_start, committed=committed)
+    assert found == stores.ours(manifest, manifest.log_start, committed=committed)
     assert bool(found) == (partition in (1, 3, 4))
 
 
 def test_from_each_offset(stores: Stores) -> None:
-    root = stores.root(1)
-    for offset in range(root.log_start, root.end + 1, 3):
-        assert stores.go(1, f"-offset={offset}", "-committed") == stores.ours(root, offset, committed=True)
-    below = stores.ran(1, f"-offset={root.log_start - 1}")
-    assert below.returncode == 1 and f"below log start {root.log_start}" in below.stderr
+    manifest = stores.manifest(1)
+    for offset in range(manifest.log_start, manifest.end + 1, 3):
+        assert stores.go(1, f"-offset={offset}", "-committed") == stores.ours(manifest, offset, committed=True)
+    below = stores.ran(1, f"-offset={manifest.log_start - 1}")
+    assert below.returncode == 1 and f"below log start {manifest.log_start}" in below.stderr
     with pytest.raises(OffsetOutOfRange):
-        stores.ours(root, root.log_start - 1)
+        stores.ours(manifest, manifest.log_start - 1)
 
 
 def test_by_time(stores: Stores) -> None:
     for partition in PARTITIONS:
-        reader = PartitionReader(stores.bucket, stores.root(partition))
+        reader = PartitionReader(stores.bucket, stores.manifest(partition))
         for timestamp in (0, *range(WRITTEN_MS - 1, WRITTEN_MS + 122, 7), NOW_MS):
             (found,) = stores.go(partition, f"-time={timestamp}")
             assert found["offset"] == reader.first_offset_at(timestamp), (partition, timestamp)
 
 
 def test_as_of_each_commit(stores: Stores) -> None:
-    now = stores.root(1)
+    now = stores.manifest(1)
     assert now.swept and now.pins
     for commit in range(now.swept, now.commit + 1):
-        root = stores.root(1, commit)
+        manifest = stores.manifest(1, commit)
         found = stores.go(1, f"-commit={commit}")
-        assert found == stores.ours(root, root.log_start), commit
+        assert found == stores.ours(manifest, manifest.log_start), commit
     for commit in (now.swept - 1, now.commit + 1):
         refused = stores.ran(1, f"-commit={commit}")
         assert refused.returncode == 1 and "cannot be read" in refused.stderr
@@ -131,10 +131,10 @@ def test_as_of_each_commit(stores: Stores) -> None:
 
 def test_every_section_of_every_sidecar(stores: Stores) -> None:
     for partition in (1, 2, 3, 4):
-        root = stores.root(partition)
+        manifest = stores.manifest(partition)
         *ranges, newest = stores.go(partition, "-describe")
-        entries = list(live_entries(root, stores.bucket.pages(root.ids)))
-        kept = [found for found in ranges if found["entry"]["end"] > root.log_start]
+        entries = list(live_entries(manifest, stores.bucket.pages(manifest.ids)))
+        kept = [found for found in ranges if found["entry"]["end"] > manifest.log_start]
         assert [found["entry"]["base"] for found in kept] == [entry.base for entry in entries]
         for found, entry in zip(kept, entries, strict=True):
             ours = sidecar.parse(stores.full.store.get(entry.sidecar_key).data)
@@ -148,7 +148,7 @@ def test_every_section_of_every_sidecar(stores: Stores) -> None:
             assert {row["ID"]: (row["Epoch"], row["LastOffset"]) for row in theirs["Producers"] or []} == {
                 producer_id: (each.epoch, each.last_offset) for producer_id, each in state.producers.items()
             }
-        assert newest["root"]["end"] == root.end and newest["epochs"]
+        assert newest["manifest"]["end"] == manifest.end and newest["epochs"]
 
 
 def test_what_was_deleted_is_not_there(stores: Stores) -> None:
@@ -159,10 +159,10 @@ def test_what_was_deleted_is_not_there(stores: Stores) -> None:
 
 
 def test_damage_is_refused(stores: Stores) -> None:
-    """A flipped byte in the root, a page, a sidecar and a segment."""
-    root = stores.root(1)
-    of = root.entries[0]
-    for key in (root.ids.manifest_key, root.live_pages[0].key, of.sidecar_key, of.key):
+    """A flipped byte in the manifest, a page, a sidecar and a segment."""
+    manifest = stores.manifest(1)
+    of = manifest.entries[0]
+    for key in (manifest.ids.manifest_key, manifest.live_pages[0].key, of.sidecar_key, of.key):
         path = stores._directory / key
         data = path.read_bytes()
         damaged = bytearray(data)

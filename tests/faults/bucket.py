@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from service.fsck.bucket import FsckScope, check_bucket
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.lookup import live_entries
-from storage_tiers.cold.manifest.model import Ids, Root, State
+from storage_tiers.cold.manifest.model import Ids, Manifest, State
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.open import open_blocking_store
@@ -32,39 +32,39 @@ def findings(store: BlockingObjectStore, *, quick: bool = False) -> list[str]:
     return [f"{finding.kind.value}: {finding.key}: {finding.detail}" for finding in report.findings]
 
 
-def roots(store: BlockingObjectStore, topic: str) -> Iterator[Root]:
+def manifests(store: BlockingObjectStore, topic: str) -> Iterator[Manifest]:
     """Of every partition of every topic id that the name has had, in key order."""
     bucket = Bucket(store)
     for cluster in bucket.folders():
         for key in bucket.manifests(cluster, topic):
-            root = bucket.manifest(Ids(key.cluster, key.topic, key.topic_id, key.partition))
-            assert root is not None, f"{key} vanished"
-            yield root
+            manifest = bucket.manifest(Ids(key.cluster, key.topic, key.topic_id, key.partition))
+            assert manifest is not None, f"{key} vanished"
+            yield manifest
 
 
 def waiting(store: BlockingObjectStore, topic: str) -> list[str]:
     """Keys that manifests name only because they are to be deleted."""
     found: list[str] = []
-    for root in roots(store, topic):
-        found += [key for item in root.removed for key in item.keys]
-        found += [condemned.key for condemned in root.condemned]
+    for manifest in manifests(store, topic):
+        found += [key for item in manifest.removed for key in item.keys]
+        found += [condemned.key for condemned in manifest.condemned]
     return found
 
 
 def records(store: BlockingObjectStore, topic: str) -> dict[int, list[Seen]]:
     """What a reader of the bucket finds of the live topic, by partition. Every batch's checksum is verified."""
     found: dict[int, list[Seen]] = {}
-    for root in roots(store, topic):
-        if root.state is State.LIVE:
-            assert root.ids.partition not in found, f"two live ids of {topic}"
-            found[root.ids.partition] = list(_records(store, root))
+    for manifest in manifests(store, topic):
+        if manifest.state is State.LIVE:
+            assert manifest.ids.partition not in found, f"two live ids of {topic}"
+            found[manifest.ids.partition] = list(_records(store, manifest))
     return found
 
 
-def _records(store: BlockingObjectStore, root: Root) -> Iterator[Seen]:
-    for entry in live_entries(root, Bucket(store).pages(root.ids)):
+def _records(store: BlockingObjectStore, manifest: Manifest) -> Iterator[Seen]:
+    for entry in live_entries(manifest, Bucket(store).pages(manifest.ids)):
         for record in decode_records(store.get(entry.key, entry.position, entry.length).data):
-            if record.offset >= root.log_start:
+            if record.offset >= manifest.log_start:
                 headers = tuple((name, value or b"") for name, value in record.headers)
                 content = Content(record.key or b"", record.value or b"", record.timestamp, headers)
                 yield Seen(record.offset, record.leader_epoch, content)

@@ -1,8 +1,8 @@
 """A whole node under power loss: offloading and eviction through the broker, cut after every operation on its disk.
 
-Whatever may be left: nothing local is gone that the saved root does not say is in the bucket (I3); the node that starts on it
-gives back every record that the bucket held at that moment; and while the store is away it gives no offset to a second record
-(I2).
+Whatever may be left: nothing local is gone that the saved manifest does not say is in the bucket (I3); the node that starts on
+it gives back every record that the bucket held at that moment; and while the store is away it gives no offset to a second
+record (I2).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from service.broker.partition.roots import FILE_NAME, read_root
+from service.broker.partition.saved_manifest import FILE_NAME, read_manifest
 from service.directory.beginning import belongs
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.json import decode
@@ -39,7 +39,7 @@ class Held:
 
     objects: dict[str, bytes]
 
-    def root_end(self) -> int:
+    def manifest_end(self) -> int:
         found = [key for key in self.objects if "/manifests/" in key]
         return decode(self.objects[found[0]]).end if found else 0
 
@@ -99,7 +99,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return asyncio.run(workload(Path(os.path.realpath(tmp_path_factory.mktemp("recorded")))))
 
 
-def evicted_without_a_root(root: Path, cluster_id: str) -> str | None:
+def evicted_without_a_manifest(root: Path, cluster_id: str) -> str | None:
     """What is wrong with the partition's directory by I3, if anything."""
     directory = root / str(PARTITION)
     if not directory.is_dir():
@@ -110,11 +110,11 @@ def evicted_without_a_root(root: Path, cluster_id: str) -> str | None:
     topic_id = read_topic_id(str(directory))
     assert topic_id is not None
     try:
-        saved = read_root(str(directory), Ids(cluster_id, PARTITION.topic, topic_id, PARTITION.partition))
+        saved = read_manifest(str(directory), Ids(cluster_id, PARTITION.topic, topic_id, PARTITION.partition))
     except LogError as error:
         return f"the log begins at {bases[0]} and {FILE_NAME} is unreadable: {error}"
     if saved is None or saved.end < bases[0]:
-        return f"the log begins at {bases[0]}, the saved root ends at {saved and saved.end}"
+        return f"the log begins at {bases[0]}, the saved manifest ends at {saved and saved.end}"
     return None
 
 
@@ -128,7 +128,7 @@ def first_violation(run: Run, place: Path, *, limit: int, drop: Collection[str] 
     for count, _, trees in cuts(run.files.operations, drop=drop, seed=SEED, limit=limit):
         for tree in trees:
             if bases_above_zero(tree):
-                wrong = evicted_without_a_root(Path(materialise(tree, str(place))), cluster_id)
+                wrong = evicted_without_a_manifest(Path(materialise(tree, str(place))), cluster_id)
                 if wrong is not None:
                     return f"after operation {count}, {run.files.operations[count - 1]!r:.100}: {wrong}"
     return None
@@ -141,19 +141,19 @@ def bases_above_zero(tree: Tree) -> bool:
 
 def test_the_run_meets_what_it_is_meant_to_meet(run: Run) -> None:
     held = [promise for _, promise, _ in cuts(run.files.operations, limit=1) if promise is not None]
-    assert held[0].root_end() == 0
-    assert held[-1].root_end() == len(run.values) == 60
-    assert sum("write_root" in site for site in sites(run.files.operations)) == 2, "the file and its directory"
-    assert evicted_without_a_root(Path(run.files.root), cluster_of(run)) is None
+    assert held[0].manifest_end() == 0
+    assert held[-1].manifest_end() == len(run.values) == 60
+    assert sum("write_manifest" in site for site in sites(run.files.operations)) == 2, "the file and its directory"
+    assert evicted_without_a_manifest(Path(run.files.root), cluster_of(run)) is None
 
 
 @pytest.mark.parametrize("limit", [2, pytest.param(40, marks=pytest.mark.faults)])
-def test_nothing_is_evicted_before_the_root_is_saved(run: Run, tmp_path: Path, limit: int) -> None:
+def test_nothing_is_evicted_before_the_manifest_is_saved(run: Run, tmp_path: Path, limit: int) -> None:
     assert first_violation(run, tmp_path / "disk", limit=limit) is None
 
 
-def test_the_saved_root_needs_its_fsyncs(run: Run, tmp_path: Path) -> None:
-    saves = [site for site in sites(run.files.operations) if "write_root" in site]
+def test_the_saved_manifest_needs_its_fsyncs(run: Run, tmp_path: Path) -> None:
+    saves = [site for site in sites(run.files.operations) if "write_manifest" in site]
     assert len(saves) == 2, "the file and its directory"
     needless = [site for site in saves if first_violation(run, tmp_path / "disk", limit=12, drop=(site,)) is None]
     assert needless == []
@@ -165,7 +165,7 @@ SERVED = {"tidelog.store.unclaimed": "serve", "tidelog.store.claim.wait.ms": "1"
 
 async def check_start(held: Held | None, run: Run, root: Path) -> None:
     """Store away: what is appended stands at or above all that the bucket holds. Store there: all of that is read."""
-    end = held.root_end() if held is not None else 0
+    end = held.manifest_end() if held is not None else 0
     store = await (held or Held({})).store()
     store.down = True
     if not belongs(str(root)):

@@ -1,6 +1,6 @@
 """`tidelog cold repair` as an operator runs it, on a bucket of a real S3 server that lost what tells of a partition.
 
-Ranges are small, so that many of them fill a page. All records are in the bucket and nowhere else: the bucket, the root
+Ranges are small, so that many of them fill a page. All records are in the bucket and nowhere else: the bucket, the manifest
 that the node saved and what the command is told decide what comes back.
 """
 
@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from storage_tiers.cold.manifest.lookup import live_entries
-from storage_tiers.cold.manifest.model import Entry, Root
+from storage_tiers.cold.manifest.model import Entry, Manifest
 from storage_tiers.cold.offline.bucket import Bucket
 from tests.faults import bucket
 from tests.faults.clients import create_topic, local_bytes, seal, until
@@ -24,7 +24,7 @@ from tests.support.node import Node
 from tests.support.s3_servers import BUCKET, S3Server
 
 TOPIC = "lost"
-#: 80 ranges, of which a root keeps at most 64; the others are in a page.
+#: 80 ranges, of which a manifest keeps at most 64; the others are in a page.
 RECORDS = 240
 #: Three records of a KiB or so fill a segment.
 CONFIGS = {
@@ -89,15 +89,15 @@ class Life:
     def put_back(self, key: str, data: bytes) -> None:
         self.server.client.put_object(Bucket=BUCKET, Key=self.prefix + key, Body=data)
 
-    def root(self) -> Root:
+    def manifest(self) -> Manifest:
         with bucket.opened(self.node.store, self.server.endpoint) as store:
-            (root,) = bucket.roots(store, TOPIC)
-        return root
+            (manifest,) = bucket.manifests(store, TOPIC)
+        return manifest
 
     def entries(self) -> list[Entry]:
         with bucket.opened(self.node.store, self.server.endpoint) as store:
-            (root,) = bucket.roots(store, TOPIC)
-            return list(live_entries(root, Bucket(store).pages(root.ids)))
+            (manifest,) = bucket.manifests(store, TOPIC)
+            return list(live_entries(manifest, Bucket(store).pages(manifest.ids)))
 
 
 def value(number: int) -> bytes:
@@ -142,25 +142,25 @@ def life(tmp_path: Path, versitygw: S3Server) -> Iterator[Life]:
         yield Life(node, versitygw)
 
 
-def test_a_root_that_is_gone_is_committed_again_over_its_pages(life: Life) -> None:
+def test_a_manifest_that_is_gone_is_committed_again_over_its_pages(life: Life) -> None:
     life.write(RECORDS)
-    before = life.root()
-    manifest, page = before.ids.manifest_key, before.live_pages[0].key
-    life.take(manifest)
+    before = life.manifest()
+    manifest_key, page = before.ids.manifest_key, before.live_pages[0].key
+    life.take(manifest_key)
     held = life.take(page)
     for words in ((), ("--apply",)):
         refused = life.repair(TOPIC, *words)
         assert refused.code == 1
         assert f"{page} is missing" in refused.out and "put it back" in refused.out
-        assert manifest not in life.stored() and page not in life.stored()
+        assert manifest_key not in life.stored() and page not in life.stored()
     life.put_back(page, held)
     dry = life.repair(TOPIC)
     assert dry.code == 0, dry.out + dry.err
     assert f"up to offset {RECORDS}" in dry.out and "Nothing was changed" in dry.out
-    assert manifest not in life.stored()
+    assert manifest_key not in life.stored()
     done = life.repair(TOPIC, "--apply")
     assert done.code == 0 and "done: commit" in done.out, done.out + done.err
-    after = life.root()
+    after = life.manifest()
     assert (after.end, after.pages, after.entries) == (RECORDS, before.pages, before.entries)
     assert after.commit > before.commit and after.line != before.line
     life.holds()
@@ -169,14 +169,14 @@ def test_a_root_that_is_gone_is_committed_again_over_its_pages(life: Life) -> No
     life.holds()
 
 
-def test_a_segment_that_is_gone_with_the_root_is_given_up_by_name(life: Life) -> None:
+def test_a_segment_that_is_gone_with_the_manifest_is_given_up_by_name(life: Life) -> None:
     """It lies in a page, which is written anew."""
     life.write(RECORDS)
-    before = life.root()
+    before = life.manifest()
     lost = life.entries()[7]
-    manifest = before.ids.manifest_key
+    manifest_key = before.ids.manifest_key
     assert lost not in before.entries
-    life.take(manifest)
+    life.take(manifest_key)
     life.take(lost.key)
     stored = life.stored()
     refused = life.repair(TOPIC, "--apply")
@@ -202,8 +202,8 @@ def test_a_segment_that_is_gone_with_the_root_is_given_up_by_name(life: Life) ->
 
 def test_a_cluster_file_that_is_gone_is_written_again_while_the_node_is_down(life: Life) -> None:
     life.write(30)
-    cluster_file = f"{life.root().ids.cluster_id}/cluster.json"
-    incarnation = life.root().incarnation
+    cluster_file = f"{life.manifest().ids.cluster_id}/cluster.json"
+    incarnation = life.manifest().incarnation
     life.node.stop()
     life.take(cluster_file)
     offline = ("--cluster", "--data-dir", str(life.node.data_dir), *life.place)
@@ -216,5 +216,5 @@ def test_a_cluster_file_that_is_gone_is_written_again_while_the_node_is_down(lif
     life.node.start()
     life.holds()
     life.write(40)
-    assert life.root().incarnation > incarnation
+    assert life.manifest().incarnation > incarnation
     life.holds()

@@ -140,7 +140,7 @@ class Round:
             found = _but_probes(bucket.findings(store, quick=True)) + [
                 f"to be deleted: {key}" for key in bucket.waiting(store, TOPIC)
             ]
-            starts = [root.log_start for root in bucket.roots(store, TOPIC)]
+            starts = [manifest.log_start for manifest in bucket.manifests(store, TOPIC)]
         return found + ([] if starts == [log_start] else [f"log starts {starts}"])
 
     # --- the work -----------------------------------------------------------------------------------------------------
@@ -184,13 +184,13 @@ class Round:
         """What a writer leaves that died before its commit: two objects, and an upload without an end. Returns where the
         manifest's last range begins."""
         with bucket.opened(self.url, self._server.endpoint) as store:
-            root = next(iter(bucket.roots(store, TOPIC)))
+            manifest = next(iter(bucket.manifests(store, TOPIC)))
         prefix = self.url.removeprefix(f"s3://{BUCKET}/")
-        client, ids = self._server.client, root.ids
+        client, ids = self._server.client, manifest.ids
         for key in (ids.segment_key(7, 1, "a" * 32), ids.sidecar_key(7, 1, "a" * 32)):
             client.put_object(Bucket=BUCKET, Key=f"{prefix}/{key}", Body=b"never named")
         client.create_multipart_upload(Bucket=BUCKET, Key=f"{prefix}/{ids.segment_key(8, 1, 'b' * 32)}")
-        return root.entries[-1].base
+        return manifest.entries[-1].base
 
     def sweep(self) -> None:
         """From here on what is not named goes soon."""

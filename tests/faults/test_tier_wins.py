@@ -48,11 +48,11 @@ def segments(directory: Path) -> None:
     remove(directory, "0*")
 
 
-def root_and_segments(directory: Path) -> None:
-    remove(directory, "0*", "tiered-root.json")
+def manifest_and_segments(directory: Path) -> None:
+    remove(directory, "0*", "tiered-manifest.json")
 
 
-LOSSES = [whole_directory, every_file, segments, root_and_segments]
+LOSSES = [whole_directory, every_file, segments, manifest_and_segments]
 
 
 @pytest.mark.parametrize(

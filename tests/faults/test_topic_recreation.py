@@ -36,7 +36,7 @@ def made_again(world: World) -> None:
 
 def states(world: World) -> list[State]:
     with bucket.opened(world.node.store, world.server.endpoint) as store:
-        return sorted((root.state for root in bucket.roots(store, TOPIC)), key=lambda state: state.value)
+        return sorted((manifest.state for manifest in bucket.manifests(store, TOPIC)), key=lambda state: state.value)
 
 
 def topic_file(world: World) -> dict[str, object]:
@@ -107,5 +107,5 @@ def test_a_late_first_publication_does_not_bring_the_first_topic_back(world: Wor
     world.swept()
     assert topic_file(world)["state"] == "live"
     with bucket.opened(world.node.store, world.server.endpoint) as store:
-        live = [root.ids.topic_id for root in bucket.roots(store, TOPIC) if root.state is State.LIVE]
+        live = [manifest.ids.topic_id for manifest in bucket.manifests(store, TOPIC) if manifest.state is State.LIVE]
     assert [str(topic_id) for topic_id in live] == [topic_file(world)["topic_id"]]

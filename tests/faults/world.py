@@ -84,7 +84,7 @@ class World:
 
         def start() -> int:
             with bucket.opened(self.node.store, self.server.endpoint) as store:
-                return max(root.log_start for root in bucket.roots(store, self.topic))
+                return max(manifest.log_start for manifest in bucket.manifests(store, self.topic))
 
         until(lambda: start() >= at_least, "the manifest's log start rises")
         self.history.log_starts[0] = start()

@@ -16,7 +16,7 @@ from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import BlockingMemoryStore, MemoryStore
-from tests.storage_tiers.cold.support import IDS, EagerClock, Local, stored_root, tier_of
+from tests.storage_tiers.cold.support import IDS, EagerClock, Local, stored_manifest, tier_of
 
 READER = "verify-commit"
 LOCATION = StoreLocation.parse("s3://history/live")
@@ -100,4 +100,4 @@ class World:
         return int(json.loads(self.store.get(found[0]).data)["commit"])
 
     def commit(self) -> int:
-        return stored_root(self.store).commit
+        return stored_manifest(self.store).commit

@@ -14,7 +14,7 @@ import pytest
 from storage_tiers.policy.new_ranges import plan_new_ranges
 from tests.lambdas.support import READER, Context, World, hint
 from tests.lambdas.test_verify_commit import Dying
-from tests.storage_tiers.cold.support import DAY, IDS, page_loader, stored_live, stored_root
+from tests.storage_tiers.cold.support import DAY, IDS, page_loader, stored_live, stored_manifest
 
 STEPS = 40
 
@@ -63,7 +63,7 @@ class History:
         if not taken:
             return
         before = self.world.cursor() or 0
-        plan = plan_new_ranges(stored_root(self.world.store), page_loader(self.world.store), before)
+        plan = plan_new_ranges(stored_manifest(self.world.store), page_loader(self.world.store), before)
         ending = self.random.choice(["well", "well", "death", "time"])
         context = Context([900_000, 0]) if ending == "time" else Context()
         store = self.world.store
@@ -82,7 +82,7 @@ class History:
         assert all(found == "sound" for *_, found in verdicts)
         recorded = {(commit, base) for commit, base, _ in verdicts}
         store = self.world.store
-        live = {(entry.added.commit, entry.base) for entry in stored_live(store, stored_root(store))}
+        live = {(entry.added.commit, entry.base) for entry in stored_live(store, stored_manifest(store))}
         assert {each for each in live if each[0] <= cursor} <= recorded, "the cursor passed a range without a verdict"
 
 
@@ -97,6 +97,6 @@ async def test_each_live_range_is_recorded_once(tmp_path: Path, seed: int) -> No
     history._check()
     assert world.cursor() == world.commit()
     missed = list(world.store.list(f"{IDS.cluster_id}/readers/{READER}/missed/"))
-    assert bool(missed) <= (stored_root(world.store).swept > 0)
+    assert bool(missed) <= (stored_manifest(world.store).swept > 0)
     if history.swept_unseen:
         assert missed, "a sweep behind the cursor's back is reported"

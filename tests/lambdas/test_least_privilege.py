@@ -16,7 +16,7 @@ from storage_tiers.clock import SeededRng
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.s3_blocking import BlockingS3Store
 from tests.lambdas.support import READER, SETTINGS, Context, World, batch, hint
-from tests.storage_tiers.cold.support import DAY, stored_root
+from tests.storage_tiers.cold.support import DAY, stored_manifest
 from tests.support import s3_servers
 from tests.support.node import ROOT
 
@@ -91,7 +91,7 @@ def made_by_a_life(
             await world.tier.sweep(DAY)
 
     asyncio.run(live())
-    assert stored_root(world.store).pages
+    assert stored_manifest(world.store).pages
     wake()
     asyncio.run(lose())
     wake()

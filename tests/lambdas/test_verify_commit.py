@@ -17,7 +17,7 @@ from storage_tiers.cold.stores.memory import BlockingMemoryStore
 from storage_tiers.cold.stores.port import FileBody, ObjectBody, ObjectInfo, UnfinishedUpload
 from storage_tiers.errors import InvalidConfig, PreconditionFailed, TierCorrupt, TierUnavailable
 from tests.lambdas.support import LOCATION, READER, Context, World, hint, notification
-from tests.storage_tiers.cold.support import DAY, IDS, stored_live, stored_root
+from tests.storage_tiers.cold.support import DAY, IDS, stored_live, stored_manifest
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ async def test_each_commit_wakes_a_check_of_what_it_added(world: World) -> None:
     (info, *_) = world.store.list(f"{IDS.cluster_id}/readers/{READER}/verdicts/")
     found = json.loads(world.store.get(info.key).data)
     assert (found["base"], found["end"], found["batches"], found["records"]) == (0, 10, 10, 10)
-    assert found["segment"] == stored_root(world.store).entries[0].key
+    assert found["segment"] == stored_manifest(world.store).entries[0].key
 
 
 async def test_duplicates_do_nothing_twice(world: World) -> None:
@@ -95,10 +95,10 @@ async def test_lost_and_reordered_hints_change_nothing(world: World) -> None:
     assert world.cursor() == 4
 
 
-async def test_what_left_the_root_for_a_page_is_found(world: World) -> None:
+async def test_what_left_the_manifest_for_a_page_is_found(world: World) -> None:
     for _ in range(200):
         await world.extend(1)
-    assert stored_root(world.store).live_pages
+    assert stored_manifest(world.store).live_pages
     assert world.wake() == []
     assert [base for _, base, _ in world.verdicts()] == list(range(200))
 
@@ -165,7 +165,7 @@ async def test_a_cursor_is_advanced_by_one_of_two(world: World) -> None:
 async def test_a_damaged_range_is_named_and_the_next_is_checked(world: World, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         await world.extend()
-    entry = stored_root(world.store).entries[1]
+    entry = stored_manifest(world.store).entries[1]
     data = bytearray(world.store.get(entry.key).data)
     data[100] ^= 1
     world.store.put(entry.key, bytes(data))
@@ -181,13 +181,13 @@ async def test_a_damaged_range_is_named_and_the_next_is_checked(world: World, ca
 async def test_a_missing_object_is_damage_only_while_it_is_named(world: World) -> None:
     for _ in range(2):
         await world.extend()
-    first, second = stored_live(world.store, stored_root(world.store))
+    first, second = stored_live(world.store, stored_manifest(world.store))
     world.store.delete([first.key])
     assert world.wake() == []
     assert [verdict for _, _, verdict in world.verdicts()] == ["damaged", "sound"]
 
     await world.extend()
-    planned = stored_root(world.store)
+    planned = stored_manifest(world.store)
     stale = planned.entries[-1]
 
     class Swept(Dying):
@@ -230,16 +230,16 @@ async def test_a_cursor_older_than_the_grace_says_what_it_may_have_missed(world:
     world.clock.advance(3 * DAY / 1000)
     await world.tier.sweep(DAY)
     await world.tier.sweep(DAY)
-    root = stored_root(world.store)
-    assert root.swept > 1
+    manifest = stored_manifest(world.store)
+    assert manifest.swept > 1
     assert world.wake() == []
     (key,) = [info.key for info in world.store.list(f"{IDS.cluster_id}/readers/{READER}/missed/")]
     assert keys.parse(key) == keys.MissedKey(
-        IDS.cluster_id, READER, IDS.topic, IDS.topic_id, IDS.partition, 1, root.swept
+        IDS.cluster_id, READER, IDS.topic, IDS.topic_id, IDS.partition, 1, manifest.swept
     )
     assert world.verdicts() == [(1, 0, "sound"), (4, 30, "sound")]
     assert world.wake() == []
-    assert world.cursor() == root.commit
+    assert world.cursor() == manifest.commit
 
 
 async def test_a_reader_that_comes_first_after_a_sweep_missed_nothing_it_was_promised(world: World) -> None:

@@ -15,7 +15,7 @@ from pyspark_tidelog import DefaultSource
 from storage_tiers.clock import ManualClock, SeededRng
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, encode_cluster
 from storage_tiers.cold.manifest.commit import CommitSettings
-from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Root, State
+from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter, State
 from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.segments.uploader import ExtendJob
@@ -89,7 +89,7 @@ class Bucket:
         end: int | None = None,
         aborted: Sequence[AbortedTransaction] = (),
         log_start: int = 0,
-    ) -> Root:
+    ) -> Manifest:
         """Uploads whole batches as the partition's next range."""
         found = [header for _, header in headers(data)]
         self.written += 1
@@ -113,7 +113,7 @@ class Bucket:
         )
         return asyncio.run(self.tier(topic, partition, generation).extend(job))
 
-    def retire(self, topic: str, log_start: int, *, partition: int = 0) -> Root:
+    def retire(self, topic: str, log_start: int, *, partition: int = 0) -> Manifest:
         return asyncio.run(self.tier(topic, partition).retire(log_start))
 
     def sweep(self, topic: str, *, partition: int = 0) -> None:

@@ -125,7 +125,7 @@ def test_offsets_by_partition_name_all_partitions(memory_bucket: Bucket) -> None
 
 def test_a_manifest_that_cannot_be_parsed(memory_bucket: Bucket) -> None:
     memory_bucket.publish("a", 1)
-    root = memory_bucket.extend("a", numbered(0, 5))
-    memory_bucket.store.put(root.ids.manifest_key, b"{")
+    manifest = memory_bucket.extend("a", numbered(0, 5))
+    memory_bucket.store.put(manifest.ids.manifest_key, b"{")
     with pytest.raises(TierCorrupt, match="is not JSON"):
         plans(memory_bucket)

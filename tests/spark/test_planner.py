@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pyspark_tidelog.options import EARLIEST, LATEST, Bound, OptionError
 from pyspark_tidelog.plan import Split
 from pyspark_tidelog.planner import range_to_read, splits_of
-from storage_tiers.cold.manifest.model import Entry, Page, PageRef, Root
-from storage_tiers.cold.manifest.transitions import first_root
+from storage_tiers.cold.manifest.model import Entry, Manifest, Page, PageRef
+from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.cold.segments.sidecar import IndexRow, Sidecar
 from tests.storage_tiers.cold.support import IDS, entry_of
 
@@ -26,9 +26,9 @@ def no_index(entry: Entry) -> Sidecar:
     raise AssertionError(f"the index of {entry.key} was not needed")
 
 
-def root_of(entries: Sequence[Entry], log_start: int = 0) -> Root:
+def manifest_of(entries: Sequence[Entry], log_start: int = 0) -> Manifest:
     end = entries[-1].end if entries else log_start
-    return replace(first_root(IDS), commit=7, entries=tuple(entries), log_start=log_start, end=end)
+    return replace(first_manifest(IDS), commit=7, entries=tuple(entries), log_start=log_start, end=end)
 
 
 def sidecar_of(entry: Entry, rows: Sequence[tuple[int, int]]) -> Sidecar:
@@ -81,8 +81,8 @@ def test_splits_cover_the_range_exactly_once(log: tuple[list[Entry], dict[str, S
     start = data.draw(st.integers(log_start, high))
     end = data.draw(st.integers(start, high))
     max_bytes = data.draw(st.integers(1, 500))
-    root = root_of(entries, log_start)
-    splits = splits_of(root, no_page, lambda entry: sidecars[entry.key], start, end, max_bytes)
+    manifest = manifest_of(entries, log_start)
+    splits = splits_of(manifest, no_page, lambda entry: sidecars[entry.key], start, end, max_bytes)
     check_cover(splits, start, end)
     for split in splits:
         assert split.commit == 7
@@ -97,7 +97,7 @@ def test_splits_cover_the_range_exactly_once(log: tuple[list[Entry], dict[str, S
 
 def test_small_entries_share_a_split_and_need_no_index() -> None:
     entries = [entry_of(IDS, base, base + 10, base + 1, size=100) for base in range(0, 100, 10)]
-    splits = splits_of(root_of(entries), no_page, no_index, 0, 100, 300)
+    splits = splits_of(manifest_of(entries), no_page, no_index, 0, 100, 300)
     assert [len(split.pieces) for split in splits] == [3, 3, 3, 1]
     assert all(piece.whole for split in splits for piece in split.pieces)
 
@@ -105,7 +105,7 @@ def test_small_entries_share_a_split_and_need_no_index() -> None:
 def test_a_large_entry_is_cut_into_about_equal_parts() -> None:
     entry = entry_of(IDS, 0, 1000, 1, size=100_000)
     sidecar = sidecar_of(entry, [(offset, offset * 100) for offset in range(0, 1000, 10)])
-    splits = splits_of(root_of([entry]), no_page, lambda _: sidecar, 0, 1000, 30_000)
+    splits = splits_of(manifest_of([entry]), no_page, lambda _: sidecar, 0, 1000, 30_000)
     assert [split.bytes for split in splits] == [25_000] * 4
     check_cover(splits, 0, 1000)
 
@@ -113,7 +113,7 @@ def test_a_large_entry_is_cut_into_about_equal_parts() -> None:
 def test_offsets_inside_an_entry_read_only_their_intervals() -> None:
     entry = entry_of(IDS, 0, 1000, 1, size=100_000)
     sidecar = sidecar_of(entry, [(offset, offset * 100) for offset in range(0, 1000, 10)])
-    (split,) = splits_of(root_of([entry]), no_page, lambda _: sidecar, 123, 127, 1 << 20)
+    (split,) = splits_of(manifest_of([entry]), no_page, lambda _: sidecar, 123, 127, 1 << 20)
     (piece,) = split.pieces
     assert (piece.first_byte, piece.end_byte, piece.base, piece.end) == (12_000, 13_000, 120, 130)
     assert (piece.start, piece.stop) == (123, 127)
@@ -122,19 +122,19 @@ def test_offsets_inside_an_entry_read_only_their_intervals() -> None:
 def test_a_range_below_an_entrys_first_batch_reads_the_first_interval() -> None:
     entry = entry_of(IDS, 0, 1000, 1, size=100_000)
     sidecar = sidecar_of(entry, [(offset, (offset - 50) * 100) for offset in range(50, 1000, 10)])
-    splits = splits_of(root_of([entry]), no_page, lambda _: sidecar, 10, 20, 1 << 20)
+    splits = splits_of(manifest_of([entry]), no_page, lambda _: sidecar, 10, 20, 1 << 20)
     check_cover(splits, 10, 20)
     assert [split.bytes for split in splits] == [1000]
 
 
 def test_nothing_to_read_is_no_split() -> None:
     entry = entry_of(IDS, 0, 1000, 1)
-    assert splits_of(root_of([entry]), no_page, no_index, 500, 500, 1) == ()
-    assert splits_of(first_root(IDS), no_page, no_index, 0, 0, 1) == ()
+    assert splits_of(manifest_of([entry]), no_page, no_index, 500, 500, 1) == ()
+    assert splits_of(first_manifest(IDS), no_page, no_index, 0, 0, 1) == ()
 
 
 # --- ranges ------------------------------------------------------------------------------------------------------------
-ROOT = root_of([entry_of(IDS, 0, 100, 1)], log_start=10)
+MANIFEST = manifest_of([entry_of(IDS, 0, 100, 1)], log_start=10)
 
 
 def at(offset: int) -> Bound:
@@ -146,7 +146,7 @@ def no_time(timestamp: int) -> int | None:
 
 
 def ranged(starting: Bound, ending: Bound) -> tuple[int, int]:
-    return range_to_read(ROOT, starting, ending, {1: 20, 2: 50}.get)
+    return range_to_read(MANIFEST, starting, ending, {1: 20, 2: 50}.get)
 
 
 @pytest.mark.parametrize(

@@ -105,8 +105,8 @@ class Watched:
 @pytest.fixture
 def entry(memory_bucket: Bucket) -> Entry:
     """About 5 MiB and a half in batches of 100 KiB."""
-    root = memory_bucket.extend("a", numbered(0, 550, per_batch=10, value_bytes=10_000))
-    return root.entries[0]
+    manifest = memory_bucket.extend("a", numbered(0, 550, per_batch=10, value_bytes=10_000))
+    return manifest.entries[0]
 
 
 def piece_of(entry: Entry, first: int, end: int) -> ScanPiece:

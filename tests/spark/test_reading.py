@@ -132,8 +132,8 @@ def test_nothing_there_is_no_row(bucket: Bucket, store: Path) -> None:
 
 def test_many_ranges_spilled_to_pages(bucket: Bucket, store: Path) -> None:
     for base in range(0, 400, 4):
-        root = bucket.extend("a", numbered(base, 4))
-    assert root.live_pages
+        manifest = bucket.extend("a", numbered(base, 4))
+    assert manifest.live_pages
     assert read_offsets(store) == list(range(400))
     assert read_offsets(store, startingOffsets='{"a": {"0": 101}}', endingOffsets='{"a": {"0": 303}}') == list(
         range(101, 303)
@@ -368,19 +368,19 @@ def test_a_range_swept_while_it_is_scanned_ends_the_scan(bucket: Bucket, store: 
 
 
 def test_a_topic_deleted_since_the_plan_is_an_error(bucket: Bucket, store: Path) -> None:
-    root = bucket.extend("a", numbered(0, 50))
+    manifest = bucket.extend("a", numbered(0, 50))
     reader, partitions = planned(store)
     asyncio.run(bucket.tier("a").delete_partition())
-    bucket.store.delete([root.entries[0].key])
+    bucket.store.delete([manifest.entries[0].key])
     assert "the topic was deleted while it was read" in failure(reader, partitions, TierObjectMissing)
-    bucket.store.delete([root.ids.manifest_key])
+    bucket.store.delete([manifest.ids.manifest_key])
     assert "their manifest is gone too" in failure(reader, partitions, TierObjectMissing)
 
 
 def test_an_object_missing_that_the_manifest_names_is_damage(bucket: Bucket, store: Path) -> None:
-    root = bucket.extend("a", numbered(0, 50))
+    manifest = bucket.extend("a", numbered(0, 50))
     reader, partitions = planned(store)
-    bucket.store.delete([root.entries[0].key])
+    bucket.store.delete([manifest.entries[0].key])
     assert "are missing though their manifest names them" in failure(reader, partitions, TierCorrupt)
 
 
@@ -418,9 +418,9 @@ def test_who_starts_below_the_log_starts_there(bucket: Bucket, store: Path) -> N
 
 
 def test_tampered_and_truncated_objects_are_errors(bucket: Bucket, store: Path) -> None:
-    root = bucket.extend("a", numbered(0, 50))
+    manifest = bucket.extend("a", numbered(0, 50))
     reader, partitions = planned(store)
-    key = root.entries[0].key
+    key = manifest.entries[0].key
     data = bytearray(bucket.store.get(key).data)
     data[-3] ^= 1
     bucket.store.put(key, bytes(data))

@@ -99,10 +99,10 @@ def test_a_topic_as_of_a_commit_while_its_objects_live(bucket: Bucket, tmp_path:
         bucket.extend("t", numbered(base, 10))  # commits 1 to 5
     store = tmp_path / "store"
     assert [len(rows_at(store, commit)) for commit in range(1, 6)] == [10, 20, 30, 40, 50]
-    root = bucket.retire("t", 20)  # commit 6 removes two ranges
+    manifest = bucket.retire("t", 20)  # commit 6 removes two ranges
     assert rows_at(store, 2) == list(range(20))
     assert rows_at(store, 5) == list(range(50))
-    assert rows_at(store, root.commit) == list(range(20, 50))
+    assert rows_at(store, manifest.commit) == list(range(20, 50))
     times = options(store, "t", snapshotCommit="2", startingTimestamp=str(START_MS + 15_000))
     assert pyspark_tidelog.tables(["offset"], **times).table().column("offset").to_pylist() == list(range(15, 20))
     bucket.sweep("t")

@@ -1,4 +1,4 @@
-"""The contract's `Cold`: answered from the roots that this node has seen; what stands in pages the tier process brings."""
+"""The contract's `Cold`: answered from the manifests that this node has seen; what stands in pages the tier process brings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from storage_tiers.cold.manifest.model import Entry
 from storage_tiers.cold.manifest.summary import summary_of
-from storage_tiers.cold.manifest.transitions import first_root
+from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.cold.process.operations import PageEntries
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.segments.repairer import RepairReport
@@ -43,7 +43,7 @@ class ColdService:
         except LogError as error:
             return as_value(error)
         ids = partition.ids
-        tier = partition.log.tier or summary_of(first_root(ids))
+        tier = partition.log.tier or summary_of(first_manifest(ids))
         return ColdManifest(
             partition=ids.partition,
             key=ids.manifest_key,
@@ -63,14 +63,14 @@ class ColdService:
         led.check_readable()
         if led.log.tier is None or led.log.cold is None:
             return ()
-        root = await led.log.cold.root()
-        start = max(start_offset, root.log_start)
-        for page in root.live_pages:
+        manifest = await led.log.cold.manifest()
+        start = max(start_offset, manifest.log_start)
+        for page in manifest.live_pages:
             if page.end > start:
-                entries = await hydrator.page_entries(PageEntries(root.ids, page, start))
+                entries = await hydrator.page_entries(PageEntries(manifest.ids, page, start))
                 return [_range(entry) for entry in entries[:MAX_RANGES]]
-        first = bisect.bisect_right(root.entries, start, key=lambda entry: entry.end)
-        return [_range(entry) for entry in root.entries[first : first + MAX_RANGES]]
+        first = bisect.bisect_right(manifest.entries, start, key=lambda entry: entry.end)
+        return [_range(entry) for entry in manifest.entries[first : first + MAX_RANGES]]
 
     async def repair(
         self, partition: TopicPartition, *, apply: bool, accept_loss: Sequence[OffsetRange] = ()

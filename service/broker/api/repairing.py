@@ -1,8 +1,8 @@
 """Repairs of manifests that a store which went backwards shows less of than was seen here (`storage_tiers…manifest.repair`).
 
-The evidence of this node is the root that it saved last and the log on its disk. The root that a repair commits is saved and
-current before anything else is asked of the partition; a crash in between leaves the store with a root of another line, which a
-second repair takes over where nothing is missing of it.
+The evidence of this node is the manifest that it saved last and the log on its disk. The manifest that a repair commits is
+saved and current before anything else is asked of the partition; a crash in between leaves the store with a manifest of another
+line, which a second repair takes over where nothing is missing of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.broker.background.topic_files import TopicFiles
 from service.broker.partition.leading import agrees, has_hole
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
-from service.broker.partition.roots import FILE_NAME
+from service.broker.partition.saved_manifest import FILE_NAME
 from storage_tiers import events
 from storage_tiers.cold.process.operations import Repair
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
@@ -99,17 +99,19 @@ class Repairing:
             tuple(accepted),
         )
         found = await access.client.ask(question)
-        report, root = found.report, found.root
-        if root is None:
+        report, manifest = found.report, found.manifest
+        if manifest is None:
             behind = self._tiering.lineage.reason(partition)
             if behind is not None and report == RepairReport():
                 # Nothing that was saved says more than the store; what is known to be missing is not.
                 report = RepairReport(refused=str(behind))
             return report, 0
-        self._tiering.lineage.repaired(partition, root.line)
-        await self._tiering.accept(partition, root)
-        events.info(log, "manifest.repaired", partition=partition.partition, commit=root.commit, end_offset=root.end)
-        return report, root.commit
+        self._tiering.lineage.repaired(partition, manifest.line)
+        await self._tiering.accept(partition, manifest)
+        events.info(
+            log, "manifest.repaired", partition=partition.partition, commit=manifest.commit, end_offset=manifest.end
+        )
+        return report, manifest.commit
 
 
 def _why_closed(access: StoreAccess) -> str:
@@ -122,8 +124,8 @@ def _why_closed(access: StoreAccess) -> str:
 
 
 def _evidence(partition: Partition) -> LocalEvidence:
-    """A log with a hole, or of other records than the root seen, stands in for nothing. There were commits where a root was
-    saved here, also if that is damaged by now, and where the log begins later than the partition does."""
+    """A log with a hole, or of other records than the manifest seen, stands in for nothing. There were commits where a manifest
+    was saved here, also if that is damaged by now, and where the log begins later than the partition does."""
     hot = partition.log.hot
     end = min(hot.end_offset, partition.state.high_watermark)
     tier = partition.log.tier

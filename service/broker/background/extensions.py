@@ -33,7 +33,7 @@ class Extensions:
 
     @contextmanager
     def under_way(self, partition: Partition, job: ExtendJob) -> Iterator[None]:
-        """While `job` is asked for and its root is accepted. An outcome that stays open is remembered."""
+        """While `job` is asked for and its manifest is accepted. An outcome that stays open is remembered."""
         earlier, log_start = self._of.get(partition), job.log_start
         if earlier is not None:
             log_start = min(log_start, earlier.log_start)  # one whose outcome is open may show more
@@ -51,7 +51,7 @@ class Extensions:
             extension.ended.set()
 
     async def hiding(self, partition: Partition, log_start: int) -> None:
-        """Returns once no extension can show records below `log_start` any more that the accepted root does not show.
+        """Returns once no extension can show records below `log_start` any more that the accepted manifest does not show.
         TierUnavailable if the outcome of the last one is open."""
         extension = self._of.get(partition)
         while extension is not None and max(extension.base, extension.log_start) < log_start:

@@ -1,8 +1,8 @@
 """Which partitions the store shows less of than this node has seen (I10), and what is not done to them meanwhile.
 
-What was seen is the last root that was accepted and saved beside the partition's segments; a digest of it goes with every
+What was seen is the last manifest that was accepted and saved beside the partition's segments; a digest of it goes with every
 question about the manifest, and the answer may be StoreBehind. From then on nothing is evicted, retired, swept or committed
-there, until the store shows a root again that contains the one seen. Records are taken and served all the while.
+there, until the store shows a manifest again that contains the one seen. Records are taken and served all the while.
 
 Not promised: that a store which goes backwards is noticed before it is asked. What is deleted or evicted is asked for first.
 """
@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from service.broker.partition.partition import Partition
-from service.broker.partition.roots import FILE_NAME
+from service.broker.partition.saved_manifest import FILE_NAME
 from storage_tiers import events
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.lineage import SeenManifest
-from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.errors import DeletedInStore, LeaderNotAvailable, ManifestDamaged, StoreBehind, TierUnavailable
 
 log = logging.getLogger(__name__)
@@ -94,13 +94,13 @@ class StoreLineage:
             self.begin(partition, error)
             raise
 
-    def check_joins(self, partition: Partition, root: Root | None) -> None:
+    def check_joins(self, partition: Partition, manifest: Manifest | None) -> None:
         """StoreBehind if offsets are missing between what the store shows and what the local log begins with: they left this
-        disk once the store had shown them, so there was a newer root, also where none is saved here any more."""
-        hot, end = partition.log.hot, 0 if root is None else root.end
+        disk once the store had shown them, so there was a newer manifest, also where none is saved here any more."""
+        hot, end = partition.log.hot, 0 if manifest is None else manifest.end
         if partition.deleted or hot.local_start_offset <= max(hot.log_start_offset, end):
             return
-        shown = "no manifest" if root is None else f"commit {root.commit}, up to offset {end}"
+        shown = "no manifest" if manifest is None else f"commit {manifest.commit}, up to offset {end}"
         raise StoreBehind(
             f"{partition.partition}: the object store shows {shown}, and the local log begins at offset "
             f"{hot.local_start_offset}: what lies between left this disk once the store had shown it. The store has gone "
@@ -108,24 +108,24 @@ class StoreLineage:
             "partition's manifest back, with every object that was there then"
         )
 
-    def check_follows(self, partition: Partition, root: Root) -> None:
-        """StoreBehind if `root` is newer than the one seen by number alone. What the digest cannot tell was looked at where the
-        root was read."""
+    def check_follows(self, partition: Partition, manifest: Manifest) -> None:
+        """StoreBehind if `manifest` is newer than the one seen by number alone. What the digest cannot tell was looked at where
+        the manifest was read."""
         seen = self.seen(partition)
-        if seen is None or (root.line != seen.line and root.line == self._repaired.get(partition)):
+        if seen is None or (manifest.line != seen.line and manifest.line == self._repaired.get(partition)):
             return
-        fault = lineage.fault(root, seen)
+        fault = lineage.fault(manifest, seen)
         if fault is not None:
             raise StoreBehind(
                 f"{partition.partition}: {fault}; nothing is deleted or evicted until it shows that again"
             )
 
     def repaired(self, partition: Partition, line: str) -> None:
-        """A repair of this node has begun this line: its root follows whatever was seen of another one."""
+        """A repair of this node has begun this line: its manifest follows whatever was seen of another one."""
         self._repaired[partition] = line
 
     def caught_up(self, partition: Partition) -> None:
-        """The store has shown a root that contains the one seen, or, where none was, has answered."""
+        """The store has shown a manifest that contains the one seen, or, where none was, has answered."""
         if self._behind.pop(partition, None) is not None:
             events.info(log, "store.caught_up", partition=partition.partition)
 

@@ -19,7 +19,7 @@ from service.broker.background.turns import Turns
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
 from service.broker.partition.phase import Use
-from service.broker.partition.roots import say_committed
+from service.broker.partition.saved_manifest import say_committed
 from storage_tiers import events
 from storage_tiers.cold.manifest.lookup import live_bytes
 from storage_tiers.cold.process.operations import PlanPages, Retire
@@ -117,17 +117,17 @@ class Retention:
     async def _plan(self, partition: Partition) -> RetentionPlan:
         hot, cold, settings = partition.log.hot, partition.log.cold, partition.log.hot.settings
         limits = RetentionLimits(settings.retention_ms, settings.retention_bytes)
-        root = await cold.root() if cold is not None and partition.log.tier is not None else None
+        manifest = await cold.manifest() if cold is not None and partition.log.tier is not None else None
         moment = Moment(limits, self._now(), partition.state.high_watermark)
-        tiered_bytes = live_bytes(root) if root is not None else 0
+        tiered_bytes = live_bytes(manifest) if manifest is not None else 0
         found = Expired(hot.log_start_offset, tiered_bytes + _only_local_bytes(partition) - limits.retention_bytes)
-        if root is not None:
-            if root.live_pages:
+        if manifest is not None:
+            if manifest.live_pages:
                 assert self._client is not None
-                question = PlanPages(partition.ids, root.live_pages, found, moment)
+                question = PlanPages(partition.ids, manifest.live_pages, found, moment)
                 found = await self._client.ask(question)
-            found = plan_entries(root.entries, found, moment)
-        start = max(root.end if root is not None else 0, hot.log_start_offset)
+            found = plan_entries(manifest.entries, found, moment)
+        start = max(manifest.end if manifest is not None else 0, hot.log_start_offset)
         plan = plan_local([segment for segment in hot.segments() if segment.end > start], found, moment)
         return plan._replace(log_start=max(plan.log_start, hot.log_start_offset))
 

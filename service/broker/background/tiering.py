@@ -1,7 +1,7 @@
 """Moves closed ranges of the partitions to the bucket, and lets local segments go once they are there.
 
-Order for each range: fsync, upload, verify and commit (in the tier process), save the root locally and synced, only then
-evict. What fails is planned anew from the newest root; a writer that was fenced ends the node. Two kinds of work, each once
+Order for each range: fsync, upload, verify and commit (in the tier process), save the manifest locally and synced, only then
+evict. What fails is planned anew from the newest manifest; a writer that was fenced ends the node. Two kinds of work, each once
 a partition at a time: offloading, a bounded number in all, and tidying, which needs the disk alone and waits for no store:
 closed segments are flushed, and those below log start go, whether it answers or not.
 
@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from grpc_api.contract.log import SealedPartition
-from service.broker.background.accepted_roots import AcceptedRoots
+from service.broker.background.accepted_manifests import AcceptedManifests
 from service.broker.background.evicting import evict
 from service.broker.background.extensions import Extensions
 from service.broker.background.flusher import Flusher
@@ -26,11 +26,11 @@ from service.broker.background.partition_work import PartitionWork
 from service.broker.background.store_access import StoreAccess
 from service.broker.partition.leading import adopt
 from service.broker.partition.partition import Partition
-from service.broker.partition.roots import say_committed
+from service.broker.partition.saved_manifest import say_committed
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.manifest.model import ManifestWriter, Root
-from storage_tiers.cold.process.operations import Claim, Extend, LoadRoot, RaiseLogStart
+from storage_tiers.cold.manifest.model import Manifest, ManifestWriter
+from storage_tiers.cold.process.operations import Claim, Extend, LoadManifest, RaiseLogStart
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.errors import (
     InvalidRequest,
@@ -97,7 +97,7 @@ class Tiering:
         self._tidying = PartitionWork("tidying", self._tidy, clock=clock, rng=rng, on_fatal=on_fatal)
         self._compared: set[Partition] = set()
         self.lineage = StoreLineage(self._falls_behind)
-        self._roots = AcceptedRoots(self.lineage, files, on_fatal=on_fatal, on_newer=self._is_newer)
+        self._manifests = AcceptedManifests(self.lineage, files, on_fatal=on_fatal, on_newer=self._is_newer)
         self._extensions = Extensions()
         self._moved = asyncio.Event()
         self._troubles = events.Troubles()
@@ -169,7 +169,7 @@ class Tiering:
         """Gives up what is under way; every step may be cut anywhere."""
         await self._offloading.close()
         await self._tidying.close()
-        await self._roots.close()
+        await self._manifests.close()
 
     # --- what ---------------------------------------------------------------------------------------------------------
     @property
@@ -178,7 +178,7 @@ class Tiering:
         return self._access is not None and self._access.is_open
 
     def has_compared(self, partition: Partition) -> bool:
-        """Whether the store's own root has been looked at in this start. Nobody commits before that."""
+        """Whether the store's own manifest has been looked at in this start. Nobody commits before that."""
         return partition in self._compared
 
     def _tiered(self, partition: Partition) -> bool:
@@ -263,12 +263,12 @@ class Tiering:
         return plan.uploads[0] if plan.uploads else None
 
     async def _compare(self, partition: Partition) -> None:
-        """The store's own root is looked at before the first commit of this start."""
+        """The store's own manifest is looked at before the first commit of this start."""
         await self._policy.publish(partition.partition.topic)
-        root = await self._load(partition)
+        manifest = await self._load(partition)
         if self._policy.may_be_copy():
             # Also where nothing is tiered: that may be switched on in both directories some day.
-            await self._claim(partition, root)
+            await self._claim(partition, manifest)
         self.lineage.caught_up(partition)
         await adopt(partition)
         self._compared.add(partition)
@@ -278,12 +278,12 @@ class Tiering:
         """Also of one that leads already, in a directory that may be a copy."""
         return self._is_open and self._policy.may_be_copy() and partition not in self._compared
 
-    async def _claim(self, partition: Partition, root: Root | None) -> None:
+    async def _claim(self, partition: Partition, manifest: Manifest | None) -> None:
         """Commits this start's incarnation. `cluster.json` alone stops no node that runs: the original of a copied directory
         would go on extending the manifest, and what the copy acknowledges would be discarded for that."""
         assert self._client is not None
         writer = self._writer()
-        if root is not None and root.incarnation == writer.incarnation:
+        if manifest is not None and manifest.incarnation == writer.incarnation:
             return
         before, epoch = partition.log.tier, partition.state.leader_epoch
         with self.lineage.asking(partition) as seen:
@@ -291,21 +291,21 @@ class Tiering:
         say_committed(partition, claimed, before)
         await self.accept(partition, claimed)
 
-    async def reload(self, partition: Partition) -> Root:
-        """The store's own root, taken over. TierCorrupt if there is none and none was seen."""
-        root = await self._load(partition)
-        if root is None:
+    async def reload(self, partition: Partition) -> Manifest:
+        """The store's own manifest, taken over. TierCorrupt if there is none and none was seen."""
+        manifest = await self._load(partition)
+        if manifest is None:
             raise TierCorrupt(f"the manifest of {partition.partition} is gone from the bucket; run `tidelog fsck`")
-        return root
+        return manifest
 
-    async def _load(self, partition: Partition) -> Root | None:
+    async def _load(self, partition: Partition) -> Manifest | None:
         assert self._client is not None
         with self.lineage.asking(partition) as seen:
-            root = await self._client.ask(LoadRoot(partition.ids, self._writer(), seen))
-            self.lineage.check_joins(partition, root)
-            if root is not None:
-                await self.accept(partition, root)
-        return root
+            manifest = await self._client.ask(LoadManifest(partition.ids, self._writer(), seen))
+            self.lineage.check_joins(partition, manifest)
+            if manifest is not None:
+                await self.accept(partition, manifest)
+        return manifest
 
     async def _upload(self, partition: Partition, upload: Upload) -> None:
         assert self._client is not None
@@ -330,24 +330,26 @@ class Tiering:
             log_start=hot.log_start_offset,
         )
         with self._extensions.under_way(partition, job):
-            root = await self._extend(partition, job)
+            manifest = await self._extend(partition, job)
         # Another writer may have extended the manifest first: what it wrote there stands, and wins (I9).
         await adopt(partition)
-        if root.end <= upload.start:
-            raise TierUnavailable(f"{partition.partition}: the manifest still ends at {root.end}; it is extended again")
+        if manifest.end <= upload.start:
+            raise TierUnavailable(
+                f"{partition.partition}: the manifest still ends at {manifest.end}; it is extended again"
+            )
 
-    async def _extend(self, partition: Partition, job: ExtendJob) -> Root:
-        """Uploads and commits, and takes the root over."""
+    async def _extend(self, partition: Partition, job: ExtendJob) -> Manifest:
+        """Uploads and commits, and takes the manifest over."""
         assert self._client is not None
         began, before = self._clock.monotonic(), partition.log.tier
         partition.counts.copies += 1
         try:
             with self.lineage.asking(partition) as seen:
-                root = await self._client.ask(Extend(partition.ids, self._writer(), job, seen))
+                manifest = await self._client.ask(Extend(partition.ids, self._writer(), job, seen))
         except LogError:
             partition.counts.failed_copies += 1
             raise
-        if root.end >= job.end:
+        if manifest.end >= job.end:
             partition.counts.copied_bytes += job.length
             took_ms = round((self._clock.monotonic() - began) * 1000)
             key, length = partition.partition, job.length
@@ -360,9 +362,9 @@ class Tiering:
                 bytes=length,
                 ms=took_ms,
             )
-        say_committed(partition, root, before)
-        await self.accept(partition, root)
-        return root
+        say_committed(partition, manifest, before)
+        await self.accept(partition, manifest)
+        return manifest
 
     async def _producers(self, hot: HotLog, end: int) -> str:
         """A file with the producers at exactly `end`. Flushing wrote it, as a rule."""
@@ -377,27 +379,27 @@ class Tiering:
             log_start = partition.log.log_start_offset
             before = partition.log.tier
             with self.lineage.asking(partition) as seen:
-                root = await self._client.ask(RaiseLogStart(partition.ids, self._writer(), log_start, seen))
-            say_committed(partition, root, before)
-            await self.accept(partition, root)
+                manifest = await self._client.ask(RaiseLogStart(partition.ids, self._writer(), log_start, seen))
+            say_committed(partition, manifest, before)
+            await self.accept(partition, manifest)
 
-    async def accept(self, partition: Partition, root: Root) -> None:
-        """Takes a newer root over that contains the one before (`AcceptedRoots`)."""
-        await self._roots.accept(partition, root, self._writer())
+    async def accept(self, partition: Partition, manifest: Manifest) -> None:
+        """Takes a newer manifest over that contains the one before (`AcceptedManifests`)."""
+        await self._manifests.accept(partition, manifest, self._writer())
 
     def _is_newer(self, partition: Partition) -> None:
         self._tidying.request(partition)
         self._notify()
 
-    async def current_root(self, partition: Partition) -> Root:
-        """The root that is current: from the copy beside the segments or, where the disk lost or changed that, from the store,
-        which makes it again. TierUnavailable while neither has it."""
-        root = await self._roots.current(partition)
-        if root is None:
-            root = await self.reload(partition)
-            if not await self._roots.save_again(partition, root):
+    async def current_manifest(self, partition: Partition) -> Manifest:
+        """The manifest that is current: from the copy beside the segments or, where the disk lost or changed that, from the
+        store, which makes it again. TierUnavailable while neither has it."""
+        manifest = await self._manifests.current(partition)
+        if manifest is None:
+            manifest = await self.reload(partition)
+            if not await self._manifests.save_again(partition, manifest):
                 raise TierUnavailable(f"{partition.partition}: its manifest is changing; ask again")
-        return root
+        return manifest
 
     async def _evict(self, partition: Partition) -> None:
         """Below log start at once; what the bucket stands in for, once it has shown so again: it may have gone backwards."""
@@ -471,7 +473,7 @@ class Tiering:
         """The partition is about to be deleted."""
         self._compared.discard(partition)
         self.lineage.forget(partition)
-        self._roots.forget(partition)
+        self._manifests.forget(partition)
         self._extensions.forget(partition)
         self._offloading.forget(partition)
         self._tidying.forget(partition)

@@ -236,8 +236,8 @@ class TopicFiles:
     async def _delete_partitions(self, doomed: DeletingTopic) -> None:
         """Every manifest is deleted then. Nothing is written where it was, unless the store went backwards."""
         client, writer = self._store()
-        roots = [await client.ask(DeletePartition(ids, writer)) for ids in self._partitions_of(doomed)]
-        self._terminated[doomed.topic_id] = max((root.committed_at for root in roots), default=0)
+        manifests = [await client.ask(DeletePartition(ids, writer)) for ids in self._partitions_of(doomed)]
+        self._terminated[doomed.topic_id] = max((manifest.committed_at for manifest in manifests), default=0)
 
     async def _sweep(self, doomed: DeletingTopic) -> None:
         """One listing of all that the topic's id has, a thousand keys a request."""

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 
 from service.broker.partition.partition import Partition
-from service.broker.partition.roots import FILE_NAME, read_root
+from service.broker.partition.saved_manifest import FILE_NAME, read_manifest
 from storage_tiers import events
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.errors import StorageError, TierCorrupt
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 def open_identified(
     open_log: Callable[[str], HotLog], directory: str, files: Files, ids: Ids | None, topic_id: TopicId
 ) -> HotLog:
-    """Opens a log whose directory may not say any more which topic's it is: the root that is saved beside it says so too.
+    """Opens a log whose directory may not say any more which topic's it is: the manifest that is saved beside it says so too.
     Blocking. StorageError if nothing does, or the disk refuses."""
     try:
         return open_log(directory)
@@ -47,10 +47,10 @@ def _identify(directory: str, files: Files, ids: Ids | None, topic_id: TopicId) 
     except OSError:
         return False
     try:
-        root = read_root(directory, ids) if ids is not None else None
+        manifest = read_manifest(directory, ids) if ids is not None else None
     except TierCorrupt:
-        root = None
-    if root is None:
+        manifest = None
+    if manifest is None:
         raise StorageError(
             f"{damaged}. If they are of the topic whose id is {topic_id}, write the two lines `version: 0` and "
             f"`topic_id: {topic_id}` into it: the partition is opened within seconds"

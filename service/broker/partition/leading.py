@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from service.broker.partition.partition import Partition
 from storage_tiers import events
-from storage_tiers.cold.manifest.model import Root
-from storage_tiers.cold.manifest.summary import RootSummary
+from storage_tiers.cold.manifest.model import Manifest
+from storage_tiers.cold.manifest.summary import ManifestSummary
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import LeaderNotAvailable, StorageError, TierCorrupt
 from storage_tiers.types import NO_EPOCH, EpochEntry
@@ -23,35 +23,35 @@ from storage_tiers.types import NO_EPOCH, EpochEntry
 log = logging.getLogger(__name__)
 
 
-def agrees(partition: Partition, root: Root | RootSummary) -> bool:
+def agrees(partition: Partition, manifest: Manifest | ManifestSummary) -> bool:
     """Whether the local log is known to hold, or continue, what the manifest names, and knows its epochs."""
     hot = partition.log.hot
-    if root.end == 0 or hot.log_start_offset >= root.end:
+    if manifest.end == 0 or hot.log_start_offset >= manifest.end:
         return True
-    if hot.end_offset < root.end or hot.epoch_at(root.end - 1) != root.last_record_epoch:
+    if hot.end_offset < manifest.end or hot.epoch_at(manifest.end - 1) != manifest.last_record_epoch:
         return False
-    return hot.epoch_at(max(hot.log_start_offset, root.log_start)) != NO_EPOCH
+    return hot.epoch_at(max(hot.log_start_offset, manifest.log_start)) != NO_EPOCH
 
 
-def disagrees(partition: Partition, root: Root) -> bool:
+def disagrees(partition: Partition, manifest: Manifest) -> bool:
     """Whether the local log contradicts what the manifest names: it is shorter, or its own batches are another epoch's. Of
     two logs that do not agree, one of which does not know its epochs, this is what the batches still say."""
     hot = partition.log.hot
-    if hot.end_offset < root.end:
+    if hot.end_offset < manifest.end:
         return True
     try:
-        held = hot.reader.epoch_on_disk(max(root.end - 1, hot.local_start_offset))
+        held = hot.reader.epoch_on_disk(max(manifest.end - 1, hot.local_start_offset))
     except StorageError as error:
         events.warning(log, "partition.waits", partition=partition.partition, work="comparing", error=error)
         return False
     if held is None:
         return False
     base, epoch = held
-    return epoch != root.last_record_epoch if base < root.end else epoch < root.last_record_epoch
+    return epoch != manifest.last_record_epoch if base < manifest.end else epoch < manifest.last_record_epoch
 
 
 def has_hole(partition: Partition) -> bool:
-    """Whether neither the local log nor the last root seen holds all from log start on: the store's own root may."""
+    """Whether neither the local log nor the last manifest seen holds all from log start on: the store's own manifest may."""
     hot, tier = partition.log.hot, partition.log.tier
     return hot.local_start_offset > max(hot.log_start_offset, tier.end if tier is not None else 0)
 
@@ -74,24 +74,24 @@ def _epoch_before(epochs: Sequence[EpochEntry], end: int) -> int:
 async def adopt(partition: Partition) -> None:
     """Takes the manifest over where the local log disagrees with it, then lets the partition lead."""
     tiered = partition.log
-    completed: RootSummary | None = None
+    completed: ManifestSummary | None = None
     while (tier := tiered.tier) is not None and tier is not completed and not agrees(partition, tier):
         # Nobody may append to, or read, what is about to go; if the store fails us now, it stays so.
         wait_for_store(partition)
         assert tiered.cold is not None
-        root = await tiered.cold.root()
-        state = await tiered.cold.newest_state(root)
-        if tiered.tier is not tier or root.commit != tier.commit or agrees(partition, tier):
+        manifest = await tiered.cold.manifest()
+        state = await tiered.cold.newest_state(manifest)
+        if tiered.tier is not tier or manifest.commit != tier.commit or agrees(partition, tier):
             continue  # what was found wrong is so no more
-        if _epoch_before(state.epochs, root.end) != root.last_record_epoch:
+        if _epoch_before(state.epochs, manifest.end) != manifest.last_record_epoch:
             raise TierCorrupt(
                 f"{partition.partition}: the manifest and the sidecar of its end do not agree on the leader epoch before "
-                f"offset {root.end}; nothing is discarded for them, run `tidelog fsck`"
+                f"offset {manifest.end}; nothing is discarded for them, run `tidelog fsck`"
             )
-        if disagrees(partition, root):
-            _discard(partition, root, state)
+        if disagrees(partition, manifest):
+            _discard(partition, manifest, state)
         else:
-            await _complete(partition, root, state)
+            await _complete(partition, manifest, state)
             completed = tier
     if tier is not None and tiered.hot.log_start_offset < tier.log_start <= tiered.hot.end_offset:
         tiered.hot.raise_log_start(tier.log_start)
@@ -99,7 +99,7 @@ async def adopt(partition: Partition) -> None:
         partition.lead()
 
 
-def _discard(partition: Partition, root: Root, state: Sidecar) -> None:
+def _discard(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
     hot = partition.log.hot
     if hot.end_offset > hot.local_start_offset:  # of an empty one, as after a take-over, nothing is given up
         events.warning(
@@ -108,22 +108,22 @@ def _discard(partition: Partition, root: Root, state: Sidecar) -> None:
             partition=partition.partition,
             local_start=hot.local_start_offset,
             local_end=hot.end_offset,
-            tiered_end=root.end,
+            tiered_end=manifest.end,
         )
     hot.truncate_fully_and_start_at(
-        root.end, epochs=state.epochs, producer_state=state.producer_snapshot, log_start_offset=root.log_start
+        manifest.end, epochs=state.epochs, producer_state=state.producer_snapshot, log_start_offset=manifest.log_start
     )
-    partition.begin_at(root.end)
+    partition.begin_at(manifest.end)
 
 
-async def _complete(partition: Partition, root: Root, state: Sidecar) -> None:
+async def _complete(partition: Partition, manifest: Manifest, state: Sidecar) -> None:
     """The epochs up to the manifest's end from its sidecar, those beyond from the local batches. Meanwhile nothing is
     appended, as the partition waits."""
     hot = partition.log.hot
-    scan = hot.reader.scan_epochs(root.end)
+    scan = hot.reader.scan_epochs(manifest.end)
     try:
         epochs = await asyncio.get_running_loop().run_in_executor(None, scan.after, state.epochs)
     finally:
         scan.release()
     hot.replace_epochs(epochs)
-    events.info(log, "epochs.completed", partition=partition.partition, epochs=len(epochs), tiered_end=root.end)
+    events.info(log, "epochs.completed", partition=partition.partition, epochs=len(epochs), tiered_end=manifest.end)

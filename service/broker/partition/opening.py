@@ -7,7 +7,7 @@ import logging
 from service.broker.partition.leading import agrees, has_hole, wait_for_store
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
-from service.broker.partition.roots import read_root
+from service.broker.partition.saved_manifest import read_manifest
 from service.directory.home import HomeGuard
 from storage_tiers import events
 from storage_tiers.errors import LeaderNotAvailable, TierCorrupt
@@ -29,12 +29,12 @@ def opened(partition: Partition, partitions: Partitions, home: HomeGuard | None)
         return
     try:
         # Also of a topic that is tiered no more: what went to the bucket is read from there.
-        root = read_root(hot.directory, partition.ids)
+        manifest = read_manifest(hot.directory, partition.ids)
     except TierCorrupt as error:
-        events.warning(log, "root.unusable", partition=hot.partition, path=hot.directory, error=error)
+        events.warning(log, "manifest.unusable", partition=hot.partition, path=hot.directory, error=error)
         wait_for_store(partition)
         return
-    partition.log.follow(root)
+    partition.log.follow(manifest)
     tier = partition.log.tier
     if (tiered and lost) or (tier is not None and not agrees(partition, tier)):
         wait_for_store(partition)

@@ -22,7 +22,7 @@ from service.broker.partition.places import PartitionPlaces
 from service.broker.partition.state import PartitionState
 from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
-from storage_tiers.cold.manifest.model import Ids, Root
+from storage_tiers.cold.manifest.model import Ids, Manifest
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.read.reader import ColdReader
 from storage_tiers.errors import StorageError, TierUnavailable, UnknownTopicOrPartition
@@ -37,7 +37,7 @@ from storage_tiers.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
-FindRoot = Callable[[Partition], Awaitable[Root]]
+FindManifest = Callable[[Partition], Awaitable[Manifest]]
 #: Recovery point of a partition of which nothing is on disk, and nobody knows whether anything was.
 UNKNOWN_POINT = -1
 #: Logs that are flushed and closed at once when the node stops.
@@ -50,8 +50,8 @@ class ColdSource:
     store's own, which becomes current."""
 
     hydrator: Hydrator
-    current: FindRoot
-    newest: FindRoot
+    current: FindManifest
+    newest: FindManifest
 
 
 class PastCounts:
@@ -96,7 +96,7 @@ class Partitions:
         self._cluster_id = cluster_id
         self._cold = cold
         if cold is not None:
-            self._load, self._reload = partial(self._root, cold.current), partial(self._root, cold.newest)
+            self._load, self._reload = partial(self._manifest, cold.current), partial(self._manifest, cold.newest)
         self._open: dict[TopicPartition, Partition] = {}
         self._held_back: dict[TopicPartition, StorageError] = {}
         self._keeps: set[TopicPartition] = set()
@@ -196,7 +196,7 @@ class Partitions:
         ids = Ids(self._cluster_id, partition.topic, topic_id, partition.partition)
         return ColdReader(ids, self._cold.hydrator, load=self._load, reload=self._reload)
 
-    async def _root(self, find: FindRoot, ids: Ids) -> Root:
+    async def _manifest(self, find: FindManifest, ids: Ids) -> Manifest:
         led = self.get(ids.topic_partition)
         if led.topic_id != ids.topic_id:
             raise TierUnavailable(f"{ids}: the topic was made anew; ask again")

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from service.broker.partition.partition import Partition
-from service.broker.partition.roots import FILE_NAME as ROOT
+from service.broker.partition.saved_manifest import FILE_NAME as SAVED_MANIFEST
 from storage_tiers import events
 from storage_tiers.files import Files, replace_file
 from storage_tiers.hot.layout import PARTITION_METADATA
@@ -96,7 +96,7 @@ class PartitionPlaces:
         """Whether the store that may know more of it has not said what it holds."""
         if partition.is_recovering or partition.log.cold is not None or partition.partition not in self.moved:
             return partition.is_recovering
-        return os.path.exists(os.path.join(partition.log.hot.directory, ROOT))
+        return os.path.exists(os.path.join(partition.log.hot.directory, SAVED_MANIFEST))
 
     def _write(self, places: Mapping[TopicPartition, PartitionPlace]) -> None:
         lines = [

@@ -1,6 +1,6 @@
 """What a bucket says that it holds, read from its manifests alone: no segment, no sidecar, no node is asked.
 
-One partition after the other, each from a root of its own moment. A manifest that cannot be read is reported in its
+One partition after the other, each from a manifest of its own moment. A manifest that cannot be read is reported in its
 place and does not hide the others. Whether the objects are there and sound is `tidelog fsck`'s question.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.lookup import live_bytes, live_entries
-from storage_tiers.cold.manifest.model import Entry, Ids, PageRef, Root, State
+from storage_tiers.cold.manifest.model import Entry, Ids, Manifest, PageRef, State
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.port import BlockingObjectStore
@@ -26,7 +26,7 @@ ATTEMPTS = 5
 class ColdPartition:
     """`current` is whether the topic's name means this topic id and is not deleted (None: `topic.json` does not tell).
 
-    `ranges` is empty unless it was asked for; `root` is None, and `fault` says why, where the manifest cannot be read.
+    `ranges` is empty unless it was asked for; `manifest` is None, and `fault` says why, where the manifest cannot be read.
     """
 
     cluster_id: str
@@ -34,34 +34,42 @@ class ColdPartition:
     topic_id: str
     partition: int
     current: bool | None
-    root: Root | None
+    manifest: Manifest | None
     ranges: Sequence[Entry] = ()
     fault: str = ""
 
     @property
     def range_count(self) -> int:
-        return 0 if self.root is None else len(self.root.entries) + sum(ref.count for ref in self.root.live_pages)
+        return (
+            0
+            if self.manifest is None
+            else len(self.manifest.entries) + sum(ref.count for ref in self.manifest.live_pages)
+        )
 
     @property
     def records(self) -> int:
-        if self.root is None:
+        if self.manifest is None:
             return 0
-        return sum(e.records for e in self.root.entries) + sum(ref.records for ref in self.root.live_pages)
+        return sum(e.records for e in self.manifest.entries) + sum(ref.records for ref in self.manifest.live_pages)
 
     @property
     def bytes(self) -> int:
-        return 0 if self.root is None else live_bytes(self.root)
+        return 0 if self.manifest is None else live_bytes(self.manifest)
 
     @property
     def removed_count(self) -> int:
-        return 0 if self.root is None else len(self.root.removed) + sum(ref.count for ref in self.root.removed_pages)
+        return (
+            0
+            if self.manifest is None
+            else len(self.manifest.removed) + sum(ref.count for ref in self.manifest.removed_pages)
+        )
 
     @property
     def time_span(self) -> tuple[int, int]:
         """Least and largest timestamp (ms) of the ranges; (-1, -1) if there is none."""
-        if self.root is None or not self.range_count:
+        if self.manifest is None or not self.range_count:
             return -1, -1
-        parts: list[Entry | PageRef] = [*self.root.entries, *self.root.live_pages]
+        parts: list[Entry | PageRef] = [*self.manifest.entries, *self.manifest.live_pages]
         return min(part.min_timestamp for part in parts), max(part.max_timestamp for part in parts)
 
 
@@ -86,11 +94,11 @@ def _topic_state(bucket: Bucket, cluster: str, topic: str) -> TopicState | None:
 
 def _partition(bucket: Bucket, key: keys.ManifestKey, state: TopicState | None, with_ranges: bool) -> ColdPartition:
     ids = Ids(key.cluster, key.topic, key.topic_id, key.partition)
-    root: Root | None = None
+    manifest: Manifest | None = None
     ranges: tuple[Entry, ...] = ()
     fault = ""
     try:
-        root, ranges = _read(bucket, ids, with_ranges)
+        manifest, ranges = _read(bucket, ids, with_ranges)
     except (TierCorrupt, TierObjectMissing) as error:
         fault = str(error)
     return ColdPartition(
@@ -99,7 +107,7 @@ def _partition(bucket: Bucket, key: keys.ManifestKey, state: TopicState | None, 
         str(ids.topic_id),
         ids.partition,
         _is_current(state, ids.topic_id),
-        root,
+        manifest,
         ranges,
         fault,
     )
@@ -109,14 +117,14 @@ def _is_current(state: TopicState | None, topic_id: TopicId) -> bool | None:
     return None if state is None else state.topic_id == topic_id and state.state is State.LIVE
 
 
-def _read(bucket: Bucket, ids: Ids, with_ranges: bool) -> tuple[Root, tuple[Entry, ...]]:
+def _read(bucket: Bucket, ids: Ids, with_ranges: bool) -> tuple[Manifest, tuple[Entry, ...]]:
     for attempt in range(ATTEMPTS):
-        root = bucket.manifest(ids)
-        if root is None:
+        manifest = bucket.manifest(ids)
+        if manifest is None:
             raise TierObjectMissing(f"the manifest of {ids} was deleted while it was looked at")
         try:
-            return root, tuple(live_entries(root, bucket.pages(ids))) if with_ranges else ()
-        except TierObjectMissing:  # the page was written anew since the root was read
+            return manifest, tuple(live_entries(manifest, bucket.pages(ids))) if with_ranges else ()
+        except TierObjectMissing:  # the page was written anew since the manifest was read
             if attempt == ATTEMPTS - 1:
                 raise
     raise AssertionError("the last attempt returns or raises")

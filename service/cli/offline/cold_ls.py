@@ -89,27 +89,27 @@ def _print_partitions(found: Sequence[ColdPartition]) -> None:
 
 
 def _row(part: ColdPartition) -> list[object]:
-    root = part.root
-    if root is None:
+    manifest = part.manifest
+    if manifest is None:
         return [part.topic, part.topic_id, part.partition, "damaged", *(None,) * 12]
     first, last = part.time_span
     return [
         part.topic,
         part.topic_id,
         part.partition,
-        "replaced" if root.state.value == "live" and part.current is False else root.state.value,
-        root.log_start,
-        root.end,
+        "replaced" if manifest.state.value == "live" and part.current is False else manifest.state.value,
+        manifest.log_start,
+        manifest.end,
         part.range_count,
         part.records,
         size(part.bytes),
         moment(first),
         moment(last),
-        root.commit,
-        moment(root.committed_at),
+        manifest.commit,
+        moment(manifest.committed_at),
         part.removed_count,
-        len(root.condemned),
-        len(root.pins),
+        len(manifest.condemned),
+        len(manifest.pins),
     ]
 
 
@@ -146,24 +146,24 @@ def _json(part: ColdPartition) -> Mapping[str, Any]:
         "partition": part.partition,
         "current": part.current,
     }
-    root = part.root
-    if root is None:
+    manifest = part.manifest
+    if manifest is None:
         return {**fields, "damage": part.fault}
     return {
         **fields,
-        "state": root.state.value,
-        "log_start": root.log_start,
-        "end": root.end,
-        "leader_epoch": root.leader_epoch,
-        "incarnation": root.incarnation,
-        "commit": root.commit,
-        "committed_at": root.committed_at,
+        "state": manifest.state.value,
+        "log_start": manifest.log_start,
+        "end": manifest.end,
+        "leader_epoch": manifest.leader_epoch,
+        "incarnation": manifest.incarnation,
+        "commit": manifest.commit,
+        "committed_at": manifest.committed_at,
         "records": part.records,
         "bytes": part.bytes,
         "ranges": [_range(entry) for entry in part.ranges],
         "removed": part.removed_count,
-        "condemned": len(root.condemned),
-        "pins": [{"name": p.name, "commit": p.commit, "log_start": p.log_start, "end": p.end} for p in root.pins],
+        "condemned": len(manifest.condemned),
+        "pins": [{"name": p.name, "commit": p.commit, "log_start": p.log_start, "end": p.end} for p in manifest.pins],
     }
 
 

@@ -1,5 +1,5 @@
 """The bucket's small objects as lines of a dump, from local files: a copy that was downloaded, a directory store's own,
-or the root that a partition directory keeps."""
+or the manifest that a partition directory keeps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from service.cli.offline.dump_line import Line, damage
 from service.cli.offline.log_files import snapshot_lines
 from storage_tiers.cold.manifest.json import decode
-from storage_tiers.cold.manifest.model import Entry, Root
+from storage_tiers.cold.manifest.model import Entry, Manifest
 from storage_tiers.cold.segments import sidecar
 
 #: Documents that are no manifests.
@@ -43,34 +43,34 @@ def dump_sidecar(path: Path, *, deep: bool) -> Iterator[Line]:
 
 
 def dump_document(path: Path) -> Iterator[Line]:
-    """A manifest's root entry by entry; any other document field by field."""
+    """A manifest entry by entry; any other document field by field."""
     data = path.read_bytes()
     if path.name in PLAIN_DOCUMENTS:
         yield from _plain(data, "document")
         return
-    root = decode(data)
-    yield _root_line(root)
-    for page in root.pages:
+    manifest = decode(data)
+    yield _manifest_line(manifest)
+    for page in manifest.pages:
         yield Line(
             "page_reference",
             {"of": page.kind.value, "base": page.base, "end": page.end, "count": page.count, "key": page.key},
         )
-    for entry in root.entries:
+    for entry in manifest.entries:
         yield _entry_line("entry", entry)
-    for removed in root.removed:
+    for removed in manifest.removed:
         at = {"removed_by_commit": removed.at.commit, "removed_ms": removed.at.time_ms}
         if removed.entry is None:
             yield Line("removed", {"key": removed.key, **at})
         else:
             yield _entry_line("removed", removed.entry, **at)
-    for condemned in root.condemned:
+    for condemned in manifest.condemned:
         yield Line("condemned", {"key": condemned.key, "commit": condemned.at.commit})
-    for pin in root.pins:
+    for pin in manifest.pins:
         yield Line("pin", {name: getattr(pin, name) for name in pin.__dataclass_fields__})
 
 
 def dump_page(path: Path) -> Iterator[Line]:
-    """A manifest's page as it is written; only its root knows its checksum."""
+    """A manifest page as it is written; only its manifest knows its checksum."""
     try:
         data = gzip.decompress(path.read_bytes())
     except (OSError, EOFError) as error:
@@ -79,22 +79,22 @@ def dump_page(path: Path) -> Iterator[Line]:
     yield from _plain(data, "page")
 
 
-def _root_line(root: Root) -> Line:
+def _manifest_line(manifest: Manifest) -> Line:
     return Line(
         "manifest",
         {
-            "cluster_id": root.ids.cluster_id,
-            "topic": root.ids.topic,
-            "topic_id": str(root.ids.topic_id),
-            "partition": root.ids.partition,
-            "state": root.state.value,
-            "commit": root.commit,
-            "committed_at": root.committed_at,
-            "writer": root.writer.node_id,
-            "incarnation": root.incarnation,
-            "leader_epoch": root.leader_epoch,
-            "log_start": root.log_start,
-            "end": root.end,
+            "cluster_id": manifest.ids.cluster_id,
+            "topic": manifest.ids.topic,
+            "topic_id": str(manifest.ids.topic_id),
+            "partition": manifest.ids.partition,
+            "state": manifest.state.value,
+            "commit": manifest.commit,
+            "committed_at": manifest.committed_at,
+            "writer": manifest.writer.node_id,
+            "incarnation": manifest.incarnation,
+            "leader_epoch": manifest.leader_epoch,
+            "log_start": manifest.log_start,
+            "end": manifest.end,
         },
     )
 

@@ -1,15 +1,15 @@
 """The compare-and-swap loop: how a transition of the manifest becomes true, exactly once, whatever answers are lost.
 
-    read root ──> prepare(root) ──> step(root, author) ──> PUT pages ──> PUT root if it is still the one read
+    read manifest ──> prepare(manifest) ──> step(manifest, author) ──> PUT pages ──> PUT manifest if it is still the one read
         ^                                                                     │
         └──── 412, 409, timeout: read it again; ours in `recent`? done <──────┘
 
 Invariants: every attempt of one operation carries the same commit id, so a write that was thought lost is recognised
-whenever it lands, as long as the root shows the last 32 commits; no two attempts can both take effect, since each
-replaces exactly the version it read and no two versions are equal bytes. `prepare` has run on the very root that is
-committed on. The root in memory is dropped before each write and set again only when the outcome is known. No root is
+whenever it lands, as long as the manifest shows the last 32 commits; no two attempts can both take effect, since each
+replaces exactly the version it read and no two versions are equal bytes. `prepare` has run on the very manifest that is
+committed on. The manifest in memory is dropped before each write and set again only when the outcome is known. No manifest is
 used that does not contain the newest one seen (`lineage`), by this loop in its life or by whoever told it (`expect`): a
-store that has gone backwards is StoreBehind, and a partition that had a root never gets a first one again.
+store that has gone backwards is StoreBehind, and a partition that had a manifest never gets a first one again.
 
 Not promised: that an operation which ends in `TierUnavailable` had no effect; the next one starts from a fresh read.
 """
@@ -33,15 +33,15 @@ from storage_tiers.cold.manifest.model import (
     RECENT_COMMITS,
     Author,
     Ids,
+    Manifest,
     ManifestWriter,
     Page,
     PageNeeded,
     PageRef,
-    Root,
     State,
 )
 from storage_tiers.cold.manifest.pages import ManifestChange, PageWrite, settle
-from storage_tiers.cold.manifest.transitions import broken, broken_step, check_writer, first_root
+from storage_tiers.cold.manifest.transitions import broken, broken_step, check_writer, first_manifest
 from storage_tiers.cold.stores.port import ObjectBody, ObjectStore
 from storage_tiers.errors import (
     ManifestDamaged,
@@ -55,12 +55,12 @@ from storage_tiers.errors import (
 
 T = TypeVar("T")
 
-#: A transition: from the root just read to the next one, or None if there is nothing to do. Pure; run once an attempt.
-Step = Callable[[Root, Author], ManifestChange | Root | None]
-#: What must be true before a root may be committed on; raises to give up. Run once for each root that is read.
-Prepare = Callable[[Root], Awaitable[None]]
-#: Reads the whole root that a digest was made of.
-ReadSaved = Callable[[SeenManifest], Awaitable[Root]]
+#: A transition: from the manifest just read to the next one, or None if there is nothing to do. Pure; run once an attempt.
+Step = Callable[[Manifest, Author], ManifestChange | Manifest | None]
+#: What must be true before a manifest may be committed on; raises to give up. Run once for each manifest that is read.
+Prepare = Callable[[Manifest], Awaitable[None]]
+#: Reads the whole manifest that a digest was made of.
+ReadSaved = Callable[[SeenManifest], Awaitable[Manifest]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class CommitSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoadedManifest:
-    root: Root
+    manifest: Manifest
     etag: str
 
 
@@ -143,24 +143,24 @@ class CommitLoop:
         self._settings = settings or CommitSettings()
         self._pages = pages or PageCache()
         self._loaded: LoadedManifest | None = None
-        self._newest: Root | None = None
+        self._newest: Manifest | None = None
         self._expected: SeenManifest | None = None
         self._lock = asyncio.Lock()
 
     @property
-    def root(self) -> Root | None:
-        """The newest root known for certain; None before the first read, and after a write of unknown outcome."""
-        return self._loaded.root if self._loaded is not None else None
+    def manifest(self) -> Manifest | None:
+        """The newest manifest known for certain; None before the first read, and after a write of unknown outcome."""
+        return self._loaded.manifest if self._loaded is not None else None
 
     def expect(self, seen: SeenManifest | None) -> None:
-        """From now on every root must contain this one, too; of an older line than this one nothing is asked any more."""
+        """From now on every manifest must contain this one, too; of an older line than this one nothing is asked any more."""
         if seen is not None and (self._expected is None or self._expected.commit < seen.commit):
             self._expected = seen
             if self._newest is not None and self._newest.line != seen.line and self._newest.commit < seen.commit:
                 self._newest = None
 
     async def load(self) -> LoadedManifest | None:
-        """Reads the root from the store; None if the partition has no manifest. StoreBehind if one was seen that the store
+        """Reads the manifest from the store; None if the partition has no manifest. StoreBehind if one was seen that the store
         does not show; TierUnavailable, TierCorrupt."""
         while True:
             newest, expected = self._newest, self._expected
@@ -169,14 +169,14 @@ class CommitLoop:
             except TierObjectMissing:
                 read = None
             try:
-                await self._check(None if read is None else read.root, newest, expected)
+                await self._check(None if read is None else read.manifest, newest, expected)
             except StoreBehind:
                 self._loaded = None
                 raise
-            if self._newest is newest or (read is not None and self._is_newest(read.root)):
+            if self._newest is newest or (read is not None and self._is_newest(read.manifest)):
                 self._know(read)
                 return read
-            # A commit ended while an older root was on its way here.
+            # A commit ended while an older manifest was on its way here.
             if self._loaded is not None:
                 return self._loaded
 
@@ -191,38 +191,40 @@ class CommitLoop:
                 f"`tidelog cold repair {self.ids.topic}` can prove"
             ) from error
 
-    def _is_newest(self, root: Root) -> bool:
-        return self._newest is None or self._newest.commit <= root.commit
+    def _is_newest(self, manifest: Manifest) -> bool:
+        return self._newest is None or self._newest.commit <= manifest.commit
 
     def _know(self, loaded: LoadedManifest | None) -> None:
         self._loaded = loaded
         # A deletion is not to be outlived: what was there before it may be put back.
-        if loaded is not None and loaded.root.state is State.LIVE and self._is_newest(loaded.root):
-            self._newest = loaded.root
+        if loaded is not None and loaded.manifest.state is State.LIVE and self._is_newest(loaded.manifest):
+            self._newest = loaded.manifest
 
-    async def _check(self, root: Root | None, newest: Root | None, expected: SeenManifest | None) -> None:
-        """StoreBehind unless the root contains both what this loop has seen and what it was told; FencedWriter if one that does
-        not was committed by a newer incarnation."""
-        if newest is not None and newest is not root and (seen := seen_of(newest)) is not None:
-            await self._check_one(root, seen, newest)
+    async def _check(self, manifest: Manifest | None, newest: Manifest | None, expected: SeenManifest | None) -> None:
+        """StoreBehind unless the manifest contains both what this loop has seen and what it was told; FencedWriter if one that
+        does not was committed by a newer incarnation."""
+        if newest is not None and newest is not manifest and (seen := seen_of(newest)) is not None:
+            await self._check_one(manifest, seen, newest)
         if expected is not None:
-            await self._check_one(root, expected, None)
+            await self._check_one(manifest, expected, None)
 
-    async def _check_one(self, root: Root | None, seen: SeenManifest, saved: Root | None) -> None:
-        fault = lineage.fault(root, seen)
-        if fault is None and root is not None and lineage.beyond_recent(root, seen):
-            fault = await self._look_closer(root, saved or await self._read_saved(seen))
+    async def _check_one(self, manifest: Manifest | None, seen: SeenManifest, saved: Manifest | None) -> None:
+        fault = lineage.fault(manifest, seen)
+        if fault is None and manifest is not None and lineage.beyond_recent(manifest, seen):
+            fault = await self._look_closer(manifest, saved or await self._read_saved(seen))
         if fault is not None:
-            if root is not None and root.state is not State.DELETED:
-                check_writer(root, self.writer)  # a successor may have claimed it where the store had gone backwards
+            if manifest is not None and manifest.state is not State.DELETED:
+                check_writer(
+                    manifest, self.writer
+                )  # a successor may have claimed it where the store had gone backwards
             raise StoreBehind(
                 f"{self.ids}: {fault}. The store has gone backwards: nothing is deleted or evicted until it shows that "
                 f"again. Put the newest version of {self.ids.manifest_key} back, with every object that was there then, or "
                 f"see what `tidelog cold repair {self.ids.topic}` can prove"
             )
 
-    async def _look_closer(self, root: Root, saved: Root) -> str | None:
-        known = {ref.key for ref in root.pages}
+    async def _look_closer(self, manifest: Manifest, saved: Manifest) -> str | None:
+        known = {ref.key for ref in manifest.pages}
 
         async def page(ref: PageRef) -> Page:
             try:
@@ -230,27 +232,27 @@ class CommitLoop:
             except TierObjectMissing:
                 if ref.key in known:
                     raise
-                return Page(ref.kind)  # a page of the saved root, swept since
+                return Page(ref.kind)  # a page of the saved manifest, swept since
 
-        return await _ask(lambda load_page: lineage.lost(root, saved, load_page), self._pages, page)
+        return await _ask(lambda load_page: lineage.lost(manifest, saved, load_page), self._pages, page)
 
-    async def current(self) -> Root:
-        """The root in memory, else the one in the store, else the empty first one."""
+    async def current(self) -> Manifest:
+        """The manifest in memory, else the one in the store, else the empty first one."""
         loaded = self._loaded or await self.load()
-        return loaded.root if loaded is not None else first_root(self.ids)
+        return loaded.manifest if loaded is not None else first_manifest(self.ids)
 
-    async def _checked(self) -> Root:
-        """As `current`, but a root in memory is compared with what was seen since it was read."""
+    async def _checked(self) -> Manifest:
+        """As `current`, but a manifest in memory is compared with what was seen since it was read."""
         if self._loaded is not None:
             try:
-                await self._check(self._loaded.root, self._newest, self._expected)
-                return self._loaded.root
+                await self._check(self._loaded.manifest, self._newest, self._expected)
+                return self._loaded.manifest
             except StoreBehind:
                 self._loaded = None  # what the store shows now may be newer
         return await self.current()
 
     async def page(self, ref: PageRef) -> Page:
-        """TierObjectMissing if it was swept: the root it came from is old, load it again."""
+        """TierObjectMissing if it was swept: the manifest it came from is old, load it again."""
         page = self._pages.get(ref.key)
         if page is None:
             page = decode_page((await self._store.get(ref.key)).data, self.ids, ref)
@@ -261,8 +263,8 @@ class CommitLoop:
         """Runs a pure question over pages, fetching each that it lacks. It must return a value, not an iterator."""
         return await _ask(question, self._pages, self.page)
 
-    async def commit(self, step: Step, prepare: Prepare | None = None) -> Root:
-        """Makes `step` true and returns the root that holds it, or the one read if it returned None.
+    async def commit(self, step: Step, prepare: Prepare | None = None) -> Manifest:
+        """Makes `step` true and returns the manifest that holds it, or the one read if it returned None.
 
         StoreBehind if the store does not show what was seen; FencedWriter and whatever else `step` or `prepare` raise;
         TierUnavailable once the attempts are spent, with the outcome open.
@@ -270,33 +272,33 @@ class CommitLoop:
         async with self._lock:
             return await self._commit(step, prepare)
 
-    async def commit_whatever(self, step: Step) -> Root:
+    async def commit_whatever(self, step: Step) -> Manifest:
         """As `commit`, whatever was seen before: for a deletion, which needs nothing of what was there."""
         async with self._lock:
             self._newest = self._expected = None
             return await self._commit(step, None)
 
     # --- repair -------------------------------------------------------------------------------------------------------
-    async def shown(self) -> Root | None:
+    async def shown(self) -> Manifest | None:
         """What the store shows now, whatever was seen; None if there is no manifest, or none that can be read."""
         try:
             return _decoded(await self._store.get(self.ids.manifest_key), self.ids)
         except TierObjectMissing:
             return None
 
-    async def seen(self) -> Root | None:
-        """The newest root that this loop has seen or was told of; None if there is none."""
+    async def seen(self) -> Manifest | None:
+        """The newest manifest that this loop has seen or was told of; None if there is none."""
         told = None if self._expected is None else await self._read_saved(self._expected)
-        known = [root for root in (self._newest, told) if root is not None]
-        return max(known, key=lambda root: root.commit, default=None)
+        known = [manifest for manifest in (self._newest, told) if manifest is not None]
+        return max(known, key=lambda manifest: manifest.commit, default=None)
 
-    async def lost(self, root: Root, saved: Root) -> str | None:
-        """Which range that was live in `saved` the root has lost (`lineage.lost`)."""
-        return await self._look_closer(root, saved)
+    async def lost(self, manifest: Manifest, saved: Manifest) -> str | None:
+        """Which range that was live in `saved` the manifest has lost (`lineage.lost`)."""
+        return await self._look_closer(manifest, saved)
 
-    async def commit_repair(self, shown: Root | None, make: Callable[[Author], ManifestChange]) -> Root:
-        """Puts the root that `make` gives in the place of `shown`, whatever was seen before: only a repair may.
-        TierUnavailable, its outcome open, if it cannot; PreconditionFailed if the store shows another root by now."""
+    async def commit_repair(self, shown: Manifest | None, make: Callable[[Author], ManifestChange]) -> Manifest:
+        """Puts the manifest that `make` gives in the place of `shown`, whatever was seen before: only a repair may.
+        TierUnavailable, its outcome open, if it cannot; PreconditionFailed if the store shows another manifest by now."""
         async with self._lock:
             change = await self._repairing(make, self._uuid())
             key = self.ids.manifest_key
@@ -309,12 +311,12 @@ class CommitLoop:
             await self._put_pages(change)
             self._loaded = self._newest = self._expected = None
             if body is None:
-                info = await self._store.put(key, encode(change.root), if_absent=True)
+                info = await self._store.put(key, encode(change.manifest), if_absent=True)
             else:
-                info = await self._store.put(key, encode(change.root), if_match=body.etag)
+                info = await self._store.put(key, encode(change.manifest), if_match=body.etag)
             self.store_clock.wrote(info.modified_ms)
-            self._know(LoadedManifest(change.root, info.etag))
-            return change.root
+            self._know(LoadedManifest(change.manifest, info.etag))
+            return change.manifest
 
     async def _repairing(self, make: Callable[[Author], ManifestChange], commit_id: str) -> ManifestChange:
         held: dict[str, Page] = {}
@@ -325,13 +327,13 @@ class CommitLoop:
             except PageNeeded as needed:
                 held[needed.ref.key] = await self.page(needed.ref)
                 continue
-            fault = broken(change.root)
+            fault = broken(change.manifest)
             if fault is not None:
                 raise TierCorrupt(f"a repair of the manifest of {self.ids} was refused: {fault}")
             return change
 
     # --- the loop -----------------------------------------------------------------------------------------------------
-    async def _commit(self, step: Step, prepare: Prepare | None) -> Root:
+    async def _commit(self, step: Step, prepare: Prepare | None) -> Manifest:
         commit_id = self._uuid()
         backoff = Backoff(self._settings.backoff, self._rng)
         failure: Exception | None = None
@@ -340,18 +342,18 @@ class CommitLoop:
             if failure is not None:
                 await self._clock.sleep(backoff.next_delay())
             try:
-                root = await self._checked()
-                if sent and root.has_commit(commit_id):
-                    return root
+                manifest = await self._checked()
+                if sent and manifest.has_commit(commit_id):
+                    return manifest
                 if prepare is not None:
-                    await prepare(root)
-                change = await self._planned(step, root, commit_id)
+                    await prepare(manifest)
+                change = await self._planned(step, manifest, commit_id)
                 if change is None:
-                    return root
+                    return manifest
                 await self._put_pages(change)
                 sent = True
                 return await self._swap(change)
-            except TierObjectMissing as error:  # a page of the root in memory was swept: that root is old
+            except TierObjectMissing as error:  # a page of the manifest in memory was swept: that manifest is old
                 self._loaded = None
                 failure = error
             except (PreconditionFailed, TierUnavailable) as error:
@@ -360,24 +362,24 @@ class CommitLoop:
             f"the manifest of {self.ids} could not be committed in {self._settings.attempts} attempts: {failure}"
         ) from failure
 
-    async def _planned(self, step: Step, root: Root, commit_id: str) -> ManifestChange | None:
-        if root.format > FORMAT:
+    async def _planned(self, step: Step, manifest: Manifest, commit_id: str) -> ManifestChange | None:
+        if manifest.format > FORMAT:
             raise StoreRefused(
-                f"the manifest of {self.ids} has format {root.format}; this version of tidelog may read it, but to "
+                f"the manifest of {self.ids} has format {manifest.format}; this version of tidelog may read it, but to "
                 f"change it must write that format: upgrade"
             )
         held: dict[str, Page] = {}
         while True:
             by = Author(self.writer, commit_id, self._clock.unix_ms(), self._uuid, held)
             try:
-                change = step(root, by)
+                change = step(manifest, by)
                 if change is None:
                     return None
-                change = settle(ManifestChange(change) if isinstance(change, Root) else change, by)
+                change = settle(ManifestChange(change) if isinstance(change, Manifest) else change, by)
             except PageNeeded as needed:
                 held[needed.ref.key] = await self.page(needed.ref)
                 continue
-            fault = broken(change.root) or broken_step(root, change.root)
+            fault = broken(change.manifest) or broken_step(manifest, change.manifest)
             if fault is not None:
                 raise TierCorrupt(f"a commit on the manifest of {self.ids} was refused: {fault}")
             return change
@@ -393,28 +395,28 @@ class CommitLoop:
             raise TierUnavailable(f"the store holds {info.size} other bytes of {write.ref.key}; it is written again")
         self._pages.put(write.ref.key, write.page)
 
-    async def _swap(self, change: ManifestChange) -> Root:
+    async def _swap(self, change: ManifestChange) -> Manifest:
         replaced, self._loaded = self._loaded, None
-        key, data = self.ids.manifest_key, encode(change.root)
+        key, data = self.ids.manifest_key, encode(change.manifest)
         if replaced is None:
             info = await self._store.put(key, data, if_absent=True)
         else:
             info = await self._store.put(key, data, if_match=replaced.etag)
         self.store_clock.wrote(info.modified_ms)
-        self._know(LoadedManifest(change.root, info.etag))
-        return change.root
+        self._know(LoadedManifest(change.manifest, info.etag))
+        return change.manifest
 
     def _uuid(self) -> str:
         return self._rng.token(16).hex()
 
-    async def _read_file(self, seen: SeenManifest) -> Root:
-        """The root that `seen` was made of. TierUnavailable if another one was saved there meanwhile: ask again."""
+    async def _read_file(self, seen: SeenManifest) -> Manifest:
+        """The manifest that `seen` was made of. TierUnavailable if another one was saved there meanwhile: ask again."""
         try:
             data = await asyncio.to_thread(Path(seen.saved_at).read_bytes)
         except OSError as error:
             raise StoreBehind(
                 f"{self.ids}: the store shows more than {RECENT_COMMITS} commits since commit {seen.commit} was seen here, "
-                f"and the root of that commit cannot be read to compare them ({error}); repair or replace the disk"
+                f"and the manifest of that commit cannot be read to compare them ({error}); repair or replace the disk"
             ) from error
         saved = decode(data, self.ids)
         if saved.commit != seen.commit or not saved.has_commit(seen.commit_id):
@@ -440,8 +442,8 @@ async def _ask(question: Callable[[LoadPage], T], pages: PageCache, load: Callab
             held[needed.ref.key] = await load(needed.ref)
 
 
-def _decoded(body: ObjectBody | None, ids: Ids) -> Root | None:
-    """None where there is no root that can be read."""
+def _decoded(body: ObjectBody | None, ids: Ids) -> Manifest | None:
+    """None where there is no manifest that can be read."""
     try:
         return None if body is None else decode(body.data, ids)
     except TierCorrupt:

@@ -1,9 +1,9 @@
-"""Roots and pages as bytes: JSON that a person can read, one line for each entry, fields always in the same order.
+"""Manifests and pages as bytes: JSON that a person can read, one line for each entry, fields always in the same order.
 
 Keys are written relative to `<cluster>/topics/<topic>/<topic_id>/`; one that lies elsewhere begins with `/`. Reading is
 strict: what is missing, of the wrong type or against an invariant is `TierCorrupt` with the place named; unknown fields
 are ignored, and a document whose least reader is newer than this one is `StoreRefused`. A page is the same JSON, gzipped,
-and is compared with the length and CRC-32C that the root records before it is unpacked.
+and is compared with the length and CRC-32C that the manifest records before it is unpacked.
 
 Not promised: byte-identical gzip across versions of zlib; nothing compares compressed bytes but with their own CRC.
 """
@@ -22,6 +22,7 @@ from storage_tiers.cold.manifest.model import (
     Condemned,
     Entry,
     Ids,
+    Manifest,
     ManifestWriter,
     NewestSidecar,
     Oldest,
@@ -30,7 +31,6 @@ from storage_tiers.cold.manifest.model import (
     PageRef,
     Pin,
     Removed,
-    Root,
     Section,
     Stamp,
     State,
@@ -48,46 +48,46 @@ _GZIP_LEVEL = 6
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
-def encode(root: Root) -> bytes:
-    prefix = root.ids.prefix
+def encode(manifest: Manifest) -> bytes:
+    prefix = manifest.ids.prefix
     sidecar = None
-    if root.sidecar is not None:
+    if manifest.sidecar is not None:
         sidecar = {
-            "key": _relative(root.sidecar.key, prefix),
-            "sections": _sections(root.sidecar.sections),
-            "alone": root.sidecar.alone,
+            "key": _relative(manifest.sidecar.key, prefix),
+            "sections": _sections(manifest.sidecar.sections),
+            "alone": manifest.sidecar.alone,
         }
     return document(
         {
-            "format": root.format,
+            "format": manifest.format,
             "least_reader": LEAST_READER,
-            **_ids(root.ids),
-            "state": root.state.value,
-            "line": root.line,
-            "commit": root.commit,
-            "committed_at": root.committed_at,
+            **_ids(manifest.ids),
+            "state": manifest.state.value,
+            "line": manifest.line,
+            "commit": manifest.commit,
+            "committed_at": manifest.committed_at,
             "writer": {
-                "node_id": root.writer.node_id,
-                "name": root.writer.name,
-                "incarnation": root.writer.incarnation,
+                "node_id": manifest.writer.node_id,
+                "name": manifest.writer.name,
+                "incarnation": manifest.writer.incarnation,
             },
-            "incarnation": root.incarnation,
-            "leader_epoch": root.leader_epoch,
-            "log_start": root.log_start,
-            "end": root.end,
-            "last_record_epoch": root.last_record_epoch,
-            "swept": root.swept,
+            "incarnation": manifest.incarnation,
+            "leader_epoch": manifest.leader_epoch,
+            "log_start": manifest.log_start,
+            "end": manifest.end,
+            "last_record_epoch": manifest.last_record_epoch,
+            "swept": manifest.swept,
             "sidecar": sidecar,
-            "recent": [list(recent) for recent in root.recent],
+            "recent": [list(recent) for recent in manifest.recent],
             "pins": [
                 {"name": pin.name, "commit": pin.commit, "log_start": pin.log_start, "end": pin.end}
-                for pin in root.pins
+                for pin in manifest.pins
             ],
-            "pages": [_page_ref(ref, prefix) for ref in root.pages],
-            "entries": [_entry(entry, prefix) for entry in root.entries],
-            "removed": [_removed(item, prefix) for item in root.removed],
+            "pages": [_page_ref(ref, prefix) for ref in manifest.pages],
+            "entries": [_entry(entry, prefix) for entry in manifest.entries],
+            "removed": [_removed(item, prefix) for item in manifest.removed],
             "condemned": [
-                {"key": _relative(condemned.key, prefix), "at": list(condemned.at)} for condemned in root.condemned
+                {"key": _relative(condemned.key, prefix), "at": list(condemned.at)} for condemned in manifest.condemned
             ],
         }
     )
@@ -185,7 +185,7 @@ def _page_ref(ref: PageRef, prefix: str) -> dict[str, object]:
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
-def decode(data: bytes, ids: Ids | None = None, *, sound: bool = True) -> Root:
+def decode(data: bytes, ids: Ids | None = None, *, sound: bool = True) -> Manifest:
     """`ids`, where the reader knows them, must be those inside: a manifest under another's key is not served.
 
     TierCorrupt if it cannot be parsed, or, unless `sound` is False (`tidelog fsck` names each fault), breaks an invariant.
@@ -197,7 +197,7 @@ def decode(data: bytes, ids: Ids | None = None, *, sound: bool = True) -> Root:
         raise fields.bad(f"it belongs to {found} with topic id {found.topic_id} of cluster {found.cluster_id}")
     prefix = found.prefix
     writer = fields.object("writer")
-    root = Root(
+    manifest = Manifest(
         ids=found,
         format=version,
         state=_enum(fields, "state", State),
@@ -219,14 +219,14 @@ def decode(data: bytes, ids: Ids | None = None, *, sound: bool = True) -> Root:
         pages=_each(fields, "pages", prefix, _read_page_ref),
         swept=fields.natural("swept"),
     )
-    fault = broken(root) if sound else None
+    fault = broken(manifest) if sound else None
     if fault is not None:
         raise fields.bad(fault)
-    return root
+    return manifest
 
 
 def decode_page(data: bytes, ids: Ids, ref: PageRef) -> Page:
-    """Checks the stored bytes against the root's record of them before anything else."""
+    """Checks the stored bytes against the manifest's record of them before anything else."""
     where = f"page {ref.key}"
     if len(data) != ref.length or crc32c(data) != ref.crc32c:
         raise TierCorrupt(

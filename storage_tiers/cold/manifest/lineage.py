@@ -2,14 +2,15 @@
 
 A store can go backwards: a bucket is restored, a prefix is copied in the wrong order, a key is deleted by hand. Every
 object is then sound by itself, and deleting, evicting or committing by it destroys what it does not know. So whoever has
-seen a root keeps a digest of it (`SeenManifest`), and asks of each root that the store shows whether it *contains* that one:
+seen a manifest keeps a digest of it (`SeenManifest`), and asks of each manifest that the store shows whether it *contains* that
+one:
 
     the line is another                                  it does not; only a repair begins one
     the commit id stands in `recent`                     it does, whatever was committed since
     the commit's number does, under another id           it does not: a second history
-    the number is higher than the root's, or no root     it does not: older, or gone
+    the number is higher, or there is no manifest        it does not: older, or gone
     the number is older than `recent` goes back          no field fell, and each range that was live then is live now or
-                                                         was removed later (`lost`; it needs the whole root seen)
+                                                         was removed later (`lost`; it needs the whole manifest seen)
 
 Pure; faults are sentences, as in `model.broken`. Not promised: that a bucket put back to a state and then committed on more
 than 32 times by somebody else is recognised where every range seen is still accounted for: then nothing is lost by it.
@@ -23,12 +24,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from storage_tiers.cold.manifest.lookup import leaves
-from storage_tiers.cold.manifest.model import Page, PageRef, Root, State
+from storage_tiers.cold.manifest.model import Manifest, Page, PageRef, State
 
 LoadPage = Callable[[PageRef], Page]
 
-#: Commits that one question to the store makes at most: half of those whose ids a root keeps, so that one that was not saved
-#: by its asker, and whatever is asked beside it, leaves the commit last seen in `recent`.
+#: Commits that one question to the store makes at most: half of those whose ids a manifest keeps, so that one that was not
+#: saved by its asker, and whatever is asked beside it, leaves the commit last seen in `recent`.
 MAX_COMMITS = 16
 #: Sidecars of unreferenced segments that are looked into, to tell an upload under way from lost history.
 MAX_LOOKED_INTO = 1000
@@ -38,7 +39,7 @@ _RISING = ("incarnation", "leader_epoch", "log_start", "end", "swept")
 
 @dataclass(frozen=True, slots=True)
 class SeenManifest:
-    """The digest of a root. `saved_at` is the path of a file that holds that root as `json.encode` writes it."""
+    """The digest of a manifest. `saved_at` is the path of a file that holds that manifest as `json.encode` writes it."""
 
     line: str
     commit: int
@@ -51,19 +52,19 @@ class SeenManifest:
     saved_at: str = ""
 
 
-def seen_of(root: Root, saved_at: str = "") -> SeenManifest | None:
-    """None for a root that was never stored."""
-    if not root.recent:
+def seen_of(manifest: Manifest, saved_at: str = "") -> SeenManifest | None:
+    """None for a manifest that was never stored."""
+    if not manifest.recent:
         return None
     return SeenManifest(
-        root.line,
-        root.commit,
-        root.recent[-1].id,
-        root.incarnation,
-        root.leader_epoch,
-        root.log_start,
-        root.end,
-        root.swept,
+        manifest.line,
+        manifest.commit,
+        manifest.recent[-1].id,
+        manifest.incarnation,
+        manifest.leader_epoch,
+        manifest.log_start,
+        manifest.end,
+        manifest.swept,
         saved_at,
     )
 
@@ -86,60 +87,60 @@ def follow_one_another(beyond: Sequence[Span]) -> tuple[str, str] | None:
     return next(((span.key, begin[span.end]) for span in beyond if span.end in begin), None)
 
 
-def fault(root: Root | None, seen: SeenManifest) -> str | None:
+def fault(manifest: Manifest | None, seen: SeenManifest) -> str | None:
     """Why what the store shows does not contain what was seen, as far as a digest can tell; None if nothing says so."""
     known = f"commit {seen.commit}, up to offset {seen.end}, has been seen"
-    if root is None or not root.recent:
+    if manifest is None or not manifest.recent:
         return f"the object store holds no manifest, and {known}"
-    shown = f"the object store shows commit {root.commit}, up to offset {root.end}"
-    if root.line != seen.line:
-        return f"{shown}, of another line ({root.line}), and {known} (of line {seen.line})"
-    if root.commit < seen.commit:
+    shown = f"the object store shows commit {manifest.commit}, up to offset {manifest.end}"
+    if manifest.line != seen.line:
+        return f"{shown}, of another line ({manifest.line}), and {known} (of line {seen.line})"
+    if manifest.commit < seen.commit:
         return f"{shown}, and {known}"
-    if not beyond_recent(root, seen):
-        if root.has_commit(seen.commit_id):
+    if not beyond_recent(manifest, seen):
+        if manifest.has_commit(seen.commit_id):
             return None
         return f"{shown}, which does not follow from what was seen: its commit {seen.commit} is another one"
     for name in _RISING:
-        before, now = getattr(seen, name), getattr(root, name)
+        before, now = getattr(seen, name), getattr(manifest, name)
         if now < before:
             return f"{shown}, in which {name} is {now}, and at commit {seen.commit} it was {before}"
     return None
 
 
-def beyond_recent(root: Root, seen: SeenManifest) -> bool:
-    """Whether the commit seen is older than those whose ids the root keeps: `lost` must be asked, too."""
-    return seen.commit < root.recent[0].commit
+def beyond_recent(manifest: Manifest, seen: SeenManifest) -> bool:
+    """Whether the commit seen is older than those whose ids the manifest keeps: `lost` must be asked, too."""
+    return seen.commit < manifest.recent[0].commit
 
 
-def lost(root: Root, saved: Root, load_page: LoadPage) -> str | None:
-    """Which range that was live in `saved` the root has lost: neither live nor removed since. Asks for pages that the two
-    do not share; for one of the saved root that the bucket has no more, `load_page` may give an empty one."""
-    if root.state is State.DELETED:
+def lost(manifest: Manifest, saved: Manifest, load_page: LoadPage) -> str | None:
+    """Which range that was live in `saved` the manifest has lost: neither live nor removed since. Asks for pages that the two
+    do not share; for one of the saved manifest that the bucket has no more, `load_page` may give an empty one."""
+    if manifest.state is State.DELETED:
         return None  # a deletion lets go of everything
-    shared = {ref.key for ref in saved.live_pages} & {ref.key for ref in root.live_pages}
+    shared = {ref.key for ref in saved.live_pages} & {ref.key for ref in manifest.live_pages}
     wanted = {entry.key: entry for entry in saved.entries}
     for ref in leaves(saved.live_pages, load_page, lambda ref: ref.key not in shared):
         if ref.key not in shared:
             wanted.update((entry.key, entry) for entry in load_page(ref).entries)
-    for entry in root.entries:
+    for entry in manifest.entries:
         wanted.pop(entry.key, None)
     shown = leaves(
-        root.live_pages,
+        manifest.live_pages,
         load_page,
         lambda ref: ref.key not in shared and any(ref.base <= entry.base < ref.end for entry in wanted.values()),
     )
     for ref in shown:
         for entry in load_page(ref).entries:
             wanted.pop(entry.key, None)
-    later = leaves(root.removed_pages, load_page, lambda ref: bool(wanted) and ref.last_commit > saved.commit)
-    for item in itertools.chain(root.removed, *(load_page(ref).removed for ref in later)):
+    later = leaves(manifest.removed_pages, load_page, lambda ref: bool(wanted) and ref.last_commit > saved.commit)
+    for item in itertools.chain(manifest.removed, *(load_page(ref).removed for ref in later)):
         if item.entry is not None and item.at.commit > saved.commit:
             wanted.pop(item.entry.key, None)
-    if not wanted or root.swept > saved.commit:  # what was removed later may have been forgotten since
+    if not wanted or manifest.swept > saved.commit:  # what was removed later may have been forgotten since
         return None
     entry = min(wanted.values(), key=lambda each: each.base)
     return (
-        f"the object store shows commit {root.commit}, in which the range [{entry.base}, {entry.end}) of commit "
+        f"the object store shows commit {manifest.commit}, in which the range [{entry.base}, {entry.end}) of commit "
         f"{saved.commit} is neither live nor removed"
     )

@@ -1,6 +1,6 @@
-"""What a partition has in the bucket, as values: the root of its manifest and what it names. All of them are frozen.
+"""What a partition has in the bucket, as values: its manifest and what it names. All of them are frozen.
 
-`transitions` has every way in which a root may change, and what holds of each root.
+`transitions` has every way in which a manifest may change, and what holds of each manifest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_ENTRIES = 64
 MAX_PAGES = 64
 MAX_PINS = 32
 MAX_CONDEMNED = 64
-MAX_ROOT_BYTES = 32 << 10
+MAX_MANIFEST_BYTES = 32 << 10
 PIN_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}\Z")
 
 
@@ -212,7 +212,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class PageRef:
-    """A page as the root knows it. `base`, `end` span its entries; sums and bounds are over them.
+    """A page as the manifest knows it. `base`, `end` span its entries; sums and bounds are over them.
 
     `last_commit` is the newest commit that added an entry of a live page, or removed one of a removed page.
     `first_removed_ms` is the oldest time of removal (0 in a live page), `crc32c` and `length` are of the stored object.
@@ -242,7 +242,7 @@ class PageRef:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Entries that left the root: `entries` of a live page in offset order, or `removed` ones in the order of removal. Or,
+    """Entries that left the manifest: `entries` of a live page in offset order, or `removed` ones in the order of removal. Or,
     of level 1, `pages` that left it: of the same kind, of level 0, in order."""
 
     kind: PageKind
@@ -272,7 +272,7 @@ class NewestSidecar:
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class Manifest:
     """`line` is the id of the commit that began this history; only a repair begins another. `swept` is the newest removal
     whose entry has been dropped: history before it is whole only at pins.
 
@@ -312,7 +312,7 @@ class Root:
         return any(recent.id == commit_id for recent in self.recent)
 
     def keys(self) -> Iterator[str]:
-        """Every key that the root itself names: live, removed, condemned, pages. Those inside pages are not among them."""
+        """Every key that the manifest itself names: live, removed, condemned, pages. Those inside pages are not among them."""
         for entry in self.entries:
             yield entry.key
             yield entry.sidecar_key

@@ -1,21 +1,21 @@
-"""Keeping the root small: transitions that move entries between the root and its pages.
+"""Keeping the manifest small: transitions that move entries between the manifest and its pages.
 
-    Root.entries ──spill──> live pages          Root.removed ──spill──> removed pages
+    Manifest.entries ──spill──> live pages          Manifest.removed ──spill──> removed pages
          └────────retire────────┴──────retire──────>─┘  └──────────drop_gone──────┘
 
 A page is immutable: one that changes is written anew under a new uuid in the same commit, and the old one's key goes to
-`removed`. Live pages stand in offset order before the root's entries, removed pages in order of removal.
+`removed`. Live pages stand in offset order before the manifest's entries, removed pages in order of removal.
 
-    Root.pages ──fold──> a page of pages (level 1) ──unfold──> Root.pages, a few at a time
+    Manifest.pages ──fold──> a page of pages (level 1) ──unfold──> Manifest.pages, a few at a time
 
-Invariants: after `settle` a root has at most 64 entries (live and removed), 64 pages and 32 KiB; a page has at most 8,192
+Invariants: after `settle` a manifest has at most 64 entries (live and removed), 64 pages and 32 KiB; a page has at most 8,192
 entries, one of level 1 at most 1,024 pages. A new page is merged with the ones before it while they are no larger than it has
 become, as a binary counter carries: an entry is rewritten about log2(8192/32) times in its life, and few pages are smaller
 than half of 8,192. Pages that can be merged no further are folded, 32 at a time, in commits that have little else to write:
-so a commit writes at most three pages beside the root, and nearly all write none. Pages are read only through `Author.pages`:
-a transition that lacks one raises `PageNeeded`.
+so a commit writes at most three pages beside the manifest, and nearly all write none. Pages are read only through
+`Author.pages`: a transition that lacks one raises `PageNeeded`.
 
-Not promised: room for ever. A root that is full of pages of level 1 refuses to grow, which takes 500 million ranges.
+Not promised: room for ever. A manifest that is full of pages of level 1 refuses to grow, which takes 500 million ranges.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from typing import Any
 from storage_tiers.cold.manifest.json import encode, encode_page
 from storage_tiers.cold.manifest.model import (
     MAX_ENTRIES,
+    MAX_MANIFEST_BYTES,
     MAX_PAGES,
-    MAX_ROOT_BYTES,
     Author,
     Entry,
     Ids,
+    Manifest,
     Page,
     PageKind,
     PageNeeded,
     PageRef,
     Removed,
-    Root,
     Stamp,
     oldest_of,
 )
@@ -52,16 +52,16 @@ MAX_PAGE_ENTRIES = 8192
 MAX_PAGE_REFS = 1024
 #: Pages that are folded, and unfolded, at a time, and the newest of a kind, which may still be merged.
 FOLDED, UNFOLDED, UNFOLDABLE = 32, 8, 8
-#: Pages of a root from which on commits that write few make room, so that those that write many find it; and the most pages
+#: Pages of a manifest from which on commits that write few make room, so that those that write many find it; and the most pages
 #: that a commit writes.
 TIDY_PAGES, MAX_PAGE_WRITES = 48, 3
-#: So few entries retired from a page go through the root instead of a page of their own.
+#: So few entries retired from a page go through the manifest instead of a page of their own.
 _RETIRED_INLINE = 32
 
 
 @dataclass(frozen=True, slots=True)
 class PageWrite:
-    """`data` is to be stored under `ref.key` before the root that names it."""
+    """`data` is to be stored under `ref.key` before the manifest that names it."""
 
     ref: PageRef
     page: Page
@@ -70,14 +70,14 @@ class PageWrite:
 
 @dataclass(frozen=True, slots=True)
 class ManifestChange:
-    """A next root and the pages that it needs."""
+    """A next manifest and the pages that it needs."""
 
-    root: Root
+    manifest: Manifest
     writes: tuple[PageWrite, ...] = ()
 
 
 def settle(change: ManifestChange, by: Author) -> ManifestChange:
-    """The same commit with its root within bounds. PageNeeded; StorageError if there is no room left."""
+    """The same commit with its manifest within bounds. PageNeeded; StorageError if there is no room left."""
     draft = _Draft(change, by)
     draft.spill()
     if draft.write_count:
@@ -93,7 +93,7 @@ def settle(change: ManifestChange, by: Author) -> ManifestChange:
             if len(draft.pages) <= MAX_PAGES + 1 and not draft.too_large():
                 break  # a page was opened to take something out of it
             raise StorageError(
-                f"the manifest of {change.root.ids} is full: {sum(page.count for page in draft.pages)} ranges in "
+                f"the manifest of {change.manifest.ids} is full: {sum(page.count for page in draft.pages)} ranges in "
                 f"{len(draft.pages)} pages. Nothing more of it is uploaded until old ones go: shorten its retention if those "
                 "records may be deleted. For the next topic choose a larger segment.bytes"
             )
@@ -101,61 +101,63 @@ def settle(change: ManifestChange, by: Author) -> ManifestChange:
     return draft.change()
 
 
-def retire(root: Root, log_start: int, by: Author) -> ManifestChange | None:
+def retire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | None:
     """Raises log start to min(`log_start`, `end`) and moves entries wholly below it to `removed`; None if it changes
     nothing. Run it again until then: one commit retires entries of one page, or opens one of level 1."""
-    log_start = max(root.log_start, min(log_start, root.end))
-    stamp = next_stamp(root, by)
-    kept: list[PageRef] = list(root.live_pages)
+    log_start = max(manifest.log_start, min(log_start, manifest.end))
+    stamp = next_stamp(manifest, by)
+    kept: list[PageRef] = list(manifest.live_pages)
     if kept and kept[0].level and _has_below(kept[0], log_start):
-        return unfold(root, kept[0].key, by, log_start=log_start)
-    removed: list[Removed] = list(root.removed)
+        return unfold(manifest, kept[0].key, by, log_start=log_start)
+    removed: list[Removed] = list(manifest.removed)
     writes: list[PageWrite] = []
     if kept and kept[0].base < log_start:
         entries = _page(kept[0], by).entries
-        # What stands in the root goes into the same page: it would spill into one of its own else.
+        # What stands in the manifest goes into the same page: it would spill into one of its own else.
         most = MAX_PAGE_ENTRIES - min(len(removed), MAX_PAGE_ENTRIES - 1)
         below = min(sum(entry.end <= log_start for entry in entries), most)
         if below:
             old = kept.pop(0)
             removed.extend(Removed(stamp, entry) for entry in entries[:below])
             if below > _RETIRED_INLINE:
-                writes.append(page_write(root.ids, Page(PageKind.REMOVED, removed=tuple(removed)), by))
+                writes.append(page_write(manifest.ids, Page(PageKind.REMOVED, removed=tuple(removed)), by))
                 removed = []
             removed.append(Removed(stamp, key=old.key))
             if below < len(entries):
-                writes.append(page_write(root.ids, Page(PageKind.LIVE, entries[below:]), by))
+                writes.append(page_write(manifest.ids, Page(PageKind.LIVE, entries[below:]), by))
                 kept.insert(0, writes[-1].ref)
     retired = [write.ref for write in writes if write.ref.kind is PageKind.REMOVED]
-    below = 0 if kept else sum(entry.end <= log_start for entry in root.entries)
-    removed.extend(Removed(stamp, entry) for entry in root.entries[:below])
-    if not writes and len(removed) == len(root.removed) and log_start == root.log_start:
+    below = 0 if kept else sum(entry.end <= log_start for entry in manifest.entries)
+    removed.extend(Removed(stamp, entry) for entry in manifest.entries[:below])
+    if not writes and len(removed) == len(manifest.removed) and log_start == manifest.log_start:
         return None
     new = advance(
-        root,
+        manifest,
         by,
         log_start=log_start,
-        entries=root.entries[below:],
+        entries=manifest.entries[below:],
         removed=tuple(removed),
-        pages=(*kept, *root.removed_pages, *retired),
+        pages=(*kept, *manifest.removed_pages, *retired),
     )
     return ManifestChange(new, tuple(writes))
 
 
-def unfold(root: Root, key: str, by: Author, **changes: Any) -> ManifestChange | None:
-    """Puts the first UNFOLDED pages that the page of level 1 under `key` names into the root, and the others into a new one.
-    None if the root does not name it any more."""
-    at = next((place for place, ref in enumerate(root.pages) if ref.key == key), None)
+def unfold(manifest: Manifest, key: str, by: Author, **changes: Any) -> ManifestChange | None:
+    """Puts the first UNFOLDED pages that the page of level 1 under `key` names into the manifest, and the others into a new
+    one. None if the manifest does not name it any more."""
+    at = next((place for place, ref in enumerate(manifest.pages) if ref.key == key), None)
     if at is None:
         return None
-    children = _page(root.pages[at], by).pages
-    count = max(1, min(UNFOLDED, MAX_PAGES - len(root.pages)))
+    children = _page(manifest.pages[at], by).pages
+    count = max(1, min(UNFOLDED, MAX_PAGES - len(manifest.pages)))
     first, rest = children[:count], children[count:]
-    writes = [page_write(root.ids, Page(root.pages[at].kind, pages=rest), by)] if rest else []
+    writes = [page_write(manifest.ids, Page(manifest.pages[at].kind, pages=rest), by)] if rest else []
     shown = (*first, *(write.ref for write in writes))
-    gone = Removed(next_stamp(root, by), key=key)
-    pages = (*root.pages[:at], *shown, *root.pages[at + 1 :])
-    return ManifestChange(advance(root, by, pages=pages, removed=(*root.removed, gone), **changes), tuple(writes))
+    gone = Removed(next_stamp(manifest, by), key=key)
+    pages = (*manifest.pages[:at], *shown, *manifest.pages[at + 1 :])
+    return ManifestChange(
+        advance(manifest, by, pages=pages, removed=(*manifest.removed, gone), **changes), tuple(writes)
+    )
 
 
 def _has_below(ref: PageRef, log_start: int) -> bool:
@@ -163,58 +165,58 @@ def _has_below(ref: PageRef, log_start: int) -> bool:
     return ref.oldest is not None and ref.oldest.end <= log_start
 
 
-def sweepable(root: Root, item: Removed) -> tuple[str, ...]:
+def sweepable(manifest: Manifest, item: Removed) -> tuple[str, ...]:
     """The keys of a removed item that may be deleted: not the newest sidecar, which outlives its entry."""
-    newest = root.sidecar.key if root.sidecar is not None else None
+    newest = manifest.sidecar.key if manifest.sidecar is not None else None
     return tuple(key for key in item.keys if key != newest)
 
 
-def drop_gone(root: Root, gone: AbstractSet[str], pages: Collection[str], by: Author) -> ManifestChange | None:
-    """Forgets what is no longer in the bucket: condemned keys, and removed items all of whose keys are `gone`, in the root
+def drop_gone(manifest: Manifest, gone: AbstractSet[str], pages: Collection[str], by: Author) -> ManifestChange | None:
+    """Forgets what is no longer in the bucket: condemned keys, and removed items all of whose keys are `gone`, in the manifest
     and in the removed pages whose keys are in `pages`. None if there is nothing to forget."""
-    stamp = next_stamp(root, by)
-    kept, dropped = _part(root, root.removed, gone)
-    condemned = tuple(item for item in root.condemned if item.key not in gone)
+    stamp = next_stamp(manifest, by)
+    kept, dropped = _part(manifest, manifest.removed, gone)
+    condemned = tuple(item for item in manifest.condemned if item.key not in gone)
     refs: list[PageRef] = []
     writes: list[PageWrite] = []
-    for ref in root.pages:
+    for ref in manifest.pages:
         if ref.key not in pages:
             refs.append(ref)
             continue
-        rest, dropped_here = _part(root, _page(ref, by).removed, gone)
+        rest, dropped_here = _part(manifest, _page(ref, by).removed, gone)
         if not dropped_here:
             refs.append(ref)
             continue
         dropped.extend(dropped_here)
         kept.append(Removed(stamp, key=ref.key))
         if rest:
-            writes.append(page_write(root.ids, Page(PageKind.REMOVED, removed=tuple(rest)), by))
+            writes.append(page_write(manifest.ids, Page(PageKind.REMOVED, removed=tuple(rest)), by))
             refs.append(writes[-1].ref)
-    if not dropped and len(condemned) == len(root.condemned):
+    if not dropped and len(condemned) == len(manifest.condemned):
         return None
     entries = [item.entry for item in dropped if item.entry is not None]
-    sidecar = root.sidecar
+    sidecar = manifest.sidecar
     if sidecar is not None and any(entry.sidecar_key == sidecar.key for entry in entries):
         sidecar = replace(sidecar, alone=True)
     swept = max((item.at.commit for item in dropped if item.entry is not None), default=0)
     new = advance(
-        root,
+        manifest,
         by,
         removed=tuple(kept),
         condemned=condemned,
         pages=tuple(refs),
         sidecar=sidecar,
-        swept=max(root.swept, swept),
+        swept=max(manifest.swept, swept),
     )
     return ManifestChange(new, tuple(writes))
 
 
-def _part(root: Root, items: Sequence[Removed], gone: AbstractSet[str]) -> tuple[list[Removed], list[Removed]]:
+def _part(manifest: Manifest, items: Sequence[Removed], gone: AbstractSet[str]) -> tuple[list[Removed], list[Removed]]:
     """(kept, dropped)."""
     kept: list[Removed] = []
     dropped: list[Removed] = []
     for item in items:
-        (dropped if all(key in gone for key in sweepable(root, item)) else kept).append(item)
+        (dropped if all(key in gone for key in sweepable(manifest, item)) else kept).append(item)
     return kept, dropped
 
 
@@ -226,7 +228,7 @@ def _page(ref: PageRef, by: Author) -> Page:
 
 
 def page_write(ids: Ids, page: Page, by: Author) -> PageWrite:
-    """The page as it will be stored, under a new key, with what the root records of it."""
+    """The page as it will be stored, under a new key, with what the manifest records of it."""
     data = encode_page(ids, page)
     sums = _sums_of_pages(page.pages) if page.pages else _sums_of_entries(page)
     key = ids.page_key(sums["base"], max(sums["base"], sums["end"] - 1), by.new_uuid())
@@ -273,19 +275,19 @@ def _sums_of_pages(refs: Sequence[PageRef]) -> dict[str, Any]:
 
 
 class _Draft:
-    """A root on its way to being small. Its commit has been counted already: only the lists change."""
+    """A manifest on its way to being small. Its commit has been counted already: only the lists change."""
 
-    __slots__ = ("_by", "_measured", "_root", "_size", "_stamp", "_writes", "entries", "pages", "removed")
+    __slots__ = ("_by", "_manifest", "_measured", "_size", "_stamp", "_writes", "entries", "pages", "removed")
 
     def __init__(self, change: ManifestChange, by: Author) -> None:
-        self._root = change.root
+        self._manifest = change.manifest
         self._by = by
-        self._stamp = Stamp(change.root.commit, by.now_ms)
+        self._stamp = Stamp(change.manifest.commit, by.now_ms)
         self._writes = {write.ref.key: write for write in change.writes}
-        self.entries = change.root.entries
-        self.removed = change.root.removed
-        self.pages = list(change.root.pages)
-        self._measured: Root | None = None
+        self.entries = change.manifest.entries
+        self.removed = change.manifest.removed
+        self.pages = list(change.manifest.pages)
+        self._measured: Manifest | None = None
         self._size = 0
 
     def change(self) -> ManifestChange:
@@ -296,10 +298,10 @@ class _Draft:
         return len(self._writes)
 
     def too_large(self) -> bool:
-        root = self._current()
-        if root is not self._measured:
-            self._measured, self._size = root, len(encode(root))
-        return self._size > MAX_ROOT_BYTES
+        manifest = self._current()
+        if manifest is not self._measured:
+            self._measured, self._size = manifest, len(encode(manifest))
+        return self._size > MAX_MANIFEST_BYTES
 
     def spill(self) -> None:
         """Moves the older half of the entries, or everything removed, whichever is more, until the rest fits."""
@@ -397,7 +399,7 @@ class _Draft:
         self.pages[start:end] = [self._new(page)]
 
     def _movable(self) -> bool:
-        # Fewer are left where they are: a page of two costs the root as much as they do.
+        # Fewer are left where they are: a page of two costs the manifest as much as they do.
         return len(self.entries) + len(self.removed) > 2
 
     def _read(self, ref: PageRef) -> Page:
@@ -405,12 +407,16 @@ class _Draft:
         return write.page if write is not None else _page(ref, self._by)
 
     def _new(self, page: Page) -> PageRef:
-        write = page_write(self._root.ids, page, self._by)
+        write = page_write(self._manifest.ids, page, self._by)
         self._writes[write.ref.key] = write
         return write.ref
 
-    def _current(self) -> Root:
+    def _current(self) -> Manifest:
         pages = tuple(self.pages)
-        if (self.entries, self.removed, pages) != (self._root.entries, self._root.removed, self._root.pages):
-            self._root = replace(self._root, entries=self.entries, removed=self.removed, pages=pages)
-        return self._root
+        if (self.entries, self.removed, pages) != (
+            self._manifest.entries,
+            self._manifest.removed,
+            self._manifest.pages,
+        ):
+            self._manifest = replace(self._manifest, entries=self.entries, removed=self.removed, pages=pages)
+        return self._manifest

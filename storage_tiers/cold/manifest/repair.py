@@ -1,21 +1,21 @@
-"""Making a root again where the store has gone backwards (I10): from evidence to a root, or to why there is none. Pure.
+"""Making a manifest again where the store has gone backwards (I10): from evidence to a manifest, or to why there is none. Pure.
 
 A listing alone cannot tell what was committed from orphans, from a zombie's uploads, from what was removed or compacted away.
-So the evidence, in this order, is: the newest root seen (it is saved beside the local log, with a checksum) and its pages; that
-every object which it names is there with the very bytes that it names; and the local log, for what is not.
+So the evidence, in this order, is: the newest manifest seen (it is saved beside the local log, with a checksum) and its pages;
+that every object which it names is there with the very bytes that it names; and the local log, for what is not.
 
-    basis()  which root to begin with                 the newest seen, or the one shown if it lacks nothing of that
-    plan()   all that it names is there               that root, under a new line
-             missing from some offset on, held locally   that root up to there; the rest is uploaded again
-             missing, and the loss accepted by name   that root; a range without records stands where the lost one was
-             anything else                            refused, with what is missing
+    basis()  which manifest to begin with                the newest seen, or the one shown if it lacks nothing of that
+    plan()   all that it names is there                  that manifest, under a new line
+             missing from some offset on, held locally   that manifest up to there; the rest is uploaded again
+             missing, and the loss accepted by name      that manifest; a range without records stands where the lost one was
+             anything else                               refused, with what is missing
 
 Invariants: nothing that was removed or condemned becomes live again; leader epoch, incarnation and `swept` are the largest
 seen, the commit number is above every one seen, log start is the largest seen as far as it lies below `end`; `added` and pins
 are kept, so that no reader's cursor skips or repeats a commit. `end` falls only to what the local log continues. A range is
 given up only where exactly its offsets were named; its offsets are never given to other records.
 
-Not promised: a root for a partition of which nobody has seen one. `deleted` is the last state of a partition here, too.
+Not promised: a manifest for a partition of which nobody has seen one. `deleted` is the last state of a partition here, too.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from storage_tiers.cold.manifest.model import (
     Author,
     CommitId,
     Entry,
+    Manifest,
     NewestSidecar,
     Page,
     PageKind,
@@ -37,7 +38,6 @@ from storage_tiers.cold.manifest.model import (
     PageRef,
     Pin,
     Removed,
-    Root,
     Stamp,
     State,
 )
@@ -75,7 +75,7 @@ class RepairPlan:
     """`basis` up to `end`, without the entries `dropped`; from there to `again` the local log is uploaded again. In place of
     the entries `given_up` stand ranges without records."""
 
-    basis: Root
+    basis: Manifest
     end: int
     again: int
     log_start: int
@@ -110,13 +110,13 @@ def _spelled(ranges: Iterable[OffsetRange]) -> str:
 
 
 def basis(
-    shown: Root | None, saved: Root | None, lost: str | None, local: OffsetRange, *, uncommitted: bool = False
-) -> Root | Refused | None:
-    """The root that a repair begins with; None if the manifest needs none.
+    shown: Manifest | None, saved: Manifest | None, lost: str | None, local: OffsetRange, *, uncommitted: bool = False
+) -> Manifest | Refused | None:
+    """The manifest that a repair begins with; None if the manifest needs none.
 
-    `shown` is what the store shows (None: nothing that can be read), `saved` the newest root seen here; `lost` says what of the
-    saved one the one shown has lost (`lineage.lost`; None: nothing, or there are not both); `local` is what the local log
-    holds. `uncommitted`: where neither root is there, all else says that there never was one."""
+    `shown` is what the store shows (None: nothing that can be read), `saved` the newest manifest seen here; `lost` says what of
+    the saved one the one shown has lost (`lineage.lost`; None: nothing, or there are not both); `local` is what the local log
+    holds. `uncommitted`: where neither manifest is there, all else says that there never was one."""
     if shown is not None and shown.state is State.DELETED:
         return Refused(
             f"{shown.ids} is deleted in the bucket, which is the last thing that happens to a partition. If that was a "
@@ -156,17 +156,21 @@ def basis(
 
 
 def plan(
-    root: Root, shown: Root | None, evidence: Evidence, accepted: Sequence[OffsetRange] = ()
+    manifest: Manifest, shown: Manifest | None, evidence: Evidence, accepted: Sequence[OffsetRange] = ()
 ) -> RepairPlan | Refused:
     """`accepted` are the offsets that may be given up: all of those that cannot be had, and no others."""
-    log_start = max(root.log_start, evidence.log_start, 0 if shown is None else shown.log_start)
-    beyond_end = [base for base in evidence.unnamed if base >= root.end]
+    log_start = max(manifest.log_start, evidence.log_start, 0 if shown is None else shown.log_start)
+    beyond_end = [base for base in evidence.unnamed if base >= manifest.end]
     local = evidence.local
-    if beyond_end and max(beyond_end) > root.end and not (local.base <= root.end and local.end > max(beyond_end)):
+    if (
+        beyond_end
+        and max(beyond_end) > manifest.end
+        and not (local.base <= manifest.end and local.end > max(beyond_end))
+    ):
         return Refused(
-            f"the newest root of {root.ids} seen here ends at {root.end}, and segments up to one that begins at "
+            f"the newest manifest of {manifest.ids} seen here ends at {manifest.end}, and segments up to one that begins at "
             f"{max(beyond_end)} lie in the bucket: there was a newer one. The local log holds [{local.base}, {local.end}) and "
-            f"not those records. Put the newest version of {root.ids.manifest_key} back"
+            f"not those records. Put the newest version of {manifest.ids.manifest_key} back"
         )
     pages = sorted(set(evidence.missing) - {key for entry in evidence.lost for key in (entry.key, entry.sidecar_key)})
     if pages:
@@ -174,31 +178,33 @@ def plan(
             f"{pages[0]} is missing, or is not what was written. It names ranges that nothing else names: put it back"
         )
     lost = [entry for entry in evidence.lost if entry.end > log_start]
-    cut = next((entry for entry in lost if _stands_in(root, entry, log_start, evidence)), None)
+    cut = next((entry for entry in lost if _stands_in(manifest, entry, log_start, evidence)), None)
     if cut is not None:
         lost = [entry for entry in lost if entry.end <= cut.base]
-    if root == shown and not lost:
+    if manifest == shown and not lost:
         accepted = ()  # a repair that was cut has given it up already
-    refused = _unaccepted(root, lost, evidence, accepted)
+    refused = _unaccepted(manifest, lost, evidence, accepted)
     if refused is not None:
         return refused
     if cut is not None:
-        return replace(_cut(root, root.entries.index(cut), log_start, evidence), given_up=tuple(lost))
-    whole = RepairPlan(root, root.end, root.end, min(log_start, root.end), root.last_record_epoch, root.sidecar)
+        return replace(_cut(manifest, manifest.entries.index(cut), log_start, evidence), given_up=tuple(lost))
+    whole = RepairPlan(
+        manifest, manifest.end, manifest.end, min(log_start, manifest.end), manifest.last_record_epoch, manifest.sidecar
+    )
     return replace(whole, given_up=tuple(lost))
 
 
-def repaired(repair: RepairPlan, shown: Root | None, by: Author) -> Root:
-    """The root to commit over the one shown. FencedWriter for a writer of an older incarnation."""
-    root = repair.basis
-    known = [root] if shown is None else [root, shown]
+def repaired(repair: RepairPlan, shown: Manifest | None, by: Author) -> Manifest:
+    """The manifest to commit over the one shown. FencedWriter for a writer of an older incarnation."""
+    manifest = repair.basis
+    known = [manifest] if shown is None else [manifest, shown]
     for each in known:
         check_writer(each, by.writer)
     newest = max(known, key=lambda each: each.commit)
     commit = newest.commit + 1
     dropped = tuple(Removed(Stamp(commit, by.now_ms), entry) for entry in repair.dropped)
     return replace(
-        root,
+        manifest,
         line=by.commit_id,
         commit=commit,
         recent=(*newest.recent, CommitId(commit, by.commit_id))[-RECENT_COMMITS:],
@@ -210,31 +216,31 @@ def repaired(repair: RepairPlan, shown: Root | None, by: Author) -> Root:
         end=repair.end,
         last_record_epoch=repair.last_record_epoch,
         sidecar=repair.sidecar,
-        entries=root.entries[: len(root.entries) - len(dropped)],
-        removed=(*root.removed, *dropped),
+        entries=manifest.entries[: len(manifest.entries) - len(dropped)],
+        removed=(*manifest.removed, *dropped),
         pins=_pins(known, repair.end),
         swept=max(each.swept for each in known),
     )
 
 
-def with_fillers(root: Root, fillers: Mapping[str, Entry], by: Author) -> ManifestChange:
-    """The root of a repair with other entries, by the key of the lost one in whose place each stands. PageNeeded."""
-    stamp = Stamp(root.commit, by.now_ms)
-    swap = _Swap(root, fillers, stamp, by)
-    pages = tuple(swap.page(ref) if ref.kind is PageKind.LIVE else ref for ref in root.pages)
-    entries, sidecar = swap.entries(root.entries), root.sidecar
+def with_fillers(manifest: Manifest, fillers: Mapping[str, Entry], by: Author) -> ManifestChange:
+    """The manifest of a repair with other entries, by the key of the lost one in whose place each stands. PageNeeded."""
+    stamp = Stamp(manifest.commit, by.now_ms)
+    swap = _Swap(manifest, fillers, stamp, by)
+    pages = tuple(swap.page(ref) if ref.kind is PageKind.LIVE else ref for ref in manifest.pages)
+    entries, sidecar = swap.entries(manifest.entries), manifest.sidecar
     if sidecar is not None and sidecar.key in swap.sidecars:
         filler = swap.sidecars[sidecar.key]
         sidecar = NewestSidecar(filler.sidecar_key, filler.sections)
-    new = replace(root, entries=entries, pages=pages, sidecar=sidecar, removed=(*root.removed, *swap.removed))
+    new = replace(manifest, entries=entries, pages=pages, sidecar=sidecar, removed=(*manifest.removed, *swap.removed))
     return ManifestChange(new, tuple(swap.writes))
 
 
 class _Swap:
     """Entries for lost ones, also inside pages, which are written anew."""
 
-    def __init__(self, root: Root, fillers: Mapping[str, Entry], stamp: Stamp, by: Author) -> None:
-        self._ids = root.ids
+    def __init__(self, manifest: Manifest, fillers: Mapping[str, Entry], stamp: Stamp, by: Author) -> None:
+        self._ids = manifest.ids
         self._fillers = fillers
         self._bases = [entry.base for entry in fillers.values()]
         self._stamp = stamp
@@ -267,16 +273,17 @@ class _Swap:
         return self.writes[-1].ref
 
 
-def _stands_in(root: Root, entry: Entry, log_start: int, evidence: Evidence) -> bool:
-    """Whether the local log holds everything from a lost entry on, and no pin keeps it. Only the root's own may be cut off."""
+def _stands_in(manifest: Manifest, entry: Entry, log_start: int, evidence: Evidence) -> bool:
+    """Whether the local log holds everything from a lost entry on, and no pin keeps it. Only the manifest's own may be cut
+    off."""
     local = evidence.local
-    if local.base > max(entry.base, log_start) or local.end < root.end or entry not in root.entries:
+    if local.base > max(entry.base, log_start) or local.end < manifest.end or entry not in manifest.entries:
         return False
-    return not any(pin.end > entry.base for pin in root.pins)
+    return not any(pin.end > entry.base for pin in manifest.pins)
 
 
 def _unaccepted(
-    root: Root, lost: Sequence[Entry], evidence: Evidence, accepted: Sequence[OffsetRange]
+    manifest: Manifest, lost: Sequence[Entry], evidence: Evidence, accepted: Sequence[OffsetRange]
 ) -> Refused | None:
     """Why what is lost may not be given up; None if all of it, and nothing else, was named."""
     ranges = joined(lost)
@@ -286,10 +293,10 @@ def _unaccepted(
         return Refused(
             f"offsets {_spelled(sorted(accepted))} are not lost: nothing is given up. Leave --accept-loss away"
         )
-    flags = " ".join(f"--accept-loss {root.ids.partition}:{each.base}-{each.end}" for each in ranges)
+    flags = " ".join(f"--accept-loss {manifest.ids.partition}:{each.base}-{each.end}" for each in ranges)
     missing = frozenset(evidence.missing)
     keys = [key for entry in lost for key in (entry.key, entry.sidecar_key) if key in missing]
-    pins = {pin.name for pin, entry in itertools.product(root.pins, lost) if pin.end > entry.base}
+    pins = {pin.name for pin, entry in itertools.product(manifest.pins, lost) if pin.end > entry.base}
     local = evidence.local
     kept = f"the local log holds [{local.base}, {local.end}) and cannot stand in"
     if pins:
@@ -305,8 +312,9 @@ def _and_more(count: int) -> str:
     return f", and {count} more" if count else ""
 
 
-def _stray(shown: Root, saved: Root) -> Entry | None:
-    """A live range of the root shown that the saved one neither has nor removed: somebody went on from an older root."""
+def _stray(shown: Manifest, saved: Manifest) -> Entry | None:
+    """A live range of the manifest shown that the saved one neither has nor removed: somebody went on from an older
+    manifest."""
     if shown.recent and shown.recent[-1] in saved.recent:
         return None
     known = {entry.key for entry in saved.entries}
@@ -315,21 +323,21 @@ def _stray(shown: Root, saved: Root) -> Entry | None:
     return next((entry for entry in shown.entries if entry.key not in known and entry.added.commit > paged), None)
 
 
-def _cut(root: Root, place: int, log_start: int, evidence: Evidence) -> RepairPlan:
-    """`root` up to the entry at `place`: the local log stands in for what follows."""
-    entry = root.entries[place]
-    before = root.entries[place - 1] if place else evidence.last_paged
+def _cut(manifest: Manifest, place: int, log_start: int, evidence: Evidence) -> RepairPlan:
+    """`manifest` up to the entry at `place`: the local log stands in for what follows."""
+    entry = manifest.entries[place]
+    before = manifest.entries[place - 1] if place else evidence.last_paged
     end = entry.base if before is None else before.end
     sidecar = None if before is None else NewestSidecar(before.sidecar_key, before.sections)
     epoch = max((known.epoch for known in evidence.epochs if known.start_offset < end), default=NO_EPOCH)
-    return RepairPlan(root, end, root.end, min(log_start, end), epoch, sidecar, root.entries[place:])
+    return RepairPlan(manifest, end, manifest.end, min(log_start, end), epoch, sidecar, manifest.entries[place:])
 
 
-def _pins(known: list[Root], end: int) -> tuple[Pin, ...]:
-    """Of both roots by name, those of the basis first."""
+def _pins(known: list[Manifest], end: int) -> tuple[Pin, ...]:
+    """Of both manifests by name, those of the basis first."""
     pins: dict[str, Pin] = {}
-    for root in known:
-        for pin in root.pins:
+    for manifest in known:
+        for pin in manifest.pins:
             if pin.end <= end:
                 pins.setdefault(pin.name, pin)
     return tuple(pins.values())

@@ -1,8 +1,8 @@
-"""What a broker keeps of a partition's newest root, whatever its history: less than 2 KiB.
+"""What a broker keeps of a partition's newest manifest, whatever its history: less than 2 KiB.
 
 It answers every question that the clock asks of each partition: whether something expires, is due to be swept, or is hidden;
-whether the root that the store shows contains the one seen. The ranges themselves are in the root, which is loaded when a range
-is asked for (`cold/read/known_ranges.py`).
+whether the manifest that the store shows contains the one seen. The ranges themselves are in the manifest, which is loaded when
+a range is asked for (`cold/read/known_ranges.py`).
 
 Pure. Not promised: anything about ranges but the oldest one.
 """
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from storage_tiers.cold.manifest.lineage import SeenManifest
 from storage_tiers.cold.manifest.lookup import live_bytes
-from storage_tiers.cold.manifest.model import Oldest, Root, oldest_of
+from storage_tiers.cold.manifest.model import Manifest, Oldest, oldest_of
 
 
 @dataclass(frozen=True, slots=True)
-class RootSummary:
-    """The fields of the root of the same names, `commit_id` of its last commit ("" where it was never stored), and of its live
-    ranges: how many there are, their `records` and `bytes`, what retention asks of the `oldest` (None: there is none), and
-    whether some stand in pages (`paged`). `first_removed_ms` is the oldest removal that no pin holds, as far as the root
+class ManifestSummary:
+    """The fields of the manifest of the same names, `commit_id` of its last commit ("" where it was never stored), and of its
+    live ranges: how many there are, their `records` and `bytes`, what retention asks of the `oldest` (None: there is none), and
+    whether some stand in pages (`paged`). `first_removed_ms` is the oldest removal that no pin holds, as far as the manifest
     knows, `condemned` whether keys stand condemned: what a sweep has to do."""
 
     line: str
@@ -42,7 +42,7 @@ class RootSummary:
     condemned: bool
 
     def seen(self, saved_at: str = "") -> SeenManifest | None:
-        """The digest that goes with a question to the store; None for a root that was never stored."""
+        """The digest that goes with a question to the store; None for a manifest that was never stored."""
         if not self.commit_id:
             return None
         return SeenManifest(
@@ -57,41 +57,41 @@ class RootSummary:
             saved_at,
         )
 
-    def is_of(self, root: Root) -> bool:
-        """Whether it sums up this very root."""
-        return (root.commit, root.line) == (self.commit, self.line)
+    def is_of(self, manifest: Manifest) -> bool:
+        """Whether it sums up this very manifest."""
+        return (manifest.commit, manifest.line) == (self.commit, self.line)
 
     def sweep_is_due(self, now_ms: int, grace_ms: int) -> bool:
-        """Whether something that the root names has stood removed for the grace."""
+        """Whether something that the manifest names has stood removed for the grace."""
         return self.condemned or (self.first_removed_ms is not None and self.first_removed_ms + grace_ms <= now_ms)
 
 
-def summary_of(root: Root) -> RootSummary:
+def summary_of(manifest: Manifest) -> ManifestSummary:
     """Without loading a page."""
-    pages = root.live_pages
-    oldest = pages[0].oldest if pages else oldest_of(root.entries[0]) if root.entries else None
-    return RootSummary(
-        line=root.line,
-        commit=root.commit,
-        commit_id=root.recent[-1].id if root.recent else "",
-        committed_at=root.committed_at,
-        incarnation=root.incarnation,
-        leader_epoch=root.leader_epoch,
-        log_start=root.log_start,
-        end=root.end,
-        last_record_epoch=root.last_record_epoch,
-        swept=root.swept,
-        ranges=len(root.entries) + sum(page.count for page in pages),
-        records=sum(entry.records for entry in root.entries) + sum(page.records for page in pages),
-        bytes=live_bytes(root),
+    pages = manifest.live_pages
+    oldest = pages[0].oldest if pages else oldest_of(manifest.entries[0]) if manifest.entries else None
+    return ManifestSummary(
+        line=manifest.line,
+        commit=manifest.commit,
+        commit_id=manifest.recent[-1].id if manifest.recent else "",
+        committed_at=manifest.committed_at,
+        incarnation=manifest.incarnation,
+        leader_epoch=manifest.leader_epoch,
+        log_start=manifest.log_start,
+        end=manifest.end,
+        last_record_epoch=manifest.last_record_epoch,
+        swept=manifest.swept,
+        ranges=len(manifest.entries) + sum(page.count for page in pages),
+        records=sum(entry.records for entry in manifest.entries) + sum(page.records for page in pages),
+        bytes=live_bytes(manifest),
         oldest=oldest,
         paged=bool(pages),
-        first_removed_ms=_first_removed_ms(root),
-        condemned=bool(root.condemned),
+        first_removed_ms=_first_removed_ms(manifest),
+        condemned=bool(manifest.condemned),
     )
 
 
-def _first_removed_ms(root: Root) -> int | None:
-    times = [item.at.time_ms for item in root.removed if not any(pin.holds(item) for pin in root.pins)]
-    times.extend(page.first_removed_ms for page in root.removed_pages)
+def _first_removed_ms(manifest: Manifest) -> int | None:
+    times = [item.at.time_ms for item in manifest.removed if not any(pin.holds(item) for pin in manifest.pins)]
+    times.extend(page.first_removed_ms for page in manifest.removed_pages)
     return min(times, default=None)

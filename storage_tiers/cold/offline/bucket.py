@@ -22,9 +22,9 @@ from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import ClusterState, decode_cluster
 from storage_tiers.cold.manifest.json import decode, decode_page
 from storage_tiers.cold.manifest.lookup import LoadPage
-from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageRef, Root, State
+from storage_tiers.cold.manifest.model import Entry, Ids, Manifest, Page, PageRef, State
 from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic
-from storage_tiers.cold.manifest.transitions import first_root
+from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.cold.stores.port import BlockingObjectStore
@@ -160,21 +160,21 @@ class Bucket:
             if isinstance(parsed, keys.ManifestKey):
                 yield parsed
 
-    def manifest(self, ids: Ids, *, sound: bool = True) -> Root | None:
+    def manifest(self, ids: Ids, *, sound: bool = True) -> Manifest | None:
         """The manifest as it is now, a deleted one too; None where there is none. `sound` as in `decode`."""
         try:
             return decode(self.store.get(ids.manifest_key).data, ids, sound=sound)
         except TierObjectMissing:
             return None
 
-    def live_manifest(self, ids: Ids) -> Root:
+    def live_manifest(self, ids: Ids) -> Manifest:
         """The manifest as it is now; one that was never stored (commit 0) where nothing was uploaded yet."""
-        root = self.manifest(ids)
-        if root is None:
-            return first_root(ids)
-        if root.state is State.DELETED:
+        manifest = self.manifest(ids)
+        if manifest is None:
+            return first_manifest(ids)
+        if manifest.state is State.DELETED:
             raise UnknownTopicOrPartition(f"{ids} of topic id {ids.topic_id} was deleted")
-        return root
+        return manifest
 
     def page(self, ids: Ids, ref: PageRef) -> Page:
         return decode_page(self.store.get(ref.key).data, ids, ref)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from storage_tiers.cold.manifest.lookup import LoadPage, entries_for_timestamp, entry_for, state_at
-from storage_tiers.cold.manifest.model import NEVER, Entry, Root
+from storage_tiers.cold.manifest.model import NEVER, Entry, Manifest
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.segments.sidecar import ABORTED, CHECK_BYTES, CHECKS, INDEX, Sidecar
 from storage_tiers.errors import CorruptRecord, TierCorrupt, TierObjectMissing
@@ -42,26 +42,26 @@ class BatchRun(NamedTuple):
     aborted: Sequence[AbortedTransaction]
 
 
-def root_at(root: Root, load_page: LoadPage, commit: int) -> Root:
+def manifest_at(manifest: Manifest, load_page: LoadPage, commit: int) -> Manifest:
     """The manifest as of one of its commits, without pages. InvalidRequest if that has not happened, or is not whole any
     more.
 
     Log start of a past commit is known where it is pinned; else it is where its first range begins, or what log start is
     now if that cuts this very range.
     """
-    if commit == root.commit:
-        return root
-    entries = state_at(root, load_page, commit)
-    pin = next((pin for pin in root.pins if pin.commit == commit), None)
+    if commit == manifest.commit:
+        return manifest
+    entries = state_at(manifest, load_page, commit)
+    pin = next((pin for pin in manifest.pins if pin.commit == commit), None)
     first = entries[0] if entries else None
     start = 0 if first is None else first.base
     if pin is not None:
         start = pin.log_start
-    elif first is not None and first.base < root.log_start < first.end:
-        start = root.log_start
+    elif first is not None and first.base < manifest.log_start < first.end:
+        start = manifest.log_start
     newest = max((entry.added for entry in entries), default=NEVER)
     return replace(
-        root,
+        manifest,
         commit=commit,
         committed_at=newest.time_ms,
         log_start=start,
@@ -71,28 +71,28 @@ def root_at(root: Root, load_page: LoadPage, commit: int) -> Root:
     )
 
 
-def first_offset_at(bucket: Bucket, root: Root, load_page: LoadPage, timestamp: int) -> int | None:
+def first_offset_at(bucket: Bucket, manifest: Manifest, load_page: LoadPage, timestamp: int) -> int | None:
     """Of the first record, from log start on, at or after `timestamp` (ms); None if the bucket has none.
 
     As Kafka's ListOffsets means it: the first in offset order, timestamps need not rise, markers do not count. Bytes are
     fetched a MiB at a time from the interval that the index names, and only batches that can hold it are decoded.
     """
-    for entry in entries_for_timestamp(root, load_page, timestamp):
+    for entry in entries_for_timestamp(manifest, load_page, timestamp):
         front = bucket.sidecar(entry, _FRONT)
         interval = front.interval_for_timestamp(timestamp)
         if interval is None:
             continue
-        at = max(interval[0], front.floor_position(max(root.log_start, entry.base))[1])
+        at = max(interval[0], front.floor_position(max(manifest.log_start, entry.base))[1])
         for data, batches in _runs(bucket, entry, front, at, CHECK_BYTES):
             for position, size, _, next_offset, _, newest in batches:
-                if newest < timestamp or next_offset <= root.log_start:
+                if newest < timestamp or next_offset <= manifest.log_start:
                     continue
                 try:
                     records = decode_batch(data[position : position + size])
                 except CorruptRecord as error:
                     raise TierCorrupt(f"{entry.key}: {error}; run `tidelog fsck`") from error
                 for record in records:
-                    if record.offset >= root.log_start and record.timestamp >= timestamp:
+                    if record.offset >= manifest.log_start and record.timestamp >= timestamp:
                         return record.offset
     return None
 
@@ -111,19 +111,19 @@ def verify_checks(entry: Entry, mib_crcs: Sequence[int], start: int, data: memor
 
 
 class PartitionReader:
-    """One partition as of `root`, which a reload replaces by a newer one."""
+    """One partition as of `manifest`, which a reload replaces by a newer one."""
 
-    def __init__(self, bucket: Bucket, root: Root) -> None:
+    def __init__(self, bucket: Bucket, manifest: Manifest) -> None:
         self._bucket = bucket
-        self.root = root
-        self._pages = bucket.pages(root.ids)
+        self.manifest = manifest
+        self._pages = bucket.pages(manifest.ids)
 
     def pieces(self, offset: int) -> Iterator[BatchRun]:
         """From the batch that holds `offset` (or the next one) up to the manifest's end as it was when this began."""
-        end = self.root.end
+        end = self.manifest.end
         while offset < end:
             try:
-                entry = entry_for(self.root, self._pages, offset)
+                entry = entry_for(self.manifest, self._pages, offset)
                 if entry is None:
                     return
                 for piece in self._of_entry(entry, offset):
@@ -137,15 +137,15 @@ class PartitionReader:
         """As the function of that name, on a newer manifest where an object was removed meanwhile."""
         while True:
             try:
-                return first_offset_at(self._bucket, self.root, self._pages, timestamp)
+                return first_offset_at(self._bucket, self.manifest, self._pages, timestamp)
             except TierObjectMissing:
                 self._reload()
 
     def _reload(self) -> None:
-        newest = self._bucket.live_manifest(self.root.ids)
-        if newest.commit <= self.root.commit:
-            raise TierCorrupt(f"an object that the manifest of {self.root.ids} names is gone; run `tidelog fsck`")
-        self.root = newest
+        newest = self._bucket.live_manifest(self.manifest.ids)
+        if newest.commit <= self.manifest.commit:
+            raise TierCorrupt(f"an object that the manifest of {self.manifest.ids} names is gone; run `tidelog fsck`")
+        self.manifest = newest
         self._pages = self._bucket.pages(newest.ids)
 
     def _of_entry(self, entry: Entry, offset: int) -> Iterator[BatchRun]:

@@ -1,6 +1,6 @@
 """What the tier process has at hand for every question: the store, its repetitions, deadlines and budgets.
 
-Keeps what is worth keeping between questions: decoded pages, roots with their ETags, the store's clock. All of it may be
+Keeps what is worth keeping between questions: decoded pages, manifests with their ETags, the store's clock. All of it may be
 forgotten at any time; a commit is safe by compare-and-swap, whatever was remembered.
 
 Invariant: what uploads hold in memory stays within their budget; an operation past its deadline is cut off and answered
@@ -29,7 +29,7 @@ from storage_tiers.errors import InvalidRequest, TierUnavailable
 
 T = TypeVar("T")
 
-#: Roots remembered between questions, at about 150 KB each when full.
+#: Manifests remembered between questions, at about 150 KB each when full.
 MAX_PARTITIONS = 256
 
 

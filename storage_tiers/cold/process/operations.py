@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
 from storage_tiers.cold.manifest.clusters import ClusterFound
 from storage_tiers.cold.manifest.lineage import SeenManifest
-from storage_tiers.cold.manifest.model import Entry, Ids, ManifestWriter, PageRef, Root
+from storage_tiers.cold.manifest.model import Entry, Ids, Manifest, ManifestWriter, PageRef
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process.settings import MIB, TierSettings
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
@@ -325,11 +325,11 @@ class MarkTopicDeleted(Question[TopicState]):
 
 
 # --- one partition's manifest -----------------------------------------------------------------------------------------
-# `seen` is of the last root that the asker knows: StoreBehind if the store does not show one that contains it. A question
+# `seen` is of the last manifest that the asker knows: StoreBehind if the store does not show one that contains it. A question
 # makes at most MAX_COMMITS commits, so that an asker who dies before it has saved the answer is found in `recent`.
 @dataclass(frozen=True, slots=True)
-class LoadRoot(Question[Root | None]):
-    """The store's own root; None if there is no manifest."""
+class LoadManifest(Question[Manifest | None]):
+    """The store's own manifest; None if there is no manifest."""
 
     ids: Ids
     writer: ManifestWriter
@@ -337,8 +337,8 @@ class LoadRoot(Question[Root | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Extend(Question[Root]):
-    """The newest root: with the range, or, if the manifest's end is not where it begins, without."""
+class Extend(Question[Manifest]):
+    """The newest manifest: with the range, or, if the manifest's end is not where it begins, without."""
 
     ids: Ids
     writer: ManifestWriter
@@ -350,7 +350,7 @@ class Extend(Question[Root]):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim(Question[Root]):
+class Claim(Question[Manifest]):
     """Records the leader epoch, and with it the writer's incarnation, before anything else of that epoch."""
 
     ids: Ids
@@ -360,7 +360,7 @@ class Claim(Question[Root]):
 
 
 @dataclass(frozen=True, slots=True)
-class RaiseLogStart(Question[Root]):
+class RaiseLogStart(Question[Manifest]):
     """Answered once the manifest's log start is at least min(`offset`, `end`)."""
 
     ids: Ids
@@ -370,7 +370,7 @@ class RaiseLogStart(Question[Root]):
 
 
 @dataclass(frozen=True, slots=True)
-class Retire(Question[Root]):
+class Retire(Question[Manifest]):
     """As RaiseLogStart, and everything wholly below it has moved to `removed`, or MAX_COMMITS commits have moved a part:
     ask again with what the answer shows."""
 
@@ -381,7 +381,7 @@ class Retire(Question[Root]):
 
 
 @dataclass(frozen=True, slots=True)
-class DeletePartition(Question[Root]):
+class DeletePartition(Question[Manifest]):
     """The terminal commit, whatever was seen before."""
 
     ids: Ids
@@ -390,16 +390,16 @@ class DeletePartition(Question[Root]):
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was found, and with it the root that was committed, if one was."""
+    """What was found, and with it the manifest that was committed, if one was."""
 
     report: RepairReport
-    root: Root | None
+    manifest: Manifest | None
 
 
 @dataclass(frozen=True, slots=True)
 class Repair(Question[Repaired]):
-    """Proves what the root seen names, and with `apply` commits it again (`manifest.repair`), without the offsets `accepted`,
-    which must be exactly those that are lost. It may take REPAIR_S_PER_RANGE for each of its `ranges`."""
+    """Proves what the manifest seen names, and with `apply` commits it again (`manifest.repair`), without the offsets
+    `accepted`, which must be exactly those that are lost. It may take REPAIR_S_PER_RANGE for each of its `ranges`."""
 
     ids: Ids
     writer: ManifestWriter
@@ -416,7 +416,7 @@ class Repair(Question[Repaired]):
 @dataclass(frozen=True, slots=True)
 class Sweep(Question[SweepReport]):
     """Deletes what the manifest no longer names, and of `listed` (None: of all there is) what it never did, for at least
-    `grace_ms`. `cut_short` in the answer: ask again once the newest root is saved."""
+    `grace_ms`. `cut_short` in the answer: ask again once the newest manifest is saved."""
 
     ids: Ids
     writer: ManifestWriter

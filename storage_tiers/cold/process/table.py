@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from storage_tiers.cold.manifest import cluster_file, topic_file
 from storage_tiers.cold.manifest.clusters import find_clusters
-from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Root
+from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter
 from storage_tiers.cold.process import operations as ask
 from storage_tiers.cold.process import page_work, repair_work, store_work, takeover_work
 from storage_tiers.cold.process.context import TierContext
@@ -63,9 +63,9 @@ def _store(
     return on_store
 
 
-async def _load_root(tier: PartitionTier, question: ask.LoadRoot) -> Root | None:
+async def _load_manifest(tier: PartitionTier, question: ask.LoadManifest) -> Manifest | None:
     loaded = await tier.load()
-    return None if loaded is None else loaded.root
+    return None if loaded is None else loaded.manifest
 
 
 async def _repair(tier: PartitionTier, question: ask.Repair) -> ask.Repaired:
@@ -123,7 +123,7 @@ _ROWS: tuple[Operation[TierContext], ...] = (
         "marking topic {q.topic.topic} deleted",
     ),
     # --- one partition's manifest
-    ask.LoadRoot.by(READ, _tier(_load_root), "manifest of {q.ids}"),
+    ask.LoadManifest.by(READ, _tier(_load_manifest), "manifest of {q.ids}"),
     ask.Extend.by(UPLOAD, _tier(lambda tier, q: tier.extend(q.job)), "extending {q.ids}"),
     ask.Claim.by(COMMIT, _tier(lambda tier, q: tier.claim(q.leader_epoch)), "claiming {q.ids}"),
     ask.RaiseLogStart.by(COMMIT, _tier(lambda tier, q: tier.raise_log_start(q.offset)), "raising log start of {q.ids}"),

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.commit import LoadedManifest
 from storage_tiers.cold.manifest.lineage import MAX_LOOKED_INTO, Span, follow_one_another
-from storage_tiers.cold.manifest.model import Ids, Root, State
-from storage_tiers.cold.manifest.transitions import first_root
+from storage_tiers.cold.manifest.model import Ids, Manifest, State
+from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.cold.process import operations as ask
 from storage_tiers.cold.process.context import TierContext
 from storage_tiers.cold.segments import sidecar
@@ -24,18 +24,18 @@ async def take_partition(context: TierContext, question: ask.TakePartition) -> a
     loaded = await context.reads.until_answered(f"manifest of {question.ids}", tier.load)
     if question.dry:
         loaded = await _newest(context, tier, loaded)
-    root = loaded.root if loaded is not None else first_root(question.ids)
-    reached_at = _reached_at(root)
-    if root.state is not State.DELETED and not question.dry:
-        claiming = tier.claim(max(root.leader_epoch, question.least_epoch, 0))
-        root = await context.in_time(claiming, f"claiming {question.ids}")
+    manifest = loaded.manifest if loaded is not None else first_manifest(question.ids)
+    reached_at = _reached_at(manifest)
+    if manifest.state is not State.DELETED and not question.dry:
+        claiming = tier.claim(max(manifest.leader_epoch, question.least_epoch, 0))
+        manifest = await context.in_time(claiming, f"claiming {question.ids}")
     return ask.TakenPartition(
-        root.state is State.DELETED,
-        root.leader_epoch,
-        root.log_start,
-        root.end,
+        manifest.state is State.DELETED,
+        manifest.leader_epoch,
+        manifest.log_start,
+        manifest.end,
         reached_at,
-        await _highest_producer(context, root) if question.with_producers else NO_PRODUCER_ID,
+        await _highest_producer(context, manifest) if question.with_producers else NO_PRODUCER_ID,
     )
 
 
@@ -43,19 +43,21 @@ async def _newest(context: TierContext, tier: PartitionTier, loaded: LoadedManif
     """The manifest, if nothing was committed after it. StoreRefused if segments beyond its end show that something was:
     whoever claims it makes it the truth, and the sweeper deletes what it does not name."""
     ids = tier.ids
-    while loaded is None or loaded.root.state is not State.DELETED:
-        root = loaded.root if loaded is not None else None
+    while loaded is None or loaded.manifest.state is not State.DELETED:
+        manifest = loaded.manifest if loaded is not None else None
         seen = await context.reads.until_answered(
-            f"segments of {ids}", functools.partial(_committed_beyond, context, ids, root)
+            f"segments of {ids}", functools.partial(_committed_beyond, context, ids, manifest)
         )
         if not seen:
             break
         # Its owner may have committed while it was looked at.
         again = await context.reads.until_answered(f"manifest of {ids}", tier.load)
-        if again is not None and again.root.end != (root.end if root is not None else 0):
+        if again is not None and again.manifest.end != (manifest.end if manifest is not None else 0):
             loaded = again
             continue
-        shows = "has no manifest" if root is None else f"ends at offset {root.end} with commit {root.commit}"
+        shows = (
+            "has no manifest" if manifest is None else f"ends at offset {manifest.end} with commit {manifest.commit}"
+        )
         raise StoreRefused(
             f"{ids} {shows}, but {' and '.join(seen)} were committed after that: the manifest is gone or was replaced by "
             f"an older one, and a node that went on from it would delete them. Put the newest version of "
@@ -64,17 +66,17 @@ async def _newest(context: TierContext, tier: PartitionTier, loaded: LoadedManif
     return loaded
 
 
-async def _committed_beyond(context: TierContext, ids: Ids, root: Root | None) -> Sequence[str]:
+async def _committed_beyond(context: TierContext, ids: Ids, manifest: Manifest | None) -> Sequence[str]:
     """Keys of unreferenced segments that a commit must have named."""
     store = await context.store()
-    known, end = (set(root.keys()), root.end) if root is not None else (set[str](), 0)
+    known, end = (set(manifest.keys()), manifest.end) if manifest is not None else (set[str](), 0)
     beyond: list[Span] = []
     async for info in store.list(ids.segments_prefix, start_after=f"{ids.segments_prefix}{end:020d}"):
         try:
             parsed = keys.parse(info.key)
             if info.key in known or not isinstance(parsed, keys.SidecarKey):
                 continue
-            if root is None and parsed.base > 0:
+            if manifest is None and parsed.base > 0:
                 return [info.key]
             data = (await store.get(info.key, 0, sidecar.HEAD_BYTES)).data
             found = sidecar.read_head(data, info.key)
@@ -86,9 +88,9 @@ async def _committed_beyond(context: TierContext, ids: Ids, root: Root | None) -
     return follow_one_another(beyond) or ()
 
 
-async def _highest_producer(context: TierContext, root: Root) -> int:
-    newest = root.sidecar
-    if newest is None or root.state is State.DELETED:
+async def _highest_producer(context: TierContext, manifest: Manifest) -> int:
+    newest = manifest.sidecar
+    if newest is None or manifest.state is State.DELETED:
         return NO_PRODUCER_ID
     position, length = sidecar.span(newest.sections, (sidecar.EPOCHS, sidecar.PRODUCER))
 
@@ -96,16 +98,19 @@ async def _highest_producer(context: TierContext, root: Root) -> int:
         return (await (await context.store()).get(newest.key, position, length)).data
 
     data = await context.reads.until_answered(f"bytes of {newest.key}", attempt)
-    part = sidecar.parse_part(data, position, newest.sections, base=0, end=root.end, length=0, crc=0, where=newest.key)
+    part = sidecar.parse_part(
+        data, position, newest.sections, base=0, end=manifest.end, length=0, crc=0, where=newest.key
+    )
     if not part.producer_snapshot:
         return NO_PRODUCER_ID
     producers = ProducerStateManager.restore(part.producer_snapshot, now_ms=0).producers
     return max(producers, default=NO_PRODUCER_ID)
 
 
-def _reached_at(root: Root) -> int:
-    """When `end` was committed (ms), 0 where it is 0. The root's own time is of its last commit: a claim's, or retention's."""
-    if root.end == 0:
+def _reached_at(manifest: Manifest) -> int:
+    """When `end` was committed (ms), 0 where it is 0. The manifest's own time is of its last commit: a claim's, or
+    retention's."""
+    if manifest.end == 0:
         return 0
-    ranges = [*root.entries, *(item.entry for item in root.removed if item.entry is not None)]
-    return max((entry.added.time_ms for entry in ranges if entry.end == root.end), default=root.committed_at)
+    ranges = [*manifest.entries, *(item.entry for item in manifest.removed if item.entry is not None)]
+    return max((entry.added.time_ms for entry in ranges if entry.end == manifest.end), default=manifest.committed_at)

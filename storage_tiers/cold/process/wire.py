@@ -1,7 +1,7 @@
 """Frozen values to JSON and back, by their type hints: the form in which broker and tier process pass them.
 
 Knows dataclasses, NamedTuples, Enums of str, TopicId, bytes (base64), str, int, float, bool, None, unions with None,
-`tuple[X, ...]`, mappings from str, and a manifest's root as its object holds it. Every other type is refused when it is
+`tuple[X, ...]`, mappings from str, and a manifest as its object holds it. Every other type is refused when it is
 met, so a message cannot silently lose a field. What arrives is checked against the hints: another shape is a
 `ProtocolError`, never a half-built message.
 """
@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from storage_tiers.cold.manifest import json as manifest_json
-from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.errors import LogError
 from storage_tiers.types import TopicId
 
@@ -40,7 +40,7 @@ def to_json(value: Any) -> Any:
         return value.value
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, Root):
+    if isinstance(value, Manifest):
         return manifest_json.encode(value).decode()
     if dataclasses.is_dataclass(value):
         return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
@@ -64,8 +64,8 @@ def _build(kind: Any, value: Any) -> Any:
         return tuple(_build(typing.get_args(kind)[0], item) for item in _expect(list, value))
     if origin is dict or origin is Mapping:
         return {key: _build(typing.get_args(kind)[1], item) for key, item in _expect(dict, value).items()}
-    if kind is Root:
-        return _build_root(_expect(str, value))
+    if kind is Manifest:
+        return _build_manifest(_expect(str, value))
     if dataclasses.is_dataclass(kind):
         return _build_dataclass(kind, _expect(dict, value))
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -86,7 +86,7 @@ def _build_optional(kind: Any, value: Any) -> Any:
     return None if value is None else _build(others[0], value)
 
 
-def _build_root(text: str) -> Root:
+def _build_manifest(text: str) -> Manifest:
     try:
         return manifest_json.decode(text.encode())
     except LogError as error:

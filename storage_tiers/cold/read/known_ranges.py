@@ -1,10 +1,10 @@
-"""What is in memory of the ranges of partitions: their roots, and neighbours out of their pages. One for all of a broker.
+"""What is in memory of the ranges of partitions: their manifests, and neighbours out of their pages. One for all of a broker.
 
-A partition that nobody reads cold has nothing here. Roots come from the copies beside the segments (`Load` of `reader`), what
-stands in pages from the tier process.
+A partition that nobody reads cold has nothing here. Manifests come from the copies beside the segments (`Load` of `reader`),
+what stands in pages from the tier process.
 
 Invariants: what is held stays within `MAX_KNOWN_BYTES` by estimate, but for one partition; the one that was asked for longest
-ago goes first. A root that was replaced is not found any more.
+ago goes first. A manifest that was replaced is not found any more.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import bisect
 from collections import OrderedDict
 from typing import NamedTuple
 
-from storage_tiers.cold.manifest.model import Entry, Ids, Root
+from storage_tiers.cold.manifest.model import Entry, Ids, Manifest
 
-#: Bytes of roots and of neighbours from pages in memory: 200 full roots, or 1,300 of 24 ranges.
+#: Bytes of manifests and of neighbours from pages in memory: 200 full manifests, or 1,300 of 24 ranges.
 MAX_KNOWN_BYTES = 32 << 20
 #: Runs of neighbours from pages that a partition has at most: readers in so many places.
 MAX_RUNS = 16
-#: Bytes in memory of a root without ranges, of an entry and of a reference to a page, keys and sections included.
-ROOT_BYTES, ENTRY_BYTES, PAGE_REF_BYTES = 8 << 10, 2 << 10, 1 << 10
+#: Bytes in memory of a manifest without ranges, of an entry and of a reference to a page, keys and sections included.
+MANIFEST_BYTES, ENTRY_BYTES, PAGE_REF_BYTES = 8 << 10, 2 << 10, 1 << 10
 
 
 class _Run(NamedTuple):
@@ -32,16 +32,16 @@ class _Run(NamedTuple):
 
 
 class _Known:
-    __slots__ = ("bytes", "root", "runs")
+    __slots__ = ("bytes", "manifest", "runs")
 
     def __init__(self) -> None:
-        self.root: Root | None = None
+        self.manifest: Manifest | None = None
         self.runs: OrderedDict[tuple[str, int], _Run] = OrderedDict()
         self.bytes = 0
 
 
 class KnownRanges:
-    """`loads` counts roots that were asked for and were not here."""
+    """`loads` counts manifests that were asked for and were not here."""
 
     def __init__(self, limit_bytes: int = MAX_KNOWN_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -53,23 +53,23 @@ class KnownRanges:
         """Partitions of which something is held."""
         return len(self._known)
 
-    def root(self, ids: Ids) -> Root | None:
+    def manifest(self, ids: Ids) -> Manifest | None:
         known = self._known.get(ids)
         if known is None:
             return None
         self._known.move_to_end(ids)
-        return known.root
+        return known.manifest
 
-    def keep_root(self, ids: Ids, root: Root) -> None:
+    def keep_manifest(self, ids: Ids, manifest: Manifest) -> None:
         known = self._of(ids)
-        known.root = root
+        known.manifest = manifest
         self._settle(known)
 
-    def renew(self, ids: Ids, root: Root) -> None:
-        """The root has been replaced: the new one is kept only where the old one was."""
+    def renew(self, ids: Ids, manifest: Manifest) -> None:
+        """The manifest has been replaced: the new one is kept only where the old one was."""
         known = self._known.get(ids)
-        if known is not None and known.root is not None:
-            known.root = root
+        if known is not None and known.manifest is not None:
+            known.manifest = manifest
             self._settle(known)
 
     def run(self, ids: Ids, page_key: str, offset: int) -> tuple[Entry, ...]:
@@ -104,16 +104,20 @@ class KnownRanges:
     def _settle(self, known: _Known) -> None:
         self.bytes -= known.bytes
         known.bytes = sum(len(run.entries) for run in known.runs.values()) * ENTRY_BYTES
-        if known.root is not None:
-            known.bytes += cost(known.root)
+        if known.manifest is not None:
+            known.bytes += cost(known.manifest)
         self.bytes += known.bytes
         while self.bytes > self._limit_bytes and len(self._known) > 1:
             self.bytes -= self._known.popitem(last=False)[1].bytes
 
 
-def cost(root: Root) -> int:
-    """Bytes of a decoded root in memory, by estimate."""
-    return ROOT_BYTES + (len(root.entries) + len(root.removed)) * ENTRY_BYTES + len(root.pages) * PAGE_REF_BYTES
+def cost(manifest: Manifest) -> int:
+    """Bytes of a decoded manifest in memory, by estimate."""
+    return (
+        MANIFEST_BYTES
+        + (len(manifest.entries) + len(manifest.removed)) * ENTRY_BYTES
+        + len(manifest.pages) * PAGE_REF_BYTES
+    )
 
 
 def entry_of(entries: tuple[Entry, ...], offset: int) -> Entry:

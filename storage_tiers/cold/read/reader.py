@@ -7,7 +7,7 @@ Invariants: an answer begins with the batch that holds the offset, or, where com
 next one there is; its bytes were verified; it stays inside one entry, which holds whole batches. What log start hides is
 never looked for. An answer may be cut inside a batch, but never inside its first.
 
-Not promised: that the root is the newest. If an object is gone, `reload` is called, which makes the newest root current
+Not promised: that the manifest is the newest. If an object is gone, `reload` is called, which makes the newest manifest current
 for the next `read`; if the range is gone from it too, that read says OffsetOutOfRange.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from storage_tiers.cold.manifest.model import Entry, Ids, Root
+from storage_tiers.cold.manifest.model import Entry, Ids, Manifest
 from storage_tiers.cold.process.settings import CHUNK_BYTES
 from storage_tiers.cold.read import timestamps as cold_times
 from storage_tiers.cold.read.fetcher import Hydrator, chunk_count
@@ -30,15 +30,15 @@ from storage_tiers.types import NO_EPOCH, SharedFile, TimestampOffset
 
 T = TypeVar("T")
 
-#: Returns the root that is current; or, `Reload`, fetches the newest from the store and makes that current first.
-Load = Callable[[Ids], Awaitable[Root]]
-Reload = Callable[[Ids], Awaitable[Root]]
+#: Returns the manifest that is current; or, `Reload`, fetches the newest from the store and makes that current first.
+Load = Callable[[Ids], Awaitable[Manifest]]
+Reload = Callable[[Ids], Awaitable[Manifest]]
 
 #: Seconds for who waited for a batch to come and read it, before it may be evicted.
 HOLD_S = 1.0
 #: Chunks that one step of a reader may ask for ahead: a window over tiny ranges is many objects.
 MAX_CHUNKS_AHEAD = 32
-#: How often a look-up begins anew because the root that it used was outdated.
+#: How often a look-up begins anew because the manifest that it used was outdated.
 MAX_RELOADS = 3
 
 
@@ -73,102 +73,108 @@ class ColdReader:
         self._hydrating: dict[int, asyncio.Future[None]] = {}
         self._held: dict[int, list[SharedFile]] = {}
 
-    # --- the root -----------------------------------------------------------------------------------------------------
+    # --- the manifest -----------------------------------------------------------------------------------------------------
     @property
-    def root_at_hand(self) -> Root | None:
-        """The current root, if it is in memory."""
-        return self._hydrator.known.root(self.ids)
+    def manifest_in_memory(self) -> Manifest | None:
+        """The current manifest, if it is in memory."""
+        return self._hydrator.known.manifest(self.ids)
 
-    async def root(self) -> Root:
-        """The current root. TierUnavailable or TierCorrupt if neither the disk nor the store has it."""
-        root = self.root_at_hand
-        if root is not None:
-            return root
-        return await self._hydrator.once(self.ids, self._bring_root)
+    async def manifest(self) -> Manifest:
+        """The current manifest. TierUnavailable or TierCorrupt if neither the disk nor the store has it."""
+        manifest = self.manifest_in_memory
+        if manifest is not None:
+            return manifest
+        return await self._hydrator.once(self.ids, self._bring_manifest)
 
-    async def _bring_root(self) -> Root:
-        root = await self._load(self.ids)
+    async def _bring_manifest(self) -> Manifest:
+        manifest = await self._load(self.ids)
         self._hydrator.known.loads += 1
-        self._hydrator.known.keep_root(self.ids, root)
-        return root
+        self._hydrator.known.keep_manifest(self.ids, manifest)
+        return manifest
 
-    def replaced(self, root: Root | None) -> None:
-        """Another root is current, or none."""
-        if root is None:
+    def replaced(self, manifest: Manifest | None) -> None:
+        """Another manifest is current, or none."""
+        if manifest is None:
             self._hydrator.known.forget(self.ids)
         else:
-            self._hydrator.known.renew(self.ids, root)
+            self._hydrator.known.renew(self.ids, manifest)
 
     # --- reading ------------------------------------------------------------------------------------------------------
-    def read(self, root: Root | None, offset: int, max_bytes: int, *, log_start: int) -> ColdSlices | ColdMiss:
-        """At most `max_bytes`, but at least one whole batch; `root` None: it is not at hand. OffsetOutOfRange below log
+    def read(self, manifest: Manifest | None, offset: int, max_bytes: int, *, log_start: int) -> ColdSlices | ColdMiss:
+        """At most `max_bytes`, but at least one whole batch; `manifest` None: it is not at hand. OffsetOutOfRange below log
         start."""
         try:
-            if root is None:
+            if manifest is None:
                 raise Missing(_nothing)
-            answer = self._view.answer(root, offset, max_bytes, log_start)
+            answer = self._view.answer(manifest, offset, max_bytes, log_start)
         except Missing:
             self._hydrator.misses += 1
-            return ColdMiss(self._hydration(root, offset, log_start))
+            return ColdMiss(self._hydration(manifest, offset, log_start))
         if answer.entry is None:
             return answer.slices
         self._hydrator.hits += 1
         if self._held:
             self._release(offset)
         for index in answer.chunks:
-            self._accessed(root, answer.entry, index)
+            self._accessed(manifest, answer.entry, index)
         return answer.slices
 
     # --- times and epochs ---------------------------------------------------------------------------------------------
-    async def offset_for_timestamp(self, root: Root, timestamp: int, *, log_start: int) -> TimestampOffset | None:
+    async def offset_for_timestamp(
+        self, manifest: Manifest, timestamp: int, *, log_start: int
+    ) -> TimestampOffset | None:
         """The first record by offset, from log start on, whose timestamp (ms) is at least `timestamp`; None if the tier has
         none."""
         return await self._current(
-            root, lambda newest: cold_times.first_at_or_after(self._view, newest, timestamp, log_start)
+            manifest, lambda newest: cold_times.first_at_or_after(self._view, newest, timestamp, log_start)
         )
 
-    async def max_timestamp(self, root: Root, *, log_start: int) -> TimestampOffset | None:
+    async def max_timestamp(self, manifest: Manifest, *, log_start: int) -> TimestampOffset | None:
         """The record of the largest timestamp from log start on, the first of them by offset; None if there is none."""
-        return await self._current(root, lambda newest: cold_times.with_max_timestamp(self._view, newest, log_start))
+        return await self._current(
+            manifest, lambda newest: cold_times.with_max_timestamp(self._view, newest, log_start)
+        )
 
-    async def newest_state(self, root: Root) -> Sidecar:
+    async def newest_state(self, manifest: Manifest) -> Sidecar:
         """Leader epochs and the producer snapshot at exactly the manifest's end: what a log is rebuilt from."""
-        return await self._current(root, self._newest_state)
+        return await self._current(manifest, self._newest_state)
 
-    async def epoch_end_offset(self, root: Root, leader_epoch: int) -> tuple[int, int]:
+    async def epoch_end_offset(self, manifest: Manifest, leader_epoch: int) -> tuple[int, int]:
         """(largest epoch <= `leader_epoch` in the tier's history, its end offset); (-1, -1) if there is none (KIP-101)."""
-        epochs = (await self.newest_state(root)).epochs if root.sidecar is not None else ()
+        epochs = (await self.newest_state(manifest)).epochs if manifest.sidecar is not None else ()
         after = sum(entry.epoch <= leader_epoch for entry in epochs)
         if after == 0:
             return NO_EPOCH, -1
-        return epochs[after - 1].epoch, epochs[after].start_offset if after < len(epochs) else root.end
+        return epochs[after - 1].epoch, epochs[after].start_offset if after < len(epochs) else manifest.end
 
-    async def epoch_at(self, root: Root, offset: int) -> int:
+    async def epoch_at(self, manifest: Manifest, offset: int) -> int:
         """The leader epoch that wrote `offset`; -1 if the tier's history does not reach it."""
-        if root.sidecar is None or offset >= root.end:
+        if manifest.sidecar is None or offset >= manifest.end:
             return NO_EPOCH
-        epochs = (await self.newest_state(root)).epochs
+        epochs = (await self.newest_state(manifest)).epochs
         return max((entry.epoch for entry in epochs if entry.start_offset <= offset), default=NO_EPOCH)
 
-    async def _newest_state(self, root: Root) -> Sidecar:
-        if root.sidecar is None:
-            raise TierCorrupt(f"the manifest of {self.ids} names no sidecar for its end {root.end}; run `tidelog fsck`")
-        return await self._hydrator.newest_state(root.sidecar, root.end)
+    async def _newest_state(self, manifest: Manifest) -> Sidecar:
+        if manifest.sidecar is None:
+            raise TierCorrupt(
+                f"the manifest of {self.ids} names no sidecar for its end {manifest.end}; run `tidelog fsck`"
+            )
+        return await self._hydrator.newest_state(manifest.sidecar, manifest.end)
 
-    async def _current(self, root: Root, look_up: Callable[[Root], Awaitable[T]]) -> T:
-        """A look-up on this root, or, where an object of it is gone, on the newest."""
+    async def _current(self, manifest: Manifest, look_up: Callable[[Manifest], Awaitable[T]]) -> T:
+        """A look-up on this manifest, or, where an object of it is gone, on the newest."""
         for _ in range(MAX_RELOADS):
             try:
-                return await look_up(root)
+                return await look_up(manifest)
             except TierObjectMissing:
                 newest = await self._reload(self.ids)
-                if newest.commit <= root.commit:
+                if newest.commit <= manifest.commit:
                     raise
-                root = newest
-        return await look_up(root)
+                manifest = newest
+        return await look_up(manifest)
 
     # --- hydration ----------------------------------------------------------------------------------------------------
-    def _hydration(self, root: Root | None, offset: int, log_start: int) -> asyncio.Future[None]:
+    def _hydration(self, manifest: Manifest | None, offset: int, log_start: int) -> asyncio.Future[None]:
         known = self._hydrating.get(offset)
         if known is not None and not known.done():
             return known
@@ -179,14 +185,16 @@ class ColdReader:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter.add_done_callback(_seen)
         self._hydrating[offset] = waiter
-        task = self._hydrator.spawn(self._hydrate(waiter, root, offset, log_start))
+        task = self._hydrator.spawn(self._hydrate(waiter, manifest, offset, log_start))
         task.add_done_callback(lambda _: places.give_back())
         return waiter
 
-    async def _hydrate(self, waiter: asyncio.Future[None], root: Root | None, offset: int, log_start: int) -> None:
+    async def _hydrate(
+        self, waiter: asyncio.Future[None], manifest: Manifest | None, offset: int, log_start: int
+    ) -> None:
         failure: LogError | None = TierUnavailable(f"{self.ids}: the cold read was given up; ask again")
         try:
-            current = root if root is not None else await self.root()
+            current = manifest if manifest is not None else await self.manifest()
             await self._current(current, lambda newest: self._bring(newest, offset, log_start))
             failure = None
         except LogError as error:
@@ -200,9 +208,9 @@ class ColdReader:
                 else:
                     waiter.set_exception(failure)
 
-    async def _bring(self, root: Root, offset: int, log_start: int) -> None:
+    async def _bring(self, manifest: Manifest, offset: int, log_start: int) -> None:
         """The first batch's chunks, held until they are read: who waits for them has its turn only after this."""
-        files = await self._view.complete(lambda: self._view.first_batch(root, offset, log_start))
+        files = await self._view.complete(lambda: self._view.first_batch(manifest, offset, log_start))
         self._release(offset)
         self._held[offset] = [file.acquire() for file in files]
         asyncio.get_running_loop().call_later(HOLD_S, self._release, offset)
@@ -212,16 +220,16 @@ class ColdReader:
             file.release()
 
     # --- reading ahead ------------------------------------------------------------------------------------------------
-    def _accessed(self, root: Root, entry: Entry, index: int) -> None:
+    def _accessed(self, manifest: Manifest, entry: Entry, index: int) -> None:
         window = self._read_ahead.accessed(_place(entry, index), _place_before(entry, index))
         if window is None:
             return
-        for wanted, (following, number) in enumerate(self._chunks_after(root, entry, index)):
+        for wanted, (following, number) in enumerate(self._chunks_after(manifest, entry, index)):
             if window <= 0 or wanted == MAX_CHUNKS_AHEAD or not self._hydrator.want(following, number):
                 return
             window -= min(CHUNK_BYTES, following.length - number * CHUNK_BYTES)
 
-    def _chunks_after(self, root: Root, entry: Entry, index: int) -> Iterator[tuple[Entry, int]]:
+    def _chunks_after(self, manifest: Manifest, entry: Entry, index: int) -> Iterator[tuple[Entry, int]]:
         """As far as entries are known; one that stands in a page not read yet is fetched for the next time."""
         following: Entry | None = entry
         start = index + 1
@@ -230,7 +238,7 @@ class ColdReader:
                 yield following, number
             start = 0
             try:
-                following = self._view.entry_at(root, following.end)
+                following = self._view.entry_at(manifest, following.end)
             except Missing as missing:
                 self._hydrator.spawn(_bring(missing))
                 return
@@ -241,7 +249,7 @@ async def _bring(missing: Missing) -> None:
 
 
 async def _nothing() -> None:
-    """A hydration begins with the root anyway."""
+    """A hydration begins with the manifest anyway."""
 
 
 def _seen(waiter: asyncio.Future[None]) -> None:

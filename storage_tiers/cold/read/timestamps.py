@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from storage_tiers.cold.manifest.model import Entry, PageRef, Root
+from storage_tiers.cold.manifest.model import Entry, Manifest, PageRef
 from storage_tiers.cold.read.view import ColdView
 from storage_tiers.errors import TierCorrupt
 from storage_tiers.hot.segment import first_record_at
@@ -36,9 +36,11 @@ class _Batch(NamedTuple):
     max_timestamp: int
 
 
-async def first_at_or_after(view: ColdView, root: Root, timestamp: int, log_start: int) -> TimestampOffset | None:
-    start = max(log_start, root.log_start)
-    async for entry in _entries_reaching(view, root, start, timestamp):
+async def first_at_or_after(
+    view: ColdView, manifest: Manifest, timestamp: int, log_start: int
+) -> TimestampOffset | None:
+    start = max(log_start, manifest.log_start)
+    async for entry in _entries_reaching(view, manifest, start, timestamp):
         front = await view.complete(lambda entry=entry: view.front(entry))  # type: ignore[misc]
         interval = front.interval_for_timestamp(timestamp)
         if interval is None:
@@ -52,11 +54,11 @@ async def first_at_or_after(view: ColdView, root: Root, timestamp: int, log_star
     return None
 
 
-async def with_max_timestamp(view: ColdView, root: Root, log_start: int) -> TimestampOffset | None:
-    start = max(log_start, root.log_start)
+async def with_max_timestamp(view: ColdView, manifest: Manifest, log_start: int) -> TimestampOffset | None:
+    start = max(log_start, manifest.log_start)
     best: Entry | None = None
     cut: Entry | None = None
-    async for entry in _entries_with_maxima(view, root, start):
+    async for entry in _entries_with_maxima(view, manifest, start):
         if entry.base < start:
             cut = entry
         elif best is None or entry.max_timestamp > best.max_timestamp:
@@ -124,21 +126,21 @@ async def _batches(view: ColdView, entry: Entry, position: int) -> AsyncIterator
         position += walked
 
 
-async def _entries_reaching(view: ColdView, root: Root, start: int, timestamp: int) -> AsyncIterator[Entry]:
+async def _entries_reaching(view: ColdView, manifest: Manifest, start: int, timestamp: int) -> AsyncIterator[Entry]:
     """Entries that end after `start` and hold a record at or after `timestamp`, in order."""
-    for page in root.live_pages:
+    for page in manifest.live_pages:
         if page.end > start and page.max_timestamp >= timestamp:
             async for entry in _page_entries(view, page, start, timestamp):
                 yield entry
-    for entry in root.entries:
+    for entry in manifest.entries:
         if entry.end > start and entry.max_timestamp >= timestamp:
             yield entry
 
 
-async def _entries_with_maxima(view: ColdView, root: Root, start: int) -> AsyncIterator[Entry]:
+async def _entries_with_maxima(view: ColdView, manifest: Manifest, start: int) -> AsyncIterator[Entry]:
     """Enough entries to know the largest timestamp from `start` on: of a page that lies wholly above it only the first that
     has the page's largest."""
-    for page in root.live_pages:
+    for page in manifest.live_pages:
         if page.end <= start:
             continue
         whole = page.base >= start
@@ -146,7 +148,7 @@ async def _entries_with_maxima(view: ColdView, root: Root, start: int) -> AsyncI
             yield entry
             if whole:
                 break
-    for entry in root.entries:
+    for entry in manifest.entries:
         if entry.end > start and entry.records:
             yield entry
 

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from storage_tiers.cold.manifest.model import Entry, Ids, PageRef, Root
+from storage_tiers.cold.manifest.model import Entry, Ids, Manifest, PageRef
 from storage_tiers.cold.process.operations import PageEntries
 from storage_tiers.cold.process.settings import CHUNK_BYTES
 from storage_tiers.cold.read.fetcher import Hydrator
@@ -89,35 +89,35 @@ class ColdView:
         self._hydrator = hydrator
 
     # --- answers ------------------------------------------------------------------------------------------------------
-    def answer(self, root: Root, offset: int, max_bytes: int, log_start: int) -> Answer:
+    def answer(self, manifest: Manifest, offset: int, max_bytes: int, log_start: int) -> Answer:
         """At most `max_bytes` from the batch that holds `offset`, or the next one, but at least that batch. OffsetOutOfRange
         below log start."""
-        located = self._locate(root, offset, log_start)
+        located = self._locate(manifest, offset, log_start)
         if located is None:
-            return Answer(ColdSlices((), root.end), None, range(0))
+            return Answer(ColdSlices((), manifest.end), None, range(0))
         slices = self._slices(located, offset, max_bytes)
         first = located.position // CHUNK_BYTES
         return Answer(slices, located.entry, range(first, first + len(slices.slices)))
 
-    def first_batch(self, root: Root, offset: int, log_start: int) -> list[SharedFile]:
+    def first_batch(self, manifest: Manifest, offset: int, log_start: int) -> list[SharedFile]:
         """The chunks that hold it, not yet acquired; none past the tier's end."""
-        located = self._locate(root, offset, log_start)
+        located = self._locate(manifest, offset, log_start)
         if located is None:
             return []
         return self.files(located.entry, located.position, located.position + located.size)
 
-    def _locate(self, root: Root, offset: int, log_start: int) -> Located | None:
+    def _locate(self, manifest: Manifest, offset: int, log_start: int) -> Located | None:
         """The batch that holds `offset`, or the next one; None if the tier has no more."""
-        log_start = max(log_start, root.log_start)
+        log_start = max(log_start, manifest.log_start)
         if offset < log_start:
             raise OffsetOutOfRange(f"{self.ids}: offset {offset} is below log start {log_start}; read from there")
-        entry = self.entry_at(root, offset)
+        entry = self.entry_at(manifest, offset)
         while entry is not None:
             front = self.front(entry)
             found = self._find_batch(entry, front, offset)
             if found is not None:
                 return Located(entry, front, *found)
-            entry = self.entry_at(root, entry.end)
+            entry = self.entry_at(manifest, entry.end)
         return None
 
     def _find_batch(self, entry: Entry, front: Sidecar, offset: int) -> tuple[int, int] | None:
@@ -181,14 +181,14 @@ class ColdView:
         )
 
     # --- entries ------------------------------------------------------------------------------------------------------
-    def entry_at(self, root: Root, offset: int) -> Entry | None:
+    def entry_at(self, manifest: Manifest, offset: int) -> Entry | None:
         """The entry that holds `offset`, or the next one where a gap does; None at or past the end."""
-        if root.pages:
-            for page in root.live_pages:
+        if manifest.pages:
+            for page in manifest.live_pages:
                 if offset < page.end:
                     return self._entry_in_page(page, offset)
-        at = bisect.bisect_right(root.entries, offset, key=lambda entry: entry.end)
-        return root.entries[at] if at < len(root.entries) else None
+        at = bisect.bisect_right(manifest.entries, offset, key=lambda entry: entry.end)
+        return manifest.entries[at] if at < len(manifest.entries) else None
 
     def _entry_in_page(self, page: PageRef, offset: int) -> Entry:
         found = self._hydrator.known.run(self.ids, page.key, offset)

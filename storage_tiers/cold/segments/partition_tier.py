@@ -1,11 +1,11 @@
 """One partition's tier, as its broker uses it: extend it, raise its log start, pin it, delete it.
 
 Commit order: upload -> verify -> compare-and-swap; the caller then tells replicas and evicts. A writer whose swap failed
-reads the root, verifies its objects again, and only then commits on that root: whatever a sweeper deleted meanwhile was
+reads the manifest, verifies its objects again, and only then commits on that manifest: whatever a sweeper deleted meanwhile was
 condemned by a commit, so either the swap fails or the verification finds it. It never references a key that stands in
 `removed` or `condemned` but uploads again under a new uuid.
 
-Not promised: that `extend` ends with the caller's range. If the manifest's end has moved, the root says where the next
+Not promised: that `extend` ends with the caller's range. If the manifest's end has moved, the manifest says where the next
 extension must begin. `storage_tiers.cold.segments.sweeper` deletes what is no longer named.
 """
 
@@ -28,7 +28,7 @@ from storage_tiers.cold.manifest.commit import (
     StoreClock,
 )
 from storage_tiers.cold.manifest.lineage import MAX_COMMITS, LoadPage, SeenManifest
-from storage_tiers.cold.manifest.model import Author, Ids, ManifestWriter, Root, State
+from storage_tiers.cold.manifest.model import Author, Ids, Manifest, ManifestWriter, State
 from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.cold.manifest.transitions import check_epoch, check_writer, may_begin
 from storage_tiers.cold.segments.repairer import LocalEvidence, Repairer, RepairReport
@@ -68,52 +68,52 @@ class PartitionTier:
         self._repairer = Repairer(store, self._loop, self._uploader)
 
     @property
-    def root(self) -> Root | None:
-        """The newest root known to be durable; None before the first read and while an outcome is open."""
-        return self._loop.root
+    def manifest(self) -> Manifest | None:
+        """The newest manifest known to be durable; None before the first read and while an outcome is open."""
+        return self._loop.manifest
 
     def expect(self, seen: SeenManifest | None) -> None:
-        """From now on nothing is done by a root that does not contain this one, a deletion of the partition excepted."""
+        """From now on nothing is done by a manifest that does not contain this one, a deletion of the partition excepted."""
         self._loop.expect(seen)
 
     async def load(self) -> LoadedManifest | None:
-        """Reads the root from the store; None if there is no manifest."""
+        """Reads the manifest from the store; None if there is no manifest."""
         return await self._loop.load()
 
-    async def commit(self, step: Step, prepare: Prepare | None = None) -> Root:
+    async def commit(self, step: Step, prepare: Prepare | None = None) -> Manifest:
         return await self._loop.commit(step, prepare)
 
     async def look(self, question: Callable[[LoadPage], T]) -> T:
         """Answers a pure question over the manifest's pages (`storage_tiers.cold.manifest.lookup`)."""
         return await self._loop.look(question)
 
-    async def extend(self, job: ExtendJob) -> Root:
-        """Uploads a range and appends it to the manifest. Returns the newest root: with the range, or, if the manifest's
+    async def extend(self, job: ExtendJob) -> Manifest:
+        """Uploads a range and appends it to the manifest. Returns the newest manifest: with the range, or, if the manifest's
         end is not where `job` begins, without; the caller then sends another job."""
-        root = await self._loop.current()
-        if not self._continues(root, job):
+        manifest = await self._loop.current()
+        if not self._continues(manifest, job):
             loaded = await self._loop.load()
-            root = loaded.root if loaded is not None else transitions.first_root(self.ids)
-            if not self._continues(root, job):
-                return root
+            manifest = loaded.manifest if loaded is not None else transitions.first_manifest(self.ids)
+            if not self._continues(manifest, job):
+                return manifest
         built = await self._uploader.build(job)
-        uploaded = await self._uploader.upload(job, built, root)
+        uploaded = await self._uploader.upload(job, built, manifest)
 
-        async def prepare(root: Root) -> None:
+        async def prepare(manifest: Manifest) -> None:
             nonlocal uploaded
-            if not self._continues(root, job) or root.commit == uploaded.seen_commit:
+            if not self._continues(manifest, job) or manifest.commit == uploaded.seen_commit:
                 return
             named = uploaded.entry.key, uploaded.entry.sidecar_key
-            if set(root.keys()).isdisjoint(named) and await self._uploader.still_there(uploaded):
-                uploaded = Uploaded(uploaded.entry, uploaded.sidecar_length, uploaded.sidecar_crc32c, root.commit)
+            if set(manifest.keys()).isdisjoint(named) and await self._uploader.still_there(uploaded):
+                uploaded = Uploaded(uploaded.entry, uploaded.sidecar_length, uploaded.sidecar_crc32c, manifest.commit)
             else:
-                uploaded = await self._uploader.upload(job, built, root)
+                uploaded = await self._uploader.upload(job, built, manifest)
 
-        def step(root: Root, by: Author) -> Root | None:
-            if not self._continues(root, job):
+        def step(manifest: Manifest, by: Author) -> Manifest | None:
+            if not self._continues(manifest, job):
                 return None
             return transitions.extend(
-                root,
+                manifest,
                 uploaded.entry,
                 by,
                 leader_epoch=job.leader_epoch,
@@ -127,51 +127,51 @@ class PartitionTier:
             await self._forget_if_deleted(uploaded)
             raise
 
-    async def claim(self, leader_epoch: int) -> Root:
+    async def claim(self, leader_epoch: int) -> Manifest:
         """Records the leader epoch, and with it the incarnation, before anything else of that epoch."""
 
-        def step(root: Root, by: Author) -> Root | None:
-            check_writer(root, by.writer)
-            if root.leader_epoch == leader_epoch and by.writer.incarnation in (None, root.incarnation):
+        def step(manifest: Manifest, by: Author) -> Manifest | None:
+            check_writer(manifest, by.writer)
+            if manifest.leader_epoch == leader_epoch and by.writer.incarnation in (None, manifest.incarnation):
                 return None
-            return transitions.claim_epoch(root, leader_epoch, by)
+            return transitions.claim_epoch(manifest, leader_epoch, by)
 
         return await self._loop.commit(step)
 
-    async def raise_log_start(self, offset: int) -> Root:
+    async def raise_log_start(self, offset: int) -> Manifest:
         """Returns once the manifest's log start is at least min(`offset`, `end`). Nothing if there is no manifest."""
         if offset > (await self._loop.current()).end:
             await self._loop.load()  # another writer may have moved the end
 
-        def step(root: Root, by: Author) -> ManifestChange | None:
-            check_writer(root, by.writer)
-            return pages.retire(root, offset, by)
+        def step(manifest: Manifest, by: Author) -> ManifestChange | None:
+            check_writer(manifest, by.writer)
+            return pages.retire(manifest, offset, by)
 
         return await self._loop.commit(step)
 
-    async def retire(self, log_start: int) -> Root:
+    async def retire(self, log_start: int) -> Manifest:
         """Raises log start as `raise_log_start` does, and moves everything wholly below it to `removed`, or as much as
         MAX_COMMITS commits do."""
         before = -1
         for _ in range(MAX_COMMITS):
-            root = await self.raise_log_start(log_start)
-            if root.commit == before:
+            manifest = await self.raise_log_start(log_start)
+            if manifest.commit == before:
                 break
-            before = root.commit
-        return root
+            before = manifest.commit
+        return manifest
 
-    async def pin(self, name: str) -> Root:
+    async def pin(self, name: str) -> Manifest:
         """InvalidRequest if the name is taken or there are 32 pins."""
-        return await self._loop.commit(lambda root, by: transitions.pin(root, name, by))
+        return await self._loop.commit(lambda manifest, by: transitions.pin(manifest, name, by))
 
-    async def unpin(self, name: str) -> Root:
-        return await self._loop.commit(lambda root, by: transitions.unpin(root, name, by))
+    async def unpin(self, name: str) -> Manifest:
+        return await self._loop.commit(lambda manifest, by: transitions.unpin(manifest, name, by))
 
-    async def delete_partition(self) -> Root:
+    async def delete_partition(self) -> Manifest:
         """The terminal commit, created where there is no manifest, whatever was seen there before. Nothing if it was made."""
 
-        def step(root: Root, by: Author) -> Root | None:
-            return None if root.state is State.DELETED else transitions.delete(root, by)
+        def step(manifest: Manifest, by: Author) -> Manifest | None:
+            return None if manifest.state is State.DELETED else transitions.delete(manifest, by)
 
         return await self._loop.commit_whatever(step)
 
@@ -187,19 +187,19 @@ class PartitionTier:
 
     async def repair(
         self, local: LocalEvidence, *, apply: bool, accepted: Sequence[OffsetRange] = ()
-    ) -> tuple[RepairReport, Root | None]:
+    ) -> tuple[RepairReport, Manifest | None]:
         """What would make the manifest show again what was seen of it, proven object by object; with `apply` it is committed,
-        under a new line, and the root is returned. `accepted` are the offsets that are given up."""
+        under a new line, and the manifest is returned. `accepted` are the offsets that are given up."""
         return await self._repairer.repair(local, apply=apply, accepted=accepted)
 
-    def _continues(self, root: Root, job: ExtendJob) -> bool:
-        """Whether `job` begins at the root's end. FencedWriter if this writer may extend it no more."""
-        check_writer(root, self.writer)
-        check_epoch(root, job.leader_epoch)
-        return may_begin(root, job.base, job.log_start)
+    def _continues(self, manifest: Manifest, job: ExtendJob) -> bool:
+        """Whether `job` begins at the manifest's end. FencedWriter if this writer may extend it no more."""
+        check_writer(manifest, self.writer)
+        check_epoch(manifest, job.leader_epoch)
+        return may_begin(manifest, job.base, job.log_start)
 
     async def _forget_if_deleted(self, uploaded: Uploaded) -> None:
-        root = self._loop.root
-        if root is not None and root.state is State.DELETED:
+        manifest = self._loop.manifest
+        if manifest is not None and manifest.state is State.DELETED:
             with contextlib.suppress(LogError):  # the partition's sweep deletes what is left
                 await self._uploader.forget(uploaded)

@@ -1,8 +1,8 @@
 """Gathers the evidence for a repair of one partition's manifest, and commits what the plan says (`manifest.repair`).
 
-Every live object of the root to be committed is proven: its length and CRC-32C as the store reports them, or as they are read
-back where it reports none; each sidecar and each page is read and compared with what names it. Nothing is written before all
-of it is known.
+Every live object of the manifest to be committed is proven: its length and CRC-32C as the store reports them, or as they are
+read back where it reports none; each sidecar and each page is read and compared with what names it. Nothing is written before
+all of it is known.
 
 A manifest that shows all that was seen is compared with one listing of the partition's objects, by their keys and sizes. Only
 where that misses some is everything proven, and the manifest repaired as a lost one is.
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.commit import CommitLoop
-from storage_tiers.cold.manifest.model import Author, Entry, PageRef, Root
+from storage_tiers.cold.manifest.model import Author, Entry, Manifest, PageRef
 from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.cold.manifest.repair import (
     Evidence,
@@ -58,7 +58,7 @@ _MOST_OF_A_BATCH = 1 << 31
 @dataclass(frozen=True, slots=True)
 class LocalEvidence:
     """What the local log can stand in for: the offsets that it holds, their leader epochs, the partition's log start.
-    `uncommitted`: no root was ever seen here, and nothing of the partition has left the disk."""
+    `uncommitted`: no manifest was ever seen here, and nothing of the partition has left the disk."""
 
     held: OffsetRange
     epochs: tuple[EpochEntry, ...]
@@ -83,9 +83,9 @@ class Repairer:
 
     async def repair(
         self, local: LocalEvidence, *, apply: bool, accepted: Sequence[OffsetRange] = ()
-    ) -> tuple[RepairReport, Root | None]:
-        """What would be done, and with `apply` is done; then also the root committed. `accepted` are the offsets that may be
-        given up. Errors: the store's, and FencedWriter."""
+    ) -> tuple[RepairReport, Manifest | None]:
+        """What would be done, and with `apply` is done; then also the manifest committed. `accepted` are the offsets that may
+        be given up. Errors: the store's, and FencedWriter."""
         # Asked first: what a first commit adds meanwhile is shown then.
         uncommitted = local.uncommitted and await self._holds_nothing()
         shown, saved = await self._loop.shown(), await self._loop.seen()
@@ -120,23 +120,23 @@ class Repairer:
         await self._store.head(self._loop.ids.manifest_key)
         return True
 
-    async def _lacking(self, log_start: int) -> Root | None:
-        """The root that the store shows, if a listing lacks objects that it names, else None. TierUnavailable if it changes all
-        the while."""
+    async def _lacking(self, log_start: int) -> Manifest | None:
+        """The manifest that the store shows, if a listing lacks objects that it names, else None. TierUnavailable if it changes
+        all the while."""
         for _ in range(_LOOKS):
-            root = await self._loop.shown()
-            if root is None or not await self._lacks_some(root, log_start):
+            manifest = await self._loop.shown()
+            if manifest is None or not await self._lacks_some(manifest, log_start):
                 return None
-            if await self._loop.shown() == root:
-                return root
+            if await self._loop.shown() == manifest:
+                return manifest
         raise TierUnavailable(f"the manifest of {self._loop.ids} changes all the while; ask again")
 
-    async def _lacks_some(self, root: Root, log_start: int) -> bool:
-        ids, log_start = self._loop.ids, max(root.log_start, log_start)
+    async def _lacks_some(self, manifest: Manifest, log_start: int) -> bool:
+        ids, log_start = self._loop.ids, max(manifest.log_start, log_start)
         sizes = {info.key: info.size async for info in self._store.list(ids.segments_prefix)}
-        if root.live_pages:
+        if manifest.live_pages:
             sizes.update({info.key: info.size async for info in self._store.list(ids.pages_prefix)})
-        refs, entries = list(root.live_pages), list(root.entries)
+        refs, entries = list(manifest.live_pages), list(manifest.entries)
         while refs or entries:
             if any(_is_missed(entry, log_start, sizes) for entry in entries):
                 return True
@@ -153,7 +153,7 @@ class Repairer:
                 entries.extend(page.entries)
         return False
 
-    async def _commit(self, repair: RepairPlan, shown: Root | None, local: LocalEvidence) -> Root:
+    async def _commit(self, repair: RepairPlan, shown: Manifest | None, local: LocalEvidence) -> Manifest:
         fillers = {lost.key: await self._filler(repair.basis, lost, local.epochs) for lost in repair.given_up}
 
         def make(by: Author) -> ManifestChange:
@@ -161,9 +161,9 @@ class Repairer:
 
         return await self._loop.commit_repair(shown, make)
 
-    async def _filler(self, root: Root, lost: Entry, epochs: tuple[EpochEntry, ...]) -> Entry:
+    async def _filler(self, manifest: Manifest, lost: Entry, epochs: tuple[EpochEntry, ...]) -> Entry:
         """Uploads a range of a lost one's offsets, without records."""
-        last_epoch = root.last_record_epoch if lost.end == root.end else None
+        last_epoch = manifest.last_record_epoch if lost.end == manifest.end else None
         data, history = empty_range(lost.base, lost.end, epochs, last_epoch)
         with tempfile.TemporaryDirectory() as directory:
             paths = Path(directory, "range.log"), Path(directory, "range.snapshot")
@@ -175,13 +175,13 @@ class Repairer:
                 length=len(data),
                 base=lost.base,
                 end=lost.end,
-                leader_epoch=root.leader_epoch,
+                leader_epoch=manifest.leader_epoch,
                 last_record_epoch=history[-1].epoch,
                 epochs=history,
                 producer_snapshot=str(paths[1]),
             )
             built = await self._uploader.build(job)
-            return (await self._uploader.upload(job, built, root)).entry
+            return (await self._uploader.upload(job, built, manifest)).entry
 
     async def _producers(self, lost: Entry) -> bytes:
         """The producers at a lost range's end, where its sidecar is there to tell; else none."""
@@ -189,11 +189,11 @@ class Repairer:
             return sidecar.parse((await self._store.get(lost.sidecar_key)).data, lost.sidecar_key).producer_snapshot
         return ProducerStateManager().snapshot()
 
-    async def _evidence(self, root: Root, local: LocalEvidence) -> tuple[Evidence, int]:
+    async def _evidence(self, manifest: Manifest, local: LocalEvidence) -> tuple[Evidence, int]:
         missing: set[str] = set()
         lost: list[Entry] = []
         last_paged: Entry | None = None
-        refs = list(reversed(root.live_pages))
+        refs = list(reversed(manifest.live_pages))
         while refs:
             ref = refs.pop()
             if not await _there(self._holds_page(ref)):
@@ -205,20 +205,20 @@ class Repairer:
                 continue
             last_paged = page.entries[-1]
             await self._look_for(page.entries, missing, lost)
-        await self._look_for(root.entries, missing, lost)
-        unnamed = await self._unnamed(root)
-        ranges = len(root.entries) + sum(ref.count for ref in root.live_pages)
-        checked = 2 * ranges + len(root.live_pages)
+        await self._look_for(manifest.entries, missing, lost)
+        unnamed = await self._unnamed(manifest)
+        ranges = len(manifest.entries) + sum(ref.count for ref in manifest.live_pages)
+        checked = 2 * ranges + len(manifest.live_pages)
         found = Evidence(missing, unnamed, last_paged, local.held, local.epochs, local.log_start, tuple(lost))
         return found, checked
 
-    async def _unnamed(self, root: Root) -> set[int]:
-        """First offsets of segments that may have been committed after `root`: it names none of them, nor are they known to
+    async def _unnamed(self, manifest: Manifest) -> set[int]:
+        """First offsets of segments that may have been committed after `manifest`: it names none of them, nor are they known to
         be gone."""
-        known = set(root.keys())
+        known = set(manifest.keys())
         found: set[int] = set()
         async for parsed, key in self._segments():
-            if parsed.base >= root.end and key not in known:
+            if parsed.base >= manifest.end and key not in known:
                 found.add(parsed.base)
         return found
 

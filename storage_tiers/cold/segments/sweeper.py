@@ -23,11 +23,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from storage_tiers.clock import Clock
-from storage_tiers.cold.manifest import keys, pages, transitions
-from storage_tiers.cold.manifest import model as manifest
+from storage_tiers.cold.manifest import keys, model, pages, transitions
 from storage_tiers.cold.manifest.commit import CommitLoop
 from storage_tiers.cold.manifest.lineage import MAX_COMMITS
-from storage_tiers.cold.manifest.model import MAX_CONDEMNED, Author, Page, PageRef, Root, State
+from storage_tiers.cold.manifest.model import MAX_CONDEMNED, Author, Manifest, Page, PageRef, State
 from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.cold.stores.port import ObjectInfo, ObjectStore, UnfinishedUpload
 from storage_tiers.errors import InvalidRequest, TierUnavailable
@@ -91,9 +90,9 @@ class Sweeper:
         loaded = await self._loop.load()
         if loaded is None:
             return SweepReport()
-        transitions.check_writer(loaded.root, self._loop.writer)
+        transitions.check_writer(loaded.manifest, self._loop.writer)
         allowance = _Allowance()
-        report = await self._sweep_removed(loaded.root, grace_ms, allowance)
+        report = await self._sweep_removed(loaded.manifest, grace_ms, allowance)
         aborted = running = 0
         if listed is None:
             found, young = await self._sweep_orphans(grace_ms, allowance)
@@ -113,9 +112,9 @@ class Sweeper:
         """InvalidRequest if the partition is not deleted. `listed` are the keys that a listing of the topic has just shown;
         without, the partition is listed here, and its unfinished uploads are ended too."""
         loaded = await self._loop.load()
-        if loaded is None or loaded.root.state is not State.DELETED:
+        if loaded is None or loaded.manifest.state is not State.DELETED:
             raise InvalidRequest(f"{self._loop.ids} is not deleted in the bucket; delete it first")
-        if loaded.root.committed_at + grace_ms > self._clock.unix_ms():
+        if loaded.manifest.committed_at + grace_ms > self._clock.unix_ms():
             return SweepReport()
         removed = aborted = 0
         if listed is not None:
@@ -134,16 +133,16 @@ class Sweeper:
         return SweepReport(removed=removed, uploads_aborted=aborted, done=True)
 
     # --- what was referenced once ---------------------------------------------------------------------------------
-    async def _sweep_removed(self, root: Root, grace_ms: int, allowance: _Allowance) -> SweepReport:
+    async def _sweep_removed(self, manifest: Manifest, grace_ms: int, allowance: _Allowance) -> SweepReport:
         now = self._clock.unix_ms()
-        due = orphans.due_removed(root.removed, root.pins, now, grace_ms)
-        waiting = len(root.removed) - len(due)
-        gone = {key for item in due for key in pages.sweepable(root, item)}
+        due = orphans.due_removed(manifest.removed, manifest.pins, now, grace_ms)
+        waiting = len(manifest.removed) - len(due)
+        gone = {key for item in due for key in pages.sweepable(manifest, item)}
         # Condemned before, by a sweep that did not come to its end.
-        gone.update(condemned.key for condemned in root.condemned)
+        gone.update(condemned.key for condemned in manifest.condemned)
         removed = await self._delete_and_drop(gone, (), allowance)
-        root = await self._unfolded(root, now - grace_ms, allowance)
-        for ref in root.removed_pages:
+        manifest = await self._unfolded(manifest, now - grace_ms, allowance)
+        for ref in manifest.removed_pages:
             if ref.level:
                 waiting += ref.count
                 continue
@@ -151,18 +150,18 @@ class Sweeper:
                 waiting += ref.count
                 continue
             page = await self._loop.page(ref)
-            due = orphans.due_removed(page.removed, root.pins, now, grace_ms)
+            due = orphans.due_removed(page.removed, manifest.pins, now, grace_ms)
             waiting += ref.count - len(due)
-            gone = {key for item in due for key in pages.sweepable(root, item)}
+            gone = {key for item in due for key in pages.sweepable(manifest, item)}
             removed += await self._delete_and_drop(gone, (ref.key,), allowance)
         return SweepReport(removed=removed, waiting=waiting)
 
-    async def _unfolded(self, root: Root, due_ms: int, allowance: _Allowance) -> Root:
+    async def _unfolded(self, manifest: Manifest, due_ms: int, allowance: _Allowance) -> Manifest:
         """With the first removed page of level 1 opened of which something is due: a few of its pages a sweep."""
-        for ref in root.removed_pages:
+        for ref in manifest.removed_pages:
             if ref.level and ref.first_removed_ms <= due_ms and allowance.take():
-                return await self._loop.commit(lambda root, by, key=ref.key: pages.unfold(root, key, by))  # type: ignore[misc]
-        return root
+                return await self._loop.commit(lambda manifest, by, key=ref.key: pages.unfold(manifest, key, by))  # type: ignore[misc]
+        return manifest
 
     async def _delete_and_drop(self, gone: set[str], page_keys: Sequence[str], allowance: _Allowance) -> int:
         if not gone or not allowance.take():
@@ -171,9 +170,9 @@ class Sweeper:
         for start in range(0, len(ordered), _DELETED_KEYS):
             await self._store.delete(ordered[start : start + _DELETED_KEYS])
 
-        def drop(root: Root, by: Author) -> ManifestChange | None:
-            transitions.check_writer(root, by.writer)
-            return pages.drop_gone(root, gone, page_keys, by)
+        def drop(manifest: Manifest, by: Author) -> ManifestChange | None:
+            transitions.check_writer(manifest, by.writer)
+            return pages.drop_gone(manifest, gone, page_keys, by)
 
         await self._loop.commit(drop)
         return len(gone)
@@ -191,7 +190,7 @@ class Sweeper:
     async def _judge(self, listed: Sequence[Listed], grace_ms: int, allowance: _Allowance) -> tuple[int, int]:
         """(deleted, too young). The manifest is read after the listing."""
         mine = [each for each in listed if each.key.startswith(self._prefixes)]
-        unreferenced = await self._unreferenced(await self._fresh_root(), mine) if mine else []
+        unreferenced = await self._unreferenced(await self._fresh_manifest(), mine) if mine else []
         if not unreferenced:
             return 0, 0
         deleted = 0
@@ -205,29 +204,29 @@ class Sweeper:
             return 0
         still: set[str] = set()
 
-        async def prepare(root: Root) -> None:
+        async def prepare(manifest: Manifest) -> None:
             nonlocal still
-            still = set(candidates) - set(root.keys())
-            refs = list(root.pages)
+            still = set(candidates) - set(manifest.keys())
+            refs = list(manifest.pages)
             while refs and still:
                 page = await self._loop.page(refs.pop())
                 still -= set(_named(page))
                 refs.extend(page.pages)
 
-        def step(root: Root, by: Author) -> Root | None:
-            room = MAX_CONDEMNED - len(root.condemned)
+        def step(manifest: Manifest, by: Author) -> Manifest | None:
+            room = MAX_CONDEMNED - len(manifest.condemned)
             chosen = sorted(still)[: max(room, 0)]
-            return transitions.condemn(root, chosen, by) if chosen else None
+            return transitions.condemn(manifest, chosen, by) if chosen else None
 
-        root = await self._loop.commit(step, prepare)
-        return await self._delete_and_drop({condemned.key for condemned in root.condemned}, (), allowance)
+        manifest = await self._loop.commit(step, prepare)
+        return await self._delete_and_drop({condemned.key for condemned in manifest.condemned}, (), allowance)
 
-    async def _unreferenced(self, root: Root, listed: Sequence[Listed]) -> list[Listed]:
-        """Those of a stretch of a listing that neither the root names nor the pages that may. A packed object's key may
+    async def _unreferenced(self, manifest: Manifest, listed: Sequence[Listed]) -> list[Listed]:
+        """Those of a stretch of a listing that neither the manifest names nor the pages that may. A packed object's key may
         lie elsewhere than its offsets: the whole manifest is searched again before anything is condemned."""
         found = {info.key: info for info in listed}
-        _discard(found, root.keys())
-        refs = list(root.pages)
+        _discard(found, manifest.keys())
+        refs = list(manifest.pages)
         while refs and found:
             ref = refs.pop()
             if _may_name(ref, found):
@@ -251,10 +250,10 @@ class Sweeper:
             await self._store.abort_upload(upload)
         return len(old), len(found) - len(old)
 
-    async def _fresh_root(self) -> Root:
+    async def _fresh_manifest(self) -> Manifest:
         loaded = await self._loop.load()
-        assert loaded is not None, "a root that was seen cannot be absent: the loop says StoreBehind"
-        return loaded.root
+        assert loaded is not None, "a manifest that was seen cannot be absent: the loop says StoreBehind"
+        return loaded.manifest
 
     async def _store_now(self) -> int:
         now = self._loop.store_clock.now_ms()
@@ -287,7 +286,7 @@ def _may_name(ref: PageRef, found: dict[str, Listed]) -> bool:
         if isinstance(parsed, keys.SegmentKey | keys.SidecarKey):
             if ref.base <= parsed.base < ref.end:
                 return True
-        elif ref.kind is manifest.PageKind.REMOVED or ref.level:
+        elif ref.kind is model.PageKind.REMOVED or ref.level:
             return True
     return False
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from storage_tiers.clock import Rng
-from storage_tiers.cold.manifest.model import Entry, Ids, Root
+from storage_tiers.cold.manifest.model import Entry, Ids, Manifest
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.sidecar import SidecarBytes
 from storage_tiers.cold.stores.port import FileBody, ObjectInfo, ObjectStore
@@ -62,7 +62,7 @@ def in_thread(function: Callable[[], SidecarBytes]) -> Awaitable[SidecarBytes]:
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """An entry whose objects were there after the root of `seen_commit` had been read."""
+    """An entry whose objects were there after the manifest of `seen_commit` had been read."""
 
     entry: Entry
     sidecar_length: int
@@ -105,8 +105,8 @@ class Uploader:
             )
         return built
 
-    async def upload(self, job: ExtendJob, built: SidecarBytes, root: Root) -> Uploaded:
-        """Stores segment and sidecar under a fresh uuid. `root` was read before this call."""
+    async def upload(self, job: ExtendJob, built: SidecarBytes, manifest: Manifest) -> Uploaded:
+        """Stores segment and sidecar under a fresh uuid. `manifest` was read before this call."""
         uuid = self._rng.token(16).hex()
         entry = Entry(
             base=job.base,
@@ -123,7 +123,7 @@ class Uploader:
             bytes=job.length,
             crc32c=built.crc32c,
         )
-        uploaded = Uploaded(entry, len(built.data), crc32c(built.data), root.commit)
+        uploaded = Uploaded(entry, len(built.data), crc32c(built.data), manifest.commit)
         body = FileBody(job.path, job.position, job.length, built.crc32c)
         # The small one first: where the store refuses, little is sent in vain.
         await self._put(entry.sidecar_key, built.data, uploaded.sidecar_length, uploaded.sidecar_crc32c)

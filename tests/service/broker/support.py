@@ -28,7 +28,7 @@ from service.readiness import Readiness
 from service.settings import NodeSettings
 from service.supervisor import supervised
 from storage_tiers.clock import Clock, SystemClock, SystemRng
-from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.process.local import LocalLauncher
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -124,10 +124,10 @@ class Running(Driven):
         await until(lambda: hot.local_start_offset == hot.end_offset)
 
 
-async def root_of(led: Partition) -> Root:
+async def manifest_of(led: Partition) -> Manifest:
     """The newest manifest that the node has seen of a partition."""
     assert led.log.tier is not None and led.log.cold is not None
-    return await led.log.cold.root()
+    return await led.log.cold.manifest()
 
 
 async def filled(node: Running, count: int = 40, configs: dict[str, str] | None = None) -> None:

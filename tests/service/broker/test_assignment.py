@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from service.broker.partition.assignment import DISCARDS_A_TURN
-from service.broker.partition.roots import FILE_NAME as ROOT
+from service.broker.partition.saved_manifest import FILE_NAME as SAVED_MANIFEST
 from storage_tiers.errors import LeaderNotAvailable, StorageError, UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
@@ -215,9 +215,9 @@ async def test_a_wide_topic_is_deleted_a_few_directories_a_turn(tmp_path: Path) 
         assert (await node.append("t", b"a", partition=99)).base_offset == 0
 
 
-async def test_a_partition_whose_saved_root_cannot_be_read_takes_nothing_until_it_can(tmp_path: Path) -> None:
+async def test_a_partition_whose_saved_manifest_cannot_be_read_takes_nothing_until_it_can(tmp_path: Path) -> None:
     """Its log is open by then, and what the bucket holds of it is not known."""
-    saved = tmp_path / "data" / "t-0" / ROOT
+    saved = tmp_path / "data" / "t-0" / SAVED_MANIFEST
     async with running(tmp_path / "data") as node:
         await node.create("t", configs=TIERED)
         await node.append("t", b"a")
@@ -271,7 +271,7 @@ async def test_what_cannot_be_removed_of_a_deleted_topic_is_said(
 async def test_a_topic_is_deleted_whose_partition_was_opened_and_could_not_be_taken_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    saved = tmp_path / "data" / "t-0" / ROOT
+    saved = tmp_path / "data" / "t-0" / SAVED_MANIFEST
     async with running(tmp_path / "data") as node:
         await node.create("t", configs=TIERED)
         await node.append("t", b"a")

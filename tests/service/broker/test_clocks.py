@@ -11,7 +11,7 @@ from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import Running, root_of, running, until
+from tests.service.broker.support import Running, manifest_of, running, until
 from tests.support.faulty_store import FaultyStore
 
 HOUR_MS = 3_600_000
@@ -109,7 +109,7 @@ async def test_no_grace_passes_because_the_clock_jumps_ahead(tmp_path: Path) -> 
         await node.log.delete_records(T0, -1)
         await node.node.broker.retention.tick()
         led = node.node.broker.partitions.get(T0)
-        assert (await root_of(led)).removed
+        assert (await manifest_of(led)).removed
         stored = {info.key async for info in node.store.list("") if "/segments/" in info.key}
         clock.step_ms = YEAR_MS
         await node.node.broker.sweeping.tick()

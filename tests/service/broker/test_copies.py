@@ -83,7 +83,7 @@ async def test_a_copy_is_at_home_once_what_it_could_not_open_is_claimed_as_well(
         names = tmp_path / "copy" / "t-0" / "partition.metadata"
         topic_id = names.read_bytes()
         names.write_bytes(b"damaged")
-        (tmp_path / "copy" / "t-0" / "tiered-root.json").write_bytes(b"damaged")
+        (tmp_path / "copy" / "t-0" / "tiered-manifest.json").write_bytes(b"damaged")
         async with running(tmp_path / "copy", node.store) as copy:
             await until(lambda: copy.node.work.tiering.has_compared(led(copy, "other")))
             await until(lambda: copy.node.ground.readiness.reports.holding() == "")
@@ -149,11 +149,11 @@ async def test_an_older_partition_that_could_not_be_opened_at_first_is_compared(
     older.rename(directory)
     names, topic_id = directory / "partition.metadata", (directory / "partition.metadata").read_bytes()
     names.write_bytes(b"damaged")
-    (directory / "tiered-root.json").write_bytes(b"damaged")
+    (directory / "tiered-manifest.json").write_bytes(b"damaged")
     async with running(tmp_path / "data", node.store) as node:
         assert node.node.broker.assignment.unopened == 1
         await node.node.broker.partitions.checkpoint()
-        (directory / "tiered-root.json").unlink()
+        (directory / "tiered-manifest.json").unlink()
         names.write_bytes(topic_id)
         node.store.down = True
         await node.node.broker.assignment.retry()

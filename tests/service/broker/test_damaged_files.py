@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.topics import NewTopic
-from service.broker.partition.roots import FILE_NAME as ROOT_FILE
+from service.broker.partition.saved_manifest import FILE_NAME as MANIFEST_FILE
 from storage_tiers.errors import MetadataCorrupt, StorageError, StoreRefused
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
@@ -34,7 +34,7 @@ async def two_topics(directory: Path, configs: dict[str, str]) -> Running:
 
 
 @pytest.mark.parametrize("content", [b"", b"version: 0\ntopic_id: nonsense", bytes(40)])
-async def test_a_damaged_topic_id_is_known_from_the_saved_root(tmp_path: Path, content: bytes) -> None:
+async def test_a_damaged_topic_id_is_known_from_the_saved_manifest(tmp_path: Path, content: bytes) -> None:
     node = await two_topics(tmp_path / "data", {})
     (tmp_path / "data" / "t-0" / PARTITION_METADATA).write_bytes(content)
     async with running(tmp_path / "data", node.store) as node:
@@ -109,7 +109,7 @@ async def test_an_emptied_metadata_log_sets_no_partition_aside(tmp_path: Path, w
     with pytest.raises((MetadataCorrupt, StoreRefused), match="__cluster_metadata-0"):
         async with running(tmp_path / "data", node.store):
             pass
-    assert (tmp_path / "data" / "t-0" / ROOT_FILE).exists() and (tmp_path / "data" / "u-0").is_dir()
+    assert (tmp_path / "data" / "t-0" / MANIFEST_FILE).exists() and (tmp_path / "data" / "u-0").is_dir()
     # What the error says to do:
     shutil.rmtree(metadata, ignore_errors=True)
     shutil.copytree(kept, metadata)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from service.broker.partition.partition import Partition
-from service.broker.partition.roots import FILE_NAME
+from service.broker.partition.saved_manifest import FILE_NAME
 from storage_tiers.errors import LogError, UnknownTopicOrPartition
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import TIERED, Running, root_of, running, until
+from tests.service.broker.support import TIERED, Running, manifest_of, running, until
 from tests.support.faulty_store import Gate
 
 T0 = TopicPartition("t", 0)
@@ -82,7 +82,7 @@ async def test_retention_of_a_topic_that_goes_meanwhile(node: Running) -> None:
 
 
 async def test_retention_goes_on_where_a_topic_goes_meanwhile(node: Running) -> None:
-    """Its directory is gone when the commit's root should be saved in it."""
+    """Its directory is gone when the commit's manifest should be saved in it."""
     old = await tiered(node)
     old.log.hot.raise_log_start(20)
     gate = node.store.hold(1, "put", "manifests/")
@@ -96,7 +96,7 @@ async def test_retention_goes_on_where_a_topic_goes_meanwhile(node: Running) -> 
 
 async def test_work_is_not_begun_on_a_deleted_partition(node: Running) -> None:
     old = await tiered(node)
-    gone = await root_of(old)
+    gone = await manifest_of(old)
     await node.core.topics.delete(["t"])
     works = node.node.work.tiering._offloading, node.node.work.tiering._tidying
     await until(lambda: all(old not in work for work in works))

@@ -12,7 +12,7 @@ from storage_tiers.errors import LeaderNotAvailable
 from storage_tiers.hot.layout import EPOCHS as EPOCHS_FILE
 from storage_tiers.hot.leader_epochs import read_checkpoint
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import TIERED, Running, root_of, running, until
+from tests.service.broker.support import TIERED, Running, manifest_of, running, until
 
 T0 = TopicPartition("t", 0)
 EPOCHS = 4
@@ -123,7 +123,7 @@ async def test_records_stay_where_the_epoch_history_is_lost(
         assert written == [(0, 0), (1, 10)]
         await node.append("t", b"after")
         await node.seal("t")
-        newest = await root_of(led)
+        newest = await manifest_of(led)
         assert led.log.cold is not None
         assert [entry.start_offset for entry in (await led.log.cold.newest_state(newest)).epochs] == [0, 10, 30]
     assert (tmp_path / "data" / "t-0" / EPOCHS_FILE).read_bytes() != before

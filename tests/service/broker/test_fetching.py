@@ -19,7 +19,7 @@ from storage_tiers.cold.read.known_ranges import KnownRanges, cost
 from storage_tiers.errors import OffsetOutOfRange, StorageError, TierCorrupt
 from storage_tiers.hot.reading import LogReader
 from storage_tiers.types import FileSlice, TopicPartition
-from tests.service.broker.support import TIERED, Running, records, root_of, running
+from tests.service.broker.support import TIERED, Running, manifest_of, records, running
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -198,7 +198,7 @@ async def test_of_many_cold_partitions_the_first_are_brought_first(
     wanted = Fetch([FetchPartition(TopicPartition("t", n), 0, 1 << 20) for n in range(5)], 0, 1, 1 << 20)
     led = node.node.broker.partitions.get
     hydrator = led(wanted.partitions[0].partition).log.cold._hydrator  # type: ignore[union-attr]
-    hydrator.known = KnownRanges(2 * cost(await root_of(led(wanted.partitions[0].partition))))
+    hydrator.known = KnownRanges(2 * cost(await manifest_of(led(wanted.partitions[0].partition))))
     missed = fetching.attempt(wanted, led)
     assert [place for place, _ in missed.misses] == [0, 1]
     assert [part.error for part in missed.answers] == [None] * 5

@@ -126,8 +126,8 @@ async def every_key(store: FaultyStore) -> list[str]:
 
 async def test_a_cluster_file_is_not_written_below_what_another_node_has_committed(tmp_path: Path) -> None:
     store, ids, *_ = await left(tmp_path)
-    root = decode((await store.get(ids.manifest_key)).data, ids)
-    await store.put(ids.manifest_key, encode(replace(root, incarnation=9)))
+    manifest = decode((await store.get(ids.manifest_key)).data, ids)
+    await store.put(ids.manifest_key, encode(replace(manifest, incarnation=9)))
     await store.delete([keys.cluster_key(ids.cluster_id)])
     async with running(tmp_path, store) as node:
         await until(lambda: access_of(node).behind is not None)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
-from service.broker.partition.roots import read_root
-from storage_tiers.cold.manifest.model import Root
+from service.broker.partition.saved_manifest import read_manifest
+from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.errors import StorageError, UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import LOG_STARTS, read_offsets
@@ -131,25 +131,25 @@ async def test_retention_writes_the_log_starts_of_all_partitions(node: Running) 
 
 
 async def test_the_manifest_drops_ranges_that_lie_in_a_page(node: Running) -> None:
-    """More ranges than a root holds: the oldest stand in a page, of which retention takes some."""
+    """More ranges than a manifest holds: the oldest stand in a page, of which retention takes some."""
     await node.create("t", configs={**TIERED, "internal.segment.bytes": "300"})
     for i in range(140):
         await node.append("t", b"%03d" % i * 70)
     await node.seal("t")
     led = node.node.broker.partitions.get(T0)
 
-    def root() -> Root:
-        found = read_root(led.log.hot.directory, led.ids)
+    def manifest() -> Manifest:
+        found = read_manifest(led.log.hot.directory, led.ids)
         assert found is not None
         return found
 
-    (page, *_) = root().live_pages
+    (page, *_) = manifest().live_pages
     await node.node.broker.partitions.raise_log_starts({led: page.base + 10})
     await node.node.broker.retention.tick()
     assert page.end > page.base + 10
-    assert root().log_start == page.base + 10
-    assert root().live_pages[0].base == page.base + 10
-    assert root().removed
+    assert manifest().log_start == page.base + 10
+    assert manifest().live_pages[0].base == page.base + 10
+    assert manifest().removed
     await until(lambda: led.log.hot.local_start_offset == led.log.end_offset)
     assert [record.offset for record in await node.read_all("t", start=10)] == list(range(10, 140))
 

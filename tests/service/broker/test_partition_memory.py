@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.history import synthetic
-from service.broker.partition.roots import FILE_NAME
+from service.broker.partition.saved_manifest import FILE_NAME
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.read.known_ranges import cost
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import Running, filled, root_of, running, until
+from tests.service.broker.support import Running, filled, manifest_of, running, until
 
 T0 = TopicPartition("t", 0)
 PARTITIONS = 64
@@ -54,7 +54,7 @@ async def test_a_tiered_partition_holds_at_most_2_kib_more_than_an_untiered_one(
         summaries = [partition.log.tier for partition in node.node.broker.partitions]
         assert all(tier is not None and (tier.ranges, tier.commit) == (ranges, 1001) for tier in summaries)
         assert 500 < held[0] <= WANTED_BYTES
-        assert held[1] < 256, "a newer root takes the place of the older"
+        assert held[1] < 256, "a newer manifest takes the place of the older"
 
 
 async def test_who_reads_cold_loads_the_ranges_and_a_bounded_number_stays(tmp_path: Path) -> None:
@@ -69,18 +69,18 @@ async def test_who_reads_cold_loads_the_ranges_and_a_bounded_number_stays(tmp_pa
         assert len(await node.read_all("t")) == 40
         assert known.loads == 1
         others = [Ids("c", "others", led.topic_id, number) for number in range(3)]
-        root = await root_of(led)
-        known._limit_bytes = 2 * cost(root)
+        manifest = await manifest_of(led)
+        known._limit_bytes = 2 * cost(manifest)
         for ids in others:
-            known.keep_root(ids, root)
+            known.keep_manifest(ids, manifest)
         assert known.bytes <= known._limit_bytes
-        assert known.root(led.ids) is None
+        assert known.manifest(led.ids) is None
         assert len(await node.read_all("t")) == 40
         assert known.loads == 2
 
 
 @pytest.mark.parametrize("damage", ["lost", "flipped", "older"])
-async def test_where_the_saved_copy_is_not_the_current_root_the_store_is_asked_and_it_is_made_again(
+async def test_where_the_saved_copy_is_not_the_current_manifest_the_store_is_asked_and_it_is_made_again(
     tmp_path: Path, damage: str
 ) -> None:
     async with running(tmp_path / "data") as node:
@@ -107,7 +107,7 @@ async def test_where_the_saved_copy_is_not_the_current_root_the_store_is_asked_a
         await until(lambda: path.exists() and path.read_bytes() == current)
 
 
-async def test_readers_at_once_load_a_root_once(tmp_path: Path) -> None:
+async def test_readers_at_once_load_a_manifest_once(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
         await filled(node)
         await node.seal("t")
@@ -115,9 +115,9 @@ async def test_readers_at_once_load_a_root_once(tmp_path: Path) -> None:
         led, known = node.node.broker.partitions.get(T0), hydrator(node).known
         known.forget(led.ids)
         began = known.loads
-        roots = await asyncio.gather(*(root_of(led) for _ in range(20)))
+        manifests = await asyncio.gather(*(manifest_of(led) for _ in range(20)))
         assert known.loads == began + 1
-        assert all(root is roots[0] for root in roots)
+        assert all(manifest is manifests[0] for manifest in manifests)
 
 
 def hydrator(node: Running) -> Hydrator:

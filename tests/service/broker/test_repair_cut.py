@@ -9,7 +9,7 @@ import pytest
 
 from storage_tiers.cold.manifest.model import RECENT_COMMITS, CommitId
 from storage_tiers.errors import LogError, StoreBehind
-from tests.service.broker.support import Running, root_of, running, until
+from tests.service.broker.support import Running, manifest_of, running, until
 from tests.service.broker.test_store_lineage import AT_ONCE, T0, grown, led, put_back
 
 #: What a repair asks the store before and after its commit, of this partition.
@@ -43,17 +43,17 @@ async def test_a_node_that_dies_in_a_repair(tmp_path: Path, lost_answer: bool) -
     assert struck > len(CUTS) / 2, "others ask the store meanwhile, and may meet the cut"
 
 
-async def test_after_a_repair_a_root_that_does_not_contain_the_one_seen_is_none(tmp_path: Path) -> None:
+async def test_after_a_repair_a_manifest_that_does_not_contain_the_one_seen_is_none(tmp_path: Path) -> None:
     """The line that a repair has begun is taken over once; from then on it is compared as any other."""
     async with grown(tmp_path) as (node, _):
         await put_back(node, led(node).ids.manifest_key, None)
         assert (await node.core.cold.repair(T0, apply=True)).commit
-        root = await root_of(led(node))
-        others = tuple(CommitId(number, f"{number:032x}") for number in range(1, root.commit + 2))
-        stray = replace(root, commit=root.commit + 1, recent=others[-RECENT_COMMITS:])
+        manifest = await manifest_of(led(node))
+        others = tuple(CommitId(number, f"{number:032x}") for number in range(1, manifest.commit + 2))
+        stray = replace(manifest, commit=manifest.commit + 1, recent=others[-RECENT_COMMITS:])
         with pytest.raises(StoreBehind, match="does not follow from what was seen"):
             await node.node.work.tiering.accept(led(node), stray)
-        assert (await root_of(led(node))) == root
+        assert (await manifest_of(led(node))) == manifest
 
 
 async def is_made_whole(node: Running, end: int) -> None:

@@ -14,19 +14,19 @@ from storage_tiers.cold.process.operations import Question, Repair
 from storage_tiers.errors import TierUnavailable
 from storage_tiers.types import OffsetRange
 from tests.service.broker.support import batch, filled, running, until
-from tests.service.broker.test_store_lineage import T0, configure, grown, led, manifest, put_back, root_of
+from tests.service.broker.test_store_lineage import T0, configure, grown, led, manifest_bytes, manifest_of, put_back
 
 
 async def test_a_lost_range_is_taken_again_from_the_local_log(tmp_path: Path) -> None:
     async with grown(tmp_path) as (node, _):
-        root, end = root_of(node), led(node).log.hot.end_offset
-        for entry in root.entries[-2:]:
+        manifest, end = manifest_of(node), led(node).log.hot.end_offset
+        for entry in manifest.entries[-2:]:
             await node.store.delete([entry.key])
         dry = await node.core.cold.repair(T0, apply=False)
-        lost = root.entries[-2].base
+        lost = manifest.entries[-2].base
         assert f"offsets [{lost}, {end}) are uploaded again from the local log" in dry.summary
         done = await node.core.cold.repair(T0, apply=True)
-        assert (done.summary, done.commit) == (dry.summary, root.commit + 1)
+        assert (done.summary, done.commit) == (dry.summary, manifest.commit + 1)
         await until(lambda: led(node).log.tiered_end == end and led(node) not in node.node.work.tiering.lineage)
         assert (await node.core.cold.repair(T0, apply=True)).summary == ""
         await configure(node, {"local.retention.ms": "1"})
@@ -37,9 +37,9 @@ async def test_a_lost_range_is_taken_again_from_the_local_log(tmp_path: Path) ->
 async def test_what_a_repair_counts_on_is_not_evicted_meanwhile(tmp_path: Path) -> None:
     """The bucket held it a moment ago; the repair is about to let go of it there."""
     async with grown(tmp_path) as (node, _):
-        root, end = root_of(node), led(node).log.hot.end_offset
-        await node.store.delete([root.entries[-1].key])
-        held = node.store.hold(1, "head", root.entries[0].key)
+        manifest, end = manifest_of(node), led(node).log.hot.end_offset
+        await node.store.delete([manifest.entries[-1].key])
+        held = node.store.hold(1, "head", manifest.entries[0].key)
         repairing = asyncio.ensure_future(node.core.cold.repair(T0, apply=True))
         await held.reached.wait()
         with pytest.raises(TierUnavailable, match="is being repaired"):
@@ -51,27 +51,27 @@ async def test_what_a_repair_counts_on_is_not_evicted_meanwhile(tmp_path: Path) 
         await node.append("t", b"meanwhile")
         assert led(node).log.hot.local_start_offset == 0
         held.open()
-        assert (await repairing).commit > root.commit
+        assert (await repairing).commit > manifest.commit
         await node.seal("t")
         await node.evicted("t")
         assert [record.offset for record in await node.read_all("t")] == list(range(end + 1))
 
 
-@pytest.mark.parametrize("damage", ["evicted", "a root that cannot be read"])
+@pytest.mark.parametrize("damage", ["evicted", "a manifest that cannot be read"])
 async def test_what_the_disk_says_of_commits_is_asked_for(tmp_path: Path, damage: str) -> None:
-    """Neither a manifest nor a saved root is there, nor an object."""
+    """Neither a manifest nor a saved manifest is there, nor an object."""
     async with grown(tmp_path) as (node, _):
         key, store = led(node).ids.manifest_key, node.store
         if damage == "evicted":
             await configure(node, {"local.retention.ms": "1"})
             await node.evicted("t")
         await until(lambda: led(node).log.tiered_end == led(node).log.hot.end_offset)
-        assert await manifest(node)
+        assert await manifest_bytes(node)
         await store.delete([info.key async for info in store.list(led(node).ids.segments_prefix)])
         await put_back(node, key, None)
         # Else the node could upload the whole local log again before it is asked, and nothing would be missing.
         await configure(node, {"remote.log.copy.disable": "true"})
-    saved = tmp_path / "t-0/tiered-root.json"
+    saved = tmp_path / "t-0/tiered-manifest.json"
     saved.write_bytes(saved.read_bytes()[:-20]) if damage != "evicted" else saved.unlink()
     store.down = True
     async with running(tmp_path, store) as node:

@@ -14,9 +14,9 @@ import pytest
 from grpc_api.contract.log import OffsetQuery, OffsetSpec
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.partition.partition import Partition
-from service.broker.partition.roots import read_root
+from service.broker.partition.saved_manifest import read_manifest
 from storage_tiers.cold.manifest.json import decode, encode
-from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.process.operations import DeletePartition
 from storage_tiers.errors import LeaderNotAvailable, RequestTimedOut, StoreBehind
 from storage_tiers.types import TimestampOffset, TopicPartition
@@ -31,15 +31,15 @@ def led(node: Running) -> Partition:
     return node.node.broker.partitions.get(T0)
 
 
-async def manifest(node: Running) -> bytes:
+async def manifest_bytes(node: Running) -> bytes:
     return (await node.store.get(led(node).ids.manifest_key)).data
 
 
-async def put_back(node: Running, key: str, root: bytes | None) -> None:
-    if root is None:
+async def put_back(node: Running, key: str, manifest: bytes | None) -> None:
+    if manifest is None:
         await node.store.delete([key])
     else:
-        await node.store.put(key, root)
+        await node.store.put(key, manifest)
 
 
 async def segments(node: Running) -> set[str]:
@@ -65,7 +65,7 @@ async def grown(directory: Path) -> AsyncIterator[tuple[Running, list[bytes]]]:
         for _ in range(3):
             await node.append("t", b"z" * 1500)
             await node.seal("t")
-            versions.append(await manifest(node))
+            versions.append(await manifest_bytes(node))
         yield node, versions
 
 
@@ -76,7 +76,7 @@ async def is_blocked(node: Running, key: str) -> None:
     assert "t-0" in json.loads(node.node.ground.readiness.body())["store_behind"]
     stored, local = await segments(node), led(node).log.hot.local_start_offset
     shown = await node.store.get(key) if await exists(node, key) else None
-    saved = read_root(led(node).log.hot.directory, led(node).ids)
+    saved = read_manifest(led(node).log.hot.directory, led(node).ids)
     start = led(node).log.log_start_offset
     await node.append("t", b"n" * 1500)
     await node.append("t", b"n" * 1500)
@@ -94,7 +94,7 @@ async def is_blocked(node: Running, key: str) -> None:
     assert await segments(node) == stored
     now = await node.store.get(key) if await exists(node, key) else None
     assert (None if now is None else now.data) == (None if shown is None else shown.data)
-    assert read_root(led(node).log.hot.directory, led(node).ids) == saved
+    assert read_manifest(led(node).log.hot.directory, led(node).ids) == saved
 
 
 async def exists(node: Running, key: str) -> bool:
@@ -115,13 +115,13 @@ async def goes_on(node: Running, end: int) -> None:
     await until(lambda: led(node).log.hot.local_start_offset >= end - 1)
     assert [record.offset for record in await node.read_all("t")] == list(range(end))
     await node.log.delete_records(T0, 5)
-    await until(lambda: root_of(node).log_start == 5)
+    await until(lambda: manifest_of(node).log_start == 5)
 
 
-def root_of(node: Running) -> Root:
-    root = read_root(led(node).log.hot.directory, led(node).ids)
-    assert root is not None
-    return root
+def manifest_of(node: Running) -> Manifest:
+    manifest = read_manifest(led(node).log.hot.directory, led(node).ids)
+    assert manifest is not None
+    return manifest
 
 
 def said(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord]:
@@ -132,10 +132,10 @@ def said(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord
 async def test_a_manifest_that_went_back_between_two_starts(
     tmp_path: Path, version: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The finding: the store ends at 21, the saved root at 23; eviction by the saved one leaves [21, 23) nowhere."""
+    """The finding: the store ends at 21, the saved manifest at 23; eviction by the saved one leaves [21, 23) nowhere."""
     caplog.set_level(logging.INFO)
     async with grown(tmp_path) as (node, versions):
-        key, end = led(node).ids.manifest_key, root_of(node).end
+        key, end = led(node).ids.manifest_key, manifest_of(node).end
     await put_back(node, key, None if version is None else versions[version])
     async with running(tmp_path, node.store, AT_ONCE) as node:
         await is_blocked(node, key)
@@ -151,7 +151,7 @@ async def test_a_manifest_that_went_back_between_two_starts(
 async def test_a_manifest_that_goes_back_while_the_node_runs(tmp_path: Path, version: int | None, by: str) -> None:
     """Whoever asks first notices."""
     async with grown(tmp_path) as (node, versions):
-        key, end = led(node).ids.manifest_key, root_of(node).end
+        key, end = led(node).ids.manifest_key, manifest_of(node).end
         await put_back(node, key, None if version is None else versions[version])
         if by == "sweeping":
             await sweep_past_the_grace(node)
@@ -177,7 +177,7 @@ async def test_a_manifest_that_goes_back_while_the_node_runs(tmp_path: Path, ver
 @pytest.mark.parametrize("restarted", [True, False], ids=["between two starts", "while it runs"])
 async def test_a_manifest_that_is_not_this_partitions_is_none(tmp_path: Path, damage: str, restarted: bool) -> None:
     async with grown(tmp_path) as (node, versions):
-        ids, end = led(node).ids, root_of(node).end
+        ids, end = led(node).ids, manifest_of(node).end
         key = ids.manifest_key
         foreign = replace(decode(versions[-1], ids), ids=replace(ids, partition=7))
         shown = versions[-1][:-20] if damage == "cut" else encode(foreign)
@@ -213,7 +213,7 @@ async def test_nothing_expires_that_fell_behind_while_it_was_planned(
 ) -> None:
     """Whoever asks the store meanwhile notices first."""
     async with grown(tmp_path) as (node, versions):
-        key, retention, end = led(node).ids.manifest_key, node.node.broker.retention, root_of(node).end
+        key, retention, end = led(node).ids.manifest_key, node.node.broker.retention, manifest_of(node).end
         plan, planned = retention._plan, list[int]()
 
         async def and_meanwhile(partition: Partition) -> object:
@@ -241,14 +241,14 @@ async def test_who_seals_what_is_behind_is_told_why_nothing_is_uploaded(tmp_path
     async with running(tmp_path) as node:
         await filled(node, 20)
         await node.seal("t")
-        key, root = led(node).ids.manifest_key, await manifest(node)
+        key, manifest = led(node).ids.manifest_key, await manifest_bytes(node)
         await put_back(node, key, None)
         await node.append("t", b"later")
         with pytest.raises(
             RequestTimedOut, match=r"holds no manifest.*Put the newest version .*`tidelog cold repair t`"
         ):
             await node.log.seal("t", wait=True, timeout_ms=2000)
-        await put_back(node, key, root)
+        await put_back(node, key, manifest)
         await node.seal("t")
 
 
@@ -265,9 +265,9 @@ async def test_a_topic_that_is_deleted_is_behind_no_more(tmp_path: Path) -> None
 
 
 async def test_a_local_log_that_waits_is_not_discarded_for_less(tmp_path: Path) -> None:
-    """It ends below the saved root, and the store shows an older one: neither may be taken for the truth."""
+    """It ends below the saved manifest, and the store shows an older one: neither may be taken for the truth."""
     async with grown(tmp_path) as (node, versions):
-        key, end = led(node).ids.manifest_key, root_of(node).end
+        key, end = led(node).ids.manifest_key, manifest_of(node).end
     for file in (tmp_path / "t-0").iterdir():
         if file.name.startswith((f"{end:020}", f"{end - 1:020}")):
             file.unlink()
@@ -289,7 +289,7 @@ async def test_eviction_asks_the_store_first(tmp_path: Path) -> None:
     async with grown(tmp_path / "data") as (node, _):
         key, hot = led(node).ids.manifest_key, led(node).log.hot
         await until(lambda: led(node).log.tiered_end == hot.end_offset)
-        kept = await manifest(node)
+        kept = await manifest_bytes(node)
         await put_back(node, key, None)
         change = ConfigAlteration("local.retention.ms", AlterOp.SET, "1")
         await node.core.configs.alter_configs(Resource(ResourceKind.TOPIC, "t"), [change])
@@ -305,12 +305,12 @@ async def test_eviction_asks_the_store_first(tmp_path: Path) -> None:
 async def test_offsets_that_are_missing_between_bucket_and_log_show_that_the_store_went_back(
     tmp_path: Path, version: int | None, saved: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The root that knew better is lost on this disk, too: what the local log begins with tells."""
+    """The manifest that knew better is lost on this disk, too: what the local log begins with tells."""
     async with grown(tmp_path) as (node, versions):
         await configure(node, {"local.retention.ms": "1"})
         await node.evicted("t")
-        key, end, root = led(node).ids.manifest_key, root_of(node).end, tmp_path / "t-0/tiered-root.json"
-    root.unlink() if saved == "gone" else root.write_bytes(root.read_bytes()[:-20])
+        key, end, manifest = led(node).ids.manifest_key, manifest_of(node).end, tmp_path / "t-0/tiered-manifest.json"
+    manifest.unlink() if saved == "gone" else manifest.write_bytes(manifest.read_bytes()[:-20])
     await put_back(node, key, None if version is None else versions[version])
     async with running(tmp_path, node.store, AT_ONCE) as node:
         lineage = node.node.work.tiering.lineage
@@ -329,13 +329,13 @@ async def test_offsets_that_are_missing_between_bucket_and_log_show_that_the_sto
 
 
 async def test_nothing_is_swept_where_offsets_are_missing_between_bucket_and_log(tmp_path: Path) -> None:
-    """An older manifest is back, and the root that knew better is lost: the local log tells."""
+    """An older manifest is back, and the manifest that knew better is lost: the local log tells."""
     async with grown(tmp_path / "data") as (node, versions):
         change = ConfigAlteration("local.retention.ms", AlterOp.SET, "1")
         await node.core.configs.alter_configs(Resource(ResourceKind.TOPIC, "t"), [change])
         await node.evicted("t")
         key, saved, store = led(node).ids.manifest_key, led(node).log.hot.directory, node.store
-    (Path(saved) / "tiered-root.json").unlink()
+    (Path(saved) / "tiered-manifest.json").unlink()
     await store.delete([key])
     await store.put(key, versions[0])
     async with running(tmp_path / "data", store, broker=AT_ONCE) as node:

@@ -15,7 +15,7 @@ from storage_tiers.cold.process.operations import ListKeys, Question
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import TierUnavailable
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import TIERED, Running, root_of, running, until
+from tests.service.broker.support import TIERED, Running, manifest_of, running, until
 from tests.support.faulty_store import FaultyStore
 
 GRACE = {"tidelog.tier.delete.grace.ms": "1"}
@@ -193,13 +193,13 @@ async def test_removed_ranges_go_without_a_listing(tmp_path: Path) -> None:
         (led,) = await tiered(node, "a")
         await round_of(node)
         await node.log.delete_records(led.partition, 15)
-        root = await root_of(led)
-        gone = [key for item in root.removed for key in item.keys]
+        manifest = await manifest_of(led)
+        gone = [key for item in manifest.removed for key in item.keys]
         assert gone
         node.node.broker.sweeping._grace_ms = lambda: 1
         node.node.broker.sweeping._listed_at = node.node.ground.host.clock.monotonic() + 3600
         requests(node)
-        await until(lambda: root.removed[-1].at.time_ms + 1 < node.node.ground.host.clock.unix_ms())
+        await until(lambda: manifest.removed[-1].at.time_ms + 1 < node.node.ground.host.clock.unix_ms())
         await node.node.broker.sweeping.tick()
         made = requests(node)
         assert not any(is_there(node, key)() for key in gone if key.endswith(".log"))

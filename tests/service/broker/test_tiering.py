@@ -14,7 +14,7 @@ import pytest
 
 from grpc_api.contract.topics import AlterOp, ConfigAlteration, Resource, ResourceKind
 from service.broker.partition.partition import Partition
-from service.broker.partition.roots import FILE_NAME
+from service.broker.partition.saved_manifest import FILE_NAME
 from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.process import protocol
@@ -32,7 +32,7 @@ from storage_tiers.files import OsFiles
 from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.hot.reading import LogReader
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import TIERED, Running, batch, root_of, running, until
+from tests.service.broker.support import TIERED, Running, batch, manifest_of, running, until
 from tests.support.faulty_store import FaultyStore
 
 T0 = TopicPartition("t", 0)
@@ -75,7 +75,7 @@ async def test_below_log_start_the_disk_is_freed_while_the_store_is_away(tmp_pat
         assert [record.offset for record in await node.read_all("t", start=30)] == list(range(30, 40))
 
 
-async def test_nothing_goes_on_the_word_of_a_root_that_was_not_compared(tmp_path: Path) -> None:
+async def test_nothing_goes_on_the_word_of_a_manifest_that_was_not_compared(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
         await filled(node, KEPT)
         await node.seal("t")
@@ -218,8 +218,8 @@ async def test_an_unexpected_failure_is_logged_and_the_work_goes_on(
 async def test_a_manifest_that_says_deleted_is_no_reason_to_evict(node: Running) -> None:
     led = await filled(node, KEPT)
     await node.seal("t")
-    root, known = await root_of(led), led.log.tier
-    gone = replace(root, commit=root.commit + 1, state=State.DELETED, entries=(), sidecar=None)
+    manifest, known = await manifest_of(led), led.log.tier
+    gone = replace(manifest, commit=manifest.commit + 1, state=State.DELETED, entries=(), sidecar=None)
     with pytest.raises(FencedWriter):
         await node.node.work.tiering.accept(led, gone)
     assert led.log.tier is known
@@ -252,7 +252,7 @@ async def test_a_topic_that_is_tiered_no_more_keeps_its_history_over_a_restart(t
         assert [record.offset for record in await node.read_all("t", start=17)] == list(range(17, 41))
 
 
-async def test_a_partition_whose_root_was_lost_waits_for_the_bucket(tmp_path: Path) -> None:
+async def test_a_partition_whose_manifest_was_lost_waits_for_the_bucket(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
         led = await filled(node)
         await node.seal("t")
@@ -433,10 +433,10 @@ async def test_any_number_of_producers_passes_to_the_tier_process(
     await producers(node, 500)
     monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 16_000)
     await node.seal("t")
-    root = await root_of(node.node.broker.partitions.get(T0))
+    manifest = await manifest_of(node.node.broker.partitions.get(T0))
     assert node.tier.hydrator is not None
-    assert root.sidecar is not None
-    state = await node.tier.hydrator.newest_state(root.sidecar, root.end)
+    assert manifest.sidecar is not None
+    state = await node.tier.hydrator.newest_state(manifest.sidecar, manifest.end)
     assert len(ProducerStateManager.restore(state.producer_snapshot, now_ms=0).producers) == 500
 
 

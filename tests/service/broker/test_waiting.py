@@ -15,12 +15,12 @@ from grpc_api.contract.ready import settled
 from service.broker.background.flusher import FLUSH_THREADS
 from service.broker.partition.leading import adopt
 from service.broker.partition.partition import Partition
-from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.read.reader import ColdReader
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import LeaderNotAvailable, LogError, TierCorrupt, UnknownTopicOrPartition
 from storage_tiers.types import EpochEntry, TopicPartition
-from tests.service.broker.support import TIERED, Running, batch, root_of, running, until
+from tests.service.broker.support import TIERED, Running, batch, manifest_of, running, until
 
 T0 = TopicPartition("t", 0)
 
@@ -42,16 +42,16 @@ async def unacknowledged(node: Running) -> asyncio.Future[None]:
 
 async def another_history(led: Partition, epochs: Sequence[EpochEntry]) -> None:
     """The bucket's last record is of leader epoch 7; its newest sidecar tells of `epochs`."""
-    root, cold = await root_of(led), led.log.cold
+    manifest, cold = await manifest_of(led), led.log.cold
     assert cold is not None
-    state = replace(await cold.newest_state(root), epochs=tuple(epochs))
+    state = replace(await cold.newest_state(manifest), epochs=tuple(epochs))
 
     class Another(ColdReader):
-        async def newest_state(self, root: Root) -> Sidecar:
+        async def newest_state(self, manifest: Manifest) -> Sidecar:
             return state
 
     led.log.cold = Another(cold.ids, cold._hydrator, load=cold._load, reload=cold._reload)
-    led.log.follow(replace(root, leader_epoch=7, last_record_epoch=7))
+    led.log.follow(replace(manifest, leader_epoch=7, last_record_epoch=7))
 
 
 async def test_an_append_that_is_discarded_for_the_buckets_history_is_refused(node: Running) -> None:

@@ -19,7 +19,7 @@ from storage_tiers.files import OsFiles
 from storage_tiers.hot import place
 from storage_tiers.hot.place import place_of
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import TIERED, Running, root_of, running, until
+from tests.service.broker.support import TIERED, Running, manifest_of, running, until
 
 SERVE = {"tidelog.store.claim.wait.ms": "0", "tidelog.store.unclaimed": "serve"}
 REFUSE = {"tidelog.store.claim.wait.ms": "0"}
@@ -116,7 +116,7 @@ async def test_a_copy_takes_nothing_before_the_manifest_is_its_own(tmp_path: Pat
         writer = copy.tier.access.writer
         assert writer is not None and seen is not None
         assert shown.incarnation == writer.incarnation
-        assert (seen.commit, (await root_of(led)).commit) == (shown.commit, shown.commit)
+        assert (seen.commit, (await manifest_of(led)).commit) == (shown.commit, shown.commit)
         # Once is enough.
         copy.node.home.away = "is a copy still"
         await copy.node.work.tiering._compare(led)

@@ -18,9 +18,9 @@ from service.fsck.local import check_local
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.documents import document
 from storage_tiers.cold.manifest.json import decode, encode
-from storage_tiers.cold.manifest.model import CommitId, Removed, Root
+from storage_tiers.cold.manifest.model import CommitId, Manifest, Removed
 from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic, encode_topic
-from storage_tiers.cold.manifest.transitions import first_root
+from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.cold.stores.directory import BlockingDirectoryStore
 from storage_tiers.cold.stores.memory import BlockingMemoryStore
 from storage_tiers.errors import InvalidConfig
@@ -34,7 +34,7 @@ from tests.service.fsck.test_section_mutations import entries
 from tests.storage_tiers.cold.full_store import CLUSTER, FLIGHTS, GONE, INCARNATION, NOW_MS, FullStore, ids_of, plain
 from tests.storage_tiers.cold.support import DAY, Local, no_producers, tier_of
 
-ROOT = ids_of(1).manifest_key
+MANIFEST = ids_of(1).manifest_key
 TOPIC = keys.topic_file_key(CLUSTER, "flights")
 
 
@@ -54,13 +54,13 @@ def found(store: BlockingMemoryStore, **scope: object) -> set[tuple[FindingKind,
     return {(finding.kind, finding.key) for finding in report.findings if finding.damage}
 
 
-def root_of(store: BlockingMemoryStore, partition: int = 1) -> Root:
+def manifest_of(store: BlockingMemoryStore, partition: int = 1) -> Manifest:
     ids = ids_of(partition)
     return decode(store.get(ids.manifest_key).data, ids)
 
 
-def rewrite(store: BlockingMemoryStore, change: Callable[[Root], Root], partition: int = 1) -> None:
-    store.put(ids_of(partition).manifest_key, encode(change(root_of(store, partition))))
+def rewrite(store: BlockingMemoryStore, change: Callable[[Manifest], Manifest], partition: int = 1) -> None:
+    store.put(ids_of(partition).manifest_key, encode(change(manifest_of(store, partition))))
 
 
 def rewrite_topic(store: BlockingMemoryStore, **fields: object) -> None:
@@ -68,11 +68,11 @@ def rewrite_topic(store: BlockingMemoryStore, **fields: object) -> None:
     store.put(TOPIC, encode_topic(dataclasses.replace(state, **fields)))  # type: ignore[arg-type]
 
 
-# --- roots ------------------------------------------------------------------------------------------------------------
+# --- manifests ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("quick", [False, True])
-def test_a_root_that_is_missing(store: BlockingMemoryStore, quick: bool) -> None:
-    store.delete([ROOT])
-    assert found(store, quick=quick) == {(FindingKind.NO_MANIFEST, ROOT)}
+def test_a_manifest_that_is_missing(store: BlockingMemoryStore, quick: bool) -> None:
+    store.delete([MANIFEST])
+    assert found(store, quick=quick) == {(FindingKind.NO_MANIFEST, MANIFEST)}
 
 
 def test_a_first_upload_on_its_way_is_no_damage(store: BlockingMemoryStore) -> None:
@@ -82,47 +82,47 @@ def test_a_first_upload_on_its_way_is_no_damage(store: BlockingMemoryStore) -> N
     assert [finding.kind for finding in old.findings] == [FindingKind.NO_MANIFEST]
 
 
-def test_a_live_topics_root_that_says_deleted(store: BlockingMemoryStore) -> None:
+def test_a_live_topics_manifest_that_says_deleted(store: BlockingMemoryStore) -> None:
     gone = decode(store.get(ids_of(0, "gone", GONE).manifest_key).data)
-    store.put(ROOT, encode(dataclasses.replace(gone, ids=ids_of(1))))
-    assert (FindingKind.WRONG_TOPIC, ROOT) in found(store)
+    store.put(MANIFEST, encode(dataclasses.replace(gone, ids=ids_of(1))))
+    assert (FindingKind.WRONG_TOPIC, MANIFEST) in found(store)
 
 
-def test_a_root_replaced_by_an_empty_one(store: BlockingMemoryStore) -> None:
-    now = root_of(store)
+def test_a_manifest_replaced_by_an_empty_one(store: BlockingMemoryStore) -> None:
+    now = manifest_of(store)
     empty = dataclasses.replace(
-        first_root(ids_of(1)),
+        first_manifest(ids_of(1)),
         line=now.line,
         commit=1,
         recent=now.recent[:1],
         writer=now.writer,
         incarnation=now.incarnation,
     )
-    store.put(ROOT, encode(empty))
-    assert found(store) >= {(FindingKind.WENT_BACK, ROOT)}
+    store.put(MANIFEST, encode(empty))
+    assert found(store) >= {(FindingKind.WENT_BACK, MANIFEST)}
 
 
 @pytest.mark.parametrize("behind", [2, 3, 4])
-def test_a_root_older_than_its_segments(store: BlockingMemoryStore, behind: int) -> None:
-    """As a bucket restored to yesterday has it: the root is whole by itself, newer segments lie beside it."""
+def test_a_manifest_older_than_its_segments(store: BlockingMemoryStore, behind: int) -> None:
+    """As a bucket restored to yesterday has it: the manifest is whole by itself, newer segments lie beside it."""
 
-    def older(root: Root) -> Root:
-        left = root.entries[:-behind]
-        end = left[-1].end if left else root.live_pages[-1].end
+    def older(manifest: Manifest) -> Manifest:
+        left = manifest.entries[:-behind]
+        end = left[-1].end if left else manifest.live_pages[-1].end
         newest = entries(store)[end - 10]
         sidecar = dataclasses.replace(
-            root.sidecar,  # type: ignore[type-var]
+            manifest.sidecar,  # type: ignore[type-var]
             key=ids_of(1).prefix + newest["sidecar"],
-            sections=left[-1].sections if left else root.sidecar.sections,  # type: ignore[union-attr]
+            sections=left[-1].sections if left else manifest.sidecar.sections,  # type: ignore[union-attr]
         )
-        return dataclasses.replace(root, entries=left, end=end, sidecar=sidecar)
+        return dataclasses.replace(manifest, entries=left, end=end, sidecar=sidecar)
 
     rewrite(store, older)
-    assert (FindingKind.WENT_BACK, ROOT) in found(store)
+    assert (FindingKind.WENT_BACK, MANIFEST) in found(store)
 
 
 def test_one_upload_that_was_never_committed_is_no_damage(store: BlockingMemoryStore) -> None:
-    entry = root_of(store).entries[-1]
+    entry = manifest_of(store).entries[-1]
     for old, new in (
         (entry.key, ids_of(1).segment_key(120, 2, "a" * 32)),
         (entry.sidecar_key, ids_of(1).sidecar_key(120, 2, "a" * 32)),
@@ -142,8 +142,8 @@ def _moved(head: tuple[object, ...]) -> tuple[object, ...]:
 
 # --- objects ----------------------------------------------------------------------------------------------------------
 def pinned(store: BlockingMemoryStore) -> Removed:
-    (item,) = [item for item in root_of(store).removed if item.entry is not None]
-    assert root_of(store).pins[0].holds(item)
+    (item,) = [item for item in manifest_of(store).removed if item.entry is not None]
+    assert manifest_of(store).pins[0].holds(item)
     return item
 
 
@@ -179,7 +179,7 @@ def test_bytes_appended(store: BlockingMemoryStore, name: str) -> None:
 
 
 def test_the_newest_sidecar_alone_is_missing(store: BlockingMemoryStore) -> None:
-    newest = root_of(store, 2).sidecar
+    newest = manifest_of(store, 2).sidecar
     assert newest is not None and newest.alone
     data = store.get(newest.key).data
     store.delete([newest.key])
@@ -189,9 +189,9 @@ def test_the_newest_sidecar_alone_is_missing(store: BlockingMemoryStore) -> None
 
 
 def test_a_page_is_missing(store: BlockingMemoryStore) -> None:
-    for ref in root_of(store).pages:
+    for ref in manifest_of(store).pages:
         store.delete([ref.key])
-    assert {(FindingKind.MISSING, ref.key) for ref in root_of(store).pages} <= found(store)
+    assert {(FindingKind.MISSING, ref.key) for ref in manifest_of(store).pages} <= found(store)
 
 
 def test_records_that_no_reader_can_decode(store: BlockingMemoryStore) -> None:
@@ -200,7 +200,7 @@ def test_records_that_no_reader_can_decode(store: BlockingMemoryStore) -> None:
         batches = [build_batch([plain(offset)], base_offset=offset, leader_epoch=1) for offset in range(10)]
         batches[4] = damage(batches[4])
         data = b"".join(batches)
-        entry = root_of(store, 3).entries[0]
+        entry = manifest_of(store, 3).entries[0]
         assert len(data) == entry.length
         whole = data + store.get(entry.key).data[entry.length :]
         store.put(entry.key, whole)
@@ -217,7 +217,11 @@ def test_records_that_no_reader_can_decode(store: BlockingMemoryStore) -> None:
             entry.sidecar_key, head + struct.pack(">I", crc32c(table, crc32c(head))) + table + bytes(sidecar[188:])
         )
         changed = dataclasses.replace(entry, crc32c=crc32c(data), sections=sections)
-        rewrite(store, lambda root, changed=changed: dataclasses.replace(root, entries=(changed, *root.entries[1:])), 3)  # type: ignore[misc]
+        rewrite(
+            store,
+            lambda old, changed=changed: dataclasses.replace(old, entries=(changed, *old.entries[1:])),  # type: ignore[misc]
+            3,
+        )
         assert found(store) == {(FindingKind.UNDECODABLE, entry.key)}
 
 
@@ -355,12 +359,12 @@ def test_a_node_that_goes_on_meanwhile_is_no_damage(
 # --- a node's own copy ------------------------------------------------------------------------------------------------
 @pytest.fixture
 def data_dir(store: BlockingMemoryStore, tmp_path: Path) -> Path:
-    """A node's directory that keeps the root of partition 1 as it is now, and nothing else."""
+    """A node's directory that keeps the manifest of partition 1 as it is now, and nothing else."""
     directory = tmp_path / "data"
     (directory / "flights-1").mkdir(parents=True)
     (directory / "meta.properties").write_text(f"version=1\ncluster.id={CLUSTER}\nnode.id=1\ndirectory.id={'A' * 22}\n")
     (directory / "flights-1" / "partition.metadata").write_text(f"version: 0\ntopic_id: {FLIGHTS}")
-    (directory / "flights-1" / "tiered-root.json").write_bytes(store.get(ROOT).data)
+    (directory / "flights-1" / "tiered-manifest.json").write_bytes(store.get(MANIFEST).data)
     return directory
 
 
@@ -370,34 +374,36 @@ def local(store: BlockingMemoryStore, data_dir: Path) -> list[tuple[FindingKind,
     return [(finding.kind, finding.key) for finding in report.findings]
 
 
-def test_a_saved_root_that_the_stores_contains(store: BlockingMemoryStore, data_dir: Path) -> None:
+def test_a_saved_manifest_that_the_stores_contains(store: BlockingMemoryStore, data_dir: Path) -> None:
     assert local(store, data_dir) == []
-    saved = data_dir / "flights-1" / "tiered-root.json"
-    now = root_of(store)
+    saved = data_dir / "flights-1" / "tiered-manifest.json"
+    now = manifest_of(store)
     older = dataclasses.replace(now, commit=now.commit - 1, recent=now.recent[:-1])
     saved.write_bytes(encode(older))
     assert local(store, data_dir) == []
 
 
-def test_a_saved_root_newer_than_the_stores(store: BlockingMemoryStore, data_dir: Path) -> None:
-    now = root_of(store)
-    saved = str(data_dir / "flights-1" / "tiered-root.json")
-    rewrite(store, lambda root: dataclasses.replace(root, commit=root.commit - 1, recent=root.recent[:-1]))
+def test_a_saved_manifest_newer_than_the_stores(store: BlockingMemoryStore, data_dir: Path) -> None:
+    now = manifest_of(store)
+    saved = str(data_dir / "flights-1" / "tiered-manifest.json")
+    rewrite(
+        store, lambda manifest: dataclasses.replace(manifest, commit=manifest.commit - 1, recent=manifest.recent[:-1])
+    )
     assert local(store, data_dir) == [(FindingKind.WENT_BACK, saved)]
-    store.put(ROOT, encode(dataclasses.replace(now, line="f" * 32)))
+    store.put(MANIFEST, encode(dataclasses.replace(now, line="f" * 32)))
     assert local(store, data_dir) == [(FindingKind.WENT_BACK, saved)]
-    store.delete([ROOT])
+    store.delete([MANIFEST])
     assert local(store, data_dir) == [(FindingKind.WENT_BACK, saved)]
 
 
-def test_a_saved_root_of_long_ago_whose_ranges_are_gone(store: BlockingMemoryStore, data_dir: Path) -> None:
+def test_a_saved_manifest_of_long_ago_whose_ranges_are_gone(store: BlockingMemoryStore, data_dir: Path) -> None:
     """Its commit is older than what `recent` keeps: then each range of it must be live or removed since."""
-    now = root_of(store)
+    now = manifest_of(store)
     ids = tuple(CommitId(commit, f"{commit:032x}") for commit in range(now.commit + 9, now.commit + 41))
     later = dataclasses.replace(now, commit=now.commit + 40, recent=ids)
-    store.put(ROOT, encode(later))
+    store.put(MANIFEST, encode(later))
     assert local(store, data_dir) == []
     first, *rest = later.entries
     moved = dataclasses.replace(rest[0], base=first.base)
-    store.put(ROOT, encode(dataclasses.replace(later, entries=(moved, *rest[1:]))))
-    assert local(store, data_dir) == [(FindingKind.WENT_BACK, str(data_dir / "flights-1" / "tiered-root.json"))]
+    store.put(MANIFEST, encode(dataclasses.replace(later, entries=(moved, *rest[1:]))))
+    assert local(store, data_dir) == [(FindingKind.WENT_BACK, str(data_dir / "flights-1" / "tiered-manifest.json"))]

@@ -40,7 +40,10 @@ _DELETED = "of a deleted partition nothing is left to compare it with"
 #: Field -> (the mutations of it that are no damage or cannot be told, why).
 UNTOLD: Mapping[str, tuple[set[str], str]] = {
     "cluster.format": ({"one more", "huge"}, _NEWER),
-    **{f"{kind}.least_reader": ({"one less"}, _OLDER) for kind in ("cluster", "topic", "root", "deleted root", "page")},
+    **{
+        f"{kind}.least_reader": ({"one less"}, _OLDER)
+        for kind in ("cluster", "topic", "manifest", "deleted manifest", "page")
+    },
     "cluster.incarnation": ({"one more", "huge"}, _RISES),
     "cluster.holder.node_id": ({"one more", "one less", "huge"}, _WHO),
     "cluster.holder.directory_id": ({"another", "longer"}, _WHO),
@@ -50,28 +53,28 @@ UNTOLD: Mapping[str, tuple[set[str], str]] = {
     "topic.incarnation": ({"one less"}, _RISES),
     "topic.revision": ({"one more", "one less", "huge"}, "it only tells versions of the file apart"),
     "topic.configs.retention.ms": ({"another", "longer", "empty", "missing"}, "the bucket obeys no config"),
-    "root.format": ({"one more", "huge"}, _NEWER),
-    "root.committed_at": ({"one more", "one less", "huge"}, _CLOCK),
-    "root.writer.node_id": ({"one more", "one less", "huge"}, _WHO),
-    "root.writer.name": ({"another", "longer"}, _WHO),
-    "root.writer.incarnation": ({"missing"}, "a maintainer outside of the cluster has none"),
-    "root.leader_epoch": ({"one more", "one less", "huge"}, _RISES),
-    "root.log_start": ({"one more", "one less"}, "any offset of the first range may be log start"),
-    "root.swept": ({"one more", "one less"}, "what was forgotten left nothing behind"),
-    "root.pins": ({"without its first", "without its last"}, "a pin may be taken away"),
-    "root.pins[].name": ({"another", "longer"}, "any name is one"),
-    "root.pins[].log_start": ({"one more"}, "any offset of the first range may be log start"),
-    "root.entries": ({"without its first"}, _ORPHAN),
-    "root.entries[].added[0]": ({"one more", "one less"}, _WHICH_COMMIT),
-    "root.entries[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
-    "root.removed": ({"without its first", "without its last"}, _ORPHAN),
-    "root.removed[].added[0]": ({"one more", "one less"}, _WHICH_COMMIT),
-    "root.removed[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
-    "root.removed[].removed[0]": ({"one more", "one less"}, _WHICH_COMMIT),
-    "root.removed[].removed[1]": ({"one more", "one less", "huge"}, _CLOCK),
-    "root.condemned": ({"without its first", "without its last"}, _ORPHAN),
-    "root.condemned[].at[0]": ({"one more", "one less"}, _WHICH_COMMIT),
-    "root.condemned[].at[1]": ({"one more", "one less", "huge"}, _CLOCK),
+    "manifest.format": ({"one more", "huge"}, _NEWER),
+    "manifest.committed_at": ({"one more", "one less", "huge"}, _CLOCK),
+    "manifest.writer.node_id": ({"one more", "one less", "huge"}, _WHO),
+    "manifest.writer.name": ({"another", "longer"}, _WHO),
+    "manifest.writer.incarnation": ({"missing"}, "a maintainer outside of the cluster has none"),
+    "manifest.leader_epoch": ({"one more", "one less", "huge"}, _RISES),
+    "manifest.log_start": ({"one more", "one less"}, "any offset of the first range may be log start"),
+    "manifest.swept": ({"one more", "one less"}, "what was forgotten left nothing behind"),
+    "manifest.pins": ({"without its first", "without its last"}, "a pin may be taken away"),
+    "manifest.pins[].name": ({"another", "longer"}, "any name is one"),
+    "manifest.pins[].log_start": ({"one more"}, "any offset of the first range may be log start"),
+    "manifest.entries": ({"without its first"}, _ORPHAN),
+    "manifest.entries[].added[0]": ({"one more", "one less"}, _WHICH_COMMIT),
+    "manifest.entries[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
+    "manifest.removed": ({"without its first", "without its last"}, _ORPHAN),
+    "manifest.removed[].added[0]": ({"one more", "one less"}, _WHICH_COMMIT),
+    "manifest.removed[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
+    "manifest.removed[].removed[0]": ({"one more", "one less"}, _WHICH_COMMIT),
+    "manifest.removed[].removed[1]": ({"one more", "one less", "huge"}, _CLOCK),
+    "manifest.condemned": ({"without its first", "without its last"}, _ORPHAN),
+    "manifest.condemned[].at[0]": ({"one more", "one less"}, _WHICH_COMMIT),
+    "manifest.condemned[].at[1]": ({"one more", "one less", "huge"}, _CLOCK),
     "page.format": ({"one more", "huge"}, _NEWER),
     "page.entries[].added[0]": ({"one more", "one less"}, _WHICH_COMMIT),
     "page.entries[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
@@ -79,22 +82,22 @@ UNTOLD: Mapping[str, tuple[set[str], str]] = {
     "page.removed[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
     "page.removed[].removed[0]": ({"one more", "one less"}, _WHICH_COMMIT),
     "page.removed[].removed[1]": ({"one more", "one less", "huge"}, _CLOCK),
-    "deleted root.format": ({"one more", "huge"}, _NEWER),
-    "deleted root.committed_at": ({"one more", "one less", "huge"}, _CLOCK),
-    "deleted root.writer.node_id": ({"one more", "one less", "huge"}, _WHO),
-    "deleted root.writer.name": ({"another", "longer"}, _WHO),
-    "deleted root.writer.incarnation": ({"missing"}, "a maintainer outside of the cluster has none"),
-    "deleted root.leader_epoch": ({"one more", "huge"}, _DELETED),
-    "deleted root.log_start": ({"one more"}, _DELETED),
-    "deleted root.end": ({"one more", "one less", "huge"}, _DELETED),
-    "deleted root.last_record_epoch": ({"one less"}, _DELETED),
-    "deleted root.swept": ({"one more"}, _DELETED),
-    "deleted root.sidecar": ({"missing"}, "it is null, which says the same"),
+    "deleted manifest.format": ({"one more", "huge"}, _NEWER),
+    "deleted manifest.committed_at": ({"one more", "one less", "huge"}, _CLOCK),
+    "deleted manifest.writer.node_id": ({"one more", "one less", "huge"}, _WHO),
+    "deleted manifest.writer.name": ({"another", "longer"}, _WHO),
+    "deleted manifest.writer.incarnation": ({"missing"}, "a maintainer outside of the cluster has none"),
+    "deleted manifest.leader_epoch": ({"one more", "huge"}, _DELETED),
+    "deleted manifest.log_start": ({"one more"}, _DELETED),
+    "deleted manifest.end": ({"one more", "one less", "huge"}, _DELETED),
+    "deleted manifest.last_record_epoch": ({"one less"}, _DELETED),
+    "deleted manifest.swept": ({"one more"}, _DELETED),
+    "deleted manifest.sidecar": ({"missing"}, "it is null, which says the same"),
 }
 
 
 class Place(NamedTuple):
-    """A document, and a page's root where it is a page."""
+    """A document, and a page's manifest where it is a page."""
 
     kind: str
     key: str
@@ -105,9 +108,9 @@ PLACES = (
     Place("cluster", keys.cluster_key(CLUSTER)),
     Place("topic", keys.topic_file_key(CLUSTER, "flights")),
     Place("topic", keys.topic_file_key(CLUSTER, "gone")),
-    *(Place("root", ids_of(partition).manifest_key) for partition in (1, 2, 3, 4)),
-    Place("deleted root", ids_of(0, "gone", GONE).manifest_key),
-    Place("deleted root", ids_of(0, "flights", EARLIER).manifest_key),
+    *(Place("manifest", ids_of(partition).manifest_key) for partition in (1, 2, 3, 4)),
+    Place("deleted manifest", ids_of(0, "gone", GONE).manifest_key),
+    Place("deleted manifest", ids_of(0, "flights", EARLIER).manifest_key),
 )
 
 
@@ -130,7 +133,7 @@ def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def name_of(kind: str, path: Path) -> str:
-    """Numbers of list items left out: `root.entries[].sections.index[1]` keeps those of pairs and spans."""
+    """Numbers of list items left out: `manifest.entries[].sections.index[1]` keeps those of pairs and spans."""
     text = kind
     for at, step in enumerate(path):
         if isinstance(step, str):
@@ -212,11 +215,11 @@ class Mutated:
         assert place.ids is not None
         data = gzip.compress(written(fields))
         self.put(place.key, data)
-        root = stored(self.store, place.ids.manifest_key)
-        for ref in root["pages"]:
+        manifest = stored(self.store, place.ids.manifest_key)
+        for ref in manifest["pages"]:
             if place.ids.prefix + ref["key"] == place.key:
                 ref.update(length=len(data), crc32c=crc32c(data))
-        self.put(place.ids.manifest_key, document(root))
+        self.put(place.ids.manifest_key, document(manifest))
 
     def undo(self) -> None:
         for key, data in self._before.items():
@@ -251,7 +254,7 @@ def test_the_store_of_every_feature_is_sound(full: FullStore) -> None:
     assert check_bucket(full.store, FsckScope(), now_ms=NOW_MS + (1 << 40)).findings == []
 
 
-@pytest.mark.parametrize("kind", ["cluster", "topic", "root", "deleted root", "page"])
+@pytest.mark.parametrize("kind", ["cluster", "topic", "manifest", "deleted manifest", "page"])
 def test_every_wrong_value_is_found(full: FullStore, kind: str) -> None:
     mutated = Mutated(full.store)
     missed: dict[str, set[str]] = {}

@@ -76,10 +76,10 @@ def rebuilt(
 
 
 def write(mutated: Mutated, base: int, data: bytes, table: Mapping[str, list[int]]) -> None:
-    """The sidecar of the range at `base`, and its table in the page and the root that name it."""
+    """The sidecar of the range at `base`, and its table in the page and the manifest that name it."""
     store, ids = mutated.store, ids_of(1)
-    root = stored(store, ids.manifest_key)
-    for ref in root["pages"]:
+    manifest = stored(store, ids.manifest_key)
+    for ref in manifest["pages"]:
         page = stored(store, ids.prefix + ref["key"])
         for entry in (*page["entries"], *page["removed"]):
             if entry.get("base") == base:
@@ -88,13 +88,13 @@ def write(mutated: Mutated, base: int, data: bytes, table: Mapping[str, list[int
                 packed = _packed(page)
                 mutated.put(ids.prefix + ref["key"], packed)
                 ref.update(length=len(packed), crc32c=crc32c(packed))
-    for entry in (*root["entries"], *root["removed"]):
+    for entry in (*manifest["entries"], *manifest["removed"]):
         if entry.get("base") == base:
             entry["sections"] = table
             mutated.put(ids.prefix + entry["sidecar"], data)
-            if root["sidecar"]["key"] == entry["sidecar"]:
-                root["sidecar"]["sections"] = table
-    mutated.put(ids.manifest_key, document(root))
+            if manifest["sidecar"]["key"] == entry["sidecar"]:
+                manifest["sidecar"]["sections"] = table
+    mutated.put(ids.manifest_key, document(manifest))
 
 
 def _packed(page: Any) -> bytes:
@@ -105,9 +105,13 @@ def _packed(page: Any) -> bytes:
 
 def entries(store: BlockingMemoryStore) -> dict[int, Any]:
     ids = ids_of(1)
-    root = stored(store, ids.manifest_key)
-    pages = [stored(store, ids.prefix + ref["key"]) for ref in root["pages"]]
-    lists = [root["entries"], root["removed"], *(each[name] for each in pages for name in ("entries", "removed"))]
+    manifest = stored(store, ids.manifest_key)
+    pages = [stored(store, ids.prefix + ref["key"]) for ref in manifest["pages"]]
+    lists = [
+        manifest["entries"],
+        manifest["removed"],
+        *(each[name] for each in pages for name in ("entries", "removed")),
+    ]
     return {entry["base"]: entry for found in lists for entry in found if "base" in entry}
 
 

@@ -10,7 +10,7 @@ from storage_tiers.cold.read.cache import ChunkKey
 from storage_tiers.cold.read.pace import PERIOD_S
 from storage_tiers.errors import StoreRefused
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import TIERED, root_of, until
+from tests.service.broker.support import TIERED, manifest_of, until
 from tests.service.observability.works import PURGATORY, REQUESTS, TOPICS, cold, partition
 from tests.service.observability.world import ROSE, Is, Within, World, fetch_frame, work
 
@@ -84,9 +84,9 @@ async def records_are_fetched_from_the_bucket(world: World) -> AsyncIterator[Non
 async def a_chunk_is_read_ahead(world: World) -> AsyncIterator[None]:
     await cold(world)
     yield
-    hydrator, root = world.node.tier.hydrator, await root_of(partition(world))
+    hydrator, manifest = world.node.tier.hydrator, await manifest_of(partition(world))
     assert hydrator is not None
-    assert hydrator.want(root.entries[-1], 0)
+    assert hydrator.want(manifest.entries[-1], 0)
     await until(lambda: hydrator.read_ahead == 1)
     yield
 
@@ -95,12 +95,12 @@ async def a_chunk_is_read_ahead(world: World) -> AsyncIterator[None]:
 async def a_fetch_yields_to_producers(world: World) -> AsyncIterator[None]:
     await cold(world)
     yield
-    hydrator, root = world.node.tier.hydrator, await root_of(partition(world))
+    hydrator, manifest = world.node.tier.hydrator, await manifest_of(partition(world))
     assert hydrator is not None
     await world.node.append("t", b"produced")
     # Fetched for somebody who waited for it: what is read ahead makes up for that. The pace looks anew at such a time.
     hydrator.pace.delay(8 * MIB, world.inner.ground.host.clock.monotonic() + 2 * PERIOD_S, urgent=True)
-    assert hydrator.want(root.entries[-1], 0)
+    assert hydrator.want(manifest.entries[-1], 0)
     await until(lambda: hydrator.read_ahead == 1)
     yield
 
@@ -157,8 +157,8 @@ async def a_read_is_asked_again(world: World) -> AsyncIterator[None]:
 )
 async def an_object_is_damaged(world: World) -> AsyncIterator[None]:
     await cold(world)
-    root = await root_of(partition(world))
-    oldest = root.entries[0]
+    manifest = await manifest_of(partition(world))
+    oldest = manifest.entries[0]
     body = await world.node.store.get(oldest.key)
     await world.node.store.delete([oldest.key])
     await world.node.store.put(oldest.key, body.data[:-1] + b"\1")

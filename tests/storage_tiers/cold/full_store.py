@@ -27,7 +27,7 @@ from storage_tiers.cold.manifest import keys, transitions
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, encode_cluster
 from storage_tiers.cold.manifest.commit import CommitSettings
 from storage_tiers.cold.manifest.json import encode
-from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Root, State
+from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter, State
 from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
 from storage_tiers.cold.offline.reader_files import advance_cursor, read_cursor, record_missed, record_verdict
 from storage_tiers.cold.segments.partition_tier import PartitionTier
@@ -39,7 +39,7 @@ from storage_tiers.records.batch import ATTRIBUTES, BATCH_LENGTH, CRC, HEADER_BY
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import AbortedTransaction, EpochEntry, TopicId
-from tests.storage_tiers.cold.support import EagerClock, inline, stored_root
+from tests.storage_tiers.cold.support import EagerClock, inline, stored_manifest
 
 CLUSTER = "ckQWLXMZQKGqoUySTmrTXA"
 FLIGHTS = TopicId(bytes(range(16)))
@@ -221,11 +221,11 @@ def _tier(full: FullStore, ids: Ids, seed: int = 99) -> PartitionTier:
     )
 
 
-async def _extend(tier: PartitionTier, jobs: Sequence[ExtendJob]) -> Root:
+async def _extend(tier: PartitionTier, jobs: Sequence[ExtendJob]) -> Manifest:
     for job in jobs:
-        root = await tier.extend(job)
-        assert root.end == job.end
-    return root
+        manifest = await tier.extend(job)
+        assert manifest.end == job.end
+    return manifest
 
 
 def _numbered(directory: Path, *ranges: tuple[int, int]) -> Log:
@@ -325,12 +325,12 @@ async def _rich(full: FullStore, directory: Path) -> None:
     await tier.retire(33)
     orphan = ids_of(1).segment_key(200, 2, "7" * 32)
     full.store.put(orphan, b"never named")
-    await tier.commit(lambda root, by: transitions.condemn(root, [orphan], by))
+    await tier.commit(lambda manifest, by: transitions.condemn(manifest, [orphan], by))
     await tier.retire(43)
-    root = await tier.claim(3)
-    assert {page.kind.value for page in root.pages} == {"live", "removed"}
-    assert root.entries and root.pins and root.condemned and root.swept
-    assert {item.entry is None for item in root.removed} == {True, False}
+    manifest = await tier.claim(3)
+    assert {page.kind.value for page in manifest.pages} == {"live", "removed"}
+    assert manifest.entries and manifest.pins and manifest.condemned and manifest.swept
+    assert {item.entry is None for item in manifest.removed} == {True, False}
 
 
 async def _alone(full: FullStore, directory: Path) -> None:
@@ -342,15 +342,15 @@ async def _alone(full: FullStore, directory: Path) -> None:
     await tier.retire(11)
     full.clock.advance(60)
     await tier.sweep(0)
-    assert tier.root is not None and tier.root.sidecar is not None and tier.root.sidecar.alone
+    assert tier.manifest is not None and tier.manifest.sidecar is not None and tier.manifest.sidecar.alone
 
 
 async def _packed(full: FullStore, directory: Path) -> None:
     """The writer of today gives each range an object of its own; the format allows more."""
     tier = _tier(full, ids_of(3))
     jobs = _numbered(directory / "packed", (0, 10), (10, 20)).ranges()
-    root = await _extend(tier, jobs)
-    first, second = root.entries
+    manifest = await _extend(tier, jobs)
+    first, second = manifest.entries
     store = full.store
     packed = store.get(first.key).data + store.get(second.key).data
     key = ids_of(3).segment_key(0, 1, "9" * 32)
@@ -360,7 +360,7 @@ async def _packed(full: FullStore, directory: Path) -> None:
         dataclasses.replace(first, key=key),
         dataclasses.replace(second, key=key, position=first.length),
     )
-    store.put(root.ids.manifest_key, encode(dataclasses.replace(root, entries=entries)))
+    store.put(manifest.ids.manifest_key, encode(dataclasses.replace(manifest, entries=entries)))
 
 
 async def _gap(full: FullStore, directory: Path) -> None:
@@ -368,12 +368,16 @@ async def _gap(full: FullStore, directory: Path) -> None:
     log = _numbered(directory / "gap", (0, 10), (10, 20), (25, 30))
     before, first, after = log.ranges()
     await _extend(tier, [before, first])
-    root = await _extend(tier, [dataclasses.replace(after, log_start=27)])
-    assert root.entries[-1].gap_from == 20 and root.log_start == 27 and root.entries[0].end <= root.log_start
+    manifest = await _extend(tier, [dataclasses.replace(after, log_start=27)])
+    assert (
+        manifest.entries[-1].gap_from == 20
+        and manifest.log_start == 27
+        and manifest.entries[0].end <= manifest.log_start
+    )
 
 
 def _readers(store: BlockingMemoryStore) -> None:
     cursor = advance_cursor(store, read_cursor(store, ids_of(1), "audit"), 2, writer="w", now_ms=NOW_MS)
     record_missed(store, cursor, 3, now_ms=NOW_MS)
-    entry = stored_root(store, ids_of(3)).entries[0]
+    entry = stored_manifest(store, ids_of(3)).entries[0]
     record_verdict(store, ids_of(3), "audit", entry, RangeVerdict((), 10, 100), now_ms=NOW_MS)

@@ -11,7 +11,7 @@ from storage_tiers.clock import Clock, ManualClock, SeededRng
 from storage_tiers.cold.manifest import lookup
 from storage_tiers.cold.manifest.commit import CommitSettings, ReadSaved
 from storage_tiers.cold.manifest.json import decode, decode_page
-from storage_tiers.cold.manifest.model import Entry, Ids, ManifestWriter, Page, PageRef, Root, Section
+from storage_tiers.cold.manifest.model import Entry, Ids, Manifest, ManifestWriter, Page, PageRef, Section
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.segments.sidecar import SidecarBytes
 from storage_tiers.cold.segments.uploader import ExtendJob
@@ -135,13 +135,13 @@ def tier_of(
     )
 
 
-def stored_root(store: BlockingMemoryStore, ids: Ids = IDS) -> Root:
+def stored_manifest(store: BlockingMemoryStore, ids: Ids = IDS) -> Manifest:
     return decode(store.get(ids.manifest_key).data, ids)
 
 
-def stored_live(store: BlockingMemoryStore, root: Root) -> list[Entry]:
+def stored_live(store: BlockingMemoryStore, manifest: Manifest) -> list[Entry]:
     """Every live entry, its pages read from the store."""
-    return list(lookup.live_entries(root, lambda ref: decode_page(store.get(ref.key).data, root.ids, ref)))
+    return list(lookup.live_entries(manifest, lambda ref: decode_page(store.get(ref.key).data, manifest.ids, ref)))
 
 
 def page_loader(store: BlockingMemoryStore, ids: Ids = IDS) -> lookup.LoadPage:

@@ -13,7 +13,7 @@ from storage_tiers.cold.segments.repairer import LocalEvidence, empty_range
 from storage_tiers.records.batch import headers
 from storage_tiers.records.decoder import decode_batch
 from storage_tiers.types import EpochEntry, OffsetRange
-from tests.storage_tiers.cold.support import Local, no_producers, stored_live, stored_root
+from tests.storage_tiers.cold.support import Local, no_producers, stored_live, stored_manifest
 from tests.storage_tiers.cold.test_repair import World, blocking_has_manifest, restore
 
 #: Only the last ranges are on the disk.
@@ -54,14 +54,14 @@ async def test_what_is_lost_is_given_up_where_its_offsets_are_named(world: World
     said, nothing = await world.tier.repair(NOTHING, apply=False, accepted=accepted)
     assert nothing is None and f"offsets [{gone.base}, {gone.end}) are given up" in said.summary
     assert not blocking_has_manifest(world)
-    _, root = await world.tier.repair(NOTHING, apply=True, accepted=accepted)
-    assert root is not None and broken(root) is None
-    assert root == stored_root(world.store.blocking())
-    after = stored_live(world.store.blocking(), root)
+    _, manifest = await world.tier.repair(NOTHING, apply=True, accepted=accepted)
+    assert manifest is not None and broken(manifest) is None
+    assert manifest == stored_manifest(world.store.blocking())
+    after = stored_live(world.store.blocking(), manifest)
     assert [each for each in after if each.base != gone.base] == [each for each in before if each.base != gone.base]
     assert [(each.base, each.end) for each in after] == [(each.base, each.end) for each in before]
     assert records(world, after[place]) == [] and after[place].records == 0
-    assert gone.key in {key for item in root.removed for key in item.keys}
+    assert gone.key in {key for item in manifest.removed for key in item.keys}
     assert (await world.extend()).end == 710
     report = check_bucket(world.store.blocking(), FsckScope(), now_ms=world.clock.unix_ms())
     # The test has no cluster and no topic around its partition.
@@ -74,18 +74,18 @@ async def test_what_is_lost_is_given_up_where_its_offsets_are_named(world: World
 async def test_nothing_else_than_what_is_lost_is_given_up(world: World, accepted: list[tuple[int, int]]) -> None:
     await lose(world, 5, 1)
     named = tuple(OffsetRange(*each) for each in accepted)
-    refused, root = await world.tier.repair(NOTHING, apply=True, accepted=named)
-    assert root is None and "offsets [10, 20)" in refused.refused
+    refused, manifest = await world.tier.repair(NOTHING, apply=True, accepted=named)
+    assert manifest is None and "offsets [10, 20)" in refused.refused
     assert not blocking_has_manifest(world)
 
 
 async def test_where_nothing_is_lost_nothing_is_given_up(world: World) -> None:
     await lose(world, 3)
-    refused, root = await world.tier.repair(NOTHING, apply=True, accepted=(OffsetRange(0, 10),))
-    assert root is None and "[0, 10) are not lost" in refused.refused
+    refused, manifest = await world.tier.repair(NOTHING, apply=True, accepted=(OffsetRange(0, 10),))
+    assert manifest is None and "[0, 10) are not lost" in refused.refused
     assert "Leave --accept-loss away" in refused.refused
-    _, root = await world.tier.repair(NOTHING, apply=True)
-    assert root is not None and root.end == 30
+    _, manifest = await world.tier.repair(NOTHING, apply=True)
+    assert manifest is not None and manifest.end == 30
 
 
 async def test_what_the_local_log_holds_is_not_given_up(world: World) -> None:
@@ -94,8 +94,8 @@ async def test_what_the_local_log_holds_is_not_given_up(world: World) -> None:
     held = LocalEvidence(OffsetRange(40, 60), (EpochEntry(1, 0),), 0)
     refused, _ = await world.tier.repair(held, apply=True, accepted=(OffsetRange(10, 20), OffsetRange(40, 50)))
     assert "offsets [10, 20)" in refused.refused and "40-50" not in refused.refused
-    report, root = await world.tier.repair(held, apply=True, accepted=(OffsetRange(10, 20),))
-    assert root is not None and root.end == 40
+    report, manifest = await world.tier.repair(held, apply=True, accepted=(OffsetRange(10, 20),))
+    assert manifest is not None and manifest.end == 40
     assert "[10, 20) are given up" in report.summary and "[40, 60) are uploaded again" in report.summary
     assert (await world.extend(2)).end == 60
 
@@ -104,9 +104,9 @@ async def test_neighbours_are_one_loss(world: World) -> None:
     await lose(world, 6, 1, 2, 4)
     refused, _ = await world.tier.repair(NOTHING, apply=False)
     assert "[10, 30) and [40, 50)" in refused.refused
-    _, root = await world.tier.repair(NOTHING, apply=True, accepted=(OffsetRange(40, 50), OffsetRange(10, 30)))
-    assert root is not None
-    assert [entry.records for entry in root.entries] == [10, 0, 0, 10, 0, 10]
+    _, manifest = await world.tier.repair(NOTHING, apply=True, accepted=(OffsetRange(40, 50), OffsetRange(10, 30)))
+    assert manifest is not None
+    assert [entry.records for entry in manifest.entries] == [10, 0, 0, 10, 0, 10]
 
 
 async def test_a_range_behind_a_gap_is_given_up_and_the_gap_stays(world: World) -> None:
@@ -115,9 +115,9 @@ async def test_a_range_behind_a_gap_is_given_up_and_the_gap_stays(world: World) 
     saved = await world.tier.extend(world.local.job(20, 10, log_start=20))
     world.store.blocking().delete([saved.entries[-1].key])
     restore(world, None)
-    _, root = await world.tier.repair(NOTHING, apply=True, accepted=(OffsetRange(20, 30),))
-    assert root is not None and broken(root) is None
-    assert [(entry.base, entry.end, entry.gap_from) for entry in root.entries] == [(0, 10, None), (20, 30, 10)]
+    _, manifest = await world.tier.repair(NOTHING, apply=True, accepted=(OffsetRange(20, 30),))
+    assert manifest is not None and broken(manifest) is None
+    assert [(entry.base, entry.end, entry.gap_from) for entry in manifest.entries] == [(0, 10, None), (20, 30, 10)]
 
 
 @pytest.mark.parametrize(

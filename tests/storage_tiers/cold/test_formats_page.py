@@ -17,7 +17,7 @@ from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
 from storage_tiers.cold.stores.memory import BlockingMemoryStore, MemoryStore
 from tests.storage_tiers.cold.support import IDS, EagerClock, Local, batches, tier_of
-from tests.storage_tiers.cold.test_manifest_json import full_root
+from tests.storage_tiers.cold.test_manifest_json import full_manifest
 
 MIB = 1 << 20
 
@@ -32,15 +32,15 @@ def read_document(data: bytes) -> dict[str, Any]:
 class PageReader:
     def __init__(self, store: BlockingMemoryStore, prefix: str) -> None:
         self.store, self.prefix = store, prefix
-        self.root = read_document(store.get(f"{prefix}manifests/00003.json").data)
-        assert self.root["least_reader"] <= 2 and self.root["state"] == "live"
+        self.manifest = read_document(store.get(f"{prefix}manifests/00003.json").data)
+        assert self.manifest["least_reader"] <= 2 and self.manifest["state"] == "live"
 
     def key(self, text: str) -> str:
         return text[1:] if text.startswith("/") else self.prefix + text
 
     def entry(self, offset: int) -> dict[str, Any]:
-        assert self.root["log_start"] <= offset < self.root["end"]
-        entries, refs = self.root["entries"], list(self.root["pages"])
+        assert self.manifest["log_start"] <= offset < self.manifest["end"]
+        entries, refs = self.manifest["entries"], list(self.manifest["pages"])
         while refs:
             ref = refs.pop()
             if ref["kind"] == "live" and ref["base"] <= offset < ref["end"]:
@@ -76,7 +76,7 @@ class PageReader:
             at += 12 + length
 
     def first_at_or_after(self, timestamp: int) -> dict[str, Any]:
-        for entry in self.root["entries"]:
+        for entry in self.manifest["entries"]:
             if entry["max_timestamp"] >= timestamp:
                 assert isinstance(entry, dict)
                 return entry
@@ -94,7 +94,7 @@ async def test_a_reader_written_from_the_page_reads_everything(tmp_path: Path) -
             await tier.extend(local.job(base, 10, text="x" * 20_000))
         await tier.retire(15)
     reader = PageReader(memory.blocking(), f"{IDS.cluster_id}/topics/flights/{IDS.topic_id}/")
-    assert any(ref.get("level") for ref in reader.root["pages"]), "the page's rules for pages are tried as well"
+    assert any(ref.get("level") for ref in reader.manifest["pages"]), "the page's rules for pages are tried as well"
     for offset in range(15, 100):
         assert reader.batch_at(offset) == batches(offset, 1, text="x" * 20_000)
     newest = reader.first_at_or_after(1_700_000_000_099)
@@ -111,13 +111,13 @@ async def test_a_reader_written_from_the_page_reads_everything(tmp_path: Path) -
 
 
 def test_the_page_explains_every_field() -> None:
-    """Whatever a full root, its pages, cluster.json and topic.json say, the page has a word for."""
+    """Whatever a full manifest, its pages, cluster.json and topic.json say, the page has a word for."""
     text = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
-    root, written = full_root()
+    manifest, written = full_manifest()
     holder = Holder(1, "disk", "start")
-    documents = [encode(root), *(gzip.decompress(write.data) for write in written.values())]
+    documents = [encode(manifest), *(gzip.decompress(write.data) for write in written.values())]
     documents.append(encode_cluster(ClusterState(IDS.cluster_id, 1, holder)))
-    documents.append(encode_topic(TopicState(IDS.cluster_id, IDS.topic, IDS.topic_id, root.state, 6, 1)))
+    documents.append(encode_topic(TopicState(IDS.cluster_id, IDS.topic, IDS.topic_id, manifest.state, 6, 1)))
     names = set().union(*(_names(json.loads(document)) for document in documents))
     assert len(names) > 50
     assert {name for name in names if f"`{name}`" not in text and f'"{name}"' not in text} == set()

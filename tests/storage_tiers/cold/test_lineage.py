@@ -12,7 +12,7 @@ import pytest
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.manifest.lineage import MAX_COMMITS, SeenManifest, seen_of
-from storage_tiers.cold.manifest.model import MAX_CONDEMNED, RECENT_COMMITS, CommitId, Root
+from storage_tiers.cold.manifest.model import MAX_CONDEMNED, RECENT_COMMITS, CommitId, Manifest
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import FencedWriter, StoreBehind
@@ -41,15 +41,15 @@ def stored(store: MemoryStore) -> dict[str, bytes]:
     return {info.key: store.blocking().get(info.key).data for info in store.blocking().list("")}
 
 
-def put_back(store: MemoryStore, root: bytes | None) -> None:
+def put_back(store: MemoryStore, manifest: bytes | None) -> None:
     """The manifest as it was before; None: it is gone."""
-    if root is None:
+    if manifest is None:
         store.blocking().delete([IDS.manifest_key])
     else:
-        store.blocking().put(IDS.manifest_key, root)
+        store.blocking().put(IDS.manifest_key, manifest)
 
 
-async def test_nothing_is_swept_without_a_root(store: MemoryStore, clock: EagerClock, local: Local) -> None:
+async def test_nothing_is_swept_without_a_manifest(store: MemoryStore, clock: EagerClock, local: Local) -> None:
     """By a process that has seen none, as by one that has."""
     first = tier_of(store, clock)
     for base in (0, 10):
@@ -64,7 +64,7 @@ async def test_nothing_is_swept_without_a_root(store: MemoryStore, clock: EagerC
     assert stored(store) == before
 
 
-async def test_nothing_is_swept_by_an_older_root(store: MemoryStore, clock: EagerClock, local: Local) -> None:
+async def test_nothing_is_swept_by_an_older_manifest(store: MemoryStore, clock: EagerClock, local: Local) -> None:
     tier = tier_of(store, clock)
     await tier.extend(local.job(0, 10))
     yesterday = stored(store)[IDS.manifest_key]
@@ -80,7 +80,7 @@ async def test_nothing_is_swept_by_an_older_root(store: MemoryStore, clock: Eage
     assert (await tier.extend(local.job(20, 10))).end == 30
 
 
-async def test_a_successor_that_claimed_an_older_root_fences_who_has_seen_the_newer_one(
+async def test_a_successor_that_claimed_an_older_manifest_fences_who_has_seen_the_newer_one(
     store: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
     """A bucket was put back to yesterday and the cluster taken over there: waiting for the newest version would be in vain."""
@@ -102,12 +102,12 @@ async def test_an_older_digest_that_comes_late_does_not_take_the_newer_ones_plac
     store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path
 ) -> None:
     """Questions that wait for each other carry what was seen when they were asked."""
-    first, digests, roots = tier_of(store, clock), list[SeenManifest](), list[bytes]()
+    first, digests, manifests = tier_of(store, clock), list[SeenManifest](), list[bytes]()
     for base in (0, 10, 20):
         await first.extend(local.job(base, 10))
         digests.append(await saved(first, tmp_path))
-        roots.append(stored(store)[IDS.manifest_key])
-    put_back(store, roots[1])
+        manifests.append(stored(store)[IDS.manifest_key])
+    put_back(store, manifests[1])
     again = tier_of(store, clock, seed=2)
     again.expect(digests[2])
     again.expect(digests[0])
@@ -119,7 +119,7 @@ async def test_an_older_digest_that_comes_late_does_not_take_the_newer_ones_plac
 async def test_nothing_is_committed_on_less_than_was_seen(
     vanished: bool, store: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
-    """No first root where there was one, and no commit on top of an older one."""
+    """No first manifest where there was one, and no commit on top of an older one."""
     tier = tier_of(store, clock)
     await tier.extend(local.job(0, 10))
     yesterday = stored(store)[IDS.manifest_key]
@@ -141,7 +141,7 @@ async def test_nothing_is_committed_on_less_than_was_seen(
     assert (IDS.manifest_key in stored(store)) is not vanished
 
 
-async def test_a_deletion_needs_no_root(store: MemoryStore, clock: EagerClock, local: Local) -> None:
+async def test_a_deletion_needs_no_manifest(store: MemoryStore, clock: EagerClock, local: Local) -> None:
     tier = tier_of(store, clock)
     await tier.extend(local.job(0, 10))
     put_back(store, None)
@@ -153,12 +153,12 @@ async def test_a_deletion_needs_no_root(store: MemoryStore, clock: EagerClock, l
 
 # --- what a digest cannot tell ----------------------------------------------------------------------------------------
 async def saved(tier: PartitionTier, directory: Path) -> SeenManifest:
-    """As a broker keeps the last root that it has seen."""
+    """As a broker keeps the last manifest that it has seen."""
     loaded = await tier.load()
     assert loaded is not None
-    path = directory / "tiered-root.json"
-    path.write_bytes(encode(loaded.root))
-    seen = seen_of(loaded.root, str(path))
+    path = directory / "tiered-manifest.json"
+    path.write_bytes(encode(loaded.manifest))
+    seen = seen_of(loaded.manifest, str(path))
     assert seen is not None
     return seen
 
@@ -167,12 +167,12 @@ async def many_commits(tier: PartitionTier, count: int = RECENT_COMMITS + 3) -> 
     loaded = await tier.load()
     assert loaded is not None
     for epoch in range(count):
-        await tier.claim(loaded.root.leader_epoch + epoch + 1)
+        await tier.claim(loaded.manifest.leader_epoch + epoch + 1)
 
 
-@pytest.mark.parametrize("entries", [64, 2], ids=["in the root", "in pages"])
+@pytest.mark.parametrize("entries", [64, 2], ids=["in the manifest", "in pages"])
 @pytest.mark.parametrize("swept", [True, False], ids=["some forgotten", "nothing forgotten"])
-async def test_more_commits_than_a_root_remembers(
+async def test_more_commits_than_a_manifest_remembers(
     store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path, entries: int, swept: bool
 ) -> None:
     with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_ENTRIES=entries):
@@ -190,13 +190,13 @@ async def test_more_commits_than_a_root_remembers(
         again = tier_of(store, clock, seed=3)
         again.expect(seen)
         loaded = await again.load()
-    assert loaded is not None and lineage.beyond_recent(loaded.root, seen)
-    assert loaded.root.log_start == 45
-    assert (loaded.root.swept > seen.commit) is swept and bool(loaded.root.removed_pages) is (entries == 2)
+    assert loaded is not None and lineage.beyond_recent(loaded.manifest, seen)
+    assert loaded.manifest.log_start == 45
+    assert (loaded.manifest.swept > seen.commit) is swept and bool(loaded.manifest.removed_pages) is (entries == 2)
 
 
-@pytest.mark.parametrize("entries", [64, 2], ids=["in the root", "in pages"])
-async def test_a_second_history_of_more_commits_than_a_root_remembers(
+@pytest.mark.parametrize("entries", [64, 2], ids=["in the manifest", "in pages"])
+async def test_a_second_history_of_more_commits_than_a_manifest_remembers(
     store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path, entries: int
 ) -> None:
     """The bucket is put back, and somebody who has seen nothing goes on: as long, and longer, with other records."""
@@ -220,21 +220,23 @@ async def test_a_second_history_of_more_commits_than_a_root_remembers(
 
 def test_each_field_that_never_falls_is_compared() -> None:
     commits = tuple(CommitId(number, f"{number:032x}") for number in range(69, 101))
-    root = Root(IDS, line="l", commit=100, recent=commits, incarnation=5, leader_epoch=5, log_start=5, end=50, swept=5)
+    manifest = Manifest(
+        IDS, line="l", commit=100, recent=commits, incarnation=5, leader_epoch=5, log_start=5, end=50, swept=5
+    )
     seen = SeenManifest("l", 3, "3", 5, 5, 5, 50, 5)
-    assert lineage.fault(root, seen) is None and lineage.beyond_recent(root, seen)
+    assert lineage.fault(manifest, seen) is None and lineage.beyond_recent(manifest, seen)
     for name in ("incarnation", "leader_epoch", "log_start", "end", "swept"):
-        fault = lineage.fault(replace(root, **{name: getattr(root, name) - 1}), seen)
+        fault = lineage.fault(replace(manifest, **{name: getattr(manifest, name) - 1}), seen)
         assert fault is not None and name in fault
-    assert lineage.fault(root, replace(seen, line="m")) is not None
-    assert lineage.fault(root, replace(seen, commit=100, commit_id="another")) is not None
-    assert lineage.fault(root, replace(seen, commit=101)) is not None
+    assert lineage.fault(manifest, replace(seen, line="m")) is not None
+    assert lineage.fault(manifest, replace(seen, commit=100, commit_id="another")) is not None
+    assert lineage.fault(manifest, replace(seen, commit=101)) is not None
     assert lineage.fault(None, seen) is not None
 
 
 # --- no false alarm ---------------------------------------------------------------------------------------------------
 async def test_a_question_that_is_cut_at_any_of_its_commits_raises_no_alarm(clock: EagerClock, tmp_path: Path) -> None:
-    """The asker dies before it could save what was committed: its digest is still among the ids that the root keeps."""
+    """The asker dies before it could save what was committed: its digest is still among the ids that the manifest keeps."""
     commits = 0
     for cut in range(1, MAX_COMMITS + 2):
         memory = MemoryStore(clock)
@@ -259,6 +261,6 @@ async def test_a_question_that_is_cut_at_any_of_its_commits_raises_no_alarm(cloc
         again = tier_of(memory, clock, seed=3)
         again.expect(seen)
         loaded = await again.load()
-        assert loaded is not None and not lineage.beyond_recent(loaded.root, seen)
-        assert loaded.root.commit == seen.commit + cut
+        assert loaded is not None and not lineage.beyond_recent(loaded.manifest, seen)
+        assert loaded.manifest.commit == seen.commit + cut
     assert 2 < commits <= MAX_COMMITS

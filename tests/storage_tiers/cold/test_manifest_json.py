@@ -13,19 +13,29 @@ import pytest
 from storage_tiers.cold.manifest import pages, transitions
 from storage_tiers.cold.manifest.documents import document as sealed
 from storage_tiers.cold.manifest.json import decode, decode_page, encode, encode_page
-from storage_tiers.cold.manifest.model import Author, Ids, ManifestWriter, Page, PageKind, PageRef, Removed, Root, Stamp
+from storage_tiers.cold.manifest.model import (
+    Author,
+    Ids,
+    Manifest,
+    ManifestWriter,
+    Page,
+    PageKind,
+    PageRef,
+    Removed,
+    Stamp,
+)
 from storage_tiers.cold.manifest.pages import ManifestChange, PageWrite
-from storage_tiers.cold.manifest.transitions import first_root
+from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.errors import StoreRefused, TierCorrupt
 from storage_tiers.records.checksum import crc32c
 from tests.storage_tiers.cold.support import IDS, entry_of
 
 
-def full_root() -> tuple[Root, dict[str, PageWrite]]:
-    """A root with something of everything, and its pages."""
+def full_manifest() -> tuple[Manifest, dict[str, PageWrite]]:
+    """A manifest with something of everything, and its pages."""
     numbers = itertools.count(1)
     written: dict[str, PageWrite] = {}
-    root = first_root(IDS)
+    manifest = first_manifest(IDS)
 
     def by() -> Author:
         known = {key: write.page for key, write in written.items()}
@@ -33,53 +43,60 @@ def full_root() -> tuple[Root, dict[str, PageWrite]]:
             ManifestWriter(1, 2), f"{next(numbers):032x}", 1_700_000_000_000, lambda: f"{next(numbers):032x}", known
         )
 
-    def settle(change: ManifestChange | Root | None) -> Root:
+    def settle(change: ManifestChange | Manifest | None) -> Manifest:
         assert change is not None
         settled = pages.settle(change if isinstance(change, ManifestChange) else ManifestChange(change), by())
         written.update({write.ref.key: write for write in settled.writes})
-        return settled.root
+        return settled.manifest
 
     for base in range(0, 1000, 10):
         entry = entry_of(IDS, base, base + 10, next(numbers))
-        root = settle(transitions.extend(root, entry, by(), leader_epoch=4, last_record_epoch=3, log_start=0))
-    root = settle(transitions.pin(root, "report", by()))
-    root = settle(pages.retire(root, 355, by()))
-    root = settle(pages.retire(root, 395, by()))
-    root = settle(transitions.condemn(root, [IDS.segment_key(5, 1, "f" * 32)], by()))
+        manifest = settle(transitions.extend(manifest, entry, by(), leader_epoch=4, last_record_epoch=3, log_start=0))
+    manifest = settle(transitions.pin(manifest, "report", by()))
+    manifest = settle(pages.retire(manifest, 355, by()))
+    manifest = settle(pages.retire(manifest, 395, by()))
+    manifest = settle(transitions.condemn(manifest, [IDS.segment_key(5, 1, "f" * 32)], by()))
     entry = entry_of(IDS, 1005, 1010, next(numbers))
-    root = settle(transitions.extend(root, entry, by(), leader_epoch=4, last_record_epoch=4, log_start=1007))
-    root = settle(pages.retire(root, 415, by()))
-    assert root.pages and root.entries and root.removed and root.condemned and root.pins and root.sidecar
-    assert root.entries[-1].gap_from == 1000
-    return root, written
+    manifest = settle(transitions.extend(manifest, entry, by(), leader_epoch=4, last_record_epoch=4, log_start=1007))
+    manifest = settle(pages.retire(manifest, 415, by()))
+    assert (
+        manifest.pages
+        and manifest.entries
+        and manifest.removed
+        and manifest.condemned
+        and manifest.pins
+        and manifest.sidecar
+    )
+    assert manifest.entries[-1].gap_from == 1000
+    return manifest, written
 
 
-def test_roots_and_pages_come_back() -> None:
-    root, written = full_root()
-    assert decode(encode(root), IDS) == root == decode(encode(root))
-    assert {ref.kind for ref in root.pages} == {PageKind.LIVE, PageKind.REMOVED}
-    for ref in root.pages:
+def test_manifests_and_pages_come_back() -> None:
+    manifest, written = full_manifest()
+    assert decode(encode(manifest), IDS) == manifest == decode(encode(manifest))
+    assert {ref.kind for ref in manifest.pages} == {PageKind.LIVE, PageKind.REMOVED}
+    for ref in manifest.pages:
         assert decode_page(written[ref.key].data, IDS, ref) == written[ref.key].page
 
 
 def test_it_is_json_that_a_person_can_read() -> None:
-    root, written = full_root()
-    text = encode(root).decode()
+    manifest, written = full_manifest()
+    text = encode(manifest).decode()
     document = json.loads(text)
     assert list(document)[:3] == ["format", "least_reader", "cluster_id"]
     assert document["entries"][0]["key"].startswith("segments/00003/0000000")
     assert max(map(len, text.splitlines())) < 1000
-    assert len(text.splitlines()) > len(root.entries) + len(root.pages) + len(root.removed)
-    page = json.loads(gzip.decompress(written[root.pages[0].key].data))
+    assert len(text.splitlines()) > len(manifest.entries) + len(manifest.pages) + len(manifest.removed)
+    page = json.loads(gzip.decompress(written[manifest.pages[0].key].data))
     assert (page["kind"], page["topic_id"], page["partition"]) == ("live", str(IDS.topic_id), 3)
 
 
 def test_keys_outside_the_topic_are_absolute() -> None:
-    root, _ = full_root()
-    packed = replace(root.entries[-1], key="elsewhere/packed.log", position=4096)
-    root = replace(root, entries=(*root.entries[:-1], packed))
-    assert json.loads(encode(root))["entries"][-1]["key"] == "/elsewhere/packed.log"
-    assert decode(encode(root), IDS) == root
+    manifest, _ = full_manifest()
+    packed = replace(manifest.entries[-1], key="elsewhere/packed.log", position=4096)
+    manifest = replace(manifest, entries=(*manifest.entries[:-1], packed))
+    assert json.loads(encode(manifest))["entries"][-1]["key"] == "/elsewhere/packed.log"
+    assert decode(encode(manifest), IDS) == manifest
 
 
 def changed(data: bytes, change: dict[str, Any], drop: str | None = None) -> bytes:
@@ -90,16 +107,16 @@ def changed(data: bytes, change: dict[str, Any], drop: str | None = None) -> byt
 
 
 def test_unknown_fields_are_ignored_everywhere() -> None:
-    root, _ = full_root()
-    document = json.loads(encode(root))
+    manifest, _ = full_manifest()
+    document = json.loads(encode(manifest))
     for place in (document, document["writer"], *document["entries"], *document["removed"], *document["pages"]):
         place["of_the_future"] = {"anything": [1, None]}
-    assert decode(sealed(document), IDS) == root
+    assert decode(sealed(document), IDS) == manifest
 
 
 def test_every_missing_or_mistyped_field_is_named() -> None:
-    root, _ = full_root()
-    data = encode(root)
+    manifest, _ = full_manifest()
+    data = encode(manifest)
     for name in json.loads(data):
         if name in ("sidecar", "checksum"):
             continue  # may be absent; is made anew
@@ -126,17 +143,17 @@ def test_what_is_no_manifest_is_refused(data: bytes) -> None:
 
 
 def test_another_partitions_manifest_is_not_served() -> None:
-    root, _ = full_root()
+    manifest, _ = full_manifest()
     with pytest.raises(TierCorrupt, match="belongs to flights-3"):
-        decode(encode(root), Ids(IDS.cluster_id, IDS.topic, IDS.topic_id, 4))
+        decode(encode(manifest), Ids(IDS.cluster_id, IDS.topic, IDS.topic_id, 4))
 
 
 def test_a_digit_that_flips_is_seen() -> None:
     """Every one of them would still be JSON, and most a sound manifest."""
-    root, written = full_root()
-    page = written[root.pages[0].key]
+    manifest, written = full_manifest()
+    page = written[manifest.pages[0].key]
     for data, read in (
-        (encode(root), lambda changed: decode(changed, IDS)),
+        (encode(manifest), lambda changed: decode(changed, IDS)),
         (gzip.decompress(page.data), lambda changed: decode_page(*packed(changed, page.ref))),
     ):
         read(data)
@@ -156,7 +173,7 @@ def packed(document: bytes, ref: PageRef) -> tuple[bytes, Ids, PageRef]:
 
 
 def test_versions_are_refused_precisely() -> None:
-    data = encode(full_root()[0])
+    data = encode(full_manifest()[0])
     newer = decode(changed(data, {"format": 3}), IDS)
     assert newer.format == 3, "a newer writer may say that older readers understand it"
     assert json.loads(encode(newer))["format"] == 3
@@ -168,24 +185,26 @@ def test_versions_are_refused_precisely() -> None:
 
 
 def test_invariants_are_checked_on_reading() -> None:
-    root, _ = full_root()
-    hole = replace(root, entries=(root.entries[0], *root.entries[2:]))
-    overlap = replace(root, entries=(root.entries[0], replace(root.entries[1], base=root.entries[1].base - 1)))
+    manifest, _ = full_manifest()
+    hole = replace(manifest, entries=(manifest.entries[0], *manifest.entries[2:]))
+    overlap = replace(
+        manifest, entries=(manifest.entries[0], replace(manifest.entries[1], base=manifest.entries[1].base - 1))
+    )
     for damaged, fault in (
         (hole, "are in no live range"),
         (overlap, "overlap"),
-        (replace(root, end=root.end + 1), "the last live range ends at"),
-        (replace(root, log_start=root.end + 1), "log start"),
-        (replace(root, recent=root.recent[:-1]), "recent commits"),
-        (replace(root, removed=(Removed(Stamp(1, 1), root.entries[0]),)), "live and removed at once"),
+        (replace(manifest, end=manifest.end + 1), "the last live range ends at"),
+        (replace(manifest, log_start=manifest.end + 1), "log start"),
+        (replace(manifest, recent=manifest.recent[:-1]), "recent commits"),
+        (replace(manifest, removed=(Removed(Stamp(1, 1), manifest.entries[0]),)), "live and removed at once"),
     ):
         with pytest.raises(TierCorrupt, match=fault):
             decode(encode(damaged), IDS)
 
 
-def test_pages_are_checked_against_the_root() -> None:
-    root, written = full_root()
-    ref = root.pages[0]
+def test_pages_are_checked_against_the_manifest() -> None:
+    manifest, written = full_manifest()
+    ref = manifest.pages[0]
     data = written[ref.key].data
     for damaged in (data[:-1], data + b"\0", bytes([data[0] ^ 1]) + data[1:], b""):
         with pytest.raises(TierCorrupt, match="its manifest says"):
@@ -208,7 +227,7 @@ def test_pages_are_checked_against_the_root() -> None:
 
 
 def test_a_page_that_is_a_bomb_is_refused() -> None:
-    ref = full_root()[0].pages[0]
+    ref = full_manifest()[0].pages[0]
     bomb = gzip.compress(bytes(65 << 20))
     with pytest.raises(TierCorrupt, match="unpacks to more"):
         decode_page(bomb, IDS, replace(ref, length=len(bomb), crc32c=crc32c(bomb)))

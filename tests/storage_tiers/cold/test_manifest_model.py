@@ -13,17 +13,25 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from storage_tiers.cold.manifest import lookup, pages, transitions
-from storage_tiers.cold.manifest import model as manifest
+from storage_tiers.cold.manifest import lookup, model, pages, transitions
 from storage_tiers.cold.manifest.json import decode, decode_page, encode
-from storage_tiers.cold.manifest.model import Author, Entry, ManifestWriter, Page, PageKind, PageNeeded, PageRef, Root
+from storage_tiers.cold.manifest.model import (
+    Author,
+    Entry,
+    Manifest,
+    ManifestWriter,
+    Page,
+    PageKind,
+    PageNeeded,
+    PageRef,
+)
 from storage_tiers.cold.manifest.pages import ManifestChange
-from storage_tiers.cold.manifest.transitions import broken, broken_step, first_root
+from storage_tiers.cold.manifest.transitions import broken, broken_step, first_manifest
 from storage_tiers.errors import FencedWriter, InvalidRequest, StorageError
 from tests.storage_tiers.cold.support import IDS, entry_of
 
 SMALL: dict[str, Any] = {"MAX_ENTRIES": 6, "MAX_PAGES": 40, "MAX_PAGE_ENTRIES": 24, "_RETIRED_INLINE": 1}
-#: So few pages in a root that nearly all of them are folded.
+#: So few pages in a manifest that nearly all of them are folded.
 DEEP = SMALL | {
     "MAX_PAGES": 12,
     "TIDY_PAGES": 9,
@@ -53,7 +61,7 @@ class ManifestModel(RuleBasedStateMachine):
         self.patch = mock.patch.multiple("storage_tiers.cold.manifest.pages", **self.bounds)
         self.patch.start()
         self.ids = itertools.count(1)
-        self.root = first_root(IDS)
+        self.manifest = first_manifest(IDS)
         self.pages: dict[str, Page] = {}
         self.known: list[Known] = []
         self.log_start = self.end = 0
@@ -65,27 +73,27 @@ class ManifestModel(RuleBasedStateMachine):
         self.patch.stop()
 
     # --- how a change is made -----------------------------------------------------------------------------------------
-    def commit(self, step: Callable[[Root, Author], ManifestChange | Root | None]) -> bool:
+    def commit(self, step: Callable[[Manifest, Author], ManifestChange | Manifest | None]) -> bool:
         held: dict[str, Page] = {}
         while True:
-            by = Author(ManifestWriter(1, 1), f"{next(self.ids):032x}", 1000 + self.root.commit, self._uuid, held)
+            by = Author(ManifestWriter(1, 1), f"{next(self.ids):032x}", 1000 + self.manifest.commit, self._uuid, held)
             try:
-                change = step(self.root, by)
+                change = step(self.manifest, by)
                 if change is None:
                     return False
-                change = pages.settle(ManifestChange(change) if isinstance(change, Root) else change, by)
+                change = pages.settle(ManifestChange(change) if isinstance(change, Manifest) else change, by)
                 break
             except PageNeeded as needed:
                 held[needed.ref.key] = self.pages[needed.ref.key]
-        if self.bounds is SMALL:  # the other ones have smaller pages than roots
+        if self.bounds is SMALL:  # the other ones have smaller pages than manifests
             assert len(change.writes) + 1 <= 4, "PUTs of a commit"
-        assert broken(change.root) is None
-        assert broken_step(self.root, change.root) is None
+        assert broken(change.manifest) is None
+        assert broken_step(self.manifest, change.manifest) is None
         for write in change.writes:
             self.pages[write.ref.key] = decode_page(write.data, IDS, write.ref)
             assert self.pages[write.ref.key] == write.page
-        assert decode(encode(change.root), IDS) == change.root
-        self.root = change.root
+        assert decode(encode(change.manifest), IDS) == change.manifest
+        self.manifest = change.manifest
         return True
 
     def _uuid(self) -> str:
@@ -97,7 +105,7 @@ class ManifestModel(RuleBasedStateMachine):
     # --- what may happen ----------------------------------------------------------------------------------------------
     @initialize()
     def begin(self) -> None:
-        assert broken(self.root) is None
+        assert broken(self.manifest) is None
 
     @rule(length=st.integers(1, 9), gap=st.sampled_from([0, 0, 0, 3]), timestamp=st.integers(0, 50))
     def extend(self, length: int, gap: int, timestamp: int) -> None:
@@ -105,13 +113,13 @@ class ManifestModel(RuleBasedStateMachine):
         entry = entry_of(IDS, base, base + length, next(self.ids), timestamp=timestamp)
         log_start = base if gap else 0
         self.commit(
-            lambda root, by: transitions.extend(
-                root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=log_start
+            lambda manifest, by: transitions.extend(
+                manifest, entry, by, leader_epoch=1, last_record_epoch=1, log_start=log_start
             )
         )
         self.log_start = max(self.log_start, log_start)
         self.end = base + length
-        self.known.append(Known(self.root.entries[-1], self.root.commit))
+        self.known.append(Known(self.manifest.entries[-1], self.manifest.commit))
 
     @rule(length=st.integers(1, 20))
     def extend_many(self, length: int) -> None:
@@ -122,27 +130,27 @@ class ManifestModel(RuleBasedStateMachine):
     def retire(self, beyond: int) -> None:
         offset = self.log_start + beyond
         self.log_start = max(self.log_start, min(offset, self.end))
-        while self.commit(lambda root, by: pages.retire(root, offset, by)):
-            live = len(list(lookup._all_live(self.root, self.load)))
+        while self.commit(lambda manifest, by: pages.retire(manifest, offset, by)):
+            live = len(list(lookup._all_live(self.manifest, self.load)))
             model = [known for known in self.known if known.removed is None]
             for known in model[: len(model) - live]:
                 assert known.entry.end <= self.log_start
-                known.removed = self.root.commit
+                known.removed = self.manifest.commit
         assert all(known.removed or known.entry.end > self.log_start for known in self.known)
 
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
         removed = [k for k in self.known if k.removed and not k.dropped and not self._pinned(k)]
         chosen = [known for known in removed if data.draw(st.booleans())]
-        newest = self.root.sidecar.key if self.root.sidecar else None
+        newest = self.manifest.sidecar.key if self.manifest.sidecar else None
         gone = {key for known in chosen for key in (known.entry.key, known.entry.sidecar_key)} - {newest}
         gone |= {item.keys[0] for item in self._removed() if item.entry is None}
         gone |= self.condemned
         self.condemned.clear()
-        for ref in [ref for ref in self.root.removed_pages if ref.level][:2]:
-            self.commit(lambda root, by, key=ref.key: pages.unfold(root, key, by))  # type: ignore[misc]
-        for named in ([], *([ref.key] for ref in self.root.removed_pages if not ref.level)):
-            self.commit(lambda root, by, named=named: pages.drop_gone(root, gone, named, by))  # type: ignore[misc]
+        for ref in [ref for ref in self.manifest.removed_pages if ref.level][:2]:
+            self.commit(lambda manifest, by, key=ref.key: pages.unfold(manifest, key, by))  # type: ignore[misc]
+        for named in ([], *([ref.key] for ref in self.manifest.removed_pages if not ref.level)):
+            self.commit(lambda manifest, by, named=named: pages.drop_gone(manifest, gone, named, by))  # type: ignore[misc]
         folded = {key for item in self._removed() for key in item.keys}
         for known in chosen:
             if known.entry.key in folded:
@@ -154,88 +162,95 @@ class ManifestModel(RuleBasedStateMachine):
     def pin(self, name: str) -> None:
         if name in self.pins:
             with pytest.raises(InvalidRequest):
-                self.commit(lambda root, by: transitions.pin(root, name, by))
+                self.commit(lambda manifest, by: transitions.pin(manifest, name, by))
             return
-        self.commit(lambda root, by: transitions.pin(root, name, by))
-        self.pins[name] = self.root.commit
+        self.commit(lambda manifest, by: transitions.pin(manifest, name, by))
+        self.pins[name] = self.manifest.commit
 
     @precondition(lambda self: self.pins)
     @rule(data=st.data())
     def unpin(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.pins)))
-        self.commit(lambda root, by: transitions.unpin(root, name, by))
+        self.commit(lambda manifest, by: transitions.unpin(manifest, name, by))
         del self.pins[name]
 
     @precondition(lambda self: len(self.condemned) < 60)
     @rule(count=st.integers(1, 3))
     def condemn(self, count: int) -> None:
         orphans = {IDS.segment_key(0, 1, self._uuid()) for _ in range(count)}
-        self.commit(lambda root, by: transitions.condemn(root, orphans, by))
+        self.commit(lambda manifest, by: transitions.condemn(manifest, orphans, by))
         self.condemned |= orphans
 
     @precondition(lambda self: self.condemned or any(known.removed for known in self.known))
     @rule(data=st.data())
     def never_again(self, data: st.DataObject) -> None:
-        """A key that was condemned or removed is refused, whether the root or a page knows it."""
+        """A key that was condemned or removed is refused, whether the manifest or a page knows it."""
         gone = sorted(self.condemned) + [k.entry.key for k in self.known if k.removed and not k.dropped]
         if not gone:
             return
         key = data.draw(st.sampled_from(gone))
-        if key not in set(self.root.keys()):
+        if key not in set(self.manifest.keys()):
             return  # in a page: such a key had a range below `end`, and no extension begins there
         entry = entry_of(IDS, self.end, self.end + 1, next(self.ids))
         clash = Entry(**{f: getattr(entry, f) for f in entry.__slots__} | {"key": key})
         with pytest.raises(InvalidRequest, match="already"):
             self.commit(
-                lambda root, by: transitions.extend(root, clash, by, leader_epoch=1, last_record_epoch=1, log_start=0)
+                lambda manifest, by: transitions.extend(
+                    manifest, clash, by, leader_epoch=1, last_record_epoch=1, log_start=0
+                )
             )
 
     # --- what must be true --------------------------------------------------------------------------------------------
     @invariant()
     def both_say_the_same(self) -> None:
         live = [known.entry for known in self.known if known.removed is None]
-        assert list(lookup._all_live(self.root, self.load)) == live
+        assert list(lookup._all_live(self.manifest, self.load)) == live
         masked = [entry for entry in live if entry.end > self.log_start]
-        assert list(lookup.live_entries(self.root, self.load)) == masked
-        assert (self.root.log_start, self.root.end) == (self.log_start, self.end)
+        assert list(lookup.live_entries(self.manifest, self.load)) == masked
+        assert (self.manifest.log_start, self.manifest.end) == (self.log_start, self.end)
         for offset in (self.log_start, self.log_start + 3, self.end - 1, self.end):
             if offset >= self.log_start:
                 at = next((entry for entry in masked if entry.base <= offset < entry.end), None)
-                found = lookup.entry_for(self.root, self.load, offset)
+                found = lookup.entry_for(self.manifest, self.load, offset)
                 assert found == at or (found is not None and found.gap_from is not None)
-        assert lookup.live_bytes(self.root) == sum(entry.bytes for entry in live)
+        assert lookup.live_bytes(self.manifest) == sum(entry.bytes for entry in live)
 
     @invariant()
     def times_are_found(self) -> None:
         masked = [k.entry for k in self.known if k.removed is None and k.entry.end > self.log_start]
         for timestamp in (0, 20, 50):
             expected = [entry for entry in masked if entry.max_timestamp >= timestamp]
-            assert list(lookup.entries_for_timestamp(self.root, self.load, timestamp)) == expected
+            assert list(lookup.entries_for_timestamp(self.manifest, self.load, timestamp)) == expected
 
     @invariant()
     def history_is_whole(self) -> None:
-        assert self.root.swept == self.forgotten
-        for commit in {self.root.commit, self.forgotten, (self.root.commit + self.forgotten) // 2, *self.pins.values()}:
+        assert self.manifest.swept == self.forgotten
+        for commit in {
+            self.manifest.commit,
+            self.forgotten,
+            (self.manifest.commit + self.forgotten) // 2,
+            *self.pins.values(),
+        }:
             expected = [k.entry for k in self.known if k.added <= commit and (not k.removed or k.removed > commit)]
-            assert lookup.state_at(self.root, self.load, commit) == expected
-        middle = (self.root.commit + self.forgotten) // 2
+            assert lookup.state_at(self.manifest, self.load, commit) == expected
+        middle = (self.manifest.commit + self.forgotten) // 2
         events = [(k.added, "added", k.entry) for k in self.known if k.added > middle]
         events += [(k.removed, "removed", k.entry) for k in self.known if k.removed and k.removed > middle]
-        assert sorted(lookup.events_after(self.root, self.load, middle), key=repr) == sorted(events, key=repr)
+        assert sorted(lookup.events_after(self.manifest, self.load, middle), key=repr) == sorted(events, key=repr)
         if self.forgotten:
             with pytest.raises(InvalidRequest, match="swept"):
-                lookup.events_after(self.root, self.load, self.forgotten - 1)
+                lookup.events_after(self.manifest, self.load, self.forgotten - 1)
 
     @invariant()
-    def the_root_is_small(self) -> None:
-        assert len(self.root.entries) + len(self.root.removed) <= self.bounds["MAX_ENTRIES"] + 1
-        assert len(self.root.pages) <= self.bounds["MAX_PAGES"] or not self._mergeable()
-        assert all(ref.count <= self.bounds["MAX_PAGE_ENTRIES"] for ref in self.root.pages if not ref.level)
+    def the_manifest_is_small(self) -> None:
+        assert len(self.manifest.entries) + len(self.manifest.removed) <= self.bounds["MAX_ENTRIES"] + 1
+        assert len(self.manifest.pages) <= self.bounds["MAX_PAGES"] or not self._mergeable()
+        assert all(ref.count <= self.bounds["MAX_PAGE_ENTRIES"] for ref in self.manifest.pages if not ref.level)
 
     @invariant()
     def every_object_is_named(self) -> None:
-        named = set(self.root.keys())
-        for ref in lookup.leaves(self.root.pages, self.load):
+        named = set(self.manifest.keys())
+        for ref in lookup.leaves(self.manifest.pages, self.load):
             page = self.pages[ref.key]
             named |= {key for entry in page.entries for key in (entry.key, entry.sidecar_key)}
             named |= {key for item in page.removed for key in item.keys}
@@ -244,18 +259,20 @@ class ManifestModel(RuleBasedStateMachine):
                 assert {known.entry.key, known.entry.sidecar_key} <= named
         assert self.condemned <= named
         if self.known:
-            assert self.root.sidecar is not None
-            assert self.root.sidecar.key == self.known[-1].entry.sidecar_key
+            assert self.manifest.sidecar is not None
+            assert self.manifest.sidecar.key == self.known[-1].entry.sidecar_key
 
-    def _removed(self) -> list[manifest.Removed]:
-        inside = [item for ref in lookup.leaves(self.root.removed_pages, self.load) for item in self.load(ref).removed]
-        return [*inside, *self.root.removed]
+    def _removed(self) -> list[model.Removed]:
+        inside = [
+            item for ref in lookup.leaves(self.manifest.removed_pages, self.load) for item in self.load(ref).removed
+        ]
+        return [*inside, *self.manifest.removed]
 
     def _pinned(self, known: Known) -> bool:
         return any(known.added <= pin < (known.removed or 0) for pin in self.pins.values())
 
     def _mergeable(self) -> bool:
-        neighbours = [pair for pair in itertools.pairwise(self.root.pages) if not any(ref.level for ref in pair)]
+        neighbours = [pair for pair in itertools.pairwise(self.manifest.pages) if not any(ref.level for ref in pair)]
         return any(a.kind is b.kind and a.count + b.count <= self.bounds["MAX_PAGE_ENTRIES"] for a, b in neighbours)
 
 
@@ -285,55 +302,55 @@ def author(count: int, *, incarnation: int | None = 1) -> Author:
 
 
 def test_epochs_and_incarnations_only_rise() -> None:
-    root = transitions.claim_epoch(first_root(IDS), 5, author(1, incarnation=3))
+    manifest = transitions.claim_epoch(first_manifest(IDS), 5, author(1, incarnation=3))
     with pytest.raises(FencedWriter):
-        transitions.claim_epoch(root, 4, author(2, incarnation=3))
+        transitions.claim_epoch(manifest, 4, author(2, incarnation=3))
     with pytest.raises(FencedWriter):
-        transitions.claim_epoch(root, 6, author(2, incarnation=2))
+        transitions.claim_epoch(manifest, 6, author(2, incarnation=2))
     with pytest.raises(FencedWriter):
-        transitions.pin(root, "p", author(2, incarnation=2))
-    assert transitions.touch(root, author(2, incarnation=None)).incarnation == 3
+        transitions.pin(manifest, "p", author(2, incarnation=2))
+    assert transitions.touch(manifest, author(2, incarnation=None)).incarnation == 3
 
 
 def test_the_last_32_commits_are_remembered() -> None:
-    root = first_root(IDS)
+    manifest = first_manifest(IDS)
     for number in range(1, 41):
-        root = transitions.touch(root, author(number))
-    assert [recent.commit for recent in root.recent] == list(range(9, 41))
-    assert root.has_commit(f"{9:032x}") and not root.has_commit(f"{8:032x}")
+        manifest = transitions.touch(manifest, author(number))
+    assert [recent.commit for recent in manifest.recent] == list(range(9, 41))
+    assert manifest.has_commit(f"{9:032x}") and not manifest.has_commit(f"{8:032x}")
 
 
 def test_twenty_thousand_entries_stay_within_bounds() -> None:
-    root, written, held = first_root(IDS), 0, 0
+    manifest, written, held = first_manifest(IDS), 0, 0
     pages_by_key: dict[str, Page] = {}
     names = author(1).new_uuid
     for number in range(20_000):
         by = Author(ManifestWriter(1, 1), f"{number:032x}", number, names, pages_by_key)
         entry = entry_of(IDS, number * 1000, number * 1000 + 1000, number)
-        root = transitions.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)
+        manifest = transitions.extend(manifest, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)
         if number % 40:
             continue  # settled forty at a time: seconds instead of a minute
-        change = pages.settle(ManifestChange(root), by)
+        change = pages.settle(ManifestChange(manifest), by)
         for write in change.writes:
             pages_by_key[write.ref.key] = write.page
             written += len(write.data)
-        root = change.root
-        held = max(held, len(encode(root)))
-        old_pages = {item.keys[0] for item in root.removed}
-        dropped = pages.drop_gone(root, old_pages, (), by)
-        root = dropped.root if dropped is not None else root
-    assert held <= manifest.MAX_ROOT_BYTES
-    assert len(root.entries) + len(root.removed) <= manifest.MAX_ENTRIES + 40
-    assert len(root.pages) <= 16 < manifest.MAX_PAGES
-    assert all(ref.count <= pages.MAX_PAGE_ENTRIES for ref in root.pages)
-    live = list(lookup.live_entries(root, lambda ref: pages_by_key[ref.key]))
+        manifest = change.manifest
+        held = max(held, len(encode(manifest)))
+        old_pages = {item.keys[0] for item in manifest.removed}
+        dropped = pages.drop_gone(manifest, old_pages, (), by)
+        manifest = dropped.manifest if dropped is not None else manifest
+    assert held <= model.MAX_MANIFEST_BYTES
+    assert len(manifest.entries) + len(manifest.removed) <= model.MAX_ENTRIES + 40
+    assert len(manifest.pages) <= 16 < model.MAX_PAGES
+    assert all(ref.count <= pages.MAX_PAGE_ENTRIES for ref in manifest.pages)
+    live = list(lookup.live_entries(manifest, lambda ref: pages_by_key[ref.key]))
     assert [entry.base for entry in live] == list(range(0, 20_000_000, 1000))
-    stored = sum(ref.length for ref in root.live_pages)
+    stored = sum(ref.length for ref in manifest.live_pages)
     assert written < 10 * stored, "an entry is rewritten a few times in its life, not with every spill"
 
 
 def test_a_full_manifest_says_so() -> None:
-    root = first_root(IDS)
+    manifest = first_manifest(IDS)
     known: dict[str, Page] = {}
     with mock.patch.multiple(pages, MAX_ENTRIES=2, MAX_PAGES=2, MAX_PAGE_ENTRIES=2):
         with pytest.raises(StorageError, match=r"segment\.bytes"):
@@ -342,13 +359,13 @@ def test_a_full_manifest_says_so() -> None:
                 entry = entry_of(IDS, number, number + 1, number)
                 change = pages.settle(
                     ManifestChange(
-                        transitions.extend(root, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)
+                        transitions.extend(manifest, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)
                     ),
                     by,
                 )
                 known.update({write.ref.key: write.page for write in change.writes})
-                root = change.root
-        assert root.end >= 4
+                manifest = change.manifest
+        assert manifest.end >= 4
 
 
 def full_page(number: int, by: Author) -> tuple[PageRef, Page]:
@@ -360,26 +377,26 @@ def full_page(number: int, by: Author) -> tuple[PageRef, Page]:
 
 
 def test_ten_million_ranges_stay_within_bounds() -> None:
-    """Page by page: 1,250 full ones. What is near the root's front is asked for by two pages, wherever it lies."""
-    root, stored = first_root(IDS), 0
+    """Page by page: 1,250 full ones. What is near the manifest's front is asked for by two pages, wherever it lies."""
+    manifest, stored = first_manifest(IDS), 0
     known: dict[str, Page] = {}
     names = author(1).new_uuid
     for number in range(1250):
         by = Author(ManifestWriter(1, 1), f"{number:032x}", number, names, known)
         ref, page = full_page(number, by)
         known[ref.key] = page
-        grown = transitions.advance(root, by, pages=(*root.pages, ref), end=ref.end)
+        grown = transitions.advance(manifest, by, pages=(*manifest.pages, ref), end=ref.end)
         change = pages.settle(ManifestChange(grown), by)
         assert len(change.writes) <= 1
         known.update({write.ref.key: write.page for write in change.writes})
         stored = max([stored, *(len(write.data) for write in change.writes)])
-        root = change.root
-        dropped = pages.drop_gone(root, {item.keys[0] for item in root.removed}, (), by)
-        root = dropped.root if dropped is not None else root
-    assert broken(root) is None
-    assert sum(ref.count for ref in root.pages) == 10_240_000
-    assert len(root.pages) <= manifest.MAX_PAGES
-    assert len(encode(root)) <= manifest.MAX_ROOT_BYTES
+        manifest = change.manifest
+        dropped = pages.drop_gone(manifest, {item.keys[0] for item in manifest.removed}, (), by)
+        manifest = dropped.manifest if dropped is not None else manifest
+    assert broken(manifest) is None
+    assert sum(ref.count for ref in manifest.pages) == 10_240_000
+    assert len(manifest.pages) <= model.MAX_PAGES
+    assert len(encode(manifest)) <= model.MAX_MANIFEST_BYTES
     assert stored < 1 << 18
     asked: list[PageRef] = []
 
@@ -387,49 +404,49 @@ def test_ten_million_ranges_stay_within_bounds() -> None:
         asked.append(ref)
         return known[ref.key]
 
-    for offset in (0, 5_000_000, 77_777_777, root.end - 1):
+    for offset in (0, 5_000_000, 77_777_777, manifest.end - 1):
         asked.clear()
-        found = lookup.entry_for(root, load, offset)
+        found = lookup.entry_for(manifest, load, offset)
         assert found is not None
         assert found.base <= offset < found.end
         assert len(asked) <= 2
-    assert [entry.base for entry in lookup.live_entries(root, load)] == [n * 8192 * 10 for n in range(1250)]
+    assert [entry.base for entry in lookup.live_entries(manifest, load)] == [n * 8192 * 10 for n in range(1250)]
 
 
 def test_what_was_folded_is_retired_and_forgotten() -> None:
-    root = first_root(IDS)
+    manifest = first_manifest(IDS)
     known: dict[str, Page] = {}
     names = author(1).new_uuid
     numbers = itertools.count(1)
 
-    def commit(step: Callable[[Root, Author], ManifestChange | Root | None]) -> bool:
-        nonlocal root
+    def commit(step: Callable[[Manifest, Author], ManifestChange | Manifest | None]) -> bool:
+        nonlocal manifest
         by = Author(ManifestWriter(1, 1), f"{next(numbers):032x}", next(numbers), names, known)
-        change = step(root, by)
+        change = step(manifest, by)
         if change is None:
             return False
-        change = pages.settle(ManifestChange(change) if isinstance(change, Root) else change, by)
+        change = pages.settle(ManifestChange(change) if isinstance(change, Manifest) else change, by)
         assert len(change.writes) <= 3
         known.update({write.ref.key: write.page for write in change.writes})
-        root = change.root
+        manifest = change.manifest
         return True
 
     for number in range(200):
         ref, page = full_page(number, Author(ManifestWriter(1, 1), "", 0, names, known))
         known[ref.key] = page
-        commit(lambda root, by, ref=ref: transitions.advance(root, by, pages=(*root.pages, ref), end=ref.end))  # type: ignore[misc]
-    assert any(ref.level for ref in root.pages)
-    end = root.end
-    while commit(lambda root, by: pages.retire(root, end, by)):
-        assert broken(root) is None
-    assert not root.live_pages
+        commit(lambda old, by, ref=ref: transitions.advance(old, by, pages=(*old.pages, ref), end=ref.end))  # type: ignore[misc]
+    assert any(ref.level for ref in manifest.pages)
+    end = manifest.end
+    while commit(lambda manifest, by: pages.retire(manifest, end, by)):
+        assert broken(manifest) is None
+    assert not manifest.live_pages
     for _ in range(1000):
-        folded = next((ref.key for ref in root.removed_pages if ref.level), None)
+        folded = next((ref.key for ref in manifest.removed_pages if ref.level), None)
         if folded is not None:
-            commit(lambda root, by, key=folded: pages.unfold(root, key, by))  # type: ignore[misc]
-        leaves = [ref.key for ref in root.removed_pages if not ref.level]
-        gone = {key for item in root.removed for key in item.keys}
+            commit(lambda manifest, by, key=folded: pages.unfold(manifest, key, by))  # type: ignore[misc]
+        leaves = [ref.key for ref in manifest.removed_pages if not ref.level]
+        gone = {key for item in manifest.removed for key in item.keys}
         gone |= {key for leaf in leaves for item in known[leaf].removed for key in item.keys}
-        if not commit(lambda root, by, gone=gone, leaves=leaves: pages.drop_gone(root, gone, leaves, by)):  # type: ignore[misc]
+        if not commit(lambda manifest, by, gone=gone, leaves=leaves: pages.drop_gone(manifest, gone, leaves, by)):  # type: ignore[misc]
             break
-    assert not root.pages
+    assert not manifest.pages

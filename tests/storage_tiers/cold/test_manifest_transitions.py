@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from storage_tiers.cold.manifest import transitions
-from storage_tiers.cold.manifest.model import MAX_CONDEMNED, Author, Entry, ManifestWriter, Root, State
-from storage_tiers.cold.manifest.transitions import broken, broken_step, first_root
+from storage_tiers.cold.manifest.model import MAX_CONDEMNED, Author, Entry, Manifest, ManifestWriter, State
+from storage_tiers.cold.manifest.transitions import broken, broken_step, first_manifest
 from storage_tiers.errors import DeletedInStore, FencedWriter, InvalidRequest
 from tests.storage_tiers.cold.support import IDS, entry_of
 
@@ -20,21 +20,26 @@ def by(number: int, incarnation: int = 1) -> Author:
     return Author(ManifestWriter(1, incarnation), f"{number:032x}", 1000 + number, lambda: f"{number:032x}", {})
 
 
-def extended(root: Root, entry: Entry, *, epoch: int = 3) -> Root:
+def extended(manifest: Manifest, entry: Entry, *, epoch: int = 3) -> Manifest:
     return transitions.extend(
-        root, entry, by(root.commit + 1), leader_epoch=epoch, last_record_epoch=epoch, log_start=root.log_start
+        manifest,
+        entry,
+        by(manifest.commit + 1),
+        leader_epoch=epoch,
+        last_record_epoch=epoch,
+        log_start=manifest.log_start,
     )
 
 
 @pytest.fixture
-def root() -> Root:
-    return extended(extended(first_root(IDS), FIRST), SECOND)
+def manifest() -> Manifest:
+    return extended(extended(first_manifest(IDS), FIRST), SECOND)
 
 
-def test_nobody_extends_under_an_older_epoch(root: Root) -> None:
-    assert extended(root, THIRD, epoch=4).leader_epoch == 4
+def test_nobody_extends_under_an_older_epoch(manifest: Manifest) -> None:
+    assert extended(manifest, THIRD, epoch=4).leader_epoch == 4
     with pytest.raises(FencedWriter, match="belongs to leader epoch 3, not 2"):
-        extended(root, THIRD, epoch=2)
+        extended(manifest, THIRD, epoch=2)
 
 
 @pytest.mark.parametrize(
@@ -46,36 +51,36 @@ def test_nobody_extends_under_an_older_epoch(root: Root) -> None:
         replace(THIRD, sidecar_key="condemned"),
     ],
 )
-def test_a_key_that_the_manifest_names_never_becomes_another_ranges(root: Root, taken: Entry) -> None:
-    named = transitions.condemn(root, ["condemned"], by(3))
+def test_a_key_that_the_manifest_names_never_becomes_another_ranges(manifest: Manifest, taken: Entry) -> None:
+    named = transitions.condemn(manifest, ["condemned"], by(3))
     with pytest.raises(InvalidRequest, match="stands in the manifest"):
         extended(named, taken)
 
 
-def test_a_range_begins_at_the_end_or_where_log_start_hides_what_is_missing(root: Root) -> None:
+def test_a_range_begins_at_the_end_or_where_log_start_hides_what_is_missing(manifest: Manifest) -> None:
     later = entry_of(IDS, 25, 30, 9)
     for log_start in (0, 24):
         with pytest.raises(InvalidRequest, match="must begin at offset 20, not at 25"):
-            transitions.extend(root, later, by(3), leader_epoch=3, last_record_epoch=3, log_start=log_start)
-    found = transitions.extend(root, later, by(3), leader_epoch=3, last_record_epoch=3, log_start=25)
+            transitions.extend(manifest, later, by(3), leader_epoch=3, last_record_epoch=3, log_start=log_start)
+    found = transitions.extend(manifest, later, by(3), leader_epoch=3, last_record_epoch=3, log_start=25)
     assert (found.log_start, found.entries[-1].gap_from, broken(found)) == (25, 20, None)
 
 
-def test_as_many_keys_stand_condemned_as_the_format_has_room_for(root: Root) -> None:
-    full = transitions.condemn(root, [f"orphan-{n}" for n in range(MAX_CONDEMNED)], by(3))
+def test_as_many_keys_stand_condemned_as_the_format_has_room_for(manifest: Manifest) -> None:
+    full = transitions.condemn(manifest, [f"orphan-{n}" for n in range(MAX_CONDEMNED)], by(3))
     assert len(full.condemned) == MAX_CONDEMNED
     with pytest.raises(InvalidRequest, match=f"at most {MAX_CONDEMNED} keys"):
         transitions.condemn(full, ["one more"], by(4))
 
 
-def test_a_pin_keeps_the_state_of_its_own_commit(root: Root) -> None:
-    pinned = transitions.pin(root, "kept", by(3))
+def test_a_pin_keeps_the_state_of_its_own_commit(manifest: Manifest) -> None:
+    pinned = transitions.pin(manifest, "kept", by(3))
     (found,) = pinned.pins
     assert (found.commit, found.log_start, found.end) == (pinned.commit, 0, 20)
 
 
-def test_a_deleted_manifest_names_nothing_and_is_the_last_one(root: Root) -> None:
-    named = transitions.condemn(transitions.pin(root, "kept", by(3)), ["orphan"], by(4))
+def test_a_deleted_manifest_names_nothing_and_is_the_last_one(manifest: Manifest) -> None:
+    named = transitions.condemn(transitions.pin(manifest, "kept", by(3)), ["orphan"], by(4))
     gone = transitions.delete(named, by(5))
     assert gone.state is State.DELETED
     assert (gone.entries, gone.removed, gone.condemned, gone.pins, gone.pages, gone.sidecar) == (
@@ -92,16 +97,16 @@ def test_a_deleted_manifest_names_nothing_and_is_the_last_one(root: Root) -> Non
 
 
 @pytest.mark.parametrize("name", ["leader_epoch", "incarnation", "log_start", "end", "swept"])
-def test_nothing_that_only_rises_falls(root: Root, name: str) -> None:
+def test_nothing_that_only_rises_falls(manifest: Manifest, name: str) -> None:
     six, seven = dict[str, Any]({name: 6}), dict[str, Any]({name: 7})
-    old = replace(root, **seven)
+    old = replace(manifest, **seven)
     after = transitions.touch(old, by(9, incarnation=8))
     assert broken_step(old, replace(after, **seven)) is None
     assert broken_step(old, replace(after, **six)) == f"{name} would fall from 7 to 6"
 
 
-def test_a_writer_of_the_incarnation_before_is_fenced(root: Root) -> None:
-    claimed = transitions.touch(root, by(3, incarnation=5))
+def test_a_writer_of_the_incarnation_before_is_fenced(manifest: Manifest) -> None:
+    claimed = transitions.touch(manifest, by(3, incarnation=5))
     assert claimed.incarnation == 5
     with pytest.raises(FencedWriter, match="incarnation 5, this node is 4"):
         transitions.touch(claimed, by(4, incarnation=4))

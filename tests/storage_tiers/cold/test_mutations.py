@@ -18,7 +18,7 @@ from storage_tiers.cold.segments import sidecar
 from storage_tiers.errors import StoreRefused, TierCorrupt
 from storage_tiers.records.checksum import crc32c
 from tests.storage_tiers.cold.support import IDS, batches
-from tests.storage_tiers.cold.test_manifest_json import full_root
+from tests.storage_tiers.cold.test_manifest_json import full_manifest
 
 VALUES: list[Any] = [None, 0, -1, 1 << 62, 1 << 70, "", "x", "/abs", "../..", [], {}, [1], [[1, 2]], True, 1.5]
 
@@ -49,8 +49,8 @@ def other_bytes(data: bytes, chance: random.Random) -> bytes:
 
 
 def test_no_damage_leads_to_another_error() -> None:
-    root, written = full_root()
-    ref = root.pages[0]
+    manifest, written = full_manifest()
+    ref = manifest.pages[0]
     known = {"base": 0, "end": 5, "aborted": (), "epochs": (), "producer_snapshot": b"p"}
     data = batches(0, 5)
 
@@ -61,7 +61,7 @@ def test_no_damage_leads_to_another_error() -> None:
     holder = Holder(1, "disk", "start")
     topic = TopicState(IDS.cluster_id, "t", IDS.topic_id, State.LIVE, 1, 1, {"a": "b"}, (IDS.topic_id,))
     documents: list[tuple[bytes, Callable[[bytes], object]]] = [
-        (encode(root), lambda damaged: decode(damaged, IDS)),
+        (encode(manifest), lambda damaged: decode(damaged, IDS)),
         (gzip.decompress(written[ref.key].data), read_page),
         (encode_cluster(ClusterState("c", 1, holder)), lambda damaged: decode_cluster(damaged, "c")),
         (encode_topic(topic), lambda damaged: decode_topic(damaged, IDS.cluster_id, "t")),

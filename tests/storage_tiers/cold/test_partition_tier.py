@@ -15,7 +15,7 @@ from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import MULTIPART_THRESHOLD
 from storage_tiers.errors import CorruptRecord, DeletedInStore, FencedWriter, InvalidRequest, TierUnavailable
 from storage_tiers.records.builder import NewRecord, build_batch
-from tests.storage_tiers.cold.support import DAY, IDS, EagerClock, Local, stored_live, stored_root, tier_of
+from tests.storage_tiers.cold.support import DAY, IDS, EagerClock, Local, stored_live, stored_manifest, tier_of
 from tests.support.faulty_store import FaultyStore
 
 
@@ -44,10 +44,10 @@ async def test_extension_uploads_then_names_what_it_uploaded(
 ) -> None:
     tier = tier_of(store, clock)
     job = local.job(0, 10, text="a")
-    root = await tier.extend(job)
-    assert (root.end, root.commit, root.leader_epoch, root.incarnation) == (10, 1, 1, 1)
-    assert stored_root(memory.blocking()) == root == tier.root
-    (entry,) = root.entries
+    manifest = await tier.extend(job)
+    assert (manifest.end, manifest.commit, manifest.leader_epoch, manifest.incarnation) == (10, 1, 1, 1)
+    assert stored_manifest(memory.blocking()) == manifest == tier.manifest
+    (entry,) = manifest.entries
     assert memory.blocking().get(entry.key).data == Path(job.path).read_bytes()
     side = sidecar.parse(memory.blocking().get(entry.sidecar_key).data)
     assert side.producer_snapshot == b"producers@10"
@@ -62,7 +62,7 @@ async def test_two_puts_a_segment_and_one_commit(store: FaultyStore, clock: Eage
     assert store.count("put", "/segments/") == 2 * 5
     assert store.count("put", "/manifests/") == 5
     assert store.count("put") == 3 * 5
-    assert store.count("get") == 2, "the root is read until there is one, then never"
+    assert store.count("get") == 2, "the manifest is read until there is one, then never"
     assert store.count("head") == 0
 
 
@@ -70,8 +70,8 @@ async def test_an_extension_begins_at_the_end(store: FaultyStore, clock: EagerCl
     tier = tier_of(store, clock)
     await tier.extend(local.job(0, 10))
     puts = store.count("put")
-    root = await tier.extend(local.job(20, 10))
-    assert root.end == 10
+    manifest = await tier.extend(local.job(20, 10))
+    assert manifest.end == 10
     assert store.count("put") == puts, "nothing is uploaded that cannot be referenced"
 
 
@@ -79,8 +79,8 @@ async def test_another_writer_moved_the_end(store: FaultyStore, clock: EagerCloc
     first, second = tier_of(store, clock), tier_of(store, clock, seed=2)
     await first.load()
     await second.extend(local.job(0, 10))
-    root = await first.extend(local.job(0, 7))
-    assert root.end == 10, "the loser learns where its next extension begins"
+    manifest = await first.extend(local.job(0, 7))
+    assert manifest.end == 10, "the loser learns where its next extension begins"
     assert (await first.extend(local.job(10, 5))).end == 15
 
 
@@ -90,18 +90,18 @@ async def test_a_gap_is_recorded_only_below_log_start(
     tier = tier_of(store, clock)
     await tier.extend(local.job(0, 10))
     assert (await tier.extend(local.job(20, 10, log_start=19))).end == 10
-    root = await tier.extend(local.job(20, 10, log_start=23))
-    assert (root.end, root.log_start) == (30, 23)
-    assert root.entries[-1].gap_from == 10
-    root = await tier.retire(root.log_start)
-    assert [entry.base for entry in stored_live(memory.blocking(), root)] == [20]
+    manifest = await tier.extend(local.job(20, 10, log_start=23))
+    assert (manifest.end, manifest.log_start) == (30, 23)
+    assert manifest.entries[-1].gap_from == 10
+    manifest = await tier.retire(manifest.log_start)
+    assert [entry.base for entry in stored_live(memory.blocking(), manifest)] == [20]
     assert (await tier.extend(local.job(30, 1))).log_start == 23, "log start never falls"
 
 
 async def test_the_first_extension_may_begin_anywhere(store: FaultyStore, clock: EagerClock, local: Local) -> None:
     tier = tier_of(store, clock)
-    root = await tier.extend(local.job(5000, 10, log_start=5003))
-    assert (root.log_start, root.end, root.entries[0].gap_from) == (5003, 5010, 0)
+    manifest = await tier.extend(local.job(5000, 10, log_start=5003))
+    assert (manifest.log_start, manifest.end, manifest.entries[0].gap_from) == (5003, 5010, 0)
 
 
 async def test_lower_epochs_and_incarnations_are_fenced(store: FaultyStore, clock: EagerClock, local: Local) -> None:
@@ -121,8 +121,8 @@ async def test_lower_epochs_and_incarnations_are_fenced(store: FaultyStore, cloc
 async def test_a_maintainer_keeps_the_incarnation(store: FaultyStore, clock: EagerClock, local: Local) -> None:
     await tier_of(store, clock, incarnation=7).extend(local.job(0, 10))
     maintainer = tier_of(store, clock, node=-1, incarnation=None, seed=2)
-    root = await maintainer.retire(10)
-    assert (root.incarnation, root.log_start, root.end, root.leader_epoch) == (7, 10, 10, 1)
+    manifest = await maintainer.retire(10)
+    assert (manifest.incarnation, manifest.log_start, manifest.end, manifest.leader_epoch) == (7, 10, 10, 1)
 
 
 async def test_claim_is_one_commit_an_epoch(store: FaultyStore, clock: EagerClock) -> None:
@@ -143,9 +143,9 @@ async def test_lost_answers_are_recognised(
         store.lose_answer(1, "put", "/manifests/")
     else:
         store.fail(1, "put", "/manifests/")
-    root = await tier.extend(local.job(10, 10))
-    assert (root.commit, root.end) == (2, 20), "one commit either way"
-    assert stored_root(memory.blocking()) == root
+    manifest = await tier.extend(local.job(10, 10))
+    assert (manifest.commit, manifest.end) == (2, 20), "one commit either way"
+    assert stored_manifest(memory.blocking()) == manifest
 
 
 async def test_ours_among_the_recent_commits_is_success_whatever_stands_on_top(
@@ -162,9 +162,9 @@ async def test_ours_among_the_recent_commits_is_success_whatever_stands_on_top(
         await other.unpin("p")
     await other.delete_partition()
     gate.open()
-    root = await extension
-    assert root.state is State.DELETED
-    assert root.end == 20
+    manifest = await extension
+    assert manifest.state is State.DELETED
+    assert manifest.end == 20
 
 
 async def test_attempts_are_bounded(store: FaultyStore, clock: EagerClock, local: Local) -> None:
@@ -173,7 +173,7 @@ async def test_attempts_are_bounded(store: FaultyStore, clock: EagerClock, local
         store.fail(call, "put", "/manifests/")
     with pytest.raises(TierUnavailable, match="3 attempts"):
         await tier.extend(local.job(0, 10))
-    assert tier.root is None
+    assert tier.manifest is None
     assert (await tier.extend(local.job(0, 10))).end == 10
 
 
@@ -186,9 +186,9 @@ async def test_a_large_segment_goes_up_in_parts(
         for offset in range((MULTIPART_THRESHOLD >> 20) + 1)
     )
     assert len(data) > MULTIPART_THRESHOLD
-    root = await tier_of(store, clock).extend(local.job(0, 17, data=data))
-    assert memory.blocking().head(root.entries[0].key).size == len(data)
-    side = sidecar.parse(memory.blocking().get(root.entries[0].sidecar_key).data)
+    manifest = await tier_of(store, clock).extend(local.job(0, 17, data=data))
+    assert memory.blocking().head(manifest.entries[0].key).size == len(data)
+    side = sidecar.parse(memory.blocking().get(manifest.entries[0].sidecar_key).data)
     assert len(side.mib_crcs) == 18 and len(side.index) == 17
 
 
@@ -209,9 +209,9 @@ async def test_deletion_is_terminal(store: FaultyStore, memory: MemoryStore, clo
     await tier.extend(local.job(0, 10))
     await tier.pin("kept")
     await zombie.load()
-    root = await tier.delete_partition()
-    assert (root.state, root.end, root.entries) == (State.DELETED, 10, ())
-    assert (await tier.delete_partition()).commit == root.commit
+    manifest = await tier.delete_partition()
+    assert (manifest.state, manifest.end, manifest.entries) == (State.DELETED, 10, ())
+    assert (await tier.delete_partition()).commit == manifest.commit
     for act in (zombie.extend(local.job(10, 10)), zombie.claim(9), zombie.raise_log_start(5), zombie.pin("x")):
         with pytest.raises(FencedWriter, match="deleted"):
             await act
@@ -246,28 +246,28 @@ async def test_sweeping_takes_only_what_is_past_the_grace(
     clock.advance(DAY / 1000)
     report = await tier.sweep(DAY)
     assert report.removed == 4
-    root = stored_root(memory.blocking())
-    assert root.removed == () and root.swept == 4
+    manifest = stored_manifest(memory.blocking())
+    assert manifest.removed == () and manifest.swept == 4
     kept = {info.key for info in memory.blocking().list("")}
-    assert kept == {IDS.manifest_key, root.entries[0].key, root.entries[0].sidecar_key}
-    commits = root.commit
+    assert kept == {IDS.manifest_key, manifest.entries[0].key, manifest.entries[0].sidecar_key}
+    commits = manifest.commit
     await tier.sweep(DAY)
-    assert stored_root(memory.blocking()).commit == commits, "a sweep without work commits nothing"
+    assert stored_manifest(memory.blocking()).commit == commits, "a sweep without work commits nothing"
 
 
 async def test_the_newest_sidecar_outlives_its_entry(
     store: FaultyStore, memory: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
     tier = tier_of(store, clock)
-    root = await tier.extend(local.job(0, 10))
-    sidecar_key = root.entries[0].sidecar_key
+    manifest = await tier.extend(local.job(0, 10))
+    sidecar_key = manifest.entries[0].sidecar_key
     await tier.retire(10)
     clock.advance(DAY / 1000)
     await tier.sweep(DAY)
     kept = [info.key for info in memory.blocking().list(IDS.segments_prefix)]
     assert kept == [sidecar_key], "epochs and producers at the end are still needed"
-    root = await tier.extend(local.job(10, 10))
-    assert [item.keys for item in root.removed] == [(sidecar_key,)]
+    manifest = await tier.extend(local.job(10, 10))
+    assert [item.keys for item in manifest.removed] == [(sidecar_key,)]
     clock.advance(DAY / 1000)
     await tier.sweep(DAY)
     assert sidecar_key not in [info.key for info in memory.blocking().list(IDS.segments_prefix)]
@@ -280,16 +280,16 @@ async def test_pins_hold_what_was_live_at_their_commit(
     await tier.extend(local.job(0, 10))
     await tier.pin("report")
     await tier.extend(local.job(10, 10))
-    root = await tier.retire(20)
-    held = root.removed[0]
+    manifest = await tier.retire(20)
+    held = manifest.removed[0]
     clock.advance(2 * DAY / 1000)
     await tier.sweep(DAY)
-    root = stored_root(memory.blocking())
-    assert root.removed == (held,)
+    manifest = stored_manifest(memory.blocking())
+    assert manifest.removed == (held,)
     assert memory.blocking().head(held.keys[0]).size > 0
     await tier.unpin("report")
     await tier.sweep(DAY)
-    assert stored_root(memory.blocking()).removed == ()
+    assert stored_manifest(memory.blocking()).removed == ()
 
 
 async def test_orphans_are_condemned_before_they_are_deleted(
@@ -308,10 +308,10 @@ async def test_orphans_are_condemned_before_they_are_deleted(
     store.fail(1, "delete")
     with pytest.raises(TierUnavailable):
         await tier.sweep(DAY)
-    assert [item.key for item in stored_root(memory.blocking()).condemned] == [orphan]
+    assert [item.key for item in stored_manifest(memory.blocking()).condemned] == [orphan]
     assert memory.blocking().head(orphan).size > 0
     await tier.sweep(DAY)
-    assert stored_root(memory.blocking()).condemned == ()
+    assert stored_manifest(memory.blocking()).condemned == ()
     assert [info.key for info in memory.blocking().list("")] == [IDS.manifest_key]
 
 

@@ -1,4 +1,4 @@
-"""A root made again: from which evidence, and when it is refused. Over roots that real commits made."""
+"""A manifest made again: from which evidence, and when it is refused. Over manifests that real commits made."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.cold.manifest import lineage, lookup, transitions
-from storage_tiers.cold.manifest import model as manifest
+from storage_tiers.cold.manifest import lineage, lookup, model, transitions
 from storage_tiers.cold.manifest.commit import ReadSaved
 from storage_tiers.cold.manifest.json import encode
-from storage_tiers.cold.manifest.model import Author, ManifestWriter, Root, State
+from storage_tiers.cold.manifest.model import Author, Manifest, ManifestWriter, State
 from storage_tiers.cold.manifest.repair import Evidence, Refused, RepairPlan, basis, plan, repaired
 from storage_tiers.cold.manifest.transitions import broken
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
@@ -26,7 +25,7 @@ from tests.storage_tiers.cold.support import (
     Local,
     page_loader,
     stored_live,
-    stored_root,
+    stored_manifest,
     tier_of,
 )
 from tests.storage_tiers.cold.test_upload_verification import DamagingStore
@@ -47,14 +46,14 @@ class World:
         self.store = MemoryStore(self.clock)
         self.local = Local(directory)
         self.tier = tier_of(self.store, self.clock)
-        self.roots: list[Root] = []
+        self.manifests: list[Manifest] = []
         self._commits = 0
 
-    async def extend(self, ranges: int = 1) -> Root:
+    async def extend(self, ranges: int = 1) -> Manifest:
         for _ in range(ranges):
-            root = self.tier.root
-            self.roots.append(await self.tier.extend(self.local.job(0 if root is None else root.end, 10)))
-        return self.roots[-1]
+            manifest = self.tier.manifest
+            self.manifests.append(await self.tier.extend(self.local.job(0 if manifest is None else manifest.end, 10)))
+        return self.manifests[-1]
 
     def author(self) -> Author:
         self._commits += 1
@@ -70,12 +69,12 @@ def evidence(
     *missing: str,
     local: OffsetRange = EVERYTHING,
     log_start: int = 0,
-    last_paged: manifest.Entry | None = None,
+    last_paged: model.Entry | None = None,
     unnamed: tuple[int, ...] = (),
-    of: Root | None = None,
-    lost: tuple[manifest.Entry, ...] = (),
+    of: Manifest | None = None,
+    lost: tuple[model.Entry, ...] = (),
 ) -> Evidence:
-    """`of` is the root in whose own entries the missing objects are."""
+    """`of` is the manifest in whose own entries the missing objects are."""
     entries = () if of is None else of.entries
     lost = lost or tuple(each for each in entries if {each.key, each.sidecar_key} & set(missing))
     return Evidence(set(missing), unnamed, last_paged, local, EPOCHS, log_start, lost)
@@ -94,49 +93,54 @@ async def test_where_the_store_shows_what_was_seen_nothing_is_repaired(world: Wo
 
 
 @pytest.mark.parametrize("shown", ["gone", "older", "first"])
-async def test_the_root_seen_counts_where_all_that_it_names_is_there(world: World, shown: str) -> None:
+async def test_the_manifest_seen_counts_where_all_that_it_names_is_there(world: World, shown: str) -> None:
     await world.extend(40)
     saved = await world.tier.pin("keep")
-    found = {"gone": None, "older": world.roots[-2], "first": world.roots[0]}[shown]
+    found = {"gone": None, "older": world.manifests[-2], "first": world.manifests[0]}[shown]
     assert basis(found, saved, None, UP_TO_DATE) == saved
     repair = planned(plan(saved, found, evidence()))
-    root = repaired(repair, found, world.author())
-    assert broken(root) is None
-    assert root.commit == saved.commit + 1
-    assert root.line != saved.line
-    assert (root.entries, root.pages, root.pins, root.sidecar) == (
+    manifest = repaired(repair, found, world.author())
+    assert broken(manifest) is None
+    assert manifest.commit == saved.commit + 1
+    assert manifest.line != saved.line
+    assert (manifest.entries, manifest.pages, manifest.pins, manifest.sidecar) == (
         saved.entries,
         saved.pages,
         saved.pins,
         saved.sidecar,
     )
-    assert (root.end, root.log_start, root.swept, root.incarnation) == (saved.end, saved.log_start, saved.swept, 7)
+    assert (manifest.end, manifest.log_start, manifest.swept, manifest.incarnation) == (
+        saved.end,
+        saved.log_start,
+        saved.swept,
+        7,
+    )
     seen = lineage.seen_of(saved)
     assert seen is not None
-    assert "another line" in str(lineage.fault(root, seen))
+    assert "another line" in str(lineage.fault(manifest, seen))
 
 
 async def test_the_commit_number_is_above_every_one_seen(world: World) -> None:
     await world.extend(2)
-    saved = world.roots[0]
-    shown = replace(world.roots[1], line="f" * 32)
-    root = repaired(planned(plan(saved, shown, evidence())), shown, world.author())
-    assert root.commit == shown.commit + 1
-    assert broken(root) is None
+    saved = world.manifests[0]
+    shown = replace(world.manifests[1], line="f" * 32)
+    manifest = repaired(planned(plan(saved, shown, evidence())), shown, world.author())
+    assert manifest.commit == shown.commit + 1
+    assert broken(manifest) is None
 
 
 @pytest.mark.parametrize(("here", "expected"), [(15, 15), (0, 12)], ids=["the partition's", "the one shown"])
 async def test_log_start_is_the_largest_seen(world: World, here: int, expected: int) -> None:
     saved = await world.extend(3)
     shown = await world.tier.raise_log_start(12)
-    root = repaired(planned(plan(saved, shown, evidence(log_start=here))), shown, world.author())
-    assert root.log_start == expected
-    assert broken(root) is None
+    manifest = repaired(planned(plan(saved, shown, evidence(log_start=here))), shown, world.author())
+    assert manifest.log_start == expected
+    assert broken(manifest) is None
 
 
 @pytest.mark.parametrize("name", ["leader_epoch", "swept"])
 @pytest.mark.parametrize("whose", ["saved", "shown"])
-async def test_the_largest_of_both_roots_counts(world: World, name: str, whose: str) -> None:
+async def test_the_largest_of_both_manifests_counts(world: World, name: str, whose: str) -> None:
     saved = await world.extend(3)
     shown = replace(saved, line="f" * 32)
     largest = getattr(saved, name) + 1
@@ -144,20 +148,20 @@ async def test_the_largest_of_both_roots_counts(world: World, name: str, whose: 
         saved = replace(saved, **{name: largest})
     else:
         shown = replace(shown, **{name: largest})
-    root = repaired(planned(plan(saved, shown, evidence())), shown, world.author())
-    assert getattr(root, name) == largest
-    assert broken(root) is None
+    manifest = repaired(planned(plan(saved, shown, evidence())), shown, world.author())
+    assert getattr(manifest, name) == largest
+    assert broken(manifest) is None
 
 
-async def test_pins_of_both_roots_are_kept_as_far_as_the_repair_reaches(world: World) -> None:
+async def test_pins_of_both_manifests_are_kept_as_far_as_the_repair_reaches(world: World) -> None:
     await world.extend(2)
     saved = await world.tier.pin("seen")
     await world.tier.pin("not-seen")
     await world.extend()
     shown = await world.tier.pin("beyond")
-    root = repaired(planned(plan(saved, shown, evidence())), shown, world.author())
-    assert [(pin.name, pin.end) for pin in root.pins] == [("seen", 20), ("not-seen", 20)]
-    assert broken(root) is None
+    manifest = repaired(planned(plan(saved, shown, evidence())), shown, world.author())
+    assert [(pin.name, pin.end) for pin in manifest.pins] == [("seen", 20), ("not-seen", 20)]
+    assert broken(manifest) is None
 
 
 async def test_what_is_missing_at_the_end_is_uploaded_again_from_the_local_log(world: World) -> None:
@@ -166,15 +170,15 @@ async def test_what_is_missing_at_the_end_is_uploaded_again_from_the_local_log(w
     repair = planned(plan(saved, None, evidence(lost.sidecar_key, local=OffsetRange(20, 60), of=saved)))
     assert (repair.end, repair.again) == (20, 40)
     assert "offsets [20, 40) are uploaded again" in repair.summary
-    root = repaired(repair, None, world.author())
-    assert broken(root) is None
-    assert [entry.base for entry in root.entries] == [0, 10]
-    assert root.sidecar is not None
-    assert root.sidecar.key == saved.entries[1].sidecar_key
-    gone = {key for item in root.removed for key in item.keys}
+    manifest = repaired(repair, None, world.author())
+    assert broken(manifest) is None
+    assert [entry.base for entry in manifest.entries] == [0, 10]
+    assert manifest.sidecar is not None
+    assert manifest.sidecar.key == saved.entries[1].sidecar_key
+    gone = {key for item in manifest.removed for key in item.keys}
     assert {saved.entries[2].key, saved.entries[3].key} <= gone
     again = transitions.extend(
-        root,
+        manifest,
         replace(saved.entries[2], key=saved.entries[2].key + "x", sidecar_key=saved.entries[2].sidecar_key + "x"),
         world.author(),
         leader_epoch=1,
@@ -182,14 +186,14 @@ async def test_what_is_missing_at_the_end_is_uploaded_again_from_the_local_log(w
         log_start=0,
     )
     assert again.end == 30
-    assert transitions.broken_step(root, again) is None
+    assert transitions.broken_step(manifest, again) is None
 
 
-async def test_where_everything_is_missing_and_held_locally_the_root_begins_anew(world: World) -> None:
+async def test_where_everything_is_missing_and_held_locally_the_manifest_begins_anew(world: World) -> None:
     saved = await world.extend(2)
-    root = repaired(planned(plan(saved, None, evidence(saved.entries[0].key, of=saved))), None, world.author())
-    assert (root.end, root.entries, root.sidecar, root.last_record_epoch) == (0, (), None, -1)
-    assert broken(root) is None
+    manifest = repaired(planned(plan(saved, None, evidence(saved.entries[0].key, of=saved))), None, world.author())
+    assert (manifest.end, manifest.entries, manifest.sidecar, manifest.last_record_epoch) == (0, (), None, -1)
+    assert broken(manifest) is None
 
 
 @pytest.mark.parametrize("local", [OffsetRange(25, 60), OffsetRange(0, 39)])
@@ -227,16 +231,16 @@ async def test_what_a_page_names_cannot_be_cut(world: World) -> None:
         assert key in refused.why
 
 
-async def test_after_pages_the_root_ends_where_the_last_one_does(world: World) -> None:
+async def test_after_pages_the_manifest_ends_where_the_last_one_does(world: World) -> None:
     saved = await world.extend(80)
     entries = list(lookup.live_entries(saved, page_loader(world.store.blocking())))
     last_paged = entries[len(entries) - len(saved.entries) - 1]
     repair = planned(plan(saved, None, evidence(saved.entries[0].key, last_paged=last_paged, of=saved)))
     assert repair.end == last_paged.end
-    root = repaired(repair, None, world.author())
-    assert broken(root) is None
-    assert root.sidecar is not None
-    assert root.sidecar.key == last_paged.sidecar_key
+    manifest = repaired(repair, None, world.author())
+    assert broken(manifest) is None
+    assert manifest.sidecar is not None
+    assert manifest.sidecar.key == last_paged.sidecar_key
 
 
 async def test_a_deletion_is_the_last_state(world: World) -> None:
@@ -248,7 +252,7 @@ async def test_a_deletion_is_the_last_state(world: World) -> None:
     assert "delete the topic and create it anew" in refused.why
 
 
-async def test_without_a_root_ever_seen_nothing_is_made(world: World) -> None:
+async def test_without_a_manifest_ever_seen_nothing_is_made(world: World) -> None:
     refused = basis(None, None, None, UP_TO_DATE)
     assert isinstance(refused, Refused)
     assert "Put the newest version of its manifest back" in refused.why
@@ -270,8 +274,8 @@ async def test_a_second_history_is_for_a_person_to_decide(world: World, tmp_path
     assert "another history" in refused.why
 
 
-async def test_what_was_removed_since_makes_no_second_history_of_an_older_root(world: World) -> None:
-    """A writer has claimed the older root, and added nothing to it."""
+async def test_what_was_removed_since_makes_no_second_history_of_an_older_manifest(world: World) -> None:
+    """A writer has claimed the older manifest, and added nothing to it."""
     older = await world.extend(4)
     saved = await world.tier.retire(20)
     restore(world, older)
@@ -289,15 +293,15 @@ async def test_somebody_elses_repair_that_lacks_nothing_is_taken_over(world: Wor
 
 async def test_what_was_removed_stays_removed(world: World) -> None:
     await world.extend(4)
-    before = world.roots[-1]
+    before = world.manifests[-1]
     saved = await world.tier.retire(20)
     world.clock.advance(2 * DAY / 1000)
     repair = planned(plan(saved, before, evidence(log_start=20)))
-    root = repaired(repair, before, world.author())
-    live = {entry.key for entry in root.entries}
+    manifest = repaired(repair, before, world.author())
+    live = {entry.key for entry in manifest.entries}
     assert live.isdisjoint(key for item in saved.removed for key in item.keys)
-    assert root.removed == saved.removed
-    assert broken(root) is None
+    assert manifest.removed == saved.removed
+    assert broken(manifest) is None
 
 
 async def test_a_repair_elsewhere_does_not_discard_what_only_this_log_holds(world: World) -> None:
@@ -312,18 +316,18 @@ async def test_a_repair_elsewhere_does_not_discard_what_only_this_log_holds(worl
 
 async def test_a_newer_commit_of_the_same_line_is_nobodys_repair(world: World) -> None:
     saved = await world.extend(2)
-    stray = replace(saved.entries[-1], base=20, end=30, key=saved.entries[-1].key + "x", added=manifest.Stamp(3, 0))
+    stray = replace(saved.entries[-1], base=20, end=30, key=saved.entries[-1].key + "x", added=model.Stamp(3, 0))
     shown = replace(
         saved,
         commit=4,
-        recent=(saved.recent[0], *(manifest.CommitId(commit, f"another {commit}") for commit in (2, 3, 4))),
+        recent=(saved.recent[0], *(model.CommitId(commit, f"another {commit}") for commit in (2, 3, 4))),
         entries=(*saved.entries, stray),
         end=30,
     )
     assert isinstance(basis(shown, saved, None, UP_TO_DATE), Refused)
 
 
-async def test_an_older_root_is_not_committed_over_segments_that_came_later(world: World) -> None:
+async def test_an_older_manifest_is_not_committed_over_segments_that_came_later(world: World) -> None:
     saved = await world.extend(2)
     refused = plan(saved, None, evidence(unnamed=(20, 30), local=OffsetRange(40, 60)))
     assert isinstance(refused, Refused)
@@ -338,19 +342,19 @@ HELD = LocalEvidence(EVERYTHING, EPOCHS, 0)
 NOTHING_HELD = LocalEvidence(OffsetRange(0, 0), EPOCHS, 0)
 
 
-def restore(world: World, root: Root | None) -> None:
+def restore(world: World, manifest: Manifest | None) -> None:
     """The bucket's manifest as it was before, or gone."""
     blocking = world.store.blocking()
     blocking.delete([IDS.manifest_key])
-    if root is not None:
-        blocking.put(IDS.manifest_key, encode(root))
+    if manifest is not None:
+        blocking.put(IDS.manifest_key, encode(manifest))
 
 
 @pytest.mark.parametrize("shown", ["gone", "older", "damaged"])
 async def test_a_repair_shows_everything_again_and_the_partition_goes_on(world: World, shown: str) -> None:
     saved = await world.extend(70)
     before = stored_live(world.store.blocking(), saved)
-    restore(world, world.roots[30] if shown == "older" else None)
+    restore(world, world.manifests[30] if shown == "older" else None)
     if shown == "damaged":
         world.store.blocking().put(IDS.manifest_key, encode(saved)[:-20])
     with pytest.raises((StoreBehind, TierCorrupt)):
@@ -358,10 +362,10 @@ async def test_a_repair_shows_everything_again_and_the_partition_goes_on(world: 
     dry, nothing = await world.tier.repair(NOTHING_HELD, apply=False)
     assert (nothing, dry.refused) == (None, "")
     assert dry.summary == "commit 70 is committed again, up to offset 700"
-    report, root = await world.tier.repair(NOTHING_HELD, apply=True)
-    assert root is not None
+    report, manifest = await world.tier.repair(NOTHING_HELD, apply=True)
+    assert manifest is not None
     assert report == dry
-    assert stored_live(world.store.blocking(), stored_root(world.store.blocking())) == before
+    assert stored_live(world.store.blocking(), stored_manifest(world.store.blocking())) == before
     assert (await world.extend()).end == 710
     assert (await world.tier.repair(NOTHING_HELD, apply=True))[0] == RepairReport()
 
@@ -384,8 +388,8 @@ async def test_what_is_not_what_was_uploaded_counts_as_missing(world: World, dam
     refused, _ = await world.tier.repair(NOTHING_HELD, apply=True)
     assert key in refused.refused or entry.key in refused.refused
     assert not blocking_has_manifest(world)
-    report, root = await world.tier.repair(HELD, apply=True)
-    assert root is not None
+    report, manifest = await world.tier.repair(HELD, apply=True)
+    assert manifest is not None
     assert "offsets [10, 30) are uploaded again" in report.summary
     assert (await world.extend(2)).end == 30
 
@@ -409,22 +413,22 @@ async def test_other_bytes_are_found_also_where_the_store_tells_no_checksum(worl
 
 async def test_a_missing_page_is_asked_for_by_name(world: World) -> None:
     saved = await world.extend(80)
-    restore(world, world.roots[0])
+    restore(world, world.manifests[0])
     world.store.blocking().delete([saved.live_pages[0].key])
     fresh = tier_of(world.store, world.clock, seed=5, read_saved=_reads(saved))
     fresh.expect(lineage.seen_of(saved, "here"))
-    report, root = await fresh.repair(HELD, apply=True)
-    assert root is None
+    report, manifest = await fresh.repair(HELD, apply=True)
+    assert manifest is None
     assert saved.live_pages[0].key in report.refused
 
 
-async def test_a_repair_that_meets_another_root_changes_nothing(world: World) -> None:
+async def test_a_repair_that_meets_another_manifest_changes_nothing(world: World) -> None:
     await world.extend(2)
-    restore(world, world.roots[0])
+    restore(world, world.manifests[0])
     gate = FaultyStore(world.store)
     held = gate.hold(2, "get", "manifests/")
-    tier = tier_of(gate, world.clock, seed=6, read_saved=_reads(world.roots[1]))
-    tier.expect(lineage.seen_of(world.roots[1], "here"))
+    tier = tier_of(gate, world.clock, seed=6, read_saved=_reads(world.manifests[1]))
+    tier.expect(lineage.seen_of(world.manifests[1], "here"))
     repairing = asyncio.ensure_future(tier.repair(HELD, apply=True))
     await held.reached.wait()
     restore(world, None)
@@ -433,15 +437,15 @@ async def test_a_repair_that_meets_another_root_changes_nothing(world: World) ->
         await repairing
     assert not blocking_has_manifest(world)
     assert (await tier.repair(HELD, apply=True))[1] is not None
-    assert stored_root(world.store.blocking()).end == 20
+    assert stored_manifest(world.store.blocking()).end == 20
 
 
 def blocking_has_manifest(world: World) -> bool:
     return any(info.key == IDS.manifest_key for info in world.store.blocking().list(""))
 
 
-def _reads(saved: Root) -> ReadSaved:
-    async def read(_: lineage.SeenManifest) -> Root:
+def _reads(saved: Manifest) -> ReadSaved:
+    async def read(_: lineage.SeenManifest) -> Manifest:
         return saved
 
     return read

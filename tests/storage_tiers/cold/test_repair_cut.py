@@ -12,14 +12,14 @@ from service.fsck.bucket import FsckScope, check_bucket
 from service.fsck.findings import HARMLESS
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.json import decode
-from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.manifest.transitions import broken
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.segments.repairer import LocalEvidence
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import LogError, StoreBehind, TierObjectMissing
 from storage_tiers.types import EpochEntry, OffsetRange
-from tests.storage_tiers.cold.support import IDS, Local, no_producers, stored_live, stored_root, tier_of
+from tests.storage_tiers.cold.support import IDS, Local, no_producers, stored_live, stored_manifest, tier_of
 from tests.storage_tiers.cold.test_repair import World, _reads, restore
 from tests.support.faulty_store import FaultyStore
 
@@ -30,7 +30,7 @@ NOTHING = LocalEvidence(OffsetRange(80, 80), EPOCHS, 0)
 class Damaged:
     """A partition of eight ranges, some in pages, that has lost its manifest and perhaps more."""
 
-    def __init__(self, world: World, saved: Root, kind: str) -> None:
+    def __init__(self, world: World, saved: Manifest, kind: str) -> None:
         self.world, self.saved, self.kind = world, saved, kind
         self.entries = stored_live(world.store.blocking(), saved)
         self.local = NOTHING
@@ -59,23 +59,23 @@ class Damaged:
         made.expect(lineage.seen_of(self.saved, "here"))
         return made
 
-    async def repaired(self, tier: PartitionTier) -> Root | None:
-        report, root = await tier.repair(self.local, apply=True, accepted=self.accepted)
+    async def repaired(self, tier: PartitionTier) -> Manifest | None:
+        report, manifest = await tier.repair(self.local, apply=True, accepted=self.accepted)
         assert report.refused == ""
-        return root
+        return manifest
 
     async def is_whole(self, store: MemoryStore, tier: PartitionTier) -> None:
-        root = stored_root(store.blocking())
-        assert broken(root) is None and root.commit > self.saved.commit and root.line != self.saved.line
-        live = stored_live(store.blocking(), root)
+        manifest = stored_manifest(store.blocking())
+        assert broken(manifest) is None and manifest.commit > self.saved.commit and manifest.line != self.saved.line
+        live = stored_live(store.blocking(), manifest)
         kept = {entry.base: entry for entry in live if entry.records}
         given_up = {each.base for each in self.accepted}
         again_from = self.local.held.base if self.kind == "the end is held locally" else 80
-        assert root.end == again_from
+        assert manifest.end == again_from
         assert kept == {e.base: e for e in self.entries if e.base not in given_up and e.end <= again_from}
-        assert root.log_start == self.saved.log_start
-        while root.end < 90:
-            root = await tier.extend(self.world.local.job(root.end, 10))
+        assert manifest.log_start == self.saved.log_start
+        while manifest.end < 90:
+            manifest = await tier.extend(self.world.local.job(manifest.end, 10))
         findings = check_bucket(store.blocking(), FsckScope(), now_ms=self.world.clock.unix_ms()).findings
         # The test has no cluster and no topic around its partition.
         wrong = [each for each in findings if each.key.rpartition("/")[2] not in ("cluster.json", "topic.json")]
@@ -84,7 +84,7 @@ class Damaged:
 
 
 @pytest.fixture(autouse=True)
-def small_roots() -> Iterator[None]:
+def small_manifests() -> Iterator[None]:
     with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_ENTRIES=4):
         yield
 
@@ -108,19 +108,19 @@ async def test_a_repair_that_is_cut_is_made_whole_by_the_next(tmp_path: Path, ki
             await damaged.repaired(damaged.tier(faulty, 1000 + cut))
         except LogError:
             struck += 1
-        before = manifest(store)
+        before = shown_manifest(store)
         after = damaged.tier(store, 2000 + cut)
         # A node that starts in between neither commits nor deletes: it waits for the repair.
         with pytest.raises(StoreBehind):
             await after.sweep(0)
-        assert manifest(store) == before
-        root = await damaged.repaired(after)
-        assert root is not None and root == manifest(store)
+        assert shown_manifest(store) == before
+        manifest = await damaged.repaired(after)
+        assert manifest is not None and manifest == shown_manifest(store)
         await damaged.is_whole(store, after)
     assert calls > 10 and struck > calls / 2
 
 
-def manifest(store: MemoryStore) -> Root | None:
+def shown_manifest(store: MemoryStore) -> Manifest | None:
     try:
         return decode(store.blocking().get(IDS.manifest_key).data, IDS)
     except TierObjectMissing:

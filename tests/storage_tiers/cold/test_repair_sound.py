@@ -12,7 +12,7 @@ from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.manifest.transitions import broken
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
 from storage_tiers.types import OffsetRange
-from tests.storage_tiers.cold.support import IDS, Local, no_producers, stored_live, stored_root, tier_of
+from tests.storage_tiers.cold.support import IDS, Local, no_producers, stored_live, stored_manifest, tier_of
 from tests.storage_tiers.cold.test_repair import EPOCHS, HELD, NOTHING_HELD, World, restore
 from tests.support.faulty_store import FaultyStore
 
@@ -32,7 +32,7 @@ async def test_where_everything_is_there_nothing_is_repaired_by_one_listing(worl
     store = FaultyStore(world.store)
     tier = tier_of(store, world.clock, seed=5)
     assert await tier.repair(NOTHING_HELD, apply=True) == (RepairReport(), None)
-    assert stored_root(world.store.blocking()) == before
+    assert stored_manifest(world.store.blocking()) == before
     asked = [operation for operation, key in store.calls if "/segments/" in key]
     assert asked == ["list"]
 
@@ -49,19 +49,19 @@ async def test_a_lost_object_is_named_and_given_up_only_by_its_offsets(world: Wo
     if damage.endswith("cut"):
         blocking.put(key, kept[:-1])
     for apply in (False, True):
-        refused, root = await world.tier.repair(NOTHING_HELD, apply=apply)
-        assert root is None and key in refused.refused and "put the object back" in refused.refused
+        refused, manifest = await world.tier.repair(NOTHING_HELD, apply=apply)
+        assert manifest is None and key in refused.refused and "put the object back" in refused.refused
         assert f"--accept-loss {IDS.partition}:{gone.base}-{gone.end}" in refused.refused
-    assert stored_root(blocking) == saved
+    assert stored_manifest(blocking) == saved
     accepted = (OffsetRange(gone.base, gone.end),)
     if place == 0:
         blocking.delete([key])
         blocking.put(key, kept)
         assert await world.tier.repair(NOTHING_HELD, apply=True) == (RepairReport(), None)
         return
-    _, root = await world.tier.repair(NOTHING_HELD, apply=True, accepted=accepted)
-    assert root is not None and broken(root) is None and root.commit == saved.commit + 1
-    assert [each for each in stored_live(blocking, root) if each.base != gone.base] == [
+    _, manifest = await world.tier.repair(NOTHING_HELD, apply=True, accepted=accepted)
+    assert manifest is not None and broken(manifest) is None and manifest.commit == saved.commit + 1
+    assert [each for each in stored_live(blocking, manifest) if each.base != gone.base] == [
         each for each in before if each.base != gone.base
     ]
     assert await world.tier.repair(NOTHING_HELD, apply=True) == (RepairReport(), None)
@@ -73,8 +73,8 @@ async def test_a_lost_range_is_taken_again_from_the_local_log(world: World) -> N
     world.store.blocking().delete([saved.entries[3].key])
     dry, _ = await world.tier.repair(HELD, apply=False)
     assert "up to offset 30; offsets [30, 50) are uploaded again from the local log" in dry.summary
-    report, root = await world.tier.repair(HELD, apply=True)
-    assert report == dry and root is not None and root.end == 30
+    report, manifest = await world.tier.repair(HELD, apply=True)
+    assert report == dry and manifest is not None and manifest.end == 30
     assert (await world.extend(2)).end == 50
     assert await world.tier.repair(HELD, apply=True) == (RepairReport(), None)
 
@@ -90,21 +90,21 @@ async def test_a_lost_page_is_asked_for_by_name(world: World, damage: str, known
     tier = world.tier if known else tier_of(world.store, world.clock, seed=5)
     kept = damaged(world, key, damage)
     for apply in (False, True):
-        refused, root = await tier.repair(HELD, apply=apply)
-        assert root is None and key in refused.refused and "put it back" in refused.refused
+        refused, manifest = await tier.repair(HELD, apply=apply)
+        assert manifest is None and key in refused.refused and "put it back" in refused.refused
     world.store.blocking().delete([key])
     world.store.blocking().put(key, kept)
     assert await tier.repair(HELD, apply=True) == (RepairReport(), None)
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])
-async def test_a_root_is_not_made_again_over_a_damaged_page_that_is_in_memory(world: World, damage: str) -> None:
+async def test_a_manifest_is_not_made_again_over_a_damaged_page_that_is_in_memory(world: World, damage: str) -> None:
     saved = await world.extend(80)
     key = saved.live_pages[0].key
     damaged(world, key, damage)
     restore(world, None)
-    refused, root = await world.tier.repair(HELD, apply=True)
-    assert root is None and key in refused.refused and "put it back" in refused.refused
+    refused, manifest = await world.tier.repair(HELD, apply=True)
+    assert manifest is None and key in refused.refused and "put it back" in refused.refused
 
 
 def damaged(world: World, key: str, damage: str) -> bytes:
@@ -162,5 +162,5 @@ async def test_where_anything_shows_commits_the_manifest_is_asked_for(world: Wor
         blocking.put(IDS.manifest_key, encode(saved)[:-20])
     elif evidence == "the node's own":
         local = replace(EMPTY, uncommitted=False)
-    refused, root = await tier_of(world.store, world.clock, seed=5).repair(local, apply=True)
-    assert root is None and "Put the newest version of its manifest back" in refused.refused
+    refused, manifest = await tier_of(world.store, world.clock, seed=5).repair(local, apply=True)
+    assert manifest is None and "Put the newest version of its manifest back" in refused.refused

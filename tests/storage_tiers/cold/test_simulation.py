@@ -30,8 +30,8 @@ from storage_tiers.clock import ManualClock
 from storage_tiers.cold.manifest import lookup
 from storage_tiers.cold.manifest.json import decode, decode_page
 from storage_tiers.cold.manifest.lineage import SeenManifest, seen_of
-from storage_tiers.cold.manifest.model import Entry, Root, State
-from storage_tiers.cold.manifest.transitions import broken, broken_step, first_root
+from storage_tiers.cold.manifest.model import Entry, Manifest, State
+from storage_tiers.cold.manifest.transitions import broken, broken_step, first_manifest
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.bodies import hand_over
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -56,7 +56,7 @@ class Monitor:
 
     def __init__(self, store: MemoryStore) -> None:
         self.objects = store.blocking()
-        self.root = first_root(IDS)
+        self.manifest = first_manifest(IDS)
         self.history: list[Entry] = []
         self.puts = 0
         self.versions: list[bytes] = []
@@ -66,14 +66,14 @@ class Monitor:
         """`sent_before`: when it was sent, the store showed another history than now."""
         self.puts += 1
         if key == IDS.manifest_key and self.astray:
-            assert sent_before, "a commit was made on a root that lacks what was seen"
+            assert sent_before, "a commit was made on a manifest that lacks what was seen"
         elif key == IDS.manifest_key:
             self.versions.append(self.objects.get(key).data)
             new = decode(self.objects.get(key).data, IDS)
-            assert broken(new) is None and broken_step(self.root, new) is None
-            if new.end > self.root.end:
+            assert broken(new) is None and broken_step(self.manifest, new) is None
+            if new.end > self.manifest.end:
                 self.history.append(new.entries[-1] if new.entries else self.live(new)[-1])
-            self.root = new
+            self.manifest = new
             self.after_delete()
 
     def go_astray(self, version: int | None) -> None:
@@ -89,18 +89,18 @@ class Monitor:
         self.astray = False
 
     def after_delete(self) -> None:
-        for entry in self.live(self.root):
+        for entry in self.live(self.manifest):
             data = self.objects.get(entry.key).data
             assert (len(data), crc32c(data)) == (entry.length, entry.crc32c)
             assert self.objects.head(entry.sidecar_key).size > 0
-        if self.root.sidecar is not None:
-            assert self.objects.head(self.root.sidecar.key).size > 0
-        pinned = [item for item in self.root.removed if any(pin.holds(item) for pin in self.root.pins)]
+        if self.manifest.sidecar is not None:
+            assert self.objects.head(self.manifest.sidecar.key).size > 0
+        pinned = [item for item in self.manifest.removed if any(pin.holds(item) for pin in self.manifest.pins)]
         for key in itertools.chain.from_iterable(item.keys for item in pinned):
             assert self.objects.head(key).size > 0
 
-    def live(self, root: Root) -> list[Entry]:
-        return list(lookup._all_live(root, lambda ref: decode_page(self.objects.get(ref.key).data, IDS, ref)))
+    def live(self, manifest: Manifest) -> list[Entry]:
+        return list(lookup._all_live(manifest, lambda ref: decode_page(self.objects.get(ref.key).data, IDS, ref)))
 
 
 class Chaos:
@@ -226,7 +226,7 @@ class Simulation:
         self.chance = random.Random(seed)
         self.clock = ManualClock()
         self.wall = Wall(self.clock)
-        self.saved: Root | None = None
+        self.saved: Manifest | None = None
         self.blocked = self.strayed = self.obeyed = 0
         self.asking: list[int] = []
         self.leading = True
@@ -240,7 +240,7 @@ class Simulation:
         self.done = False
 
     def tier(self, incarnation: int | None = 1) -> PartitionTier:
-        async def read_saved(seen: SeenManifest) -> Root:
+        async def read_saved(seen: SeenManifest) -> Manifest:
             assert self.saved is not None
             return self.saved
 
@@ -263,12 +263,12 @@ class Simulation:
             raise
         finally:
             self.asking.remove(known)
-        self.save(done if isinstance(done, Root) else tier.root)
+        self.save(done if isinstance(done, Manifest) else tier.manifest)
         return done
 
-    def save(self, root: Root | None) -> None:
-        if root is not None and root.recent and (self.saved is None or self.saved.commit < root.commit):
-            self.saved = root
+    def save(self, manifest: Manifest | None) -> None:
+        if manifest is not None and manifest.recent and (self.saved is None or self.saved.commit < manifest.commit):
+            self.saved = manifest
 
     async def run(self, *, delete: bool) -> None:
         helpers = [asyncio.create_task(act) for act in (self._time(), self._sweeper(), self._retention())]
@@ -289,15 +289,15 @@ class Simulation:
 
     async def _leader(self, epoch: int) -> None:
         """Waits its turn, claims, extends, and does not know when it has been replaced."""
-        while epoch > 1 and (self.monitor.root.leader_epoch < epoch - 1 or self.chance.random() < 0.98):
+        while epoch > 1 and (self.monitor.manifest.leader_epoch < epoch - 1 or self.chance.random() < 0.98):
             await asyncio.sleep(0)
         tier = self.tier(incarnation=(epoch + 1) // 2)
         try:
-            root = await self._insist(tier, lambda: tier.claim(epoch))
+            manifest = await self._insist(tier, lambda: tier.claim(epoch))
             for _ in range(self.chance.randrange(4, 12)):
-                job = self.local.job(root.end, self.chance.randrange(1, 4), epoch=epoch, text=f"leader {epoch}")
-                root = await self._insist(tier, partial(tier.extend, job))
-                if root.end == job.end:
+                job = self.local.job(manifest.end, self.chance.randrange(1, 4), epoch=epoch, text=f"leader {epoch}")
+                manifest = await self._insist(tier, partial(tier.extend, job))
+                if manifest.end == job.end:
                     self.acknowledged[job.base, job.end] = crc32c(Path(job.path).read_bytes())
         except FencedWriter:
             self.fenced += 1
@@ -315,8 +315,8 @@ class Simulation:
         tier = self.tier(incarnation=None)
         while not self.done:
             await self.clock.sleep(self.chance.uniform(1, GRACE / 1000))
-            start = self.monitor.root.log_start
-            acts: list[Callable[[], Awaitable[Root]]] = [
+            start = self.monitor.manifest.log_start
+            acts: list[Callable[[], Awaitable[Manifest]]] = [
                 partial(tier.retire, start + 3),
                 partial(tier.raise_log_start, start + 1),
                 partial(tier.pin, "held"),
@@ -369,7 +369,7 @@ class Simulation:
             assert (await tier.sweep_deleted(GRACE)).done
             return
         await tier.sweep(GRACE)
-        if self.monitor.root.pins:
+        if self.monitor.manifest.pins:
             await tier.unpin("held")
         for _ in range(3):  # retired pages, then the pages that named them
             await self.clock.sleep(3 * GRACE / 1000)
@@ -385,17 +385,17 @@ class Simulation:
         for span, crc in self.acknowledged.items():
             assert by_range[span].crc32c == crc, f"the acknowledged range {span} holds other records"
         stored = {info.key for info in self.memory.blocking().list("")}
-        root = self.monitor.root
+        manifest = self.monitor.manifest
         if delete:
-            assert root.state is State.DELETED and stored == {IDS.manifest_key}
+            assert manifest.state is State.DELETED and stored == {IDS.manifest_key}
             return
-        named = {key for entry in self.monitor.live(root) for key in (entry.key, entry.sidecar_key)}
-        assert root.sidecar is not None
-        assert stored == named | {IDS.manifest_key, root.sidecar.key} | {ref.key for ref in root.pages}
+        named = {key for entry in self.monitor.live(manifest) for key in (entry.key, entry.sidecar_key)}
+        assert manifest.sidecar is not None
+        assert stored == named | {IDS.manifest_key, manifest.sidecar.key} | {ref.key for ref in manifest.pages}
 
 
 async def simulate(seed: int, directory: Path) -> Simulation:
-    """Every other schedule with a root so small that most entries live in pages."""
+    """Every other schedule with a manifest so small that most entries live in pages."""
     simulation = Simulation(seed, directory)
     delete = seed % 4 == 3
     bounds: dict[str, Any] = {"UNFOLDED": 1}
@@ -413,7 +413,7 @@ async def test_writers_sweepers_and_a_bad_store(tmp_path: Path) -> None:
         ran = await simulate(seed, tmp_path)
         fenced += ran.fenced
         acknowledged += len(ran.acknowledged)
-        commits += ran.monitor.root.commit
+        commits += ran.monitor.manifest.commit
         strayed += ran.strayed
         blocked += ran.blocked
     assert fenced >= 20 and acknowledged >= 100 and commits >= 400, "the schedules must bite"
@@ -429,5 +429,5 @@ async def test_many_more_schedules(tmp_path: Path) -> None:
 
 async def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
     first, second = [await simulate(5, tmp_path) for _ in range(2)]
-    assert first.monitor.root == second.monitor.root
+    assert first.monitor.manifest == second.monitor.manifest
     assert first.acknowledged == second.acknowledged

@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from storage_tiers.cold.manifest.model import Root, State
+from storage_tiers.cold.manifest.model import Manifest, State
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import FileBody, ObjectInfo, ObjectStore
 from storage_tiers.errors import FencedWriter, PreconditionFailed
@@ -23,7 +23,7 @@ from tests.storage_tiers.cold.support import (
     EagerClock,
     Local,
     stored_live,
-    stored_root,
+    stored_manifest,
     tier_of,
 )
 from tests.support.faulty_store import FaultyStore
@@ -44,17 +44,17 @@ class World:
     async def past_the_grace(self) -> None:
         self.clock.advance(DAY / 1000 + 1)
 
-    def check(self) -> Root:
+    def check(self) -> Manifest:
         """Everything that the manifest names is there, byte for byte."""
         blocking = self.memory.blocking()
-        root = stored_root(blocking)
-        for entry in stored_live(blocking, root):
+        manifest = stored_manifest(blocking)
+        for entry in stored_live(blocking, manifest):
             data = blocking.get(entry.key).data
             assert (len(data), crc32c(data)) == (entry.length, entry.crc32c)
             assert blocking.head(entry.sidecar_key).size > 0
-        if root.sidecar is not None:
-            assert blocking.head(root.sidecar.key).size > 0
-        return root
+        if manifest.sidecar is not None:
+            assert blocking.head(manifest.sidecar.key).size > 0
+        return manifest
 
 
 @pytest.fixture
@@ -76,11 +76,11 @@ async def test_swept_while_it_stalls(world: World, held: str, earlier: int) -> N
     # Without a manifest nothing is an orphan.
     assert report.orphans == ({".idx": 1, ".log": 2, "/manifests/": 2}[held] if earlier else 0)
     gate.open()
-    root = await extension
-    assert root == world.check()
-    assert root.end == earlier + 10
+    manifest = await extension
+    assert manifest == world.check()
+    assert manifest.end == earlier + 10
     if earlier:
-        assert root.entries[-1].key not in uploaded, "what was condemned is uploaded again under another name"
+        assert manifest.entries[-1].key not in uploaded, "what was condemned is uploaded again under another name"
 
 
 async def test_condemned_but_not_yet_deleted(world: World) -> None:
@@ -94,12 +94,12 @@ async def test_condemned_but_not_yet_deleted(world: World) -> None:
     deletion = slow.hold(1, "delete")
     sweep = asyncio.create_task(tier_of(slow, world.clock, seed=5, incarnation=None).sweep(DAY))
     await deletion.reached.wait()
-    assert len(stored_root(world.memory.blocking()).condemned) == 2
+    assert len(stored_manifest(world.memory.blocking()).condemned) == 2
     gate.open()
-    root = await extension
+    manifest = await extension
     deletion.open()
     await sweep
-    assert world.check().end == root.end == 10
+    assert world.check().end == manifest.end == 10
 
 
 async def test_condemned_between_verification_and_commit(world: World) -> None:
@@ -111,7 +111,7 @@ async def test_condemned_between_verification_and_commit(world: World) -> None:
     second = world.store.hold(1, "put", "/manifests/")
     gate.open()
     await second.reached.wait()
-    assert world.store.count("head") == 2, "the objects were verified on the root that the first swap met"
+    assert world.store.count("head") == 2, "the objects were verified on the manifest that the first swap met"
     await world.past_the_grace()
     await world.sweeper.sweep(DAY)
     assert world.keys() == []
@@ -141,8 +141,8 @@ async def test_referenced_and_spilled_while_the_sweeper_stalls(world: World, bou
     with mock.patch.multiple("storage_tiers.cold.manifest.pages", **bounds):
         for base in range(2, 12):
             await world.writer.extend(world.local.job(base, 1))
-    root = world.check()
-    (page,) = (ref for ref in root.live_pages if ref.base <= 1 < ref.end)
+    manifest = world.check()
+    (page,) = (ref for ref in manifest.live_pages if ref.base <= 1 < ref.end)
     assert page.level == (len(bounds) > 1), "the stalled range stands there by now"
     condemnation.open()
     await sweep
@@ -160,13 +160,13 @@ async def test_retention_and_sweep_pass_by_a_stalled_extension(world: World) -> 
     await world.past_the_grace()
     await world.sweeper.sweep(DAY)
     gate.open()
-    root = await extension
-    assert (root.log_start, root.end) == (10, 20), "a delayed writer does not bring log start back"
+    manifest = await extension
+    assert (manifest.log_start, manifest.end) == (10, 20), "a delayed writer does not bring log start back"
     assert [entry.base for entry in stored_live(world.memory.blocking(), world.check())] == [10]
     assert len(world.keys()) == 3, "the swept range is gone but for its sidecar, which was the newest when it was swept"
     await world.past_the_grace()
     await world.sweeper.sweep(DAY)
-    assert sorted(world.keys()) == sorted([root.entries[0].key, root.entries[0].sidecar_key])
+    assert sorted(world.keys()) == sorted([manifest.entries[0].key, manifest.entries[0].sidecar_key])
 
 
 async def test_a_retirement_that_landed_late_takes_effect_once(world: World) -> None:
@@ -180,9 +180,9 @@ async def test_a_retirement_that_landed_late_takes_effect_once(world: World) -> 
     await other.retire(15)
     gate.open()
     await retirement
-    root = world.check()
-    assert (root.log_start, root.end) == (15, 30)
-    assert [item.entry.base for item in root.removed if item.entry] == [0]
+    manifest = world.check()
+    assert (manifest.log_start, manifest.end) == (15, 30)
+    assert [item.entry.base for item in manifest.removed if item.entry] == [0]
 
 
 @pytest.mark.parametrize("held", [".log", ".idx", "/manifests/"])
@@ -199,7 +199,7 @@ async def test_deleted_while_it_stalls(world: World, held: str) -> None:
     gate.open()
     with pytest.raises(FencedWriter, match="deleted"):
         await extension
-    assert stored_root(world.memory.blocking()).state is State.DELETED
+    assert stored_manifest(world.memory.blocking()).state is State.DELETED
     assert world.keys() == [], "it took what it had uploaded away again"
 
 
@@ -223,8 +223,8 @@ async def test_a_commit_thought_lost_lands_after_the_grace(world: World) -> None
     await world.writer.extend(world.local.job(0, 10))
     store = Remembering(world.memory)
     store.fail(1, "put", "/manifests/")
-    root = await tier_of(store, world.clock, seed=3).extend(world.local.job(10, 10))
-    assert root.end == 20 and len(store.sent) == 2
+    manifest = await tier_of(store, world.clock, seed=3).extend(world.local.job(10, 10))
+    assert manifest.end == 20 and len(store.sent) == 2
     assert store.sent[0][2] == store.sent[1][2], "on the same version"
     await world.past_the_grace()
     await world.sweeper.sweep(DAY)

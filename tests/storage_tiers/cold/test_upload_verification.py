@@ -55,7 +55,7 @@ async def test_other_bytes_of_the_same_length_are_never_named(tmp_path: Path, te
     with pytest.raises(TierUnavailable, match="other bytes"):
         await tier.extend(local.job(10, 10))
     store.damaged = "no key"
-    root = await tier.extend(local.job(10, 10))
-    assert root.end == 20
-    for entry in stored_live(memory.blocking(), root):
+    manifest = await tier.extend(local.job(10, 10))
+    assert manifest.end == 20
+    for entry in stored_live(memory.blocking(), manifest):
         assert memory.blocking().head(entry.key).crc32c == entry.crc32c

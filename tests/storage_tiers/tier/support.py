@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_tiers.clock import SeededRng, SystemClock
-from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Root
+from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.launcher import TierLauncher
 from storage_tiers.cold.process.local import LocalLauncher
-from storage_tiers.cold.process.operations import Extend, LoadRoot
+from storage_tiers.cold.process.operations import Extend, LoadManifest
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.read.cache import ChunkCache
 from storage_tiers.cold.read.fetcher import Hydrator
@@ -64,20 +64,20 @@ class Broker:
     cache: ChunkCache
     hydrator: Hydrator
     directory: Path
-    root: Root | None = None
+    manifest: Manifest | None = None
     reloads: int = 0
     written: int = 0
 
     def reader(self, ids: Ids = IDS) -> ColdReader:
-        async def load(_: Ids) -> Root:
-            assert self.root is not None
-            return self.root
+        async def load(_: Ids) -> Manifest:
+            assert self.manifest is not None
+            return self.manifest
 
-        async def reload(_: Ids) -> Root:
+        async def reload(_: Ids) -> Manifest:
             self.reloads += 1
-            self.root = await self.client.ask(LoadRoot(ids, WRITER))
-            assert self.root is not None
-            return self.root
+            self.manifest = await self.client.ask(LoadManifest(ids, WRITER))
+            assert self.manifest is not None
+            return self.manifest
 
         return ColdReader(ids, self.hydrator, load=load, reload=reload)
 
@@ -91,7 +91,7 @@ class Broker:
         aborted: Sequence[AbortedTransaction] = (),
         log_start: int = 0,
         ids: Ids = IDS,
-    ) -> Root:
+    ) -> Manifest:
         """Extends the manifest by a local segment, as the broker's uploads do."""
         self.written += 1
         path = self.directory / f"{base:020}-{self.written}.log"
@@ -112,10 +112,10 @@ class Broker:
             tuple(aborted),
             log_start,
         )
-        self.root = await self.client.ask(Extend(ids, WRITER, job))
+        self.manifest = await self.client.ask(Extend(ids, WRITER, job))
         path.unlink()
-        assert self.root.end == end
-        return self.root
+        assert self.manifest.end == end
+        return self.manifest
 
     def gets(self, part: str = ".log") -> int:
         return self.store.count("get", part)
@@ -167,14 +167,14 @@ def taken(slices: ColdSlices) -> bytes:
 
 async def read(
     reader: ColdReader,
-    root: Callable[[], Root | None] | Root,
+    manifest: Callable[[], Manifest | None] | Manifest,
     offset: int,
     max_bytes: int = 1 << 20,
     log_start: int = 0,
 ) -> ColdSlices:
     """Reads as a fetch does: asks, waits, asks again."""
     for _ in range(100):
-        current = root if isinstance(root, Root) else root()
+        current = manifest if isinstance(manifest, Manifest) else manifest()
         assert current is not None
         found = reader.read(current, offset, max_bytes, log_start=log_start)
         if not isinstance(found, ColdMiss):

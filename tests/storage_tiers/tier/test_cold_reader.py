@@ -31,13 +31,13 @@ MIB = 1 << 20
 async def test_first_read_brings_one_sidecar_and_one_chunk(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         content = b"".join(batch(offset) for offset in range(100))
-        root = await b.upload(content, 0, 100)
+        manifest = await b.upload(content, 0, 100)
         before = len(b.store.calls)
         reader = b.reader()
-        found = reader.read(root, 0, 1 << 20, log_start=0)
+        found = reader.read(manifest, 0, 1 << 20, log_start=0)
         assert isinstance(found, ColdMiss)
         await found.waiter
-        again = reader.read(root, 0, 1 << 20, log_start=0)
+        again = reader.read(manifest, 0, 1 << 20, log_start=0)
         assert not isinstance(again, ColdMiss)
         assert taken(again) == content
         assert [call for call, _ in b.store.calls[before:]] == ["get", "get"]
@@ -51,15 +51,15 @@ async def test_what_was_brought_stays_until_who_waited_for_it_has_read_it(
     """Its turn comes only after others, whose chunks may need the room; for who does not come it is kept a moment only."""
     monkeypatch.setattr(cold_reader, "HOLD_S", 3600.0 if comes else 0.05)
     async with broker(tmp_path) as b:
-        root = await b.upload(b"".join(batch(offset) for offset in range(10)), 0, 10)
+        manifest = await b.upload(b"".join(batch(offset) for offset in range(10)), 0, 10)
         reader = b.reader()
-        missed = reader.read(root, 0, 1 << 20, log_start=0)
+        missed = reader.read(manifest, 0, 1 << 20, log_start=0)
         assert isinstance(missed, ColdMiss)
         file = None
 
         def arrived(_: asyncio.Future[None]) -> None:
             nonlocal file
-            file = b.hydrator.chunk(root.entries[0], 0)
+            file = b.hydrator.chunk(manifest.entries[0], 0)
             assert file is not None
             users.append(file.users)
 
@@ -67,7 +67,7 @@ async def test_what_was_brought_stays_until_who_waited_for_it_has_read_it(
         missed.waiter.add_done_callback(arrived)
         await missed.waiter
         if comes:
-            found = reader.read(root, 0, 1 << 20, log_start=0)
+            found = reader.read(manifest, 0, 1 << 20, log_start=0)
             assert not isinstance(found, ColdMiss)
             assert taken(found)
         await until(lambda: file is not None and file.users == 1)
@@ -83,10 +83,10 @@ async def test_any_offset_begins_with_its_batch(tmp_path: Path) -> None:
             starts.update(dict.fromkeys(range(offset, offset + count), len(content)))
             content += batch(offset, count, size=rng.choice((10, 300, 20_000)))
             offset += count
-        root = await b.upload(content, 0, offset)
+        manifest = await b.upload(content, 0, offset)
         reader = b.reader()
         for wanted in (0, offset - 1, *(rng.randrange(offset) for _ in range(60))):
-            data = taken(await read(reader, root, wanted, 100_000))
+            data = taken(await read(reader, manifest, wanted, 100_000))
             start = starts[wanted]
             assert data == content[start : start + len(data)]
             first = next(iter(headers(data)))[1]
@@ -112,12 +112,12 @@ async def test_a_scan_has_no_gap_and_no_repeat_across_entries_and_chunks(tmp_pat
 async def scanned(b: Broker, max_bytes: int) -> bytes:
     """Everything, read as a consumer does: whole batches of each answer count, the next one begins after them."""
     reader, data, offset = b.reader(), b"", 0
-    assert b.root is not None
-    while offset < b.root.end:
-        found = await read(reader, lambda: b.root, offset, max_bytes)
+    assert b.manifest is not None
+    while offset < b.manifest.end:
+        found = await read(reader, lambda: b.manifest, offset, max_bytes)
         answer = taken(found)
         if not answer:
-            assert found.next_offset == b.root.end
+            assert found.next_offset == b.manifest.end
             break
         whole = 0
         for position, header in headers(answer):
@@ -132,21 +132,21 @@ async def scanned(b: Broker, max_bytes: int) -> bytes:
 async def test_a_batch_larger_than_max_bytes_and_chunks_comes_whole(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         small, large = batch(0), batch(1, 3, size=3 * MIB)
-        root = await b.upload(small + large + batch(4), 0, 5)
-        data = taken(await read(b.reader(), root, 2, 1000))
+        manifest = await b.upload(small + large + batch(4), 0, 5)
+        data = taken(await read(b.reader(), manifest, 2, 1000))
         assert data == large
-        assert taken(await read(b.reader(), root, 4, 1000)) == batch(4)
+        assert taken(await read(b.reader(), manifest, 4, 1000)) == batch(4)
 
 
 async def test_offsets_in_holes_go_to_the_next_batch(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.upload(batch(0) + batch(10), 0, 20)
-        root = await b.upload(batch(25, size=200_000) + batch(40), 20, 60)
+        manifest = await b.upload(batch(25, size=200_000) + batch(40), 20, 60)
         reader = b.reader()
         for offset, expected in ((5, 10), (11, 25), (19, 25), (20, 25), (26, 40)):
-            data = taken(await read(reader, root, offset))
+            data = taken(await read(reader, manifest, offset))
             assert next(iter(headers(data)))[1].base_offset == expected
-        end = await read(reader, root, 41)
+        end = await read(reader, manifest, 41)
         assert end.slices == () and end.next_offset == 60
 
 
@@ -154,25 +154,25 @@ async def test_a_recorded_gap_is_stepped_over(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.upload(batch(0, 10), 0, 10)
         await b.client.ask(RaiseLogStart(b.reader().ids, WRITER, 10))
-        root = await b.upload(batch(30, 10), 30, 40, log_start=30)
-        assert root.log_start == 30 and root.entries[-1].gap_from == 10
-        assert taken(await read(b.reader(), root, 30, log_start=30)) == batch(30, 10)
+        manifest = await b.upload(batch(30, 10), 30, 40, log_start=30)
+        assert manifest.log_start == 30 and manifest.entries[-1].gap_from == 10
+        assert taken(await read(b.reader(), manifest, 30, log_start=30)) == batch(30, 10)
 
 
 async def test_below_log_start_is_out_of_range(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        root = await b.upload(batch(0, 10), 0, 10)
+        manifest = await b.upload(batch(0, 10), 0, 10)
         with pytest.raises(OffsetOutOfRange, match="below log start 5"):
-            b.reader().read(root, 4, 100, log_start=5)
+            b.reader().read(manifest, 4, 100, log_start=5)
         # A batch that log start cuts is served whole: its reader drops what lies below.
-        assert taken(await read(b.reader(), root, 5, log_start=5)) == batch(0, 10)
+        assert taken(await read(b.reader(), manifest, 5, log_start=5)) == batch(0, 10)
 
 
 async def test_aborted_transactions_of_the_answer(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         early, late = AbortedTransaction(7, 0, 3, 4), AbortedTransaction(8, 5, 9, 10)
-        root = await b.upload(b"".join(batch(o) for o in range(10)), 0, 10, aborted=(early, late))
-        found = await read(b.reader(), root, 4)
+        manifest = await b.upload(b"".join(batch(o) for o in range(10)), 0, 10, aborted=(early, late))
+        found = await read(b.reader(), manifest, 4)
         assert found.aborted == (late,)
         taken(found)
 
@@ -184,15 +184,15 @@ async def test_pages_are_searched_by_the_tier_process(tmp_path: Path) -> None:
             segment = batch(base, timestamp=1_700_000_000_000 + base)
             await b.upload(segment, base, base + 1)
             content += segment
-        assert b.root is not None and b.root.live_pages
+        assert b.manifest is not None and b.manifest.live_pages
         assert await scanned(b, max_bytes=10_000) == content
         reader = b.reader()
         for offset in (0, 3, 70, 89):
-            data = taken(await read(reader, b.root, offset))
+            data = taken(await read(reader, b.manifest, offset))
             assert data == batch(offset, timestamp=1_700_000_000_000 + offset)
             at = 1_700_000_000_000 + offset
-            assert await reader.offset_for_timestamp(b.root, at, log_start=0) == TimestampOffset(at, offset, 1)
-        assert await reader.max_timestamp(b.root, log_start=0) == TimestampOffset(1_700_000_000_089, 89, 1)
+            assert await reader.offset_for_timestamp(b.manifest, at, log_start=0) == TimestampOffset(at, offset, 1)
+        assert await reader.max_timestamp(b.manifest, log_start=0) == TimestampOffset(1_700_000_000_089, 89, 1)
 
 
 async def test_the_largest_timestamp_stands_in_a_page_above_one_that_log_start_passed(tmp_path: Path) -> None:
@@ -202,22 +202,22 @@ async def test_the_largest_timestamp_stands_in_a_page_above_one_that_log_start_p
     async with broker(tmp_path) as b:
         for base in range(150):
             await b.upload(batch(base, timestamp=stamp(base)), base, base + 1)
-        root = b.root
-        assert root is not None and len(root.live_pages) >= 2
-        passed = root.live_pages[0].end
-        assert passed <= 70 < root.live_pages[-1].end
+        manifest = b.manifest
+        assert manifest is not None and len(manifest.live_pages) >= 2
+        passed = manifest.live_pages[0].end
+        assert passed <= 70 < manifest.live_pages[-1].end
         reader = b.reader()
-        assert await reader.max_timestamp(root, log_start=0) == TimestampOffset(stamp(0), 0, 1)
+        assert await reader.max_timestamp(manifest, log_start=0) == TimestampOffset(stamp(0), 0, 1)
         for start in (1, passed - 1, passed, passed + 1):
-            assert await reader.max_timestamp(root, log_start=start) == TimestampOffset(stamp(70), 70, 1)
+            assert await reader.max_timestamp(manifest, log_start=start) == TimestampOffset(stamp(70), 70, 1)
 
 
 async def test_hydration_outlives_who_asked_and_is_shared(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        root = await b.upload(batch(0, 10), 0, 10)
+        manifest = await b.upload(batch(0, 10), 0, 10)
         gate = b.store.hold(1, "get", ".log")
         reader = b.reader()
-        first, second = (reader.read(root, 0, 100, log_start=0) for _ in range(2))
+        first, second = (reader.read(manifest, 0, 100, log_start=0) for _ in range(2))
         assert isinstance(first, ColdMiss) and isinstance(second, ColdMiss)
         assert first.waiter is second.waiter
         await gate.reached.wait()
@@ -225,28 +225,28 @@ async def test_hydration_outlives_who_asked_and_is_shared(tmp_path: Path) -> Non
             await asyncio.wait_for(asyncio.shield(first.waiter), 0.01)
         gate.open()
         await until(lambda: b.hydrator.brought == 1)
-        assert taken(await read(reader, root, 3)) == batch(0, 10)
+        assert taken(await read(reader, manifest, 3)) == batch(0, 10)
         assert b.gets() == 1
 
 
 async def test_identical_requests_at_one_time_are_one_request(tmp_path: Path) -> None:
-    """Roots, newest states, pages, sidecars and chunks alike, from any number of readers; each of them gets the answer."""
+    """Manifests, newest states, pages, sidecars and chunks alike, from any number of readers; each of them gets the answer."""
     async with broker(tmp_path) as b:
         for base in range(90):
             await b.upload(batch(base, timestamp=1_700_000_000_000 + base), base, base + 1)
-        root = b.root
-        assert root is not None and root.live_pages
+        manifest = b.manifest
+        assert manifest is not None and manifest.live_pages
         readers = [b.reader() for _ in range(5)]
         before = Counter(b.client.stats.asked)
 
-        assert all(found is root for found in await asyncio.gather(*(reader.root() for reader in readers)))
+        assert all(found is manifest for found in await asyncio.gather(*(reader.manifest() for reader in readers)))
         assert b.hydrator.known.loads == 1
-        states = await asyncio.gather(*(reader.newest_state(root) for reader in readers))
+        states = await asyncio.gather(*(reader.newest_state(manifest) for reader in readers))
         assert all(state == states[0] for state in states)
         assert Counter(b.client.stats.asked) - before == {"FetchObject": 1}
 
         at = 1_700_000_000_003
-        looking = (reader.offset_for_timestamp(root, at, log_start=0) for reader in readers)
+        looking = (reader.offset_for_timestamp(manifest, at, log_start=0) for reader in readers)
         assert set(await asyncio.gather(*looking)) == {TimestampOffset(at, 3, 1)}
         assert Counter(b.client.stats.asked) - before == {"FetchObject": 2, "PageEntries": 1, "FetchChunk": 1}
         assert b.hydrator.in_flight == 0
@@ -254,43 +254,43 @@ async def test_identical_requests_at_one_time_are_one_request(tmp_path: Path) ->
 
 async def test_a_failure_is_told_once_and_not_remembered(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        root = await b.upload(batch(0, 10), 0, 10)
+        manifest = await b.upload(batch(0, 10), 0, 10)
         b.store.down = True
-        found = b.reader().read(root, 0, 100, log_start=0)
+        found = b.reader().read(manifest, 0, 100, log_start=0)
         assert isinstance(found, ColdMiss)
         with pytest.raises(TierUnavailable):
             await found.waiter
         b.store.down = False
-        assert taken(await read(b.reader(), root, 0)) == batch(0, 10)
+        assert taken(await read(b.reader(), manifest, 0)) == batch(0, 10)
 
 
 async def test_a_tampered_chunk_is_refused_and_never_cached(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         content = batch(0, 10)
-        root = await b.upload(content, 0, 10)
+        manifest = await b.upload(content, 0, 10)
         for damaged in (content[:-1] + bytes([content[-1] ^ 1]), content[:-5], b""):
-            await b.store.put(root.entries[0].key, damaged)
-            found = b.reader().read(root, 0, 100, log_start=0)
+            await b.store.put(manifest.entries[0].key, damaged)
+            found = b.reader().read(manifest, 0, 100, log_start=0)
             assert isinstance(found, ColdMiss)
             with pytest.raises(TierCorrupt, match="fsck"):
                 await found.waiter
             assert len(b.cache) == 0 and list((tmp_path / "cache").iterdir()) == []
-        await b.store.put(root.entries[0].key, content)
-        assert taken(await read(b.reader(), root, 0)) == content
+        await b.store.put(manifest.entries[0].key, content)
+        assert taken(await read(b.reader(), manifest, 0)) == content
 
 
 async def test_a_damaged_sidecar_is_refused(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        root = await b.upload(batch(0, 10), 0, 10)
-        key = root.entries[0].sidecar_key
+        manifest = await b.upload(batch(0, 10), 0, 10)
+        key = manifest.entries[0].sidecar_key
         whole = (await b.store.get(key)).data
         for damaged in (whole[:100], whole[:-1] + b"x", bytes(len(whole))):
             await b.store.put(key, damaged)
             if damaged == whole[:-1] + b"x":
                 with pytest.raises(TierCorrupt):
-                    await b.reader().newest_state(root)
+                    await b.reader().newest_state(manifest)
                 continue
-            found = b.reader().read(root, 0, 100, log_start=0)
+            found = b.reader().read(manifest, 0, 100, log_start=0)
             assert isinstance(found, ColdMiss)
             with pytest.raises(TierCorrupt):
                 await found.waiter
@@ -299,16 +299,16 @@ async def test_a_damaged_sidecar_is_refused(tmp_path: Path) -> None:
 async def test_objects_of_another_segment_are_refused(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.upload(batch(0, 10), 0, 10)
-        root = await b.upload(batch(10, 10), 10, 20)
-        first, second = root.entries
+        manifest = await b.upload(batch(10, 10), 10, 20)
+        first, second = manifest.entries
         await b.store.put(first.key, (await b.store.get(second.key)).data)
-        found = b.reader().read(root, 0, 100, log_start=0)
+        found = b.reader().read(manifest, 0, 100, log_start=0)
         assert isinstance(found, ColdMiss)
         with pytest.raises(TierCorrupt):
             await found.waiter
 
 
-async def test_a_missing_object_reloads_the_root(tmp_path: Path) -> None:
+async def test_a_missing_object_reloads_the_manifest(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.upload(batch(0, 10), 0, 10)
         old = await b.upload(batch(10, 10), 10, 20)
@@ -316,17 +316,17 @@ async def test_a_missing_object_reloads_the_root(tmp_path: Path) -> None:
         await b.store.delete([old.entries[0].key, old.entries[0].sidecar_key])
         reader = b.reader()
         with pytest.raises(OffsetOutOfRange, match="below log start 10"):
-            await read(reader, lambda: b.root, 3)
+            await read(reader, lambda: b.manifest, 3)
         assert b.reloads == 1
-        assert b.root is not None and b.root.log_start == 10
-        assert taken(await read(reader, lambda: b.root, 13)) == batch(10, 10)
+        assert b.manifest is not None and b.manifest.log_start == 10
+        assert taken(await read(reader, lambda: b.manifest, 13)) == batch(10, 10)
 
 
-async def test_a_missing_object_that_the_newest_root_names_is_an_error(tmp_path: Path) -> None:
+async def test_a_missing_object_that_the_newest_manifest_names_is_an_error(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        root = await b.upload(batch(0, 10), 0, 10)
-        await b.store.delete([root.entries[0].key])
-        found = b.reader().read(root, 0, 100, log_start=0)
+        manifest = await b.upload(batch(0, 10), 0, 10)
+        await b.store.delete([manifest.entries[0].key])
+        found = b.reader().read(manifest, 0, 100, log_start=0)
         assert isinstance(found, ColdMiss)
         with pytest.raises(TierObjectMissing):
             await found.waiter
@@ -338,40 +338,40 @@ async def test_timestamps_that_do_not_rise(tmp_path: Path) -> None:
         for base in (0, 5):
             segment = b"".join(batch(base + i, timestamp=stamps[base + i], size=30_000) for i in range(5))
             await b.upload(segment, base, base + 5)
-        assert b.root is not None
+        assert b.manifest is not None
         reader = b.reader()
         for start in range(10):
             for wanted in range(0, 100, 5):
                 hits = [o for o in range(start, 10) if stamps[o] >= wanted]
                 expected = TimestampOffset(stamps[hits[0]], hits[0], 1) if hits else None
-                assert await reader.offset_for_timestamp(b.root, wanted, log_start=start) == expected
+                assert await reader.offset_for_timestamp(b.manifest, wanted, log_start=start) == expected
             newest = max(range(start, 10), key=lambda o: (stamps[o], -o))
             expected = TimestampOffset(stamps[newest], newest, 1)
-            assert await reader.max_timestamp(b.root, log_start=start) == expected
+            assert await reader.max_timestamp(b.manifest, log_start=start) == expected
 
 
 async def test_timestamps_inside_a_batch_that_log_start_cuts(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        root = await b.upload(batch(0, 10, timestamp=100) + batch(10, timestamp=50), 0, 11)
+        manifest = await b.upload(batch(0, 10, timestamp=100) + batch(10, timestamp=50), 0, 11)
         reader = b.reader()
-        assert await reader.offset_for_timestamp(root, 0, log_start=4) == TimestampOffset(104, 4, 1)
-        assert await reader.offset_for_timestamp(root, 108, log_start=0) == TimestampOffset(108, 8, 1)
-        assert await reader.max_timestamp(root, log_start=4) == TimestampOffset(109, 9, 1)
-        assert await reader.max_timestamp(root, log_start=10) == TimestampOffset(50, 10, 1)
-        assert await reader.max_timestamp(root, log_start=11) is None
+        assert await reader.offset_for_timestamp(manifest, 0, log_start=4) == TimestampOffset(104, 4, 1)
+        assert await reader.offset_for_timestamp(manifest, 108, log_start=0) == TimestampOffset(108, 8, 1)
+        assert await reader.max_timestamp(manifest, log_start=4) == TimestampOffset(109, 9, 1)
+        assert await reader.max_timestamp(manifest, log_start=10) == TimestampOffset(50, 10, 1)
+        assert await reader.max_timestamp(manifest, log_start=11) is None
 
 
 async def test_epochs_come_from_the_newest_sidecar(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         epochs = (EpochEntry(1, 0), EpochEntry(3, 10), EpochEntry(6, 15))
-        root = await b.upload(
+        manifest = await b.upload(
             batch(0, 10, epoch=1) + batch(10, 5, epoch=3) + batch(15, 5, epoch=6), 0, 20, epochs=epochs
         )
         reader = b.reader()
-        ends = [await reader.epoch_end_offset(root, epoch) for epoch in range(8)]
+        ends = [await reader.epoch_end_offset(manifest, epoch) for epoch in range(8)]
         assert ends == [(-1, -1), (1, 10), (1, 10), (3, 15), (3, 15), (3, 15), (6, 20), (6, 20)]
-        assert [await reader.epoch_at(root, offset) for offset in (0, 9, 10, 15, 19, 20)] == [1, 1, 3, 6, 6, -1]
-        assert (await reader.newest_state(root)).producer_snapshot == b"producers"
+        assert [await reader.epoch_at(manifest, offset) for offset in (0, 9, 10, 15, 19, 20)] == [1, 1, 3, 6, 6, -1]
+        assert (await reader.newest_state(manifest)).producer_snapshot == b"producers"
 
 
 async def test_the_indexes_of_twenty_segments_of_a_gibibyte_stay_at_hand(tmp_path: Path) -> None:
@@ -399,15 +399,15 @@ async def test_the_indexes_of_twenty_segments_of_a_gibibyte_stay_at_hand(tmp_pat
 
 
 async def test_a_fetch_of_thousands_of_cold_partitions_gets_on_a_bounded_number_at_a_time(tmp_path: Path) -> None:
-    """More partitions than their roots have room in memory for, each asked for over and over, in the same order."""
+    """More partitions than their manifests have room in memory for, each asked for over and over, in the same order."""
     partitions = 2 * MAX_HYDRATIONS
     async with broker(tmp_path) as b:
-        root = await b.upload(batch(0), 0, 1)
-        b.hydrator.known = KnownRanges(partitions // 2 * cost(root))
+        manifest = await b.upload(batch(0), 0, 1)
+        b.hydrator.known = KnownRanges(partitions // 2 * cost(manifest))
         readers = [b.reader(replace(IDS, partition=n)) for n in range(partitions)]
 
         def look() -> tuple[int, list[asyncio.Future[None]]]:
-            found = [reader.read(reader.root_at_hand, 0, 1 << 20, log_start=0) for reader in readers]
+            found = [reader.read(reader.manifest_in_memory, 0, 1 << 20, log_start=0) for reader in readers]
             waiting = [one.waiter for one in found if isinstance(one, ColdMiss)]
             return sum(bool(taken(one)) for one in found if not isinstance(one, ColdMiss)), waiting
 

@@ -55,10 +55,10 @@ async def test_a_damaged_cache_is_noticed_and_filled_again(
     caplog.set_level(logging.INFO)
     async with broker(tmp_path) as b:
         content = b"".join(batch(offset) for offset in range(100))
-        root = await b.upload(content, 0, 100)
+        manifest = await b.upload(content, 0, 100)
         reader = b.reader()
         for _ in range(2):
-            assert taken(await read(reader, root, 0)) == content
+            assert taken(await read(reader, manifest, 0)) == content
             if not is_open:
                 for chunk in b.cache._chunks.values():  # as when many others were wanted since
                     assert chunk.file is not None
@@ -67,9 +67,9 @@ async def test_a_damaged_cache_is_noticed_and_filled_again(
                 b.cache._open.clear()
             harm(tmp_path / "cache")
         fetched = b.gets(".log")
-        assert taken(await read(reader, root, 0)) == content
+        assert taken(await read(reader, manifest, 0)) == content
         assert b.gets(".log") == fetched + 1
-        assert taken(await read(reader, root, 50)) == content[content.index(batch(50)) :]
+        assert taken(await read(reader, manifest, 50)) == content[content.index(batch(50)) :]
         assert b.gets(".log") == fetched + 1
         assert b.cache.used_bytes == len(content)
     said = [getattr(record, "event", "") for record in caplog.records]

@@ -12,12 +12,12 @@ from storage_tiers.clock import ManualClock, SeededRng, SystemClock
 from storage_tiers.cold.manifest.model import (
     Entry,
     Ids,
+    Manifest,
     ManifestWriter,
     Page,
     PageKind,
     PageRef,
     Removed,
-    Root,
     Stamp,
     State,
 )
@@ -33,7 +33,7 @@ from storage_tiers.cold.process.operations import (
     FetchObject,
     HighestIncarnation,
     Hurry,
-    LoadRoot,
+    LoadManifest,
     PageEntries,
     PublishTopic,
     TakePartition,
@@ -57,10 +57,10 @@ def ids_of(partition: int) -> Ids:
     return replace(IDS, partition=partition)
 
 
-async def root_of(node: Broker, ids: Ids = IDS) -> Root:
-    root = await node.client.ask(LoadRoot(ids, WRITER))
-    assert root is not None
-    return root
+async def manifest_of(node: Broker, ids: Ids = IDS) -> Manifest:
+    manifest = await node.client.ask(LoadManifest(ids, WRITER))
+    assert manifest is not None
+    return manifest
 
 
 def test_what_is_asked_again_while_the_store_does_not_answer_changes_nothing_there() -> None:
@@ -71,7 +71,7 @@ def test_what_is_asked_again_while_the_store_does_not_answer_changes_nothing_the
         "ListManifests",
         "ListTopicIds",
         "ListTopics",
-        "LoadRoot",
+        "LoadManifest",
         "ReadCluster",
         "ReadTopic",
         "ShownCluster",
@@ -83,12 +83,12 @@ async def test_what_asks_no_store_does_not_say_that_it_is_back(tmp_path: Path) -
     async with broker(tmp_path) as node:
         node.store.down = True
         with pytest.raises(TierUnavailable):
-            await node.client.ask(LoadRoot(IDS, WRITER))
+            await node.client.ask(LoadManifest(IDS, WRITER))
         await node.client.ask(Hurry("key", 0, 1))
         await node.client.refresh_counters()
         assert node.client.trouble is not None
         node.store.down = False
-        await node.client.ask(LoadRoot(IDS, WRITER))
+        await node.client.ask(LoadManifest(IDS, WRITER))
         assert node.client.trouble is None
 
 
@@ -137,9 +137,9 @@ async def test_a_partition_is_taken_under_the_highest_epoch_that_anything_shows(
         if had is not None:
             await node.client.ask(Claim(IDS, WRITER, had))
         taken = await node.client.ask(TakePartition(IDS, NEWER, least, with_producers=False))
-        root = await node.client.ask(LoadRoot(IDS, NEWER))
-        assert root is not None
-        assert (taken.leader_epoch, root.leader_epoch, root.incarnation) == (has, has, 5)
+        manifest = await node.client.ask(LoadManifest(IDS, NEWER))
+        assert manifest is not None
+        assert (taken.leader_epoch, manifest.leader_epoch, manifest.incarnation) == (has, has, 5)
 
 
 async def test_to_look_at_a_partition_commits_nothing(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ async def test_to_look_at_a_partition_commits_nothing(tmp_path: Path) -> None:
         before = await node.upload(batch(0), 0, 1)
         taken = await node.client.ask(TakePartition(IDS, NEWER, 7, with_producers=False, dry=True))
         assert (taken.end, taken.leader_epoch) == (1, before.leader_epoch)
-        assert await root_of(node) == before
+        assert await manifest_of(node) == before
 
 
 async def test_a_deleted_partition_stays_as_it_is(tmp_path: Path) -> None:
@@ -156,15 +156,15 @@ async def test_a_deleted_partition_stays_as_it_is(tmp_path: Path) -> None:
         before = await node.client.ask(DeletePartition(IDS, WRITER))
         taken = await node.client.ask(TakePartition(IDS, NEWER, 7, with_producers=True))
         assert taken.deleted
-        assert await root_of(node) == before
+        assert await manifest_of(node) == before
 
 
 async def test_a_manifest_that_is_gone_is_not_begun_anew_where_segments_begin_above_zero(tmp_path: Path) -> None:
     """Also where one segment is left, behind which nothing follows."""
     async with broker(tmp_path) as node:
         await node.upload(batch(0), 0, 1)
-        root = await node.upload(batch(1), 1, 2)
-        first = root.entries[0]
+        manifest = await node.upload(batch(1), 1, 2)
+        first = manifest.entries[0]
         await node.store.delete([IDS.manifest_key, first.key, first.sidecar_key])
         with pytest.raises(StoreRefused, match="has no manifest"):
             await node.client.ask(TakePartition(IDS, NEWER, 0, with_producers=False, dry=True))

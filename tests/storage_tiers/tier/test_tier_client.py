@@ -18,7 +18,7 @@ from storage_tiers.cold.process.operations import (
     FetchChunk,
     FetchObject,
     Hurry,
-    LoadRoot,
+    LoadManifest,
     MarkTopicDeleted,
     OpenCluster,
     Probe,
@@ -224,15 +224,15 @@ async def test_the_life_of_a_partition(tmp_path: Path) -> None:
         found = await b.client.ask(ReadCluster(IDS.cluster_id))
         assert found is not None and found.holder == holder
 
-        assert await b.client.ask(LoadRoot(IDS, WRITER)) is None
+        assert await b.client.ask(LoadManifest(IDS, WRITER)) is None
         assert (await b.client.ask(RaiseLogStart(IDS, WRITER, 5))).commit == 0  # no manifest, nothing to raise
         assert (await b.client.ask(Claim(IDS, WRITER, 1))).leader_epoch == 1
-        root = await b.upload(batch(0, 10), 0, 10)
-        assert await b.client.ask(LoadRoot(IDS, WRITER)) == root
+        manifest = await b.upload(batch(0, 10), 0, 10)
+        assert await b.client.ask(LoadManifest(IDS, WRITER)) == manifest
         assert (await b.client.ask(RaiseLogStart(IDS, WRITER, 4))).log_start == 4
-        root = await b.upload(batch(10, 10), 10, 20)
-        root = await b.client.ask(Retire(IDS, WRITER, 15))
-        assert (root.log_start, len(root.entries), len(root.removed)) == (15, 1, 1)
+        manifest = await b.upload(batch(10, 10), 10, 20)
+        manifest = await b.client.ask(Retire(IDS, WRITER, 15))
+        assert (manifest.log_start, len(manifest.entries), len(manifest.removed)) == (15, 1, 1)
         report = await b.client.ask(Sweep(IDS, WRITER, 0))
         assert report.removed == 2
         assert (await b.client.ask(DeletePartition(IDS, WRITER))).state is State.DELETED
@@ -244,13 +244,13 @@ async def test_the_life_of_a_partition(tmp_path: Path) -> None:
 
 async def test_an_extension_elsewhere_says_where_the_next_begins(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        root = await b.upload(batch(0, 10), 0, 10)
+        manifest = await b.upload(batch(0, 10), 0, 10)
         path = tmp_path / "x.log"
         path.write_bytes(batch(5, 10))
         producers = path.with_suffix(".snapshot")
         producers.write_bytes(b"")
         job = ExtendJob(str(path), 0, path.stat().st_size, 5, 15, 1, 1, (), str(producers))
-        assert await b.client.ask(Extend(IDS, WRITER, job)) == root
+        assert await b.client.ask(Extend(IDS, WRITER, job)) == manifest
 
 
 async def test_topic_files(tmp_path: Path) -> None:

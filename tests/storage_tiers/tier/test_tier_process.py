@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from storage_tiers.clock import SystemClock
-from storage_tiers.cold.manifest.model import Root
+from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.process.launcher import ExecLauncher
-from storage_tiers.cold.process.operations import FetchChunk, LoadRoot, Probe
+from storage_tiers.cold.process.operations import FetchChunk, LoadManifest, Probe
 from storage_tiers.cold.process.protocol import Configure, encode
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.stores.location import StoreLocation
@@ -54,16 +54,16 @@ async def test_the_whole_path_through_the_real_process(tmp_path: Path) -> None:
         assert b.client.process_id is None
         await b.client.ask(Probe("probes/"))
         content = b"".join(batch(offset, 10, size=2_000) for offset in range(0, 4_000, 10))
-        root = await b.upload(content, 0, 4_000)
+        manifest = await b.upload(content, 0, 4_000)
         reader = b.reader()
-        data = taken(await read(reader, root, 0, len(content)))
+        data = taken(await read(reader, manifest, 0, len(content)))
         while len(data) < len(content):
             offset = len(data) // (len(content) // 400) * 10
-            found = await read(reader, root, offset, len(content))
+            found = await read(reader, manifest, offset, len(content))
             start = offset // 10 * (len(content) // 400)
             data = data[:start] + taken(found)
         assert data == content
-        hit = await reader.offset_for_timestamp(root, 1_700_000_000_009, log_start=0)
+        hit = await reader.offset_for_timestamp(manifest, 1_700_000_000_009, log_start=0)
         assert hit is not None and hit.offset == 9
         counters = await b.client.refresh_counters()
         assert counters is not None
@@ -165,31 +165,31 @@ async def test_kill_in_the_middle_of_a_commit_and_go_on(tmp_path: Path) -> None:
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=SETTINGS) as b:
         base = 0
         for delay in (0.0, 0.004, 0.012, 0.03):
-            await b.client.ask(LoadRoot(IDS, WRITER))
+            await b.client.ask(LoadManifest(IDS, WRITER))
             segment = batch(base, 10, size=100_000)
             extending = asyncio.create_task(b.upload(segment, base, base + 10))
             await asyncio.sleep(delay)
             if b.client.process_id is not None:
                 os.kill(b.client.process_id, signal.SIGKILL)
             await asyncio.gather(extending, return_exceptions=True)
-            root = await loaded(b)
-            if root is None or root.end == base:
-                root = await b.upload(segment, base, base + 10)
-            assert root.end == base + 10
+            manifest = await loaded(b)
+            if manifest is None or manifest.end == base:
+                manifest = await b.upload(segment, base, base + 10)
+            assert manifest.end == base + 10
             base += 10
         reader = b.reader()
-        assert b.root is not None
-        root = await b.client.ask(LoadRoot(IDS, WRITER))
-        assert root is not None
+        assert b.manifest is not None
+        manifest = await b.client.ask(LoadManifest(IDS, WRITER))
+        assert manifest is not None
         for offset in range(0, base, 10):
-            assert taken(await read(reader, root, offset, 1)) == batch(offset, 10, size=100_000)
+            assert taken(await read(reader, manifest, offset, 1)) == batch(offset, 10, size=100_000)
 
 
-async def loaded(b: Broker) -> Root | None:
+async def loaded(b: Broker) -> Manifest | None:
     """As the broker does: what is unavailable is asked again."""
     while True:
         try:
-            return await b.client.ask(LoadRoot(IDS, WRITER))
+            return await b.client.ask(LoadManifest(IDS, WRITER))
         except TierUnavailable:
             continue
 
@@ -302,10 +302,10 @@ async def test_s3_through_the_real_process(tmp_path: Path, versitygw: S3Server) 
             await b.upload(content, number * 30, number * 30 + 30)
         uploaded = await b.client.refresh_counters()
         reader, offset, total = b.reader(), 0, 0
-        assert b.root is not None
+        assert b.manifest is not None
         began = time.monotonic()
-        while offset < b.root.end:
-            answer = taken(await read(reader, b.root, offset, 4 << 20))
+        while offset < b.manifest.end:
+            answer = taken(await read(reader, b.manifest, offset, 4 << 20))
             for position, header in headers(answer):
                 if position + header.size > len(answer):
                     break

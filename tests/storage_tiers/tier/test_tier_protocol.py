@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from storage_tiers import errors
-from storage_tiers.cold.manifest import model as manifest
-from storage_tiers.cold.manifest import transitions
+from storage_tiers.cold.manifest import model, transitions
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
 from storage_tiers.cold.manifest.lineage import SeenManifest
 from storage_tiers.cold.manifest.model import (
@@ -111,7 +110,7 @@ QUESTIONS: list[questions.Question[Any]] = [
     questions.ReadTopic("c", "t"),
     questions.PublishTopic(TOPIC),
     questions.MarkTopicDeleted(TOPIC),
-    questions.LoadRoot(IDS, WRITER),
+    questions.LoadManifest(IDS, WRITER),
     questions.Extend(IDS, WRITER, JOB),
     questions.Claim(IDS, WRITER, 3),
     questions.RaiseLogStart(IDS, WRITER, 3),
@@ -218,8 +217,8 @@ def test_other_frames_cross_unchanged(frame: Frame) -> None:
 
 def test_answers_cross_as_their_questions_say() -> None:
     entry = Entry(0, 9, "k", 0, 5, "s", (Section("index", 0, 1, 2),), 1, 2, 3, 4, 5, 6, Stamp(1, 2), None)
-    root = transitions.claim_epoch(
-        transitions.first_root(IDS), 5, manifest.Author(WRITER, "c" * 32, 7, lambda: "0" * 32)
+    manifest = transitions.claim_epoch(
+        transitions.first_manifest(IDS), 5, model.Author(WRITER, "c" * 32, 7, lambda: "0" * 32)
     )
     for name, answer in (
         ("PageEntries", (entry,)),
@@ -229,9 +228,9 @@ def test_answers_cross_as_their_questions_say() -> None:
         ("Probe", None),
         ("ReadStoreTime", 5),
         ("ListTopics", ("a", "b")),
-        ("LoadRoot", None),
-        ("LoadRoot", root),
-        ("Repair", questions.Repaired(RepairReport(), root)),
+        ("LoadManifest", None),
+        ("LoadManifest", manifest),
+        ("Repair", questions.Repaired(RepairReport(), manifest)),
     ):
         assert from_json(TABLE[name].answer, json.loads(json.dumps(to_json(answer)))) == answer
 
@@ -240,7 +239,7 @@ def test_an_answer_of_another_shape_is_refused() -> None:
     for name, answer in (
         ("Probe", 1),
         ("ReadStoreTime", None),
-        ("LoadRoot", "{}"),
+        ("LoadManifest", "{}"),
         ("Retire", None),
         ("ListTopics", "a"),
     ):

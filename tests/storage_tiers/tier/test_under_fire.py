@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.cold.manifest.model import Root
-from storage_tiers.cold.process.operations import LoadRoot, Retire, Stats, Sweep
+from storage_tiers.cold.manifest.model import Manifest
+from storage_tiers.cold.process.operations import LoadManifest, Retire, Stats, Sweep
 from storage_tiers.cold.process.settings import MIB
 from storage_tiers.cold.read import fetcher as hydrator
 from storage_tiers.cold.read.reader import ColdMiss
@@ -54,19 +54,19 @@ class World:
         self.written = True
 
     async def insist(self, content: bytes, base: int, end: int) -> None:
-        while self.b.root is None or self.b.root.end < end:
+        while self.b.manifest is None or self.b.manifest.end < end:
             try:
                 await self.b.upload(content, base, end)
             except LogError as error:
                 assert error.advice is Advice.RETRY, error
-                root = await self.newest()
-                if root is not None:
-                    self.b.root = root
+                manifest = await self.newest()
+                if manifest is not None:
+                    self.b.manifest = manifest
 
-    async def newest(self) -> Root | None:
+    async def newest(self) -> Manifest | None:
         while True:
             try:
-                return await self.b.client.ask(LoadRoot(IDS, WRITER))
+                return await self.b.client.ask(LoadManifest(IDS, WRITER))
             except LogError as error:
                 assert error.advice is Advice.RETRY, error
 
@@ -74,12 +74,12 @@ class World:
         while not self.written:
             for _ in range(self.rng.randint(1, 60)):
                 await asyncio.sleep(0)
-            root = self.b.root
-            if root is None or root.end - self.log_start < 40:
+            manifest = self.b.manifest
+            if manifest is None or manifest.end - self.log_start < 40:
                 continue
-            self.log_start += self.rng.randint(0, (root.end - self.log_start) // 4)
+            self.log_start += self.rng.randint(0, (manifest.end - self.log_start) // 4)
             try:
-                root = await self.b.client.ask(Retire(IDS, WRITER, self.log_start))
+                manifest = await self.b.client.ask(Retire(IDS, WRITER, self.log_start))
                 await self.b.client.ask(Sweep(IDS, WRITER, 0))
             except LogError as error:
                 assert error.advice is Advice.RETRY, error
@@ -87,13 +87,13 @@ class World:
     async def consume(self, seed: int) -> int:
         """Returns how many batches were read. Each begins where the one before it ended, or at log start after a jump."""
         rng, reader, offset, count = random.Random(seed), self.b.reader(), 0, 0
-        while not self.written or (self.b.root is not None and offset < self.b.root.end):
-            if self.b.root is None or offset >= self.b.root.end:
+        while not self.written or (self.b.manifest is not None and offset < self.b.manifest.end):
+            if self.b.manifest is None or offset >= self.b.manifest.end:
                 await asyncio.sleep(0)
                 continue
             try:
                 found = await read(
-                    reader, lambda: self.b.root, offset, rng.choice((1, 50_000, 3 * MIB)), self.log_start
+                    reader, lambda: self.b.manifest, offset, rng.choice((1, 50_000, 3 * MIB)), self.log_start
                 )
             except OffsetOutOfRange:
                 assert offset < self.log_start
@@ -148,10 +148,10 @@ async def test_few_sidecars_in_memory_are_enough(tmp_path: Path, monkeypatch: py
     async with broker(tmp_path, settings=PATIENT) as b:
         for number in range(5):
             await b.upload(batch(number * 10, 10), number * 10, number * 10 + 10)
-        assert b.root is not None
+        assert b.manifest is not None
         reader = b.reader()
         for offset in (3, 17, 22, 39, 40, 5, 48):
-            assert taken(await read(reader, b.root, offset)) == batch(offset // 10 * 10, 10)
+            assert taken(await read(reader, b.manifest, offset)) == batch(offset // 10 * 10, 10)
         assert len(b.hydrator._fronts) == 1
 
 
@@ -167,17 +167,17 @@ def forget_pages(cache: Path) -> None:
 async def test_a_chunk_that_left_memory_is_read_by_a_thread(tmp_path: Path) -> None:
     async with broker(tmp_path, settings=PATIENT) as b:
         content = b"".join(batch(offset, size=300_000) for offset in range(40))
-        root = await b.upload(content, 0, 40)
+        manifest = await b.upload(content, 0, 40)
         reader = b.reader()
         misses = 0
         for offset in (3, 20, 3, 39):
-            taken(await read(reader, root, offset))
+            taken(await read(reader, manifest, offset))
             forget_pages(tmp_path / "cache")
-            found = reader.read(root, offset, 1, log_start=0)
+            found = reader.read(manifest, offset, 1, log_start=0)
             if isinstance(found, ColdMiss):  # not where files live in memory anyway
                 misses += 1
                 await found.waiter
-                found = await read(reader, root, offset, 1)
+                found = await read(reader, manifest, offset, 1)
             assert taken(found) == batch(offset, size=300_000)
         print(f"{misses} of 4 reads would have waited for the disk")
         assert b.gets() == 3
@@ -185,16 +185,16 @@ async def test_a_chunk_that_left_memory_is_read_by_a_thread(tmp_path: Path) -> N
 
 async def test_a_chunk_that_a_thread_has_read_is_let_go(tmp_path: Path) -> None:
     async with broker(tmp_path, settings=PATIENT) as b:
-        root = await b.upload(b"".join(batch(offset, size=300_000) for offset in range(3)), 0, 3)
+        manifest = await b.upload(b"".join(batch(offset, size=300_000) for offset in range(3)), 0, 3)
         reader = b.reader()
-        taken(await read(reader, root, 1))
+        taken(await read(reader, manifest, 1))
         forget_pages(tmp_path / "cache")
-        found = reader.read(root, 1, 1, log_start=0)
+        found = reader.read(manifest, 1, 1, log_start=0)
         if not isinstance(found, ColdMiss):
             pytest.skip("files live in memory here")
         await found.waiter
-        taken(await read(reader, root, 1))
-        chunk = b.hydrator.chunk(root.entries[0], 0)
+        taken(await read(reader, manifest, 1))
+        chunk = b.hydrator.chunk(manifest.entries[0], 0)
         assert chunk is not None and chunk.users == 1
 
 
@@ -217,11 +217,11 @@ async def test_a_full_disk_makes_reads_retry_and_the_cache_small(tmp_path: Path,
         offsets = range(60)
         await b.upload(b"".join(batch(offset, size=700_000) for offset in offsets), 0, 60)
         reader, refused = b.reader(), 0
-        assert b.root is not None
+        assert b.manifest is not None
         for offset in (*offsets, *offsets):
             while True:
                 try:
-                    data = taken(await read(reader, b.root, offset, 1))
+                    data = taken(await read(reader, b.manifest, offset, 1))
                     break
                 except LogError as error:
                     assert error.advice is Advice.RETRY

@@ -13,7 +13,7 @@ from service.cli.offline.dump_line import Line
 from service.cli.offline.log_files import dump_offset_index, dump_time_index
 from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.manifest.model import Author, Entry, Ids, ManifestWriter
-from storage_tiers.cold.manifest.transitions import extend, first_root
+from storage_tiers.cold.manifest.transitions import extend, first_manifest
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.hot.indexes import OffsetIndex, TimeIndex, encode_transactions
 from storage_tiers.hot.leader_epochs import encode as encode_epochs
@@ -380,9 +380,9 @@ def test_a_manifest_is_shown_entry_by_entry(tmp_path: Path) -> None:
         0, 10, ids.segment_key(0, 1, "a" * 32), 0, 500, ids.sidecar_key(0, 1, "a" * 32), (), START, START, 0, 10, 500, 1
     )
     author = Author(ManifestWriter(1, 1), "b" * 32, START, lambda: "c" * 32)
-    root = extend(first_root(ids), entry, author, leader_epoch=1, last_record_epoch=1, log_start=0)
+    manifest = extend(first_manifest(ids), entry, author, leader_epoch=1, last_record_epoch=1, log_start=0)
     path = tmp_path / "00000.json"
-    path.write_bytes(encode(root))
+    path.write_bytes(encode(manifest))
 
     lines = tidelog("log", "dump", "--json", path).json_lines
 

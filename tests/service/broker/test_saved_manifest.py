@@ -1,4 +1,4 @@
-"""The saved copy of a manifest's root: the newest one seen, whole, and of this directory's own topic."""
+"""The saved copy of a manifest: the newest one seen, whole, and of this directory's own topic."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from service.broker.partition.partition import Partition
-from service.broker.partition.roots import FILE_NAME, read_root
-from storage_tiers.cold.manifest.model import RECENT_COMMITS, CommitId, Root
+from service.broker.partition.saved_manifest import FILE_NAME, read_manifest
+from storage_tiers.cold.manifest.model import RECENT_COMMITS, CommitId, Manifest
 from storage_tiers.errors import UnknownTopicOrPartition
 from storage_tiers.files import OsFiles
 from storage_tiers.types import TopicPartition
-from tests.service.broker.support import TIERED, Running, root_of, running, until
+from tests.service.broker.support import TIERED, Running, manifest_of, running, until
 
 T0 = TopicPartition("t", 0)
 #: Seconds in which what must not happen has the chance to.
@@ -27,8 +27,8 @@ CHANCE_S = 0.2
 
 
 class HeldFiles(OsFiles):
-    """The next root that is saved stands still before it gets its name, in its thread, until `may_go`. With `early`, before its
-    file is made."""
+    """The next manifest that is saved stands still before it gets its name, in its thread, until `may_go`. With `early`, before
+    its file is made."""
 
     def __init__(self) -> None:
         self.armed = self.early = False
@@ -65,64 +65,64 @@ async def node(tmp_path: Path, files: HeldFiles) -> AsyncIterator[Running]:
         yield started
 
 
-async def offloaded(node: Running) -> tuple[Partition, Root]:
-    """A partition with nothing to do any more, and its root."""
+async def offloaded(node: Running) -> tuple[Partition, Manifest]:
+    """A partition with nothing to do any more, and its manifest."""
     await node.create("t", configs=TIERED)
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
     await node.seal("t")
     await node.evicted("t")
     led = node.node.broker.partitions.get(T0)
-    return led, await root_of(led)
+    return led, await manifest_of(led)
 
 
-def later(root: Root, commits: int) -> Root:
+def later(manifest: Manifest, commits: int) -> Manifest:
     """What the manifest may say so many commits later."""
-    numbers = range(root.commit + 1, root.commit + commits + 1)
-    recent = (*root.recent, *(CommitId(number, f"{number:032x}") for number in numbers))[-RECENT_COMMITS:]
-    return replace(root, commit=root.commit + commits, recent=recent)
+    numbers = range(manifest.commit + 1, manifest.commit + commits + 1)
+    recent = (*manifest.recent, *(CommitId(number, f"{number:032x}") for number in numbers))[-RECENT_COMMITS:]
+    return replace(manifest, commit=manifest.commit + commits, recent=recent)
 
 
 def saved(node: Running, led: Partition) -> int:
-    root = read_root(led.log.hot.directory, led.ids)
-    assert root is not None
-    return root.commit
+    manifest = read_manifest(led.log.hot.directory, led.ids)
+    assert manifest is not None
+    return manifest.commit
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1)])
-async def test_of_two_roots_at_once_the_newer_one_stays(
+async def test_of_two_manifests_at_once_the_newer_one_stays(
     node: Running, files: HeldFiles, first: int, second: int
 ) -> None:
-    led, root = await offloaded(node)
+    led, manifest = await offloaded(node)
     files.armed = True
-    accepting = [asyncio.ensure_future(node.node.work.tiering.accept(led, later(root, first)))]
+    accepting = [asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, first)))]
     await asyncio.to_thread(files.reached.wait, 20)
-    accepting.append(asyncio.ensure_future(node.node.work.tiering.accept(led, later(root, second))))
+    accepting.append(asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, second))))
     await asyncio.wait({accepting[1]}, timeout=CHANCE_S)
     files.may_go.set()
     await asyncio.gather(*accepting)
     assert led.log.tier is not None
-    assert led.log.tier.commit == saved(node, led) == root.commit + 2
+    assert led.log.tier.commit == saved(node, led) == manifest.commit + 2
 
 
-async def test_a_root_counts_only_once_it_is_saved(node: Running, files: HeldFiles) -> None:
-    led, root = await offloaded(node)
+async def test_a_manifest_counts_only_once_it_is_saved(node: Running, files: HeldFiles) -> None:
+    led, manifest = await offloaded(node)
     files.armed = True
-    accepting = asyncio.ensure_future(node.node.work.tiering.accept(led, later(root, 1)))
+    accepting = asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, 1)))
     await asyncio.to_thread(files.reached.wait, 20)
-    assert led.log.tier is not None and led.log.tier.commit == root.commit
+    assert led.log.tier is not None and led.log.tier.commit == manifest.commit
     files.may_go.set()
     await accepting
-    assert led.log.tier.commit == root.commit + 1
+    assert led.log.tier.commit == manifest.commit + 1
 
 
-async def test_a_root_whose_saving_nobody_waits_for_is_saved_before_the_node_ends(
+async def test_a_manifest_whose_saving_nobody_waits_for_is_saved_before_the_node_ends(
     node: Running, files: HeldFiles
 ) -> None:
     """Saved later, it would replace what the next start on the directory has saved."""
-    led, root = await offloaded(node)
+    led, manifest = await offloaded(node)
     files.armed = True
-    accepting = asyncio.ensure_future(node.node.work.tiering.accept(led, later(root, 1)))
+    accepting = asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, 1)))
     await asyncio.to_thread(files.reached.wait, 20)
     accepting.cancel()
     closing = asyncio.ensure_future(node.node.work.tiering.close())
@@ -130,34 +130,36 @@ async def test_a_root_whose_saving_nobody_waits_for_is_saved_before_the_node_end
     assert not done
     files.may_go.set()
     await closing
-    assert saved(node, led) == root.commit + 1
+    assert saved(node, led) == manifest.commit + 1
 
 
-async def test_a_caller_that_leaves_does_not_let_an_older_root_be_saved_last(node: Running, files: HeldFiles) -> None:
-    led, root = await offloaded(node)
+async def test_a_caller_that_leaves_does_not_let_an_older_manifest_be_saved_last(
+    node: Running, files: HeldFiles
+) -> None:
+    led, manifest = await offloaded(node)
     files.armed = files.early = True
-    leaving = asyncio.ensure_future(node.node.work.tiering.accept(led, later(root, 1)))
+    leaving = asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, 1)))
     await asyncio.to_thread(files.reached.wait, 20)
     leaving.cancel()
-    staying = asyncio.ensure_future(node.node.work.tiering.accept(led, later(root, 2)))
+    staying = asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, 2)))
     await asyncio.wait({staying}, timeout=CHANCE_S)
     files.may_go.set()
     await staying
     await node.node.work.tiering.close()
     assert led.log.tier is not None
-    assert led.log.tier.commit == saved(node, led) == root.commit + 2
+    assert led.log.tier.commit == saved(node, led) == manifest.commit + 2
 
 
 async def test_what_was_saved_counts_also_when_its_caller_has_left(node: Running, files: HeldFiles) -> None:
-    led, root = await offloaded(node)
+    led, manifest = await offloaded(node)
     files.armed = True
-    leaving = asyncio.ensure_future(node.node.work.tiering.accept(led, later(root, 1)))
+    leaving = asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, 1)))
     await asyncio.to_thread(files.reached.wait, 20)
     leaving.cancel()
     files.may_go.set()
     await node.node.work.tiering.close()
     assert led.log.tier is not None
-    assert led.log.tier.commit == saved(node, led) == root.commit + 1
+    assert led.log.tier.commit == saved(node, led) == manifest.commit + 1
 
 
 @contextmanager
@@ -173,11 +175,11 @@ def busy_threads() -> Iterator[None]:
         freed.set()
 
 
-async def test_a_root_that_is_saved_late_touches_no_other_topic_of_the_name(node: Running) -> None:
-    led, root = await offloaded(node)
+async def test_a_manifest_that_is_saved_late_touches_no_other_topic_of_the_name(node: Running) -> None:
+    led, manifest = await offloaded(node)
     with busy_threads():
-        accepting = asyncio.ensure_future(node.node.work.tiering.accept(led, later(root, 1)))
-        await until(lambda: bool(node.node.work.tiering._roots._saving))
+        accepting = asyncio.ensure_future(node.node.work.tiering.accept(led, later(manifest, 1)))
+        await until(lambda: bool(node.node.work.tiering._manifests._saving))
         await node.core.topics.delete(["t"])
         await node.create("t", configs={"remote.storage.enable": "false"})
     with pytest.raises(UnknownTopicOrPartition):

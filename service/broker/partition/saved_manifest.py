@@ -1,7 +1,7 @@
-"""The last root that each partition directory has seen, kept beside its segments.
+"""The last manifest that each partition directory has seen, kept beside its segments.
 
 It is durable before anything is evicted because of it (I3), and it is what a node leads on while the store does not answer:
-a log that ends at or above this root's end holds everything that was acknowledged.
+a log that ends at or above this manifest's end holds everything that was acknowledged.
 """
 
 from __future__ import annotations
@@ -12,46 +12,46 @@ import os
 from service.broker.partition.partition import Partition
 from storage_tiers import events
 from storage_tiers.cold.manifest.json import decode, encode
-from storage_tiers.cold.manifest.model import Ids, Root
-from storage_tiers.cold.manifest.summary import RootSummary
+from storage_tiers.cold.manifest.model import Ids, Manifest
+from storage_tiers.cold.manifest.summary import ManifestSummary
 from storage_tiers.errors import StorageError, TierCorrupt
 from storage_tiers.files import Files, replace_file
 
 log = logging.getLogger(__name__)
 
-FILE_NAME = "tiered-root.json"
+FILE_NAME = "tiered-manifest.json"
 
 
-def read_root(directory: str, ids: Ids) -> Root | None:
-    """None if nothing is tiered yet. TierCorrupt if the file is damaged: the store's own root is then asked first."""
+def read_manifest(directory: str, ids: Ids) -> Manifest | None:
+    """None if nothing is tiered yet. TierCorrupt if the file is damaged: the store's own manifest is then asked first."""
     try:
         with open(os.path.join(directory, FILE_NAME), "rb") as file:
             data = file.read()
     except FileNotFoundError:
         return None
-    root = decode(data, ids)
-    if root.ids != ids:
-        raise TierCorrupt(f"{directory}/{FILE_NAME} belongs to {root.ids} with topic id {root.ids.topic_id}")
-    return root
+    manifest = decode(data, ids)
+    if manifest.ids != ids:
+        raise TierCorrupt(f"{directory}/{FILE_NAME} belongs to {manifest.ids} with topic id {manifest.ids.topic_id}")
+    return manifest
 
 
-def write_root(files: Files, directory: str, root: Root) -> None:
+def write_manifest(files: Files, directory: str, manifest: Manifest) -> None:
     """Durable when it returns. Blocking. StorageError if the disk refuses: the old copy then stands."""
     path = os.path.join(directory, FILE_NAME)
     try:
-        replace_file(files, path, encode(root))
+        replace_file(files, path, encode(manifest))
     except OSError as error:
         raise StorageError(f"cannot write {path} ({error}); free space, or repair or replace the disk") from error
 
 
-def say_committed(partition: Partition, root: Root, before: RootSummary | None) -> None:
+def say_committed(partition: Partition, manifest: Manifest, before: ManifestSummary | None) -> None:
     """If the manifest is a newer one than was known before."""
-    if before is None or root.commit > before.commit:
+    if before is None or manifest.commit > before.commit:
         events.info(
             log,
             "manifest.committed",
             partition=partition.partition,
-            commit=root.commit,
-            log_start=root.log_start,
-            end_offset=root.end,
+            commit=manifest.commit,
+            log_start=manifest.log_start,
+            end_offset=manifest.end,
         )

@@ -1,4 +1,4 @@
-"""A root and its pages against themselves: every number that another one determines, recomputed. Pure.
+"""A manifest and its pages against themselves: every number that another one determines, recomputed. Pure.
 
 Each function yields (kind, sentence). `broken` has the invariants that a writer keeps; here stands the rest: sums and bounds of
 pages, stamps that no commit made, keys that are no key of the partition, pins of what never was, epochs and incarnations
@@ -22,12 +22,12 @@ from storage_tiers.cold.manifest.model import (
     PIN_NAME,
     Entry,
     Ids,
+    Manifest,
     Page,
     PageKind,
     PageRef,
     Pin,
     Removed,
-    Root,
     Stamp,
     State,
 )
@@ -38,105 +38,105 @@ Fault = tuple[FindingKind, str]
 _COMMIT_ID = re.compile(r"[0-9a-f]{32}\Z")
 
 
-def root_faults(root: Root) -> Iterator[Fault]:
-    fault = broken(root)
+def manifest_faults(manifest: Manifest) -> Iterator[Fault]:
+    fault = broken(manifest)
     if fault is not None:
         yield _kind_of(fault), fault
-    yield from _wrong(_root_numbers(root))
-    yield from _wrong(_lists(root))
+    yield from _wrong(_manifest_numbers(manifest))
+    yield from _wrong(_lists(manifest))
 
 
-def _root_numbers(root: Root) -> Iterator[str]:
-    writer = root.writer
-    if root.committed_at < 0 or writer.node_id < -1 or not writer.name:
-        yield f"nobody committed it: {writer.name!r} of node {writer.node_id} at {root.committed_at}"
-    if root.commit < 1:
-        yield f"commit {root.commit} was never made; the first is 1"
-    if writer.incarnation is not None and writer.incarnation != root.incarnation:
-        yield f"its writer's incarnation is {writer.incarnation}, its own {root.incarnation}"
-    if root.leader_epoch < -1 or not -1 <= root.last_record_epoch <= root.leader_epoch:
-        yield f"its last record's leader epoch is {root.last_record_epoch}, its leader epoch {root.leader_epoch}"
-    if root.swept > root.commit:
-        yield f"'swept' is commit {root.swept}, which has not been made; the newest is {root.commit}"
-    began = [recent.id for recent in root.recent if root.recent[0].commit == 1]
-    if _COMMIT_ID.match(root.line) is None or (began and root.line not in began):
-        yield f"its line is {root.line!r}, which is the id of no commit of it"
-    for recent in root.recent:
+def _manifest_numbers(manifest: Manifest) -> Iterator[str]:
+    writer = manifest.writer
+    if manifest.committed_at < 0 or writer.node_id < -1 or not writer.name:
+        yield f"nobody committed it: {writer.name!r} of node {writer.node_id} at {manifest.committed_at}"
+    if manifest.commit < 1:
+        yield f"commit {manifest.commit} was never made; the first is 1"
+    if writer.incarnation is not None and writer.incarnation != manifest.incarnation:
+        yield f"its writer's incarnation is {writer.incarnation}, its own {manifest.incarnation}"
+    if manifest.leader_epoch < -1 or not -1 <= manifest.last_record_epoch <= manifest.leader_epoch:
+        yield f"its last record's leader epoch is {manifest.last_record_epoch}, its leader epoch {manifest.leader_epoch}"
+    if manifest.swept > manifest.commit:
+        yield f"'swept' is commit {manifest.swept}, which has not been made; the newest is {manifest.commit}"
+    began = [recent.id for recent in manifest.recent if manifest.recent[0].commit == 1]
+    if _COMMIT_ID.match(manifest.line) is None or (began and manifest.line not in began):
+        yield f"its line is {manifest.line!r}, which is the id of no commit of it"
+    for recent in manifest.recent:
         if _COMMIT_ID.match(recent.id) is None:
             yield f"the id of commit {recent.commit} is {recent.id!r}, not 32 hexadecimal digits"
-    if len({recent.id for recent in root.recent}) != len(root.recent):
+    if len({recent.id for recent in manifest.recent}) != len(manifest.recent):
         yield "two recent commits have one id"
-    if root.state is State.LIVE and (root.sidecar is None) != (root.end == 0):
-        yield f"it ends at offset {root.end} and {'names no' if root.sidecar is None else 'names a'} newest sidecar"
+    if manifest.state is State.LIVE and (manifest.sidecar is None) != (manifest.end == 0):
+        yield f"it ends at offset {manifest.end} and {'names no' if manifest.sidecar is None else 'names a'} newest sidecar"
 
 
-def _lists(root: Root) -> Iterator[str]:
+def _lists(manifest: Manifest) -> Iterator[str]:
     for name, count, most in (
-        ("pages", len(root.pages), MAX_PAGES),
-        ("pins", len(root.pins), MAX_PINS),
-        ("condemned keys", len(root.condemned), MAX_CONDEMNED),
+        ("pages", len(manifest.pages), MAX_PAGES),
+        ("pins", len(manifest.pins), MAX_PINS),
+        ("condemned keys", len(manifest.condemned), MAX_CONDEMNED),
     ):
         if count > most:
             yield f"it has {count} {name}, {most} is the most there may be"
-    kinds = [ref.kind for ref in root.pages]
+    kinds = [ref.kind for ref in manifest.pages]
     if kinds != sorted(kinds, key=lambda kind: kind is PageKind.REMOVED):
         yield "a live page follows a removed one"
-    for entry in root.entries:
-        yield from entry_faults(root, entry)
-    for item in root.removed:
-        yield from removed_faults(root, item)
-    for condemned in root.condemned:
-        if not _is_of(root.ids, condemned.key, keys.SegmentKey | keys.SidecarKey | keys.PageKey):
+    for entry in manifest.entries:
+        yield from entry_faults(manifest, entry)
+    for item in manifest.removed:
+        yield from removed_faults(manifest, item)
+    for condemned in manifest.condemned:
+        if not _is_of(manifest.ids, condemned.key, keys.SegmentKey | keys.SidecarKey | keys.PageKey):
             yield f"it has condemned {condemned.key}, which is no key of the partition"
-        yield from _stamp(root, condemned.at, f"{condemned.key} was condemned")
-    for pin in root.pins:
+        yield from _stamp(manifest, condemned.at, f"{condemned.key} was condemned")
+    for pin in manifest.pins:
         if PIN_NAME.match(pin.name) is None:
             yield f"{pin.name!r} cannot name a pin"
-        if not (1 <= pin.commit <= root.commit and pin.log_start <= root.log_start and pin.end <= root.end):
+        if not (1 <= pin.commit <= manifest.commit and pin.log_start <= manifest.log_start and pin.end <= manifest.end):
             yield f"the pin {pin.name!r} of commit {pin.commit}, [{pin.log_start}, {pin.end}), is of no state that was"
-    if len({pin.commit for pin in root.pins}) != len(root.pins):
+    if len({pin.commit for pin in manifest.pins}) != len(manifest.pins):
         yield "two pins are of one commit; each is of its own"
 
 
-def entry_faults(root: Root, entry: Entry) -> Iterator[str]:
+def entry_faults(manifest: Manifest, entry: Entry) -> Iterator[str]:
     """Of a live entry, or of one that was removed."""
     what = f"[{entry.base}, {entry.end})"
-    yield from _stamp(root, entry.added, f"{what} was added")
-    if not (0 <= entry.base < entry.end and entry.end <= root.end):
-        yield f"the range {what} is none below the end {root.end}"
+    yield from _stamp(manifest, entry.added, f"{what} was added")
+    if not (0 <= entry.base < entry.end and entry.end <= manifest.end):
+        yield f"the range {what} is none below the end {manifest.end}"
     if entry.gap_from is not None and not entry.gap_from < entry.base:
         yield f"{what} has its gap from {entry.gap_from} on, which is not before it"
-    segment = _parsed(root.ids, entry.key)
+    segment = _parsed(manifest.ids, entry.key)
     if not isinstance(segment, keys.SegmentKey) or (entry.position == 0 and segment.base != entry.base):
         yield f"{what} is in {entry.key}, which is no key of such a segment"
-    named = _parsed(root.ids, entry.sidecar_key)
+    named = _parsed(manifest.ids, entry.sidecar_key)
     if not isinstance(named, keys.SidecarKey) or named.base != entry.base:
         yield f"{what} has the sidecar {entry.sidecar_key}, which is no key of such a sidecar"
-    elif named.epoch > root.leader_epoch or (
-        isinstance(segment, keys.SegmentKey) and segment.epoch > root.leader_epoch
+    elif named.epoch > manifest.leader_epoch or (
+        isinstance(segment, keys.SegmentKey) and segment.epoch > manifest.leader_epoch
     ):
-        yield f"{entry.key} is of a leader epoch above {root.leader_epoch}, the newest"
+        yield f"{entry.key} is of a leader epoch above {manifest.leader_epoch}, the newest"
     if not entry.base <= entry.max_timestamp_offset < entry.end:
         yield f"the largest timestamp of {what} is at offset {entry.max_timestamp_offset}, outside"
     if entry.bytes != entry.length:
         yield f"{what} has {entry.bytes} bytes of batches in {entry.length}"
 
 
-def removed_faults(root: Root, item: Removed) -> Iterator[str]:
+def removed_faults(manifest: Manifest, item: Removed) -> Iterator[str]:
     if item.entry is not None:
-        yield from entry_faults(root, item.entry)
-        yield from _stamp(root, item.at, f"[{item.entry.base}, {item.entry.end}) was removed")
+        yield from entry_faults(manifest, item.entry)
+        yield from _stamp(manifest, item.at, f"[{item.entry.base}, {item.entry.end}) was removed")
         if item.at.commit <= item.entry.added.commit:
             what = f"[{item.entry.base}, {item.entry.end})"
             yield f"{what} was removed by commit {item.at.commit}, before {item.entry.added.commit} added it"
         return
-    yield from _stamp(root, item.at, f"{item.key} was removed")
-    if not _is_of(root.ids, item.key, keys.PageKey | keys.SidecarKey):
+    yield from _stamp(manifest, item.at, f"{item.key} was removed")
+    if not _is_of(manifest.ids, item.key, keys.PageKey | keys.SidecarKey):
         yield f"it has removed {item.key}, which is no key of a page or a sidecar of the partition"
 
 
-def page_faults(root: Root, ref: PageRef, page: Page) -> Iterator[Fault]:
-    """Against its reference, and what it holds against the root."""
+def page_faults(manifest: Manifest, ref: PageRef, page: Page) -> Iterator[Fault]:
+    """Against its reference, and what it holds against the manifest."""
     items: Sequence[Entry] = page.entries or [item.entry for item in page.removed if item.entry is not None]
     stamps = [entry.added for entry in page.entries] + [item.at for item in page.removed]
     found = {
@@ -172,35 +172,38 @@ def page_faults(root: Root, ref: PageRef, page: Page) -> Iterator[Fault]:
         if getattr(ref, name) != value:
             yield (
                 FindingKind.WRONG_PAGE,
-                f"{name} is {_plain(getattr(ref, name))} in the root, {_plain(value)} in the page",
+                f"{name} is {_plain(getattr(ref, name))} in the manifest, {_plain(value)} in the page",
             )
     if page.entries and page.removed:
         yield FindingKind.WRONG_PAGE, f"it is {page.kind.value} and holds both live and removed ranges"
     if len(page) > MAX_PAGE_ENTRIES:
         yield FindingKind.WRONG_PAGE, f"it holds {len(page)} ranges, {MAX_PAGE_ENTRIES} is the most there may be"
-    if not isinstance(_parsed(root.ids, ref.key), keys.PageKey):
+    if not isinstance(_parsed(manifest.ids, ref.key), keys.PageKey):
         yield FindingKind.WRONG_PAGE, "its key is no key of a page of the partition"
     for entry in page.entries:
-        for fault in entry_faults(root, entry):
+        for fault in entry_faults(manifest, entry):
             yield FindingKind.WRONG_PAGE, fault
     for item in page.removed:
-        for fault in removed_faults(root, item):
+        for fault in removed_faults(manifest, item):
             yield FindingKind.WRONG_PAGE, fault
 
 
-def tiling_faults(root: Root, entries: Iterable[Entry]) -> Iterator[Fault]:
+def tiling_faults(manifest: Manifest, entries: Iterable[Entry]) -> Iterator[Fault]:
     """Over all live entries, those in pages included."""
     before: Entry | None = None
     for entry in entries:
-        if before is None and entry.base > root.log_start:
-            yield FindingKind.HOLE, f"offsets [{root.log_start}, {entry.base}) from log start on are in no live range"
+        if before is None and entry.base > manifest.log_start:
+            yield (
+                FindingKind.HOLE,
+                f"offsets [{manifest.log_start}, {entry.base}) from log start on are in no live range",
+            )
         elif before is not None and entry.base < before.end:
             yield (
                 FindingKind.OVERLAP,
                 f"the live ranges [{before.base}, {before.end}) and [{entry.base}, {entry.end}) overlap",
             )
         elif before is not None and entry.base != before.end:
-            if entry.gap_from != before.end or entry.base > root.log_start:
+            if entry.gap_from != before.end or entry.base > manifest.log_start:
                 yield FindingKind.HOLE, f"offsets [{before.end}, {entry.base}) are in no live range"
         elif before is not None and entry.gap_from is not None:
             yield (
@@ -226,17 +229,21 @@ def pin_faults(pin: Pin, entries: Sequence[Entry], changes: AbstractSet[int]) ->
             yield f"{what} lacks offsets [{before.end}, {after.base})"
 
 
-def sidecar_faults(root: Root, last: Entry | None, named: bool) -> Iterator[str]:
+def sidecar_faults(manifest: Manifest, last: Entry | None, named: bool) -> Iterator[str]:
     """The newest sidecar against `last`, the live range that ends at `end`. `named`: an entry, live or removed, names it."""
-    newest = root.sidecar
+    newest = manifest.sidecar
     if newest is None:
         return
-    parsed = _parsed(root.ids, newest.key)
-    if not isinstance(parsed, keys.SidecarKey) or parsed.base >= root.end:
-        yield f"the newest sidecar is {newest.key}, which is no key of a sidecar below offset {root.end}"
+    parsed = _parsed(manifest.ids, newest.key)
+    if not isinstance(parsed, keys.SidecarKey) or parsed.base >= manifest.end:
+        yield f"the newest sidecar is {newest.key}, which is no key of a sidecar below offset {manifest.end}"
     if newest.alone is named:
         yield f"the newest sidecar is {'alone, and' if named else 'not alone, but no'} range names it"
-    if last is not None and last.end == root.end and (last.sidecar_key, last.sections) != (newest.key, newest.sections):
+    if (
+        last is not None
+        and last.end == manifest.end
+        and (last.sidecar_key, last.sections) != (newest.key, newest.sections)
+    ):
         yield f"the newest sidecar is not that of the last range [{last.base}, {last.end})"
 
 
@@ -244,9 +251,9 @@ def twice_named(keys_named: Iterable[str]) -> list[str]:
     return sorted(key for key, count in Counter(keys_named).items() if count > 1)
 
 
-def _stamp(root: Root, stamp: Stamp, what: str) -> Iterator[str]:
-    if not 1 <= stamp.commit <= root.commit or stamp.time_ms < 0:
-        yield f"{what} by commit {stamp.commit} at {stamp.time_ms}, which is none of commits 1 to {root.commit}"
+def _stamp(manifest: Manifest, stamp: Stamp, what: str) -> Iterator[str]:
+    if not 1 <= stamp.commit <= manifest.commit or stamp.time_ms < 0:
+        yield f"{what} by commit {stamp.commit} at {stamp.time_ms}, which is none of commits 1 to {manifest.commit}"
 
 
 def _wrong(faults: Iterable[str]) -> Iterator[Fault]:
