@@ -12,6 +12,7 @@ import pytest
 
 from grpc_api.sdk.blocking import BlockingClient
 from grpc_api.sdk.values import ProducerOptions, ReaderOptions
+from tests.support import grpc_java
 from tests.support.install_grpc_go import ROOT, grpc_go
 from tests.support.node import Node
 from tests.support.node_packages import node_path
@@ -29,7 +30,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     started.stop()
 
 
-@pytest.fixture(params=["go", "javascript"])
+@pytest.fixture(scope="module", params=["go", "java", "javascript"])
 def program(request: pytest.FixtureRequest) -> Program:
     environment = dict(os.environ)
     if request.param == "go":
@@ -37,6 +38,8 @@ def program(request: pytest.FixtureRequest) -> Program:
         if isinstance(found, str):
             pytest.skip(found)
         command = [str(found)]
+    elif request.param == "java":
+        command = ["java", "-cp", grpc_java.class_path(), "Main"]
     else:
         environment["NODE_PATH"] = str(node_path(JAVASCRIPT))
         command = ["node", str(JAVASCRIPT / "main.js"), str(ROOT)]
@@ -50,7 +53,10 @@ def program(request: pytest.FixtureRequest) -> Program:
 
 
 def test_they_send_and_read_records(node: Node, program: Program) -> None:
-    topic, language = f"from-{program.__name__}", {"go": "Go", "javascript": "JavaScript"}[program.__name__]
+    topic, language = (
+        f"from-{program.__name__}",
+        {"go": "Go", "java": "Java", "javascript": "JavaScript"}[program.__name__],
+    )
     with BlockingClient.connect(node.grpc) as client:
         client.create_topic(topic, partitions=2)
         with client.producer(ProducerOptions(compression="lz4")) as producer:
