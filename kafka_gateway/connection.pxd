@@ -6,7 +6,7 @@ cdef double _LEAST_TOTAL_S
 cdef Py_ssize_t _TOTAL_BOUNDS
 
 
-cdef class Slot:
+cdef class PendingReply:
     cdef public object pieces
 
 
@@ -74,10 +74,10 @@ cdef class Connection:
     @cython.locals(end=Py_ssize_t)
     cdef bint _grow(self, Py_ssize_t size) except -1
     cdef _use(self, bytearray data, object view, Py_ssize_t end, bint own)
-    @cython.locals(slot=Slot)
+    @cython.locals(pending=PendingReply)
     cpdef answer(self, pieces)
-    @cython.locals(first=Slot)
-    cpdef fill(self, Slot slot, pieces)
+    @cython.locals(first=PendingReply)
+    cpdef complete(self, PendingReply pending, pieces)
     cdef _send(self, pieces)
     cpdef small(self, Py_ssize_t limit)
     @cython.locals(size=Py_ssize_t)

@@ -106,8 +106,8 @@ class InvalidFrame(Exception):
     """What arrived is no frame that this node takes; the connection must be closed."""
 
 
-class Slot:
-    """The place of an answer in the order of answers."""
+class PendingReply:
+    """An answer that its request still waits for, in the order of answers. `pieces` is None until it is made."""
 
     def __init__(self) -> None:
         self.pieces: Sequence[Piece] | None = None
@@ -128,7 +128,7 @@ class Connection:
         self.view = self._scratch_view
         self.start = 0
         self.end = 0
-        self.waiting: deque[Slot] = deque()
+        self.waiting: deque[PendingReply] = deque()
         self.out: deque[Piece] = deque()
         self.unsent = 0
         #: Requests that `take` has started; the caller sets it back.
@@ -357,28 +357,28 @@ class Connection:
         self.owns_buffer = own
 
     # --- answering ----------------------------------------------------------------------------------------------------
-    def hold(self, api_key: int) -> Slot:
-        """A place for an answer that is not known yet."""
-        slot = Slot()
-        self.waiting.append(slot)
+    def delay(self, api_key: int) -> PendingReply:
+        """Keeps the order of an answer that is not made yet."""
+        pending = PendingReply()
+        self.waiting.append(pending)
         self._barrier = api_key != PRODUCE
-        return slot
+        return pending
 
     def answer(self, pieces: Sequence[Piece]) -> None:
         """Answers the request just taken."""
         if self.waiting:
-            slot = Slot()
-            slot.pieces = pieces
-            self.waiting.append(slot)
+            pending = PendingReply()
+            pending.pieces = pieces
+            self.waiting.append(pending)
         elif len(pieces) == 1 and type(pieces[0]) is bytes:
             self.unsent += len(pieces[0])
             self.out.append(pieces[0])
         else:
             self._send(pieces)
 
-    def fill(self, slot: Slot, pieces: Sequence[Piece]) -> None:
-        """Answers a request whose place was held. No pieces: it has no answer (Produce with acks=0)."""
-        slot.pieces = pieces
+    def complete(self, pending: PendingReply, pieces: Sequence[Piece]) -> None:
+        """Answers a request whose answer was delayed. No pieces: it has none (Produce with acks=0)."""
+        pending.pieces = pieces
         while self.waiting and self.waiting[0].pieces is not None:
             self._send(self.waiting.popleft().pieces or ())
         if not self.waiting:
@@ -460,8 +460,8 @@ class Connection:
 
     def abandon(self) -> None:
         """Gives up every answer; their files are released."""
-        for slot in self.waiting:
-            release(slot.pieces or ())
+        for pending in self.waiting:
+            release(pending.pieces or ())
         release(self.out)
         self.waiting.clear()
         self.out.clear()

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol
 from kafka_gateway.connection import Piece
 
 
-class Later(NamedTuple):
-    """An answer that waits: `finish` makes it of the future's result.
+class DelayedReply(NamedTuple):
+    """An answer that is made when `future` ends: `finish` makes it from the result, `refuse` from the exception.
 
-    `future` is cancelled when the client goes away. If it has ended by then, `finish` is called all the same and the
-    answer is released unsent.
+    `future` is cancelled when the client disconnects. If it has ended by then, `finish` is still called and the answer
+    is released unsent.
     """
 
     future: asyncio.Future[Any]
@@ -26,8 +26,8 @@ class Hangup(Exception):
     """Kafka answers this request by closing the connection."""
 
 
-#: Pieces to send (none: there is no answer), an answer that waits, or a coroutine that a task will run.
-Reply = Sequence[Piece] | Later | Coroutine[Any, Any, Sequence[Piece]]
+#: Pieces to send (none: there is no answer), a delayed answer, or a coroutine that a task will run.
+Reply = Sequence[Piece] | DelayedReply | Coroutine[Any, Any, Sequence[Piece]]
 
 
 class Handler(Protocol):

@@ -27,7 +27,18 @@ from grpc_api.contract.node import NodeCore
 from grpc_api.listening import listen
 from kafka_gateway import server_events
 from kafka_gateway.acceptor import Acceptor
-from kafka_gateway.connection import ALONE, FETCH, PRODUCE, Apis, Connection, InvalidFrame, Meter, Piece, Slot, release
+from kafka_gateway.connection import (
+    ALONE,
+    FETCH,
+    PRODUCE,
+    Apis,
+    Connection,
+    InvalidFrame,
+    Meter,
+    PendingReply,
+    Piece,
+    release,
+)
 from kafka_gateway.fetch_sessions import FetchSessionCache
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
 from kafka_gateway.handlers.fetch import FetchHandler
@@ -35,7 +46,7 @@ from kafka_gateway.held_memory import HeldMemory
 from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.options import Options
 from kafka_gateway.registry import APIS, Api, by_key
-from kafka_gateway.reply import Handler, Hangup, Later, Reply
+from kafka_gateway.reply import DelayedReply, Handler, Hangup, Reply
 from kafka_gateway.sender import Progress, Sender
 from kafka_gateway.session import READ, GatewayCounters, GatewaySession
 from kafka_gateway.settings import ConnectionLimits
@@ -126,7 +137,7 @@ class GatewayServer:
             self._sweeper.cancel()
         for session in list(self._sessions.values()):
             self._watch(session, session.events & ~select.EPOLLIN)
-            for api_key, future in list(session.pending.values()):
+            for api_key, future in list(session.futures.values()):
                 # What waits for new records would wait for nothing; what waits to be durable is worth an answer.
                 if api_key != PRODUCE:
                     future.cancel()
@@ -156,9 +167,9 @@ class GatewayServer:
     def held_bytes(self) -> int:
         return self._held.held_bytes
 
-    def held_answers(self, api_key: int) -> int:
-        """Requests of that API which wait for something else than their handler."""
-        return sum(key == api_key for session in self._sessions.values() for key, _ in session.pending.values())
+    def pending_replies(self, api_key: int) -> int:
+        """Requests of that API whose handlers have returned and whose answers are not made yet."""
+        return sum(key == api_key for session in self._sessions.values() for key, _ in session.futures.values())
 
     @property
     def sent_bytes(self) -> int:
@@ -266,7 +277,7 @@ class GatewayServer:
             return
         self._watch(session, session.events & ~READ)
         session.client.has_left = True
-        for _, future in list(session.pending.values()):
+        for _, future in list(session.futures.values()):
             future.cancel()
 
     def _take_requests(self, session: GatewaySession) -> None:
@@ -341,37 +352,37 @@ class GatewayServer:
 
     def _take_reply(self, session: GatewaySession, api_key: int, reply: Reply) -> None:
         connection = session.connection
-        if isinstance(reply, Later):
-            slot = connection.hold(api_key)
-            session.pending[slot] = (api_key, reply.future)
+        if isinstance(reply, DelayedReply):
+            pending = connection.delay(api_key)
+            session.futures[pending] = (api_key, reply.future)
             if api_key == FETCH and connection.request_size > UNCOUNTED_FETCH_BYTES:
                 session.working_bytes = WAITING_COPIES * connection.request_size
             since = self._began, SECONDS()
-            reply.future.add_done_callback(functools.partial(self._answered, session, slot, reply, api_key, since))
+            reply.future.add_done_callback(functools.partial(self._answered, session, pending, reply, api_key, since))
         elif asyncio.iscoroutine(reply):
-            slot = connection.hold(ALONE)
+            pending = connection.delay(ALONE)
             session.working_bytes = connection.request_size * (WAITING_COPIES if api_key == FETCH else 1)
             task: asyncio.Task[Sequence[Piece]] = self._loop.create_task(reply)
             if api_key == FETCH:
-                session.pending[slot] = (api_key, task)
+                session.futures[pending] = (api_key, task)
             self._tasks.add(task)
             since = self._began, SECONDS()
-            task.add_done_callback(functools.partial(self._worked, session, slot, api_key, since))
+            task.add_done_callback(functools.partial(self._worked, session, pending, api_key, since))
         else:
             connection.answered(self._apis[api_key][3], SECONDS() - self._began, SECONDS())
             connection.answer(reply)
 
-    # --- answers that waited ------------------------------------------------------------------------------------------
+    # --- delayed answers --------------------------------------------------------------------------------------------
     def _answered(
         self,
         session: GatewaySession,
-        slot: Slot,
-        later: Later,
+        pending: PendingReply,
+        delayed: DelayedReply,
         api_key: int,
         since: tuple[float, float],
         future: asyncio.Future[Any],
     ) -> None:
-        session.pending.pop(slot, None)
+        session.futures.pop(pending, None)
         if api_key == FETCH:
             session.working_bytes = 0
         self._waited(session, api_key, since)
@@ -379,9 +390,9 @@ class GatewayServer:
         try:
             if not future.cancelled():
                 failure = future.exception()
-                pieces = later.finish(future.result()) if failure is None else later.refuse(failure)
+                pieces = delayed.finish(future.result()) if failure is None else delayed.refuse(failure)
             elif not self._stopping and not session.closed:
-                pieces = later.refuse(RequestTimedOut("the broker gave this request up; ask again"))
+                pieces = delayed.refuse(RequestTimedOut("the broker gave this request up; ask again"))
         except Hangup as error:
             self._close(session, str(error))
             return
@@ -390,7 +401,7 @@ class GatewayServer:
             server_events.defect(session, error)
             self._close(session, "failure")
             return
-        self._fill(session, slot, pieces)
+        self._complete(session, pending, pieces)
 
     def _waited(self, session: GatewaySession, api_key: int, since: tuple[float, float]) -> None:
         """An answer that was not there at once is there, or was given up. `since` is when its request could start, and when
@@ -404,13 +415,13 @@ class GatewayServer:
     def _worked(
         self,
         session: GatewaySession,
-        slot: Slot,
+        pending: PendingReply,
         api_key: int,
         since: tuple[float, float],
         task: asyncio.Task[Sequence[Piece]],
     ) -> None:
         self._tasks.discard(task)
-        session.pending.pop(slot, None)
+        session.futures.pop(pending, None)
         session.working_bytes = 0
         self._waited(session, api_key, since)
         if task.cancelled():
@@ -423,14 +434,14 @@ class GatewayServer:
             server_events.defect(session, failure)
             self._close(session, "failure")
         else:
-            self._fill(session, slot, task.result())
+            self._complete(session, pending, task.result())
 
-    def _fill(self, session: GatewaySession, slot: Slot, pieces: Sequence[Piece]) -> None:
+    def _complete(self, session: GatewaySession, pending: PendingReply, pieces: Sequence[Piece]) -> None:
         if session.closed:
             release(pieces)
             return
         session.last_active = self._loop.time()
-        session.connection.fill(slot, pieces)
+        session.connection.complete(pending, pieces)
         self._hold(session)
         self._resume(session)
         self._dirty.append(session)
@@ -563,9 +574,9 @@ class GatewayServer:
         else:
             with contextlib.suppress(OSError):
                 self._epoll.unregister(session.fd)
-        for _, future in list(session.pending.values()):
+        for _, future in list(session.futures.values()):
             future.cancel()
-        session.pending.clear()
+        session.futures.clear()
         session.connection.abandon()
         if session.client.left is not None:
             session.client.left()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_gateway.client import ConnectedClient
-from kafka_gateway.connection import Connection, Slot
+from kafka_gateway.connection import Connection, PendingReply
 
 #: What the epoll watches while requests are wanted.
 READ = select.EPOLLIN | select.EPOLLRDHUP
@@ -28,11 +28,11 @@ class GatewaySession:
         "ending",
         "events",
         "fd",
+        "futures",
         "held_bytes",
         "in_thread",
         "last_active",
         "leaving",
-        "pending",
         "socket",
         "working_bytes",
     )
@@ -50,7 +50,8 @@ class GatewaySession:
         self.held_bytes = 0
         #: Of a request that a task works on.
         self.working_bytes = 0
-        self.pending: dict[Slot, tuple[int, asyncio.Future[Any]]] = {}
+        #: By pending reply: the API of its request, and what it waits for.
+        self.futures: dict[PendingReply, tuple[int, asyncio.Future[Any]]] = {}
         self.by_loop = False
         #: Whether the server knows that the client has gone, and has yet to act.
         self.leaving = False

@@ -34,7 +34,7 @@ from kafka_gateway.fetch_sessions import (
 )
 from kafka_gateway.hot_parse import FetchReading, FetchRequest, HotParser
 from kafka_gateway.options import Options
-from kafka_gateway.reply import Later, Reply
+from kafka_gateway.reply import DelayedReply, Reply
 from kafka_gateway.wire import array_size, bytes_size, nullable_text, text, varint
 from storage_tiers import events
 from storage_tiers.errors import FencedLeaderEpoch, InvalidRequest, LogError, NotLeader
@@ -126,7 +126,7 @@ class FetchHandler:
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             return self._refuse(request, version, correlation, error)
         if isinstance(ready, asyncio.Future):
-            return Later(ready, finish, lambda error: self._refuse(request, version, correlation, error))
+            return DelayedReply(ready, finish, lambda error: self._refuse(request, version, correlation, error))
         return finish(ready)
 
     def _finishing(

@@ -21,7 +21,7 @@ from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.hot_parse import HotParser, ProduceRequest
 from kafka_gateway.produce_answer import produce_answer
-from kafka_gateway.reply import Hangup, Later, Reply
+from kafka_gateway.reply import DelayedReply, Hangup, Reply
 from kafka_gateway.wire import array_size, nullable_text, text
 from storage_tiers import events
 from storage_tiers.errors import (
@@ -190,9 +190,9 @@ class ProduceHandler:
             if not isinstance(error, Appended):
                 self.errors[code_of(error)] += 1
 
-    def _committed(self, results: Results, request: ProduceRequest, version: int, correlation: int) -> Later:
+    def _committed(self, results: Results, request: ProduceRequest, version: int, correlation: int) -> DelayedReply:
         waiter = CommitWait(results, request.timeout_ms)
-        return Later(
+        return DelayedReply(
             waiter.done,
             functools.partial(self._answer, request, version, correlation),
             lambda error: self._refuse(request, version, correlation, error),
@@ -200,7 +200,7 @@ class ProduceHandler:
 
     def _throttled(
         self, results: asyncio.Future[Results], request: ProduceRequest, version: int, correlation: int
-    ) -> Later:
+    ) -> DelayedReply:
         """The core holds its answer back."""
         done: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
         results.add_done_callback(functools.partial(_chain, request, done))
@@ -210,7 +210,7 @@ class ProduceHandler:
                 return self._unanswered(request, final)
             return self._answer(request, version, correlation, final)
 
-        return Later(done, finish, lambda error: self._refuse(request, version, correlation, error))
+        return DelayedReply(done, finish, lambda error: self._refuse(request, version, correlation, error))
 
     def _refuse(self, request: ProduceRequest, version: int, correlation: int, error: BaseException) -> Sequence[Piece]:
         """The same error for every partition."""

@@ -96,7 +96,7 @@ class GatewayMetrics:
         for name, key in _WAITING.items():
             into.put(
                 "kafka_server_delayedoperationpurgatory_purgatorysize",
-                self._gateway.held_answers(key),
+                self._gateway.pending_replies(key),
                 labels_of(delayedOperation=name),
             )
         sessions = self._gateway.fetch_sessions

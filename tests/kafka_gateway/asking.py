@@ -11,7 +11,7 @@ from typing import Any
 from kafka_gateway.connection import Piece
 from kafka_gateway.options import Options
 from kafka_gateway.registry import APIS
-from kafka_gateway.reply import Later
+from kafka_gateway.reply import DelayedReply
 from storage_tiers.types import FileSlice
 from tests.kafka_gateway.kio_wire import request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
@@ -49,7 +49,7 @@ class Asker:
     async def answer(self, schema: str, version: int, /, **values: Any) -> bytes:
         """The framed answer; empty where there is none."""
         reply = self.begin(schema, version, **values)
-        if isinstance(reply, Later):
+        if isinstance(reply, DelayedReply):
             try:
                 reply = reply.finish(await reply.future)
             except asyncio.CancelledError:

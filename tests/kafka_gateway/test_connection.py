@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_gateway.connection import KEPT_BUFFER, LARGE_FRAME, PRODUCE, Connection, InvalidFrame, Slot
+from kafka_gateway.connection import KEPT_BUFFER, LARGE_FRAME, PRODUCE, Connection, InvalidFrame, PendingReply
 from kafka_gateway.settings import Limits
 from storage_tiers.types import FileSlice, SharedFile
 
@@ -144,55 +144,55 @@ def test_what_begins_a_cut_off_frame_is_known_early() -> None:
 
 def test_produce_requests_start_while_earlier_ones_wait() -> None:
     connection = make()
-    slots = []
+    pending = []
     for correlation in range(3):
         assert feed(connection, frame(PRODUCE, correlation)) == [(PRODUCE, correlation, b"")]
-        slots.append(connection.hold(PRODUCE))
-    connection.fill(slots[2], (b"three",))
-    connection.fill(slots[0], (b"one",))
+        pending.append(connection.delay(PRODUCE))
+    connection.complete(pending[2], (b"three",))
+    connection.complete(pending[0], (b"one",))
     assert sent(connection) == [b"one"]
-    connection.fill(slots[1], (b"two",))
+    connection.complete(pending[1], (b"two",))
     assert sent(connection) == [b"one", b"two", b"three"]
 
 
 def test_an_answer_known_at_once_stays_behind_those_that_wait() -> None:
     connection = make()
     feed(connection, frame(PRODUCE, 1))
-    slot = connection.hold(PRODUCE)
+    pending = connection.delay(PRODUCE)
     feed(connection, frame(PRODUCE, 2))
     connection.answer((b"second",))
     assert sent(connection) == []
-    connection.fill(slot, (b"first",))
+    connection.complete(pending, (b"first",))
     assert sent(connection) == [b"first", b"second"]
 
 
 def test_any_other_request_waits_for_all_before_it() -> None:
     connection = make()
     feed(connection, frame(PRODUCE, 1))
-    slot = connection.hold(PRODUCE)
+    pending = connection.delay(PRODUCE)
     assert feed(connection, frame(METADATA, 2)) == []
-    connection.fill(slot, (b"1",))
+    connection.complete(pending, (b"1",))
     assert take(connection) == [(METADATA, 2, b"")]
 
 
 def test_a_waiting_fetch_holds_up_all_behind_it() -> None:
     connection = make()
     feed(connection, frame(FETCH, 1))
-    slot = connection.hold(FETCH)
+    pending = connection.delay(FETCH)
     assert connection.stalled
     assert feed(connection, frame(PRODUCE, 2) + frame(PRODUCE, 3)) == []
-    connection.fill(slot, (b"1",))
+    connection.complete(pending, (b"1",))
     assert [correlation for _, correlation, _ in take(connection)] == [2, 3]
 
 
 def test_requests_without_an_answer_leave_no_gap() -> None:
     connection = make()
-    slots: list[Slot] = []
+    pending: list[PendingReply] = []
     for correlation in (1, 2, 3):
         feed(connection, frame(PRODUCE, correlation))
-        slots.append(connection.hold(PRODUCE))
-    for slot, pieces in zip(slots, ((b"1",), (), (b"3",)), strict=True):
-        connection.fill(slot, pieces)
+        pending.append(connection.delay(PRODUCE))
+    for each, pieces in zip(pending, ((b"1",), (), (b"3",)), strict=True):
+        connection.complete(each, pieces)
     assert sent(connection) == [b"1", b"3"]
 
 
@@ -210,7 +210,7 @@ def test_the_number_of_outstanding_answers_is_bounded() -> None:
     connection = make(requests_in_flight=2)
     for correlation in (1, 2):
         feed(connection, frame(PRODUCE, correlation))
-        connection.hold(PRODUCE)
+        connection.delay(PRODUCE)
     assert feed(connection, frame(PRODUCE, 3)) == []
     assert connection.stalled
 
@@ -256,7 +256,7 @@ def test_a_file_is_released_once_its_last_byte_is_sent() -> None:
 def test_an_abandoned_connection_releases_every_file() -> None:
     connection, file = make(), shared_file(10)
     feed(connection, frame(PRODUCE, 1))
-    connection.hold(PRODUCE)
+    connection.delay(PRODUCE)
     feed(connection, frame(PRODUCE, 2))
     connection.answer((FileSlice(file.acquire(), 0, 10),))
     connection.abandon()

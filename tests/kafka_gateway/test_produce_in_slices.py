@@ -16,7 +16,7 @@ from kafka_gateway.handlers import produce
 from kafka_gateway.handlers.produce import LARGE_BYTES, SLICE_BYTES, SLICE_ROWS, STEP, CommitWait, ProduceHandler
 from kafka_gateway.hot_parse import AT_ONCE, HotParser, ProduceReading, ProduceRequest
 from kafka_gateway.options import Options
-from kafka_gateway.reply import Hangup, Later
+from kafka_gateway.reply import DelayedReply, Hangup
 from storage_tiers.errors import NotEnoughReplicas
 from storage_tiers.turns import AT_WORK, Lane
 from storage_tiers.types import TopicPartition
@@ -74,7 +74,7 @@ async def answer_of(handler: ProduceHandler, frame: bytes, version: int) -> byte
     data = bytearray(frame)
     try:
         reply = handler.handle(data, memoryview(data), AFTER_CORRELATION, len(data), version, 1)
-        if isinstance(reply, Later):
+        if isinstance(reply, DelayedReply):
             reply = reply.finish(await reply.future)
         elif asyncio.iscoroutine(reply):
             if len(data) <= LARGE_BYTES:  # a larger request has a buffer of its own
@@ -83,7 +83,7 @@ async def answer_of(handler: ProduceHandler, frame: bytes, version: int) -> byte
             reply = await reply
     except Hangup as hangup:
         return str(hangup).encode()
-    assert not asyncio.iscoroutine(reply) and not isinstance(reply, Later)
+    assert not asyncio.iscoroutine(reply) and not isinstance(reply, DelayedReply)
     return joined(reply)
 
 

@@ -11,7 +11,7 @@ import pytest
 from grpc_api.contract.log import Append, Fetched, FetchPartition
 from kafka_gateway.fetch_sessions import CachedPartition
 from kafka_gateway.handlers.fetch import encode
-from kafka_gateway.reply import Later
+from kafka_gateway.reply import DelayedReply
 from storage_tiers.errors import FencedLeaderEpoch, TierUnavailable, UnknownLeaderEpoch
 from storage_tiers.types import AbortedTransaction, TopicId, TopicPartition
 from tests.kafka_gateway.asking import Asker, joined
@@ -77,7 +77,7 @@ async def test_errors_stand_by_their_partition(asker: Asker, core: MemoryCore, v
 
 async def test_a_fetch_waits_until_records_come(asker: Asker, core: MemoryCore) -> None:
     reply = asker.begin("fetch", 12, **request(core, [(0, 0)], max_wait=milliseconds(60_000)))
-    assert isinstance(reply, Later)
+    assert isinstance(reply, DelayedReply)
     append(core, "first", 0)
     answer = response("fetch", 12, joined(reply.finish(await reply.future))[4:])
     assert rows_of(answer) == [(0, 0, 2, len(BATCH))]
@@ -181,7 +181,7 @@ async def test_an_answer_that_waited_too_long_for_its_session_is_none(asker: Ask
     wait = milliseconds(60_000)
     first = request(core, [], topics=[], session_id=full.session_id, session_epoch=1, max_wait=wait)
     reply = asker.begin("fetch", 12, **first)
-    assert isinstance(reply, Later)
+    assert isinstance(reply, DelayedReply)
     second = request(core, [], topics=[], session_id=full.session_id, session_epoch=2)
     assert int((await asker.ask("fetch", 12, **second)).error_code) == 0
     append(core, "first", 0)
@@ -244,7 +244,7 @@ async def test_below_version_7_a_failure_stands_by_every_partition(
     asker: Asker, core: MemoryCore, version: int
 ) -> None:
     reply = asker.begin("fetch", version, **request(core, [(0, 0), (1, 0)], max_wait=milliseconds(60_000)))
-    assert isinstance(reply, Later)
+    assert isinstance(reply, DelayedReply)
     reply.future.cancel()
     answer = response("fetch", version, joined(reply.refuse(TierUnavailable("slow")))[4:])
     assert rows_of(answer) == [(0, 56, -1, 0), (1, 56, -1, 0)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafka_gateway.reply import Hangup, Later
+from kafka_gateway.reply import DelayedReply, Hangup
 from storage_tiers.errors import InvalidTimestamp, NotEnoughReplicas, RecordFault
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.asking import Asker
@@ -86,7 +86,7 @@ async def test_acks_all_waits_for_the_commit_of_every_partition(asker: Asker, co
     core.partitions[TopicPartition("first", 0)].committed = first
     core.partitions[TopicPartition("first", 1)].committed = second
     reply = asker.begin("produce", 9, acks=-1, topic_data=topics(core, 9, [(0, BATCH), (1, BATCH), (2, BATCH)]))
-    assert isinstance(reply, Later)
+    assert isinstance(reply, DelayedReply)
     first.set_result(None)
     await asyncio.sleep(0)
     assert not reply.future.done()
@@ -125,7 +125,7 @@ async def test_an_answer_that_the_core_holds_back_is_waited_for(core: MemoryCore
     core.hold_appends = True
     throttled = Asker(core)
     reply = throttled.begin("produce", 9, acks=1, topic_data=topics(core, 9, [(0, BATCH)]))
-    assert isinstance(reply, Later)
+    assert isinstance(reply, DelayedReply)
     assert not reply.future.done()
     core.release_appends()
     assert len(await reply.future) == 1

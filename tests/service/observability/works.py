@@ -199,7 +199,7 @@ async def a_thread_writes(world: World) -> AsyncIterator[None]:
         world.inner.broker.append_queues.cost.s_per_gb, world.inner.broker.append_queues.cost.is_slow = 2.5, True
         _, writer = await world.connect()
         writer.write(produce_frame("t", {0: record_batch(bytes(WRITTEN_BY_THREAD))}))
-        await until(lambda: world.gateway.held_answers(0) == 1)
+        await until(lambda: world.gateway.pending_replies(0) == 1)
         yield
         gate.set()
         await until(lambda: world.inner.broker.append_queues.held_bytes == 0)
@@ -214,7 +214,7 @@ async def the_disk_fills(world: World) -> AsyncIterator[None]:
         world.inner.work.disk.throttle_s = 30.0
         _, writer = await world.connect()
         writer.write(produce_frame("t", {0: BATCH}))
-        await until(lambda: world.gateway.held_answers(0) == 1)
+        await until(lambda: world.gateway.pending_replies(0) == 1)
         yield
 
 

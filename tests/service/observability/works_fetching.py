@@ -60,7 +60,7 @@ async def a_fetch_waits_for_records(world: World) -> AsyncIterator[None]:
     yield
     _, writer = await world.connect()
     writer.write(fetch_frame("t", 0, wait_ms=60_000))
-    await until(lambda: world.gateway.held_answers(1) == 1)
+    await until(lambda: world.gateway.pending_replies(1) == 1)
     yield
 
 
