@@ -22,7 +22,7 @@ class DelayedReply(NamedTuple):
     refuse: Callable[[BaseException], Sequence[Piece]]
 
 
-class Hangup(Exception):
+class CloseConnection(Exception):
     """Kafka answers this request by closing the connection."""
 
 
@@ -32,7 +32,7 @@ Reply = Sequence[Piece] | DelayedReply | Coroutine[Any, Any, Sequence[Piece]]
 
 class Handler(Protocol):
     """One API. `data[start:end]` (and `view` of it) is the request after its correlation id, valid until `handle`
-    returns. Raises Malformed or Hangup to close the connection. `errors` counts the error codes it answered."""
+    returns. Raises Malformed or CloseConnection to close the connection. `errors` counts the error codes it answered."""
 
     errors: Counter[int]
 

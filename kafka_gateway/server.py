@@ -46,7 +46,7 @@ from kafka_gateway.held_memory import HeldMemory
 from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.options import Options
 from kafka_gateway.registry import APIS, Api, by_key
-from kafka_gateway.reply import DelayedReply, Handler, Hangup, Reply
+from kafka_gateway.reply import CloseConnection, DelayedReply, Handler, Reply
 from kafka_gateway.sender import Progress, Sender
 from kafka_gateway.session import READ, GatewayCounters, GatewaySession
 from kafka_gateway.settings import ConnectionLimits
@@ -292,7 +292,7 @@ class GatewayServer:
                 self._loop.call_soon(self._go_on, session)
             elif connection.start != connection.end:
                 self._refuse_early(connection)
-        except (InvalidFrame, Malformed, Hangup) as error:
+        except (InvalidFrame, Malformed, CloseConnection) as error:
             server_events.refused(session, error)
             self._end(session, str(error))
             return
@@ -313,7 +313,7 @@ class GatewayServer:
             self._dirty.append(session)
 
     def _refuse_early(self, connection: Connection) -> None:
-        """A frame that is cut off and not served is not waited for. Raises Hangup."""
+        """A frame that is cut off and not served is not waited for. Raises CloseConnection."""
         begun = connection.begun()
         if begun is None:
             return
@@ -324,7 +324,7 @@ class GatewayServer:
     def _otherwise(
         self, session: GatewaySession, api_key: int, version: int, correlation: int, reply: Reply | None
     ) -> None:
-        """What `Connection.take` cannot answer by itself. Raises Hangup."""
+        """What `Connection.take` cannot answer by itself. Raises CloseConnection."""
         if reply is None:
             session.connection.answer(self._unserved(api_key, version, correlation))
         else:
@@ -335,7 +335,7 @@ class GatewayServer:
         handler = self._handlers.get(api_key)
         if isinstance(handler, ApiVersionsHandler):
             return handler.unsupported(correlation)
-        raise Hangup(f"api key {api_key} version {version} is not served")
+        raise CloseConnection(f"api key {api_key} version {version} is not served")
 
     def _hold(self, session: GatewaySession) -> None:
         if session.connection.held_bytes + session.working_bytes == session.held_bytes or session.closed:
@@ -393,7 +393,7 @@ class GatewayServer:
                 pieces = delayed.finish(future.result()) if failure is None else delayed.refuse(failure)
             elif not self._stopping and not session.closed:
                 pieces = delayed.refuse(RequestTimedOut("the broker gave this request up; ask again"))
-        except Hangup as error:
+        except CloseConnection as error:
             self._close(session, str(error))
             return
         except Exception as error:  # noqa: BLE001 - one connection ends, the others go on
@@ -426,7 +426,7 @@ class GatewayServer:
         self._waited(session, api_key, since)
         if task.cancelled():
             self._close(session, "" if session.client.has_left else "its request was given up")
-        elif isinstance(failure := task.exception(), InvalidFrame | Malformed | Hangup):
+        elif isinstance(failure := task.exception(), InvalidFrame | Malformed | CloseConnection):
             server_events.refused(session, failure)
             self._close(session, str(failure))
         elif failure is not None:

@@ -21,7 +21,7 @@ from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.hot_parse import HotParser, ProduceRequest
 from kafka_gateway.produce_answer import produce_answer
-from kafka_gateway.reply import DelayedReply, Hangup, Reply
+from kafka_gateway.reply import CloseConnection, DelayedReply, Reply
 from kafka_gateway.wire import array_size, nullable_text, text
 from storage_tiers import events
 from storage_tiers.errors import (
@@ -125,7 +125,7 @@ class ProduceHandler:
         results: list[Appended | LogError] = []
         try:
             return await self._answer_on(request, results, version, correlation, turn)
-        except Hangup:
+        except CloseConnection:
             raise
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             return (await turn.through(self._refusing(request, version, correlation, error)),)
@@ -223,7 +223,7 @@ class ProduceHandler:
             events.error(logger, "request.defect", door="kafka", api="Produce", version=version, defect=error)
         self.errors[code_of(error)] += len(request.indexes)
         if request.acks == _NONE:
-            raise Hangup(str(error))
+            raise CloseConnection(str(error))
         refused = dict.fromkeys(range(len(request.indexes)), error)
         return (yield from encoding(request, [], version, correlation, refused))
 
@@ -260,10 +260,10 @@ def _chain(request: ProduceRequest, done: asyncio.Future[Results], results: asyn
 
 def _unanswered(request: ProduceRequest, results: Results) -> Sequence[Piece]:
     for error in request.refused.values():
-        raise Hangup(str(error))
+        raise CloseConnection(str(error))
     for result in results:
         if isinstance(result, LogError):
-            raise Hangup(str(result))
+            raise CloseConnection(str(result))
     return ()
 
 

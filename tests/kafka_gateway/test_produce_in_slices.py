@@ -16,7 +16,7 @@ from kafka_gateway.handlers import produce
 from kafka_gateway.handlers.produce import LARGE_BYTES, SLICE_BYTES, SLICE_ROWS, STEP, CommitWait, ProduceHandler
 from kafka_gateway.hot_parse import AT_ONCE, HotParser, ProduceReading, ProduceRequest
 from kafka_gateway.options import Options
-from kafka_gateway.reply import DelayedReply, Hangup
+from kafka_gateway.reply import CloseConnection, DelayedReply
 from storage_tiers.errors import NotEnoughReplicas
 from storage_tiers.turns import AT_WORK, Lane
 from storage_tiers.types import TopicPartition
@@ -81,8 +81,8 @@ async def answer_of(handler: ProduceHandler, frame: bytes, version: int) -> byte
                 # The buffer of the connection is received into again.
                 data[:] = bytes(len(data))
             reply = await reply
-    except Hangup as hangup:
-        return str(hangup).encode()
+    except CloseConnection as closed:
+        return str(closed).encode()
     assert not asyncio.iscoroutine(reply) and not isinstance(reply, DelayedReply)
     return joined(reply)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafka_gateway.reply import DelayedReply, Hangup
+from kafka_gateway.reply import CloseConnection, DelayedReply
 from storage_tiers.errors import InvalidTimestamp, NotEnoughReplicas, RecordFault
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.asking import Asker
@@ -70,9 +70,9 @@ async def test_other_acks_are_refused_and_nothing_is_appended(asker: Asker, core
 async def test_acks_0_has_no_answer_and_an_error_ends_the_connection(asker: Asker, core: MemoryCore) -> None:
     assert await asker.answer("produce", 9, acks=0, topic_data=topics(core, 9, [(0, BATCH)])) == b""
     assert core.partitions[TopicPartition("first", 0)].next_offset == 2
-    with pytest.raises(Hangup, match="first-9 does not exist"):
+    with pytest.raises(CloseConnection, match="first-9 does not exist"):
         await asker.answer("produce", 9, acks=0, topic_data=topics(core, 9, [(9, BATCH)]))
-    with pytest.raises(Hangup, match="no record batch"):
+    with pytest.raises(CloseConnection, match="no record batch"):
         await asker.answer("produce", 9, acks=0, topic_data=topics(core, 9, [(0, None)]))
 
 
