@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable, Mapping
 
 from kafka_gateway import server_events
-from kafka_gateway.admission import Admission
+from kafka_gateway.connection_quotas import ConnectionQuotas
 from kafka_gateway.settings import ConnectionLimits
 
 #: Connections of one listener accepted in one turn.
@@ -36,7 +36,7 @@ class Acceptor:
         welcome: Callable[[socket.socket, Address, str], None],
     ) -> None:
         self._epoll = epoll
-        self._admission = Admission(limits)
+        self._quotas = ConnectionQuotas(limits)
         self._welcome = welcome
         #: By file descriptor.
         self._listeners: dict[int, tuple[socket.socket, str]] = {}
@@ -58,12 +58,12 @@ class Acceptor:
 
     def limit(self, limits: ConnectionLimits) -> None:
         """Binds whoever connects from now on."""
-        self._admission.limits = limits
+        self._quotas.limits = limits
         self.resume()
 
     def leave(self, address: str) -> None:
         """A connection from there has closed."""
-        self._admission.leave(address)
+        self._quotas.remove(address)
         self.resume()
 
     def accept(self, fd: int, now: float) -> None:
@@ -72,10 +72,10 @@ class Acceptor:
             return
         listener, name = self._listeners[fd]
         for _ in range(ACCEPTS_A_TURN):
-            wait_s = self._admission.wait_s(now)
-            if self._admission.is_full or wait_s:
-                bound = "max.connection.creation.rate" if wait_s else self._admission.limits.total_by
-                server_events.held_back(bound, self._admission.inside)
+            wait_s = self._quotas.wait_s(now)
+            if self._quotas.is_full or wait_s:
+                bound = "max.connection.creation.rate" if wait_s else self._quotas.limits.total_by
+                server_events.held_back(bound, self._quotas.connections)
                 self._pause(wait_s)
                 return
             try:
@@ -87,7 +87,7 @@ class Acceptor:
                 self._pause()
                 return
             address = (peer[0].removeprefix(_MAPPED), peer[1])
-            if not self._admission.enter(address[0]):
+            if not self._quotas.add(address[0]):
                 server_events.not_let_in(address, "max.connections.per.ip")
                 sock.close()
                 continue

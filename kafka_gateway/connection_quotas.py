@@ -1,7 +1,8 @@
-"""How many connections are let in: in all, from one address, and in a second. Pure; the server asks and acts.
+"""Connection quotas: in total, per address, and per second. Pure; the acceptor applies them.
 
-Kafka's `max.connections` (and a wait for one to close), `max.connections.per.ip` with its overrides (the new one is closed)
-and `max.connection.creation.rate` (those beyond wait), as its SocketServer has them, for all listeners together.
+Kafka's `max.connections` (new connections wait until one closes), `max.connections.per.ip` and its overrides (a new
+connection is closed) and `max.connection.creation.rate` (further connections wait), as in its SocketServer. All listeners
+share them.
 """
 
 from __future__ import annotations
@@ -10,46 +11,47 @@ from collections import Counter
 
 from kafka_gateway.settings import ConnectionLimits
 
-#: The rate is counted over this long.
+#: The rate is counted in windows of this length.
 WINDOW_S = 1.0
 
 
-class Admission:
-    """Counts who is in. `limits` may be replaced at any time; nobody who is in is put out."""
+class ConnectionQuotas:
+    """Counts open connections. `limits` may be replaced at any time; open connections stay."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._of_address: Counter[str] = Counter()
-        self.inside = 0
+        self.connections = 0
         self._window_began = -WINDOW_S
         self._window_count = 0
 
     @property
     def is_full(self) -> bool:
-        """Nobody may come in before one leaves."""
-        return self.inside >= self.limits.total
+        """No connection is accepted until one closes."""
+        return self.connections >= self.limits.total
 
     def wait_s(self, now: float) -> float:
-        """Seconds until the next one may come in as far as the rate goes; 0 for at once."""
+        """Seconds until the creation rate allows the next connection; 0 for now. `now` is in seconds."""
         if now - self._window_began >= WINDOW_S:
             self._window_began, self._window_count = now, 0
         if self._window_count < self.limits.a_second:
             return 0.0
         return self._window_began + WINDOW_S - now
 
-    def enter(self, address: str) -> bool:
-        """Whether one more from that address may stay; it is counted then."""
+    def add(self, address: str) -> bool:
+        """Whether one more connection from that address may stay; if so it is counted."""
         self._window_count += 1
         if self._of_address[address] >= self.limits.overrides.get(address, self.limits.per_address):
             if not self._of_address[address]:
                 del self._of_address[address]
             return False
         self._of_address[address] += 1
-        self.inside += 1
+        self.connections += 1
         return True
 
-    def leave(self, address: str) -> None:
-        self.inside -= 1
+    def remove(self, address: str) -> None:
+        """A connection from that address has closed."""
+        self.connections -= 1
         self._of_address[address] -= 1
         if not self._of_address[address]:
             del self._of_address[address]
