@@ -42,11 +42,11 @@ from kafka_gateway.connection import (
 from kafka_gateway.fetch_sessions import FetchSessionCache
 from kafka_gateway.handlers.api_versions import ApiVersionsHandler
 from kafka_gateway.handlers.fetch import FetchHandler
-from kafka_gateway.held_memory import HeldMemory
 from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.options import Options
 from kafka_gateway.registry import APIS, Api, by_key
 from kafka_gateway.reply import CloseConnection, DelayedReply, Handler, Reply
+from kafka_gateway.request_memory_pool import RequestMemoryPool
 from kafka_gateway.sender import Progress, Sender
 from kafka_gateway.session import READ, GatewayCounters, GatewaySession
 from kafka_gateway.settings import ConnectionLimits
@@ -109,7 +109,7 @@ class GatewayServer:
         self._ready: deque[tuple[GatewaySession | None, int]] = deque()
         self._leaving: deque[tuple[GatewaySession, int]] = deque()
         self._flush_scheduled = False
-        self._held = HeldMemory(self._sessions, settings.receiving_bytes)
+        self._memory = RequestMemoryPool(self._sessions, settings.request_memory_bytes)
         self._stopping = False
         self._sweeper: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -165,7 +165,7 @@ class GatewayServer:
 
     @property
     def held_bytes(self) -> int:
-        return self._held.held_bytes
+        return self._memory.held_bytes
 
     def pending_replies(self, api_key: int) -> int:
         """Requests of that API whose handlers have returned and whose answers are not made yet."""
@@ -340,15 +340,20 @@ class GatewayServer:
     def _hold(self, session: GatewaySession) -> None:
         if session.connection.held_bytes + session.working_bytes == session.held_bytes or session.closed:
             return
-        self._held.count(session)
-        while (crowding := self._held.crowding(session, self._now)) is not None:
-            server_events.no_memory(crowding, self._held.held_bytes, self._held.limit_bytes)
-            if crowding.connection.unread_bytes or crowding.working_bytes:
-                self._close(crowding, "no memory for its answer")
+        self._memory.count(session)
+        while (largest := self._memory.connection_to_close(session, self._now)) is not None:
+            server_events.pool_is_full(largest, self._memory.held_bytes, self._memory.limit_bytes)
+            if largest.connection.unread_bytes or largest.working_bytes:
+                self._close(
+                    largest,
+                    "the request memory pool is full; answers in memory or requests in progress hold most of it",
+                )
             else:
-                self._end(crowding, "no memory for its request")
-            if not crowding.closed:
-                self._held.count(crowding)
+                self._end(
+                    largest, "the request memory pool is full; incomplete requests of this connection hold most of it"
+                )
+            if not largest.closed:
+                self._memory.count(largest)
 
     def _take_reply(self, session: GatewaySession, api_key: int, reply: Reply) -> None:
         connection = session.connection
@@ -580,7 +585,7 @@ class GatewayServer:
         session.connection.abandon()
         if session.client.left is not None:
             session.client.left()
-        self._held.forget(session)
+        self._memory.forget(session)
         session.socket.close()
         self.counters.connections_closed += 1
         self._acceptor.leave(session.address[0])
@@ -596,6 +601,6 @@ class GatewayServer:
         for session in list(self._sessions.values()):
             if session.last_active < oldest and not session.connection.waiting:
                 self._close(session, "idle")
-        self._held.reclaim(now - SWEEP_S)
+        self._memory.reclaim(now - SWEEP_S)
         self._acceptor.resume()
         self._schedule_sweep()

@@ -37,8 +37,8 @@ def not_accepted(error: OSError) -> None:
     events.provoked(log, "connection.not_accepted", by="", error=error)
 
 
-def no_memory(session: GatewaySession, held_bytes: int, bound_bytes: int) -> None:
-    """For requests that are not whole yet; its connection ends."""
+def pool_is_full(session: GatewaySession, held_bytes: int, bound_bytes: int) -> None:
+    """The request memory pool is full, and this connection is closed."""
     events.provoked(log, "memory.refused", by="", client=_of(session), held_bytes=held_bytes, bound_bytes=bound_bytes)
 
 

@@ -53,7 +53,7 @@ class GatewaySettings:
     #: `max.request.partition.size.limit`: partitions in one answer of DescribeTopicPartitions.
     described_partitions: int = 2000
     telemetry_max_bytes: int = 1 << 20
-    #: Memory for requests that are not whole yet, of all connections; who would exceed it is closed.
-    receiving_bytes: int = 1 << 30
+    #: Memory of all connections for incomplete and delayed requests and unsent answers (`request_memory_pool.py`).
+    request_memory_bytes: int = 1 << 30
     #: How long `stop` lets answers be finished and sent.
     stop_timeout_ms: int = 5_000

@@ -59,7 +59,7 @@ class Accounts:
         if account.held_bytes <= 0:
             del self._of[peer]
 
-    def crowding(self, now: float) -> str | None:
+    def largest_stalled(self, now: float) -> str | None:
         """Of the connections that have made no progress for STALLED_S, the one that holds most."""
         stalled = {peer: each for peer, each in self._of.items() if now - each.moved_at >= STALLED_S}
         return max(stalled, key=lambda peer: stalled[peer].held_bytes, default=None)

@@ -101,19 +101,19 @@ class CallerMemory:
     def _admit(self) -> None:
         """Lets in who waits, in order. Whoever waits for others keeps its place before all behind it."""
         now = asyncio.get_running_loop().time()
-        crowded = False
+        is_full = False
         remaining: deque[_WaitingCall] = deque()
         for each in self._waiting:
             if each.turn.done():
                 continue
-            if not crowded and self._accounts.fits(each.peer, each.size):
+            if not is_full and self._accounts.fits(each.peer, each.size):
                 self._accounts.take(each.peer, each.size, now)
                 each.turn.set_result(None)
                 continue
-            crowded = crowded or not self._accounts.holds(each.peer)
+            is_full = is_full or not self._accounts.holds(each.peer)
             remaining.append(each)
         self._waiting = remaining
-        if crowded and self._looking is None:
+        if is_full and self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(STALLED_S / 4, self._look)
 
     def _look(self) -> None:
@@ -121,7 +121,7 @@ class CallerMemory:
         self._looking = None
         if not any(not self._accounts.holds(each.peer) for each in self._waiting):
             return
-        peer = self._accounts.crowding(asyncio.get_running_loop().time())
+        peer = self._accounts.largest_stalled(asyncio.get_running_loop().time())
         if peer is not None:
             held, bound = self._accounts.held_bytes, self._accounts.limit_bytes
             events.provoked(log, "memory.refused", by="", client=peer, held_bytes=held, bound_bytes=bound)

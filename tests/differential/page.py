@@ -88,7 +88,7 @@ _BEYOND = (
     ("records of a refused batch that are named", str(MAX_NAMED), "the batch is refused without naming more"),
     (
         "bytes of requests that are not whole, wait or are worked on, and of large answers that are not read",
-        f"{GatewaySettings().receiving_bytes >> 30} GiB of all connections",
+        f"{GatewaySettings().request_memory_bytes >> 30} GiB of all connections",
         "who holds most is closed",
     ),
 )

@@ -292,7 +292,7 @@ async def test_requests_that_many_send_in_one_go_take_turns_with_others(tmp_path
 
 
 async def test_answers_that_are_not_read_have_a_bound_together(tmp_path: Path) -> None:
-    async with serving(tmp_path, receiving_bytes=1 << 20) as (_, server), connected(server) as reads:
+    async with serving(tmp_path, request_memory_bytes=1 << 20) as (_, server), connected(server) as reads:
         async with connected(server) as client:
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
             for _ in range(8):
@@ -407,7 +407,7 @@ async def test_what_a_waiting_fetch_takes_is_counted(tmp_path: Path) -> None:
     )
     bound = 2 * 25 * len(frame)
     async with (
-        serving(tmp_path, receiving_bytes=bound) as (core, server),
+        serving(tmp_path, request_memory_bytes=bound) as (core, server),
         connected(server) as first,
         connected(server) as second,
     ):

@@ -45,7 +45,7 @@ async def test_a_client_that_does_not_read_stops_being_served(tmp_path: Path) ->
 
 
 async def test_requests_that_are_not_whole_have_a_bound_together(tmp_path: Path) -> None:
-    async with serving(tmp_path, receiving_bytes=3 << 20) as (_, server), connected(server) as quiet:
+    async with serving(tmp_path, request_memory_bytes=3 << 20) as (_, server), connected(server) as quiet:
         quiet.send(produce(1, batch=record_batch(bytes(2 << 20)))[: 3 << 19])
         await until(lambda: server.held_bytes > 0)
         async with connected(server) as greedy:
@@ -56,7 +56,7 @@ async def test_requests_that_are_not_whole_have_a_bound_together(tmp_path: Path)
 
 async def test_requests_that_never_get_whole_lock_nobody_out(tmp_path: Path) -> None:
     begun = produce(1, batch=record_batch(bytes(2 << 20)))
-    async with serving(tmp_path, receiving_bytes=9 << 19) as (_, server), connected(server) as stalled:
+    async with serving(tmp_path, request_memory_bytes=9 << 19) as (_, server), connected(server) as stalled:
         stalled.send(begun[: 5 << 18])
         await until(lambda: server.held_bytes > 0)
         async with connected(server) as stalled_later:

@@ -33,10 +33,10 @@ def test_of_those_who_stand_still_the_one_that_holds_most_has_to_go() -> None:
     accounts.take("small", 1, 0.0)
     accounts.take("large", 10, 0.0)
     accounts.give("large but moving", 1, STALLED_S)
-    assert accounts.crowding(STALLED_S) == "large"
-    assert accounts.crowding(STALLED_S / 2) is None
+    assert accounts.largest_stalled(STALLED_S) == "large"
+    assert accounts.largest_stalled(STALLED_S / 2) is None
     accounts.give("large", 10, STALLED_S)
-    assert accounts.crowding(STALLED_S) == "small"
+    assert accounts.largest_stalled(STALLED_S) == "small"
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 40))))

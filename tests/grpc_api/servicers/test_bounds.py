@@ -106,7 +106,7 @@ async def test_a_caller_that_stands_still_holds_half_at_most_and_others_are_serv
             answer = await LogStub(channel).Fetch(fetch(MIB))
             assert next(headers(answer.partitions[0].records))[1].base_offset == 0
         assert answers.held_bytes <= 9 * MIB
-        assert answers._accounts.crowding(0.0) is None
+        assert answers._accounts.largest_stalled(0.0) is None
 
 
 async def test_callers_who_stand_still_are_closed_when_others_need_what_they_hold(
