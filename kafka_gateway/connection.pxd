@@ -10,7 +10,7 @@ cdef class PendingReply:
     cdef public object pieces
 
 
-cdef class Meter:
+cdef class RequestMetrics:
     cdef public long long requests
     cdef public long long size
     cdef public double queue_s
@@ -51,17 +51,17 @@ cdef class Connection:
     cdef public bint paused
     cdef public bint is_read_in
     cdef public Py_ssize_t taken
-    cdef Meter _meter
+    cdef RequestMetrics _metrics
     cdef double _answered_at
 
     cpdef target(self)
     cpdef received(self, Py_ssize_t count)
     @cython.locals(start=Py_ssize_t)
     cpdef next_request(self)
-    @cython.locals(start=Py_ssize_t, count=Py_ssize_t, version=int, correlation=Py_ssize_t, api_key=int, api=tuple, meter=Meter, began=double, ended=double)
+    @cython.locals(start=Py_ssize_t, count=Py_ssize_t, version=int, correlation=Py_ssize_t, api_key=int, api=tuple, metrics=RequestMetrics, began=double, ended=double)
     cpdef Py_ssize_t take(self, dict apis, Py_ssize_t most, object otherwise, object owner, object seconds, double since, double until) except -1
-    cpdef answered(self, Meter meter, double took_s, double now)
-    @cython.locals(meter=Meter)
+    cpdef answered(self, RequestMetrics metrics, double took_s, double now)
+    @cython.locals(metrics=RequestMetrics)
     cpdef double wrote(self, double began, double ended) except -1
     @cython.locals(start=Py_ssize_t, have=Py_ssize_t, size=Py_ssize_t, data=bytearray, api_key=int)
     cdef Py_ssize_t _next(self) except -2

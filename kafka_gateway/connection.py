@@ -62,17 +62,18 @@ def _capacity(whole: int, left: int) -> int:
 
 _LEAST_TOTAL_S = 0.000_062_5
 _TOTAL_BOUNDS = 18
-#: Of `Meter.totals`, in seconds; each is twice the one before.
+#: The bounds of `RequestMetrics.totals` in seconds; each is twice the one before.
 TOTAL_BOUNDS_S = tuple([_LEAST_TOTAL_S * 2**place for place in range(_TOTAL_BOUNDS)])
 
 
-class Meter:
-    """What the requests of one API took since the start, in seconds. `queue_s` is from the turn of the event loop that could
-    start them until their handlers began, `local_s` in these handlers; `remote_s` is what the `waits` of them, which were
-    not answered at once, waited for their answers afterwards. `total_s` is from that turn until the answer was made, and
-    `totals` how many took no longer than each bound and longer than the one before it, at the end those longer than all.
-    Answers waited `answer_queue_s` for their turn's end and `answer_send_s` for the socket; of the `sends` of a
-    connection's turn that counts for the last API that was answered. `size` is in bytes."""
+class RequestMetrics:
+    """Counts and seconds of one API's requests since the start (a connection's write counts for the API answered last).
+
+    `size`: bytes of the requests. `queue_s`: from the turn of the event loop that could start a request until its handler
+    began. `local_s`: in handlers. `waits`, `remote_s`: delayed answers, and the time from handler to answer. `total_s`: from
+    that turn until the answer was made; `totals` counts it by TOTAL_BOUNDS_S, each bucket excludes the ones before it, and
+    the last has no bound. `sends`, `answer_queue_s`, `answer_send_s`: writes, answers' wait for their turn's end, and the
+    socket's time."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -88,7 +89,7 @@ class Meter:
         self.answer_send_s = 0.0
 
     def answered(self, took_s: float) -> None:
-        """An answer was made so long after its request could start."""
+        """Counts an answer made `took_s` after its request could start."""
         self.total_s += took_s
         bound = _LEAST_TOTAL_S
         place = 0
@@ -99,7 +100,7 @@ class Meter:
 
 
 #: By API key: lowest and highest version served, what handles them (`reply.Handler.handle`), and what counts them.
-Apis = Mapping[int, tuple[int, int, Callable[[bytearray, memoryview, int, int, int, int], Any], Meter]]
+Apis = Mapping[int, tuple[int, int, Callable[[bytearray, memoryview, int, int, int, int], Any], RequestMetrics]]
 
 
 class InvalidFrame(Exception):
@@ -134,7 +135,7 @@ class Connection:
         #: Requests that `take` has started; the caller sets it back.
         self.taken = 0
         # Of the answer made last, until it has been sent.
-        self._meter: Meter | None = None
+        self._metrics: RequestMetrics | None = None
         self._answered_at = 0.0
         # Of the request taken last.
         self._api_key = self._version = self._correlation = 0
@@ -186,8 +187,8 @@ class Connection:
 
         What is not served or not answered at once goes to `otherwise(owner, api key, version, correlation id, reply)`,
         with no reply for the former. Raises InvalidFrame, and what handlers raise; `taken` counts all the same. `seconds`
-        tells the time for the meters, `since` when these requests could start at the earliest: one look at the clock a
-        request, as one's end is the next one's begin.
+        is the metrics' clock, read once a request: one request's end is the next one's begin. `since` is the earliest time
+        at which these requests could start.
         """
         count = 0
         self.paused = False
@@ -205,17 +206,17 @@ class Connection:
                 otherwise(owner, self._api_key, version, correlation, None)
                 continue
             api_key = self._api_key
-            meter = api[3]
-            meter.requests += 1
-            meter.size += self.start - start + 8
-            meter.queue_s += began - since
+            metrics = api[3]
+            metrics.requests += 1
+            metrics.size += self.start - start + 8
+            metrics.queue_s += began - since
             reply = api[2](self.data, self.view, start, self.start, version, correlation)
             ended = seconds()
-            meter.local_s += ended - began
+            metrics.local_s += ended - began
             began = ended
             if type(reply) is tuple or type(reply) is list:
-                meter.answered(ended - since)
-                self._meter = meter
+                metrics.answered(ended - since)
+                self._metrics = metrics
                 self._answered_at = ended
                 self.answer(reply)
             else:
@@ -227,22 +228,22 @@ class Connection:
                 break
         return count
 
-    def answered(self, meter: Meter, took_s: float, now: float) -> None:
-        """An answer that was held was made now, so many seconds after its request could start."""
-        meter.answered(took_s)
-        self._meter = meter
+    def answered(self, metrics: RequestMetrics, took_s: float, now: float) -> None:
+        """Counts a delayed answer, made at `now`, `took_s` after its request could start."""
+        metrics.answered(took_s)
+        self._metrics = metrics
         self._answered_at = now
 
     def wrote(self, began: float, ended: float) -> float:
-        """Counts a turn's write of answers, between these times (but not before they were made); gives back its end."""
-        meter = self._meter
-        if meter is not None:
+        """Counts a write of answers from `began`, or when they were made if that is later, to `ended`, which is returned."""
+        metrics = self._metrics
+        if metrics is not None:
             if began < self._answered_at:
                 began = self._answered_at
-            meter.sends += 1
-            meter.answer_queue_s += began - self._answered_at
-            meter.answer_send_s += ended - began
-            self._meter = None
+            metrics.sends += 1
+            metrics.answer_queue_s += began - self._answered_at
+            metrics.answer_send_s += ended - began
+            self._metrics = None
         return ended
 
     def _next(self) -> int:

@@ -34,9 +34,9 @@ from kafka_gateway.connection import (
     Apis,
     Connection,
     InvalidFrame,
-    Meter,
     PendingReply,
     Piece,
+    RequestMetrics,
     release,
 )
 from kafka_gateway.fetch_sessions import FetchSessionCache
@@ -65,7 +65,7 @@ SWEEP_S = 10.0
 WAITING_COPIES = 25
 #: The requests of most consumers are smaller, and not counted.
 UNCOUNTED_FETCH_BYTES = 1 << 10
-#: The meters' clock.
+#: The metrics' clock.
 SECONDS = time.perf_counter  # noqa: TID251 - the shell
 #: Connections that the loop watches itself.
 WATCHED_BY_LOOP = 8
@@ -91,9 +91,9 @@ class GatewayServer:
         self._loop = asyncio.get_running_loop()
         self._handlers: dict[int, Handler] = {api.key: api.build(core, options) for api in by_key(apis).values()}
         #: By the API's name.
-        self.meters = {api.name: Meter() for api in by_key(apis).values()}
+        self.metrics = {api.name: RequestMetrics() for api in by_key(apis).values()}
         self._apis: Apis = {
-            api.key: (api.served_from, api.highest, self._handlers[api.key].handle, self.meters[api.name])
+            api.key: (api.served_from, api.highest, self._handlers[api.key].handle, self.metrics[api.name])
             for api in by_key(apis).values()
         }
         self._asking = options.asking
@@ -178,7 +178,7 @@ class GatewayServer:
     @property
     def errors(self) -> Iterator[tuple[str, Mapping[int, int]]]:
         """By API: how often each error code was answered."""
-        for name, handler in zip(self.meters, self._handlers.values(), strict=True):
+        for name, handler in zip(self.metrics, self._handlers.values(), strict=True):
             yield name, handler.errors
 
     @property
@@ -349,9 +349,7 @@ class GatewayServer:
                     "the request memory pool is full; answers in memory or requests in progress hold most of it",
                 )
             else:
-                self._end(
-                    largest, "the request memory pool is full; incomplete requests of this connection hold most of it"
-                )
+                self._end(largest, "the request memory pool is full of incomplete requests")
             if not largest.closed:
                 self._memory.count(largest)
 
@@ -411,11 +409,11 @@ class GatewayServer:
     def _waited(self, session: GatewaySession, api_key: int, since: tuple[float, float]) -> None:
         """An answer that was not there at once is there, or was given up. `since` is when its request could start, and when
         its handler was done with it."""
-        meter = self._apis[api_key][3]
+        metrics = self._apis[api_key][3]
         self._began = now = SECONDS()
-        meter.waits += 1
-        meter.remote_s += now - since[1]
-        session.connection.answered(meter, now - since[0], now)
+        metrics.waits += 1
+        metrics.remote_s += now - since[1]
+        session.connection.answered(metrics, now - since[0], now)
 
     def _worked(
         self,

@@ -58,20 +58,20 @@ class GatewayMetrics:
         self._waiting(into)
 
     def _requests(self, into: Exposition) -> None:
-        for name, meter in self._gateway.meters.items():
-            count = meter.requests
+        for name, metrics in self._gateway.metrics.items():
+            count = metrics.requests
             if not count:
                 continue
             labels = labels_of(request=name)
             into.put(_REQUESTS + "requests_total", count, labels)
-            into.put_summary(_REQUESTS + "requestbytes", count, meter.size, labels)
-            into.put_summary(_REQUESTS + "requestqueuetimems", count, meter.queue_s * 1000, labels)
-            into.put_summary(_REQUESTS + "localtimems", count, meter.local_s * 1000, labels)
-            into.put_summary(_REQUESTS + "remotetimems", meter.waits, meter.remote_s * 1000, labels)
-            into.put_summary(_REQUESTS + "responsequeuetimems", meter.sends, meter.answer_queue_s * 1000, labels)
-            into.put_summary(_REQUESTS + "responsesendtimems", meter.sends, meter.answer_send_s * 1000, labels)
+            into.put_summary(_REQUESTS + "requestbytes", count, metrics.size, labels)
+            into.put_summary(_REQUESTS + "requestqueuetimems", count, metrics.queue_s * 1000, labels)
+            into.put_summary(_REQUESTS + "localtimems", count, metrics.local_s * 1000, labels)
+            into.put_summary(_REQUESTS + "remotetimems", metrics.waits, metrics.remote_s * 1000, labels)
+            into.put_summary(_REQUESTS + "responsequeuetimems", metrics.sends, metrics.answer_queue_s * 1000, labels)
+            into.put_summary(_REQUESTS + "responsesendtimems", metrics.sends, metrics.answer_send_s * 1000, labels)
             into.put_histogram(
-                _REQUESTS + "totaltimems", _TOTAL_BOUNDS_MS, meter.totals, meter.total_s * 1000, request=name
+                _REQUESTS + "totaltimems", _TOTAL_BOUNDS_MS, metrics.totals, metrics.total_s * 1000, request=name
             )
         for name, errors in self._gateway.errors:
             for code, times in errors.items():
@@ -79,7 +79,7 @@ class GatewayMetrics:
 
     def _sockets(self, into: Exposition) -> None:
         gateway, counters = self._gateway, self._gateway.counters
-        handling_s = sum(meter.local_s for meter in gateway.meters.values())
+        handling_s = sum(each.local_s for each in gateway.metrics.values())
         loop, handlers = self._window.idle(time.perf_counter(), counters.busy_s, handling_s)  # noqa: TID251 - the shell
         into.put("kafka_network_socketserver_networkprocessoravgidle_percent", loop)
         into.put("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", handlers)

@@ -221,8 +221,8 @@ async def test_a_handler_that_breaks_ends_its_connection_and_no_other(
         def broken(*_: Any) -> Any:
             raise ZeroDivisionError("a bug")
 
-        lowest, highest, _, meter = server._apis[0]
-        monkeypatch.setattr(server, "_apis", {**server._apis, 0: (lowest, highest, broken, meter)})
+        lowest, highest, _, metrics = server._apis[0]
+        monkeypatch.setattr(server, "_apis", {**server._apis, 0: (lowest, highest, broken, metrics)})
         client.send(produce(1))
         assert await client.receive() is None
         assert "a bug" in caplog.text
