@@ -1,7 +1,7 @@
-"""What a connection knows of who is at its other end, for the few handlers that need more than a request.
+"""The client of a connection, for the few handlers that need more than a request.
 
-The server sets `Asking.client` before it starts the requests of a connection, so a handler reads it when it is called, and
-keeps what it found if it goes on later.
+The server sets `RequestContext.client` before it starts a connection's requests. A handler reads it when it is called, and
+keeps it if it answers later.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 UNKNOWN = "unknown"
-#: The listener of who names none, as Kafka's.
+#: The default listener, as in Kafka.
 PLAINTEXT = "PLAINTEXT"
 
 
 class ConnectedClient:
-    """`listener` is the one that it came in by, whose addresses it is told; `software_*` are what ApiVersions 3 and up said
-    (KIP-511). `left` is called once, when the connection has closed; `has_left` may be true before, once nobody reads
-    answers."""
+    """`host` and `port` are the client's. `listener` is the one it connected to; answers name that listener's addresses.
+    `software_*` come from ApiVersions 3 and up (KIP-511). `left` is called once, when the connection has closed; `has_left`
+    is true once answers are no longer read, which may be earlier."""
 
     __slots__ = ("has_left", "host", "left", "listener", "port", "software_name", "software_version")
 
@@ -33,7 +33,9 @@ class ConnectedClient:
         return not self.has_left
 
 
-class Asking:
+class RequestContext:
+    """The client whose request is being started. One instance, shared by the server and its handlers."""
+
     __slots__ = ("client",)
 
     def __init__(self) -> None:

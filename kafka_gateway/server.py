@@ -96,7 +96,7 @@ class GatewayServer:
             api.key: (api.served_from, api.highest, self._handlers[api.key].handle, self.metrics[api.name])
             for api in by_key(apis).values()
         }
-        self._asking = options.asking
+        self._request_context = options.request_context
         self._scratch = bytearray(RECEIVE_BUFFER)
         self._epoll = select.epoll()
         self._sessions: dict[int, GatewaySession] = {}
@@ -282,7 +282,7 @@ class GatewayServer:
 
     def _take_requests(self, session: GatewaySession) -> None:
         connection = session.connection
-        self._asking.client = session.client
+        self._request_context.client = session.client
         try:
             until = self._began + SLICE_S
             started = connection.take(

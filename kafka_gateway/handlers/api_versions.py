@@ -48,7 +48,7 @@ class ApiVersionsHandler:
             self.errors[ErrorCode.INVALID_REQUEST] += 1
             return (messages.respond(correlation, error_code=ErrorCode.INVALID_REQUEST, api_keys=()),)
         if version >= 3:
-            client = self._options.asking.client
+            client = self._options.request_context.client
             client.software_name, client.software_version = named
         return self._respond(version, correlation, 0, self._ranges)
 
@@ -72,7 +72,7 @@ class ApiVersionsHandler:
     def _is_advertised(self, key: int) -> bool:
         if key in TELEMETRY_KEYS:
             return self._options.telemetry.enabled
-        client = self._options.asking.client
+        client = self._options.request_context.client
         return key not in LIBRDKAFKA_KEYS or "rdkafka" in f"{client.software_name} {client.software_version}"
 
 
