@@ -144,7 +144,7 @@ class BatchHeader(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & _INT32_MAX
 
     @property
-    def misstated_max_timestamp(self) -> bool:
+    def wrong_max_timestamp(self) -> bool:
         """The client's max timestamp is not its records': Kafka corrects it, see `stamp_max_timestamp`."""
         return self.highest_timestamp is not None and self.highest_timestamp != self.max_timestamp
 

@@ -324,7 +324,7 @@ class Partition:
             if at_once:
                 raise TakesLong from None
             raise self._explained(error, batch, now_ms) from None
-        if stamped >= 0 or settings.stored_as is not None or header.misstated_max_timestamp:
+        if stamped >= 0 or settings.stored_as is not None or header.wrong_max_timestamp:
             batch, header = self._rewritten(batch, header, stamped)
         return batch, header, stamped
 
@@ -334,7 +334,7 @@ class Partition:
         settings = self.log.hot.settings
         owned = None if settings.stored_as is None else recompress(batch, header, settings.stored_as)
         if owned is None:
-            if stamped < 0 and not header.misstated_max_timestamp:
+            if stamped < 0 and not header.wrong_max_timestamp:
                 return batch, header
             owned = bytearray(batch)
         elif len(owned) > settings.max_message_bytes:
@@ -344,7 +344,7 @@ class Partition:
             )
         if stamped >= 0:
             stamp_log_append_time(owned, stamped)
-        elif header.misstated_max_timestamp and header.highest_timestamp is not None:
+        elif header.wrong_max_timestamp and header.highest_timestamp is not None:
             stamp_max_timestamp(owned, header.highest_timestamp)
         return memoryview(owned), read_header(owned)
 

@@ -118,7 +118,7 @@ def test_valid_batches_pass_untouched_from_any_buffer(batch: bytes) -> None:
         assert bytes(buffer) == batch
     times = [record.timestamp for record in decode_batch(batch)]
     assert (header.lowest_timestamp, header.highest_timestamp) == (min(times), max(times))
-    assert not header.misstated_max_timestamp
+    assert not header.wrong_max_timestamp
 
 
 REFUSED: list[tuple[str, Callable[[], bytes], type[LogError]]] = [
@@ -274,11 +274,11 @@ def test_without_a_walk_the_headers_bounds_count() -> None:
     check_timestamps(header, now_ms=1000, before_max_ms=2**63 - 1, after_max_ms=1000)
 
 
-def test_a_misstated_max_timestamp_is_seen_and_corrected() -> None:
+def test_a_wrong_max_timestamp_is_seen_and_corrected() -> None:
     batch = bytearray(changed(TWO, layout.MAX_TIMESTAMP, ">q", -1))
     header = validate(batch, max_bytes=LIMIT)
     assert (header.max_timestamp, header.highest_timestamp) == (-1, NOW_MS + 7)
-    assert header.misstated_max_timestamp
+    assert header.wrong_max_timestamp
     stamp_max_timestamp(batch, NOW_MS + 7)
     assert bytes(batch) == TWO
 

@@ -54,7 +54,7 @@ def test_we_read_what_clients_build(client: str, codec: Codec, records: list[New
         builder.append(offset, record.timestamp, record.key, record.value, list(record.headers))
     batch = bytes(builder.build())
     header = validate(batch, max_bytes=1 << 20)
-    assert not header.misstated_max_timestamp
+    assert not header.wrong_max_timestamp
     assert (header.producer_id, header.producer_epoch, header.base_sequence, header.transactional) == (8, 1, 5, True)
     assert as_new(decode_batch(batch)) == [record._replace(headers=list(record.headers)) for record in records]
     if codec is Codec.NONE:

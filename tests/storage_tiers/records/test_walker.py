@@ -108,7 +108,7 @@ def test_a_plain_batch_is_what_all_checks_pass_unchanged(
         return
     lowest, highest = checked.lowest_timestamp, checked.highest_timestamp
     assert lowest is not None and highest is not None
-    plain = not (checked.attributes or checked.misstated_max_timestamp) and min(lowest, checked.base_timestamp) >= 0
+    plain = not (checked.attributes or checked.wrong_max_timestamp) and min(lowest, checked.base_timestamp) >= 0
     assert (found is not None) == plain
     assert found is None or found == tuple(checked)
 
