@@ -34,7 +34,7 @@ from service.takeover.run import TakeOver
 from storage_tiers import events
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.errors import InvalidConfig, StorageError
-from storage_tiers.hot.checkpoints import mark_clean, take_clean_mark
+from storage_tiers.hot.checkpoints import take_clean_shutdown_marker, write_clean_shutdown_marker
 from storage_tiers.hot.data_dir import DataDirectory
 from storage_tiers.uuids import random_uuid, uuid_text
 
@@ -141,7 +141,7 @@ class Node:
             await broker.partitions.close()
             await self.ground.metadata.close()
             if not broker.assignment.unrecovered:
-                mark_clean(self.ground.host.files, data.path)
+                write_clean_shutdown_marker(self.ground.host.files, data.path)
             await asyncio.to_thread(self.home.note)
         except (OSError, StorageError) as error:
             events.error(log, "stop.unclean", error=error)
@@ -211,7 +211,7 @@ async def _register(
 def _recover(ground: Ground, broker: Broker, *, may_be_older: bool) -> None:
     clock, image = ground.host.clock, ground.metadata.image
     # Taken as late as can be: a start that failed before it has not touched the logs.
-    clean = take_clean_mark(ground.host.files, ground.data.path)
+    clean = take_clean_shutdown_marker(ground.host.files, ground.data.path)
     began, held = clock.monotonic(), sum(len(topic.partitions) for topic in image.topics.values())
     events.info(log, "recovery.started", partitions=held, clean=clean)
     broker.assignment.recover(image, ground.data, clean=clean, may_be_older=may_be_older)

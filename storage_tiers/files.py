@@ -78,7 +78,7 @@ class DescriptorReserve:
             if not short_of_descriptors(error):
                 raise
 
-    def give_up(self) -> bool:
+    def release_one(self) -> bool:
         """Frees one descriptor for who asks; False if none is parked."""
         self.shortages += 1
         try:
@@ -105,7 +105,7 @@ class OsFiles:
             try:
                 return os.open(path, flags, 0o644)
             except OSError as error:
-                if not short_of_descriptors(error) or self._reserve is None or not self._reserve.give_up():
+                if not short_of_descriptors(error) or self._reserve is None or not self._reserve.release_one():
                     raise
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, truncate: bool = False) -> int:

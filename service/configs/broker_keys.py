@@ -23,7 +23,7 @@ from service.configs.types import (
 )
 from service.configs.without_effect import keys_without_effect
 from service.listeners import DEFAULT_PROTOCOLS
-from storage_tiers.hot.producer_state import MOST_PRODUCERS
+from storage_tiers.hot.producer_state import MAX_PRODUCERS
 
 INT_MAX = (1 << 31) - 1
 
@@ -237,7 +237,7 @@ _LOGS = (
     _key(
         "tidelog.partition.max.producer.ids",
         _INT,
-        MOST_PRODUCERS,
+        MAX_PRODUCERS,
         "Idempotent producers that one partition remembers. Of more, the one that wrote longest ago is forgotten: a batch that "
         "it sends again is then no longer told from a new one.",
         between(1, 1_000_000),

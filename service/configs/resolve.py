@@ -167,7 +167,7 @@ class Resolver:
             stored_as=target(topic.compression_type, levels),
             validate_records=topic.tidelog_record_validation == "full",
             producer_id_expiration_ms=broker.producer_id_expiration_ms,
-            most_producers=broker.tidelog_partition_max_producer_ids,
+            max_producers=broker.tidelog_partition_max_producer_ids,
         )
 
     def _topic_value(

@@ -16,8 +16,8 @@ is recorded only where the directory never had a store.
 Nor does who puts an older metadata log back in place of a damaged one change its place: it ends before what was noted here, at
 the start, once a minute and at the stop.
 
-Not promised: see `storage_tiers.hot.place`. A volume's snapshot that is put back under the same inodes, and ends above both
-its manifests and its own checkpoints, is taken for the original.
+Not promised: see `storage_tiers.hot.file_identity`. A volume's snapshot that is put back under the same inodes, and ends above
+both its manifests and its own checkpoints, is taken for the original.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from storage_tiers import events
 from storage_tiers.clock import Clock
 from storage_tiers.errors import LeaderNotAvailable
 from storage_tiers.files import Files, replace_file
-from storage_tiers.hot.place import FileIdentity, machine_id, place_of
+from storage_tiers.hot.file_identity import FileIdentity, file_identity, machine_id
 from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Home:
 
 
 def home_of(directory: str, log_path: str, entries: int) -> Home:
-    return Home(machine_id(), place_of(directory), place_of(log_path), os.path.basename(log_path), entries)
+    return Home(machine_id(), file_identity(directory), file_identity(log_path), os.path.basename(log_path), entries)
 
 
 def read_home(directory: str) -> Home | None:
@@ -97,7 +97,7 @@ def moved(recorded: Home | None, directory: str, log_path: str, entries: int) ->
     if now.entries < recorded.entries:
         return f"an older metadata log: it ends at entry {now.entries}, and had reached {recorded.entries}"
     try:
-        log_place = place_of(os.path.join(os.path.dirname(log_path), recorded.log_name))
+        log_place = file_identity(os.path.join(os.path.dirname(log_path), recorded.log_name))
     except FileNotFoundError:
         return None  # a snapshot has replaced that log file since
     if log_place != recorded.log:

@@ -129,7 +129,7 @@ class History:
     # --- producers ----------------------------------------------------------------------------------------------------
     def _wrong_producers(self, entry: Entry, sidecar: Sidecar) -> str:
         try:
-            restored = ProducerStateManager.restore(sidecar.producer_snapshot, now_ms=0, most=_ALL_PRODUCERS)
+            restored = ProducerStateManager.restore(sidecar.producer_snapshot, now_ms=0, max_producers=_ALL_PRODUCERS)
         except CorruptRecord as error:
             return str(error)
         said = restored.producers

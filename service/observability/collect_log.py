@@ -125,7 +125,7 @@ def _look(node: Node, partition: Partition, sums: Sums, seen: LogTotals, into: E
         sums.remote_ranges += tier.ranges
     if node.tier is None or not hot.settings.remote_storage_enable:
         return
-    beyond = hot.beyond(max(partition.log.tiered_end, hot.log_start_offset))
+    beyond = hot.totals_after(max(partition.log.tiered_end, hot.log_start_offset))
     age_s = max(0.0, (now_ms - beyond.since_ms) / 1000) if beyond.since_ms >= 0 else 0.0
     sums.lag_bytes += beyond.closed_size
     sums.lag_segments += beyond.closed_segments

@@ -1,1 +1,1 @@
-"""One partition's log on local disk, in Kafka's file layout. Touches files, through `Files`, and nothing else outside."""
+"""One partition's log on local disk, in Kafka's file layout. Its only side effects are on files, through `Files`."""

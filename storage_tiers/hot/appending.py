@@ -1,10 +1,10 @@
-"""Appending to a hot log: as leader one batch at a time, as follower what was fetched; and rolling, which appending asks for.
+"""Appending to a hot log: one batch at a time as leader, fetched batches as follower; and rolling segments on the way.
 
-The price of `append` is the price of the broker: one gathered write, an index entry every few kilobytes, plain numbers
-otherwise. Whatever is rare (a roll, a first batch, a refused write) stands in a method of its own.
+The cost of `append` is the cost of the broker: one gathered write, an index entry every few kilobytes, and plain numbers
+otherwise. Rare cases (a roll, a first batch, a failed write) have methods of their own.
 
-Invariants: `_writable` is the newest segment once its maps are in memory and nothing lies behind its end, else None; `_fd` and
-`_limits` are that segment's. What a thread writes behind the log end is stopped before anything else changes the log.
+Invariants: `_writable` is the newest segment once its indexes are in memory and no bytes follow its end in the file, else None;
+`_fd` and `_limits` belong to that segment. A thread's write past the log end is stopped before anything else changes the log.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _assigned = struct.Struct(">qii").pack
 
 
 class Appender:
-    """Of one log, whose segments and end it moves on. `rolled` is True when a segment was closed since someone set it to
-    False."""
+    """Appends to one log and advances its segments and end. `rolled` turns True when a segment is closed; its reader resets
+    it."""
 
     __slots__ = (
         "_clock",
@@ -72,34 +72,34 @@ class Appender:
         self._limits = RollLimits()
         self._writable: Segment | None = None
         self._fd = -1
-        # What a thread writes behind the log end.
+        # The write that a thread makes past the log end.
         self._write: BatchWrite | None = None
         self.rolled = False
 
     # --- as leader ----------------------------------------------------------------------------------------------------
     def append(self, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int) -> int:
-        """Appends one validated batch as leader and returns the base offset it got.
+        """Appends one validated batch as leader and returns its base offset.
 
-        The caller's bytes are neither changed nor copied: offset and epoch go into a head of their own. StorageError
-        leaves the log as it was, readable, and ready for the next attempt; RecordBatchTooLarge if it fits no segment.
+        The caller's bytes are neither changed nor copied: offset and epoch are written from a separate buffer. StorageError
+        leaves the log unchanged, readable and ready for the next attempt. RecordBatchTooLarge if no segment can hold the batch.
         """
         base, size = self._end.offset, header.size
         segment = self._writable or self._make_writable(now_ms)
-        if self._limits.passed_by(segment.size + size, base + header.last_offset_delta, header.max_timestamp, now_ms):
+        if self._limits.exceeded_by(segment.size + size, base + header.last_offset_delta, header.max_timestamp, now_ms):
             segment = self._roll_for(size, now_ms)
         try:
             self._files.pwrite(
                 self._fd, (_assigned(base, size - LENGTH_OVERHEAD, leader_epoch), batch[MAGIC:]), segment.size
             )
         except OSError as error:
-            self._refused(segment, error)
-        self._book(segment, batch, header, base, leader_epoch, now_ms)
+            self._raise_refused(segment, error)
+        self._advance_end(segment, batch, header, base, leader_epoch, now_ms)
         return base
 
-    def _book(
+    def _advance_end(
         self, segment: Segment, batch: memoryview, header: BatchHeader, base: int, leader_epoch: int, now_ms: int
     ) -> None:
-        """What was written at the end of `segment` is part of the log from now on."""
+        """Makes the batch that was written at the end of `segment` part of the log."""
         size, position, timestamp, end = header.size, segment.size, header.max_timestamp, self._end
         last = base + header.last_offset_delta
         if timestamp > segment.newest_timestamp:
@@ -115,28 +115,28 @@ class Appender:
         if leader_epoch != end.epochs.latest:
             end.epochs.assign(leader_epoch, base)
         if header.producer_id != NO_PRODUCER_ID:
-            self._note_producer(segment, batch, header, base, now_ms)
+            self._update_producers(segment, batch, header, base, now_ms)
 
     def begin_write(self, batch: memoryview, header: BatchHeader, *, now_ms: int) -> BatchWrite:
-        """Makes what a thread has to `run` before `finish_write`. Errors as for `append`.
+        """Creates a write for a thread to `run` before `finish_write`. Raises as `append` does.
 
-        One at a time. An append, a roll or whatever else changes the log meanwhile stops it."""
+        One at a time. An append, a roll or any other change of the log stops it."""
         segment, last = self._writable or self._make_writable(now_ms), self._end.offset + header.last_offset_delta
-        if self._limits.passed_by(segment.size + header.size, last, header.max_timestamp, now_ms):
+        if self._limits.exceeded_by(segment.size + header.size, last, header.max_timestamp, now_ms):
             segment = self._roll_for(header.size, now_ms)
         write = BatchWrite(self._files, segment, batch)
-        self._write, self._writable = write, None  # so that who appends meanwhile comes by `_make_writable`
+        self._write, self._writable = write, None  # so that a concurrent append passes through `_make_writable`
         return write
 
     def is_writing(self, write: BatchWrite) -> bool:
-        """Whether nothing has stopped it."""
+        """Whether this write is still in progress; False once something has stopped it."""
         return self._write is write
 
     def finish_write(
         self, write: BatchWrite, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int
     ) -> int:
-        """Makes a batch that a thread has written, and nothing has stopped, part of the log, and returns its base offset.
-        StorageError if the disk refuses it."""
+        """Makes the batch of a completed, unstopped write part of the log and returns its base offset. StorageError if the
+        write failed."""
         base, segment = self._end.offset, write.segment
         self._write = None
         write.file.release()
@@ -146,22 +146,22 @@ class Appender:
             head = (_assigned(base, header.size - LENGTH_OVERHEAD, leader_epoch), batch[MAGIC:HEADER_BYTES])
             self._files.pwrite(self._fd, head, segment.size)
         except OSError as error:
-            self._refused(segment, error)
+            self._raise_refused(segment, error)
         self._writable = segment
         self._limits.arm(segment, self._settings)
-        self._book(segment, batch, header, base, leader_epoch, now_ms)
+        self._advance_end(segment, batch, header, base, leader_epoch, now_ms)
         return base
 
     def append_as_follower(self, batches: memoryview) -> int:
-        """Appends whole batches that carry offsets and epochs already; returns the new log end.
+        """Appends whole batches that already carry offsets and epochs; returns the new log end.
 
-        CorruptRecord if one is damaged, overlaps the log, or is of an older epoch than its predecessor: nothing is
-        written then. A gap is legal. StorageError as for `append`; what was written before it stays.
+        CorruptRecord, before anything is written, if a batch is damaged, overlaps the log, or has an older epoch than its
+        predecessor. A gap is legal. StorageError as in `append`; batches written before it stay.
         """
         found, stopped, stop = batch_walk.recover_scan(batches, 0, self._end.offset, self._end.epochs.latest)
         if stop != batch_walk.WHOLE:
             raise CorruptRecord(
-                f"{self._partition}: fetched bytes are no continuation of offset {self._end.offset} at byte {stopped} "
+                f"{self._partition}: the fetched bytes do not continue offset {self._end.offset} at byte {stopped} "
                 f"(walker stop {stop}); fetch again"
             )
         now_ms = self._clock.steady_ms()
@@ -171,21 +171,21 @@ class Appender:
         return self._end.offset
 
     def _append_group(self, batches: memoryview, found: list[ScannedBatch], first: int, now_ms: int) -> int:
-        """Writes as many batches from `first` on as one segment takes, at once; returns the next."""
+        """Writes the batches from index `first` on that fit one segment, in one write; returns the next index."""
         segment = self._writable or self._make_writable(now_ms)
         start, size, _, following, _, timestamp = found[first]
-        if self._limits.passed_by(segment.size + size, following - 1, timestamp, now_ms) and segment.size:
+        if self._limits.exceeded_by(segment.size + size, following - 1, timestamp, now_ms) and segment.size:
             segment = self._roll_for(0, now_ms)
         position, stop, end = segment.size, first, start
         for at, length, _, following, _, timestamp in found[first:]:
             reached = position + (at - start) + length
-            if stop > first and self._limits.passed_by(reached, following - 1, timestamp, now_ms):
+            if stop > first and self._limits.exceeded_by(reached, following - 1, timestamp, now_ms):
                 break
             stop, end = stop + 1, at + length
         try:
             self._files.pwrite(self._fd, (batches[start:end],), position)
         except OSError as error:
-            self._refused(segment, error)
+            self._raise_refused(segment, error)
         group = found[first:stop]
         for at, length, base, following, epoch, timestamp in group:
             segment.note(position + at - start, length, following, timestamp)
@@ -195,13 +195,15 @@ class Appender:
         self._end.offset = segment.end
         if position == 0:
             self._first_batch(segment, group[0][5], now_ms)
-        self._limits.look_at_indexes(segment, self._settings)
+        self._limits.check_index_space(segment, self._settings)
         for ended in replay(Chunk(0, batches, group, batch_walk.WHOLE), self._end.producers, now_ms=now_ms):
             if ended.aborted:
                 segment.add_aborted(AbortedTransaction(*ended[:4]))
         return stop
 
-    def _note_producer(self, segment: Segment, batch: memoryview, header: BatchHeader, base: int, now_ms: int) -> None:
+    def _update_producers(
+        self, segment: Segment, batch: memoryview, header: BatchHeader, base: int, now_ms: int
+    ) -> None:
         if not header.attributes & CONTROL_MASK:
             self._end.producers.update(header, base, now_ms=now_ms)
             return
@@ -214,10 +216,10 @@ class Appender:
         segment.offsets.append(last_offset, position)
         segment.times.maybe_append(segment.newest_timestamp, segment.newest_offset)
         segment.since_index = 0
-        self._limits.look_at_indexes(segment, self._settings)
+        self._limits.check_index_space(segment, self._settings)
 
-    def _refused(self, segment: Segment, error: OSError) -> NoReturn:
-        # What was written of the batch must not stay behind the log end, where a later batch might end before it.
+    def _raise_refused(self, segment: Segment, error: OSError) -> NoReturn:
+        # A partial batch must not stay past the log end: a shorter batch could later leave its tail behind.
         self._writable = None
         with contextlib.suppress(OSError):
             self._files.truncate(self._fd, segment.size)
@@ -227,13 +229,13 @@ class Appender:
         ) from error
 
     def _make_writable(self, now_ms: int) -> Segment:
-        """The newest segment with maps in memory and nothing behind its end."""
+        """The newest segment, with its indexes in memory and its file truncated to its end."""
         self.stop_write()
         segment = self._segments.newest
         try:
             fd = segment.cut_file()
-            segment.load_maps()
-            segment.first_batch_timestamp()  # which the limits ask for, and may read
+            segment.load_indexes()
+            segment.first_batch_timestamp()  # may read the file; `_limits.arm` needs it
         except OSError as error:
             raise StorageError(
                 f"{self._partition}: cannot append ({error}); free space, or repair or replace the disk"
@@ -250,7 +252,7 @@ class Appender:
         self._limits.arm(segment, self._settings)
 
     def _roll_for(self, size: int, now_ms: int) -> Segment:
-        """A newest segment with room for a batch of `size` bytes."""
+        """Rolls, and returns a segment with room for a batch of `size` bytes."""
         if size > self._settings.segment_bytes:
             raise RecordBatchTooLarge(
                 f"{self._partition}: a batch of {size} bytes fits no segment; segment.bytes is "
@@ -261,7 +263,7 @@ class Appender:
 
     # --- rolling ------------------------------------------------------------------------------------------------------
     def roll(self) -> int:
-        """Closes the newest segment, unless it is empty, and returns the base offset of the newest one then."""
+        """Closes the newest segment unless it is empty; returns the base offset of the segment that is newest afterwards."""
         self.stop_write()
         newest = self._segments.newest
         if not newest.size:
@@ -269,14 +271,14 @@ class Appender:
         segment = self._segments.make(self._end.offset)
         self.cut_tail()
         try:
-            newest.load_maps()
-            newest.forget_index()
+            newest.load_indexes()
+            newest.remove_offset_index()
             segment.create()
         except OSError as error:
             raise StorageError(
                 f"{self._partition}: cannot begin a segment ({error}); free space, or repair or replace the disk"
             ) from error
-        newest.close_maps()
+        newest.close_indexes()
         self._durability.closed(newest, self._end.producers.snapshot())
         self._segments.add(segment)
         self._writable = None
@@ -284,13 +286,13 @@ class Appender:
         return segment.base
 
     def stop_write(self) -> None:
-        """Gives up what a thread writes behind the log end, and cuts it off. Waits for a piece of it at most. StorageError if
+        """Cancels a thread's write past the log end and truncates it away. Waits for at most one piece of it. StorageError if
         the disk refuses."""
         write, self._write = self._write, None
         if write is None:
             return
         try:
-            # `_writable` is None, so that the next append cuts it off should this fail.
+            # `_writable` is None: if this fails, the next append truncates the file.
             write.stop()
         except OSError as error:
             raise StorageError(
@@ -298,11 +300,11 @@ class Appender:
             ) from error
 
     def cut_tail(self) -> None:
-        """Takes off what a refused append has left behind the end of the newest segment, before that is closed: recovery would
-        take it for damage, and drop the segments that follow. StorageError if the disk refuses."""
+        """Truncates bytes of a failed append past the end of the newest segment before it is closed. Recovery would take them
+        for damage and drop the segments that follow. StorageError if the disk refuses."""
         newest = self._segments.newest
         if self._writable is not None or not newest.is_open:
-            return  # nobody has written behind its end
+            return  # no bytes past its end
         try:
             newest.cut_file()
         except OSError as error:
@@ -310,9 +312,9 @@ class Appender:
                 f"{self._partition}: cannot cut {newest.path} ({error}); repair or replace the disk"
             ) from error
 
-    # --- what the log tells it ----------------------------------------------------------------------------------------
-    def begin_again(self) -> None:
-        """The newest segment is another, or its maps have left memory: the next append looks anew."""
+    # --- changes of the log -------------------------------------------------------------------------------------------
+    def reset_writable(self) -> None:
+        """The newest segment changed, or its indexes left memory: the next append prepares it again."""
         self._writable = None
 
     def reconfigure(self, settings: LogSettings) -> None:

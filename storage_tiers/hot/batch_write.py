@@ -1,9 +1,9 @@
-"""One batch that a thread writes behind the log end, where nobody looks: `Appender.begin_write` makes it, `finish_write`
-makes the batch part of the log, `stop_write` gives it up.
+"""One batch that a thread writes past the log end, where nothing reads: `Appender.begin_write` creates it, `finish_write`
+makes the batch part of the log, `stop_write` cancels it.
 
-Invariants: the head of the batch stays zeros until it is finished, so that recovery finds no batch there; the log moves nothing
-of the file while a thread writes there, as `stop` waits for the thread; a descriptor is counted until then, so that its number
-cannot name another file.
+Invariants: the batch header stays zero until the write is finished, so that recovery finds no batch there; the log leaves the
+file alone while a thread writes, because `stop` waits for the thread; the write holds a counted descriptor until then, so that
+its number cannot be reused for another file.
 """
 
 from __future__ import annotations
@@ -14,32 +14,33 @@ from storage_tiers.files import Files
 from storage_tiers.hot.segment import Segment
 from storage_tiers.records.batch import HEADER_BYTES
 
-#: Of a batch, in one call: whoever stops a write waits for one call at most.
+#: Bytes written in one call. Stopping a write waits for at most one call.
 PIECE_BYTES = 1 << 20
 
 
 class BatchWrite:
-    """Made, stopped and finished on the event loop; `run` is for one thread."""
+    """Create, stop and finish it on the event loop; call `run` in one thread. `position` is the batch's byte position in the
+    segment's file."""
 
     __slots__ = ("_batch", "_done", "_files", "_stopped", "_turn", "error", "file", "position", "segment")
 
     def __init__(self, files: Files, segment: Segment, batch: memoryview) -> None:
-        """Of a whole batch, at the end of `segment`. StorageError if that cannot be opened."""
+        """Writes one whole batch at the end of `segment`. StorageError if the segment cannot be opened."""
         self.file = segment.file().acquire()
         self.segment = segment
         self.position = segment.size
-        #: Why the disk refused it.
+        #: The write's error, None if it succeeded.
         self.error: OSError | None = None
         self._batch = batch
         self._files = files
         self._stopped = False
-        # Whoever pops it begins: the thread that writes, or who stops the write before a thread came to it.
+        # Popping it decides a race: either the thread starts to write, or `stop` comes before it.
         self._turn = [self]
         self._done = threading.Lock()
         self._done.acquire()
 
     def run(self) -> None:
-        """Writes all but its head, unless it was stopped."""
+        """Writes the batch without its header, unless the write was stopped."""
         try:
             self._turn.pop()
         except IndexError:
@@ -48,7 +49,7 @@ class BatchWrite:
             self._write()
         except OSError as error:
             self.error = error
-        except Exception as error:  # noqa: BLE001 - whoever waits for it is told, and the thread goes on to the next
+        except Exception as error:  # noqa: BLE001 - `finish_write` reports it; the thread serves other writes
             self.error = OSError(repr(error))
         finally:
             self._done.release()
@@ -60,8 +61,9 @@ class BatchWrite:
             self._files.pwrite(self.file.fd, (self._batch[at : at + PIECE_BYTES],), self.position + at)
 
     def stop(self) -> None:
-        """Gives it up and cuts off what was written. Waits for a thread that writes it: for a piece at most. OSError if the
-        disk refuses; the write is stopped all the same."""
+        """Cancels the write and truncates the file to its old end. Waits for a writing thread, at most PIECE_BYTES long.
+        OSError
+        if truncating fails; the write is stopped nevertheless."""
         self._stopped = True
         try:
             self._turn.pop()

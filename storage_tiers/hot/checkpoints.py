@@ -1,9 +1,9 @@
-"""The files that one data directory keeps for all its partitions: three offset checkpoints and the clean-stop marker.
+"""The files that one data directory keeps for all its partitions: three offset checkpoints and the clean-shutdown marker.
 
-Formats are Kafka's (OffsetCheckpointFile version 0; CleanShutdownFileHandler): text, so that an operator can read them.
-A checkpoint is replaced whole and atomically. A recovery point that is too low costs time at start and nothing else; a
-log start that were lost would bring deleted records back, which is why `write_offsets` returns only once it is durable.
-Damage, which only a disk can do to them, is an error for who reads; a node goes on with what else it knows.
+Formats are Kafka's (OffsetCheckpointFile version 0; CleanShutdownFileHandler): text that an operator can read. A checkpoint is
+replaced whole and atomically. A recovery point that is too low only costs time at start. A lost log start would bring deleted
+records back, so `write_offsets` returns only once the file is durable. Reading a damaged checkpoint raises an error; only a
+disk can cause that, and a node then rebuilds the offsets from its logs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 
 def write_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replaces the checkpoint at `path`. StorageError if the disk refuses: the old content then stands."""
+    """Replaces the checkpoint at `path`. StorageError if the disk refuses; the old content then remains."""
     lines = [f"{partition.topic} {partition.partition} {offset}" for partition, offset in offsets.items()]
     try:
         replace_file(files, path, "\n".join(["0", str(len(lines)), *lines, ""]).encode())
@@ -32,7 +32,7 @@ def write_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]
 
 
 def read_offsets(path: str) -> dict[TopicPartition, int]:
-    """The checkpoint at `path`; empty if there is none. StorageError if it is damaged, which replacing it never causes."""
+    """The checkpoint at `path`; empty if it is missing. StorageError if it is damaged, which replacing it never causes."""
     try:
         with open(path, "rb") as file:
             content = file.read()
@@ -45,13 +45,13 @@ def read_offsets(path: str) -> dict[TopicPartition, int]:
         rows = (line.split(" ") for line in lines)
         return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
     except ValueError as error:
-        raise StorageError(f"{path} is damaged ({error}); a node that starts makes it anew from its logs") from error
+        raise StorageError(f"{path} is damaged ({error}); a starting node rebuilds it from its logs") from error
 
 
-def mark_clean(files: Files, data_dir: str, *, broker_epoch: int = -1) -> None:
-    """Says that every log of the directory was closed clean. Written last of all, once all else is durable.
+def write_clean_shutdown_marker(files: Files, data_dir: str, *, broker_epoch: int = -1) -> None:
+    """Records that every log of the directory was closed cleanly. Write it last, once everything else is durable.
 
-    Not synced: a marker that a power loss takes away costs a recovery, and no record.
+    Not synced: losing the marker in a power loss costs a recovery and no record. OSError if the disk refuses.
     """
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
     fd = files.open(os.path.join(data_dir, CLEAN_SHUTDOWN), create=True, truncate=True)
@@ -61,8 +61,8 @@ def mark_clean(files: Files, data_dir: str, *, broker_epoch: int = -1) -> None:
         files.close(fd)
 
 
-def take_clean_mark(files: Files, data_dir: str) -> bool:
-    """Whether the last run ended clean. The marker is gone, durably, when this returns: it is true of one start only."""
+def take_clean_shutdown_marker(files: Files, data_dir: str) -> bool:
+    """Whether the last run ended cleanly. Removes the marker durably, because it holds for one start only."""
     path = os.path.join(data_dir, CLEAN_SHUTDOWN)
     if not os.path.exists(path):
         return False

@@ -1,10 +1,10 @@
-"""A data directory: one process at a time, one disk identity, one directory a partition.
+"""A data directory: one process at a time, one disk identity, one subdirectory per partition.
 
-Invariants: whoever holds a `DataDirectory` holds the lock of its `.lock` file, which the kernel drops with the process;
-`meta.properties` names cluster, node and disk, and is durable before anything of ours is written beside it. A disk that
-was wiped gets a new identity, which is how a cluster learns that its replicas are gone.
+Invariants: an open `DataDirectory` holds the lock on its `.lock` file, which the kernel releases when the process ends.
+`meta.properties` names cluster, node and disk; it is durable before the node writes anything else. A wiped disk gets a new
+identity, so that a cluster notices that the replicas on it are gone.
 
-Does not promise protection from another machine on a shared file system that ignores locks.
+Not promised: protection from another machine on a shared file system that ignores locks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _META_VERSION = "1"
 
 
 class Identity(NamedTuple):
-    """`directory_id` is 22 characters of URL-safe base64, as Kafka prints a Uuid (KIP-858)."""
+    """The content of `meta.properties`. `directory_id` is 22 characters of URL-safe base64, as Kafka prints a Uuid
+    (KIP-858)."""
 
     cluster_id: str
     node_id: int
@@ -35,7 +36,7 @@ class Identity(NamedTuple):
 
 
 class PartitionDirectory(NamedTuple):
-    """`topic_id` is None where `partition.metadata` is missing or damaged."""
+    """One subdirectory. `topic_id` is None where `partition.metadata` is missing or damaged; `path` is absolute."""
 
     partition: TopicPartition
     topic_id: TopicId | None
@@ -43,7 +44,7 @@ class PartitionDirectory(NamedTuple):
 
 
 class DataDirectory:
-    """Made by `open`; `close` gives the lock back."""
+    """Create it with `open`; `close` releases the lock."""
 
     def __init__(self, path: str, files: Files, rng: Rng, lock_fd: int) -> None:
         self.path = path
@@ -53,8 +54,8 @@ class DataDirectory:
 
     @classmethod
     def open(cls, path: str, *, files: Files, rng: Rng) -> DataDirectory:
-        """Creates the directory if it is missing and locks it. DirectoryLocked if another process has it, StorageError if
-        the disk refuses."""
+        """Creates the directory if it is missing and locks it. DirectoryLocked if another process holds the lock, StorageError
+        if a disk operation fails."""
         path = os.path.abspath(path)
         try:
             _make_directories(files, path)
@@ -67,7 +68,7 @@ class DataDirectory:
             os.close(lock_fd)
             raise DirectoryLocked(
                 f"another process uses {path}; stop it, or give this one a --data-dir of its own"
-            ) from (error)
+            ) from error
         return cls(path, files, rng, lock_fd)
 
     def close(self) -> None:
@@ -95,7 +96,7 @@ class DataDirectory:
             ) from error
 
     def establish(self, cluster_id: str, node_id: int) -> Identity:
-        """The directory's identity, durably written with a new disk id if it has none yet.
+        """Returns the directory's identity. A new directory first gets one with a new disk id, durably.
 
         StorageError if it belongs to another cluster or node.
         """
@@ -131,16 +132,17 @@ class DataDirectory:
                 found.append(PartitionDirectory(partition, _known_topic_id(path), path))
         return found
 
-    def set_aside(self, directory: PartitionDirectory) -> str:
-        """Renames a directory that belongs to no known topic id to `-stray` and returns its new path."""
-        return retire_directory(self._files, self._rng, directory.path, directory.partition, layout.STRAY_SUFFIX)
+    def mark_stray(self, directory: PartitionDirectory) -> str:
+        """Renames a directory of an unknown topic id to `-stray` and returns its new path. StorageError if that fails."""
+        return rename_for_removal(self._files, self._rng, directory.path, directory.partition, layout.STRAY_SUFFIX)
 
-    def set_deleted(self, directory: PartitionDirectory) -> str:
-        """Renames a directory whose topic was deleted, so that `remove_deleted` takes it; returns its new path."""
-        return retire_directory(self._files, self._rng, directory.path, directory.partition, layout.DELETE_SUFFIX)
+    def mark_deleted(self, directory: PartitionDirectory) -> str:
+        """Renames the directory of a deleted topic for `remove_deleted` and returns its new path. StorageError if that
+        fails."""
+        return rename_for_removal(self._files, self._rng, directory.path, directory.partition, layout.DELETE_SUFFIX)
 
     def remove_deleted(self) -> list[str]:
-        """Removes directories marked for deletion by an earlier run; returns their names. For a thread: may take long."""
+        """Removes directories marked for deletion by an earlier run and returns their names. Slow: call it in a thread."""
         names = [name for name in os.listdir(self.path) if layout.is_deleted(name)]
         for name in names:
             remove_tree(self._files, os.path.join(self.path, name))
@@ -148,7 +150,7 @@ class DataDirectory:
 
 
 def read_topic_id(directory: str) -> TopicId | None:
-    """The topic id in `partition.metadata` (version 0). None if there is no such file, StorageError if it is damaged."""
+    """The topic id in `partition.metadata` (version 0). None if the file is missing, StorageError if it is damaged."""
     path = os.path.join(directory, layout.PARTITION_METADATA)
     try:
         with open(path, encoding="ascii") as file:
@@ -161,7 +163,7 @@ def read_topic_id(directory: str) -> TopicId | None:
         return None
     except (ValueError, KeyError) as error:
         raise StorageError(
-            f"{path} is damaged ({error!r}) and nothing else tells which topic's records these are; put it back"
+            f"{path} is damaged ({error!r}) and nothing else names the topic of these records; restore it from a copy"
         ) from error
 
 
@@ -173,14 +175,14 @@ def _known_topic_id(directory: str) -> TopicId | None:
 
 
 def write_topic_id(files: Files, directory: str, topic_id: TopicId) -> None:
-    """Makes the directory durably that topic's. OSError if the disk refuses."""
+    """Writes `partition.metadata` durably. OSError if a disk operation fails."""
     content = f"version: 0\ntopic_id: {topic_id}".encode()
     replace_file(files, os.path.join(directory, layout.PARTITION_METADATA), content)
 
 
 def establish_partition(files: Files, directory: str, partition: TopicPartition, topic_id: TopicId, base: int) -> None:
-    """Makes `directory` durably this partition's, with an empty segment at `base`, unless it is. `partition.metadata` comes
-    last of what is in it. OSError if the disk refuses, InconsistentTopicId if the directory is another topic's."""
+    """Creates `directory` durably with an empty segment at offset `base`, unless it exists. `partition.metadata` is written
+    last. OSError if a disk operation fails, InconsistentTopicId if the directory belongs to another topic."""
     found = read_topic_id(directory)
     if found == topic_id:
         return
@@ -194,9 +196,9 @@ def establish_partition(files: Files, directory: str, partition: TopicPartition,
     files.fsync_dir(os.path.dirname(directory))
 
 
-def retire_directory(files: Files, rng: Rng, path: str, partition: TopicPartition, suffix: str) -> str:
-    """Renames a partition's directory out of the way; StorageError if the disk refuses."""
-    target = os.path.join(os.path.dirname(path), layout.retired_name(partition, rng.token(16), suffix))
+def rename_for_removal(files: Files, rng: Rng, path: str, partition: TopicPartition, suffix: str) -> str:
+    """Renames a partition's directory with a random token and `suffix`; returns the new path. StorageError if that fails."""
+    target = os.path.join(os.path.dirname(path), layout.removal_name(partition, rng.token(16), suffix))
     try:
         files.rename(path, target)
     except OSError as error:
@@ -205,7 +207,7 @@ def retire_directory(files: Files, rng: Rng, path: str, partition: TopicPartitio
 
 
 def remove_tree(files: Files, path: str) -> None:
-    """Removes a partition's directory, which holds files only. Nothing if it is gone; StorageError if the disk refuses."""
+    """Removes a partition's directory, which contains only files. A missing one is fine; StorageError if removal fails."""
     try:
         for name in os.listdir(path):
             with contextlib.suppress(FileNotFoundError):

@@ -1,10 +1,10 @@
-"""How far a partition's log is durable, and what is still to be written so that it is: one flush at a time.
+"""How far a partition's log is durable, and what the next flush has to write: one flush at a time.
 
-Invariants: all below `recovery_point` survives a power loss; `pending` are the closed segments whose maps are in memory alone,
-oldest first; after a failed fsync nothing is flushed any more until the log is opened anew, as a second fsync that succeeds
-proves nothing. What a flush does, and in which order, is `flush`.
+Invariants: everything below `recovery_point` survives a power loss; `pending` lists, oldest first, the closed segments whose
+indexes exist only in memory; after a failed fsync nothing is flushed until the log is reopened, because a second fsync that
+succeeds proves nothing. `flush` defines the steps of a flush and their order.
 
-Not promised: that a flush which cannot write its maps is void. The log is durable then, and a later flush writes them.
+Not promised: that a flush which cannot write its indexes is void. The log is durable then; a later flush writes the indexes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from storage_tiers.types import EpochEntry, SharedFile, TopicPartition
 
 
 class Durability:
-    """`snapshots` are the producer snapshots of the log; those of closed segments wait in it for a flush."""
+    """`recovery_point` is an offset. `snapshots` holds the producer snapshots; those of closed segments wait there for a
+    flush. `failure` is the error of a failed fsync, else None."""
 
     __slots__ = (
         "_directory",
@@ -58,40 +59,40 @@ class Durability:
         self._partition = partition
         self._files = files
         self._flushing: FlushTargets | None = None
-        # Segment files whose names are not known to be durable.
+        # Whether names of segment files may not be durable yet.
         self._names_dirty = False
         self._stored_epochs = stored_epochs
         self.snapshots = snapshots
         self.recovery_point = recovery_point
         self.pending = [segment for segment in segments.all[:-1] if segment.offsets is not None]
-        #: Of an fsync.
+        #: The error of a failed fsync.
         self.failure: OSError | None = None
 
-    # --- what the log tells it ----------------------------------------------------------------------------------------
+    # --- changes of the log -------------------------------------------------------------------------------------------
     def closed(self, segment: Segment, snapshot: bytes) -> None:
-        """`segment` takes no more, the next one begins at the log end, where the producers' state is `snapshot`."""
+        """`segment` was closed. The next one begins at the log end, where the producer state is `snapshot`."""
         self.snapshots.pending[self._end.offset] = snapshot
         self.pending.append(segment)
         self._names_dirty = True
 
     def cut(self, newest: Segment) -> None:
-        """The log ends with `newest` now, which may have shrunk."""
+        """The log was truncated: `newest` is its last segment and may have shrunk."""
         self.recovery_point = min(self.recovery_point, newest.end)
         self.pending = [segment for segment in self.pending if segment.base < newest.base]
         self.snapshots.retain(0, newest.end)
 
     def evicted(self, segment: Segment) -> None:
-        """If its maps found no room: nobody needs them any more."""
+        """`segment` left the log. Indexes that could not be written are no longer needed."""
         if segment in self.pending:
             self.pending.remove(segment)
 
     def discarded(self) -> None:
-        """No segment is left."""
+        """All segments were removed."""
         self.snapshots.retain(0, -1)
         self.pending = []
 
     def begun_anew(self, offset: int, epochs: tuple[EpochEntry, ...]) -> None:
-        """An empty log at `offset`, with a snapshot there and this history of epochs, both durable; no fsync has failed."""
+        """The log is empty and starts at `offset`; its producer snapshot and epoch history are durable. Clears `failure`."""
         self.snapshots.stored = {offset}
         self._stored_epochs = epochs
         self.recovery_point = offset
@@ -101,16 +102,17 @@ class Durability:
     # --- flushing -----------------------------------------------------------------------------------------------------
     @property
     def is_flushing(self) -> bool:
-        """Whether a flush was gathered and not given back yet."""
+        """Whether a flush was gathered and is not settled yet."""
         return self._flushing is not None
 
     def is_current(self, targets: FlushTargets) -> bool:
-        """Whether nothing has made this flush void."""
+        """Whether this flush is still the current one; anything that voids it clears that."""
         return targets is self._flushing
 
     def gather(self, *, closing: bool) -> FlushTargets:
-        """What makes all up to the log end durable; with `closing` also what the next start need not read then. No other flush
-        is under way. StorageError once an fsync has failed."""
+        """Prepares a flush of everything up to the log end. `closing` also writes the newest segment's indexes and producer
+        snapshot, so that the next start does not read it. No other flush may be in progress. StorageError once an fsync has
+        failed."""
         if self.failure is not None:
             raise self._not_synced(self.failure)
         newest, end = self._segments.newest, self._end
@@ -118,8 +120,8 @@ class Durability:
         if end.offset > self.recovery_point and newest.size:
             logs.append(newest.file().acquire())
         if closing and newest.size and not (newest.offsets is None and newest.index_on_disk):
-            newest.load_maps()
-            newest.close_maps()
+            newest.load_indexes()
+            newest.close_indexes()
             self.pending.append(newest)
             self.snapshots.pending[end.offset] = end.producers.snapshot()
         writes = closing or bool(self.pending)
@@ -143,13 +145,13 @@ class Durability:
         return self._flushing
 
     def sync(self, targets: FlushTargets) -> None:
-        """Here and now; `settle` comes afterwards, whatever this raises: StorageError if the disk fails."""
+        """Runs the flush synchronously. Call `settle` afterwards, even if this raises. StorageError if the disk fails."""
         try:
             targets.sync()
         except OSError as error:
             if targets.failure is not None:
                 raise self._not_synced(error) from error
-            raise StorageError(f"{self._partition}: cannot flush now ({error}); it is tried again") from error
+            raise StorageError(f"{self._partition}: cannot flush now ({error}); the node tries again") from error
 
     def _not_synced(self, error: OSError) -> StorageError:
         return StorageError(
@@ -157,8 +159,8 @@ class Durability:
         )
 
     def settle(self) -> bool:
-        """No flush is under way afterwards: one that was synced has its results taken over, any other is void. Waits for a
-        thread that syncs. True if the newest segment's maps are in files alone now, as of a log that is being closed."""
+        """Ends the flush in progress: applies its results if it was synced, else voids it. Waits for a thread that is syncing.
+        True if the newest segment's indexes are now only in files, which happens when a log is closed."""
         targets = self._flushing
         if targets is None:
             return False
@@ -172,10 +174,10 @@ class Durability:
         newest = self._segments.newest
         self.recovery_point = max(self.recovery_point, targets.upto)
         self._names_dirty = newest.base > targets.newest_base
-        if targets.maps_error is not None:
+        if targets.indexes_error is not None:
             return False
         for segment in targets.closed:
-            segment.drop_maps()
+            segment.drop_indexes()
         self.pending = [segment for segment in self.pending if segment not in targets.closed]
         self._stored_epochs = targets.epochs
         for offset in targets.snapshots:

@@ -1,7 +1,7 @@
-"""The leader epochs that a log's own batches tell: what the epoch history is made anew from where its file is lost.
+"""Reads leader epochs from a log's batches, to rebuild the epoch history when its file is lost.
 
-Headers only. Reading may run in any thread; `release` gives the descriptors back on the event loop, where they are counted.
-Not promised: anything of batches that have left the disk; a sidecar in the bucket tells of those.
+Reads headers only. Reading may run in any thread; `release` runs on the event loop, where descriptors are counted.
+Not promised: epochs of batches that have left the disk; a sidecar in the bucket holds those.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from storage_tiers.types import EpochEntry, SharedFile
 
 
 def read_epochs(fd: int, position: int, size: int, epochs: LeaderEpochs) -> None:
-    """Takes the epochs of the batches in [position, size) of an open log into `epochs`, up to the first that is none."""
+    """Adds the epochs of the batches in [position, size) of an open log to `epochs`; stops at the first invalid batch."""
     for chunk in read_batches(fd, position, size):
         for _, _, base, _, epoch, _ in chunk.batches:
             if epoch > epochs.latest:
@@ -22,7 +22,7 @@ def read_epochs(fd: int, position: int, size: int, epochs: LeaderEpochs) -> None
 
 
 class EpochScan:
-    """Made by `LogReader.scan_epochs`: some segments, each from a position on."""
+    """Created by `LogReader.scan_epochs`. A span is (file, byte position to start at, size of the file in bytes)."""
 
     __slots__ = ("_spans",)
 
@@ -30,7 +30,7 @@ class EpochScan:
         self._spans = list(spans)
 
     def after(self, epochs: Iterable[EpochEntry]) -> tuple[EpochEntry, ...]:
-        """`epochs`, continued by what the batches say. Blocking; OSError if the disk refuses."""
+        """`epochs`, continued by those of the batches. Blocking; OSError if the disk refuses."""
         known = LeaderEpochs(epochs)
         for file, position, size in self._spans:
             read_epochs(file.fd, position, size, known)

@@ -1,10 +1,10 @@
-"""One segment that leaves the log: what is left to do with its files once nobody finds it any more.
+"""The removal of one segment's files after it has left the log.
 
-Order, each step before the next, and all of them before the next segment goes: `sync`, which may run in any thread;
-`finish`; `free`, in any thread. A power loss must not bring an older segment back without its successor, as a hole in the
-middle would go unnoticed; without its log a segment's other files are rubbish that the next start sweeps.
+Order, each step before the next, and all of them before the next segment is evicted: `sync` in any thread; `finish` on the
+event loop; `free` in any thread. A power loss must not restore an older segment without its successor, because the hole between
+them would go unnoticed. Without its log, the next start removes a segment's other files.
 
-Not promised: that a step which fails is tried again. The segment is gone; what is left of it goes at the next start.
+Not promised: a retry of a failed step. The segment is gone; the next start removes what remains of it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from storage_tiers.hot.snapshots import Snapshots
 
 
 class Eviction:
-    """Made by `HotLog.evict_oldest`. Readers' descriptors stay good throughout."""
+    """Created by `HotLog.evict_oldest`. Readers' descriptors stay valid throughout."""
 
     __slots__ = ("_doomed", "_files", "_segment", "_snapshots")
 
     def __init__(self, files: Files, segment: Segment, doomed: str, snapshots: Snapshots) -> None:
-        """`doomed` is the new name of the segment's log."""
+        """`doomed` is the path that the segment's log was renamed to."""
         self._files = files
         self._segment = segment
         self._doomed = doomed
@@ -38,8 +38,8 @@ class Eviction:
             raise StorageError(f"cannot evict {self._segment.path} ({error}); repair or replace the disk") from error
 
     def finish(self) -> None:
-        """Removes indexes and producer snapshots. On the event loop, where the topic has not been deleted: afterwards these
-        names may be another one's."""
+        """Removes indexes and producer snapshots. On the event loop, and only while the topic exists: after a deletion the same
+        paths may belong to a new topic. StorageError if the disk fails."""
         try:
             recovery.remove_files(self._files, self._segment)
             self._snapshots.drop_below(self._segment.end)
@@ -47,5 +47,5 @@ class Eviction:
             raise StorageError(f"cannot evict {self._segment.path} ({error}); repair or replace the disk") from error
 
     def free(self) -> None:
-        """Removes the log. Blocking: the file system frees a large file's blocks before this returns."""
+        """Removes the log file. Blocking, because the file system frees a large file's blocks first. OSError if it fails."""
         self._files.unlink(self._doomed)

@@ -1,16 +1,16 @@
-"""Making a partition's log durable, off the event loop: what to sync is gathered on it, the syncing may run in a thread.
+"""Makes a partition's log durable off the event loop: the loop gathers what to sync, any thread may sync it.
 
-One flush covers every append before it was gathered; appends go on meanwhile. Order, each step before the next:
+One flush covers every append before it was gathered; appends continue meanwhile. Order, each step before the next:
 
 1. the bytes of the logs;
 2. time and transaction indexes of closed segments, producer snapshots and the epoch history, each under a temporary
    name, synced, renamed;
 3. the directory: the names of new segments and of (2);
-4. the offset indexes, whose presence says that all of the above is durable.
+4. the offset indexes, whose presence means that all of the above is durable.
 
-A failed fsync of a log is final until restart: the kernel may have dropped the pages, so that a second one that
-succeeds proves nothing. Nothing else is: on a disk too full for (2) the log is durable and its maps are written by a later
-flush, and where descriptors run out a later one begins anew.
+A failed fsync of a log is final until restart: the kernel may have dropped the pages, so a second fsync that succeeds proves
+nothing. Other failures are not final: on a disk too full for (2) the log is durable and a later flush writes its indexes; when
+descriptors run out, a later flush starts over.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class FlushTargets:
-    """Gathered by `HotLog.begin_flush`, synced by anyone in any thread, once, given back to `HotLog.finish_flush`."""
+    """One flush. `HotLog.begin_flush` gathers it, one thread calls `sync` once, `HotLog.finish_flush` applies it.
+
+    `logs` are counted descriptors, `closed` the segments whose indexes it writes, `small` the (path, content) of other files,
+    `names` whether the directory needs an fsync, `snapshots` the offsets of producer snapshots in `small`."""
 
     __slots__ = (
         "_directory",
@@ -39,9 +42,9 @@ class FlushTargets:
         "closed",
         "epochs",
         "failure",
+        "indexes_error",
         "lock",
         "logs",
-        "maps_error",
         "names",
         "newest_base",
         "small",
@@ -79,16 +82,16 @@ class FlushTargets:
         self.newest_base = newest_base
         self.epochs = epochs
         self.snapshots = snapshots
-        #: Held while syncing: who wants to truncate waits for it.
+        #: Held while syncing; a truncation waits for it.
         self.lock = threading.Lock()
         self.cancelled = False
         self.synced = False
-        #: Of an fsync: no later one may stand for it.
+        #: The error of a failed fsync. A later success does not make up for it.
         self.failure: OSError | None = None
-        self.maps_error: OSError | None = None
+        self.indexes_error: OSError | None = None
 
     def sync(self) -> None:
-        """OSError if the log itself could not be made durable; `failure` is that of an fsync then, or None."""
+        """OSError if the log itself could not be made durable; `failure` is then set if an fsync failed."""
         with self.lock:
             if self.cancelled or self.synced:
                 return
@@ -99,7 +102,7 @@ class FlushTargets:
         try:
             for file in self.logs:
                 self._files.fsync(file.fd)
-            maps = self._unless_refused(self._write_maps)
+            maps = self._unless_refused(self._write_small_files)
             if self.names or self.small or self.closed:
                 self._files.fsync_dir(self._directory)
         except OSError as error:
@@ -108,28 +111,28 @@ class FlushTargets:
                 sync_failure.note(self._files, self._directory, self._durable)
             raise
         if maps:
-            self._unless_refused(self._write_indexes)
+            self._unless_refused(self._write_offset_indexes)
 
     def _unless_refused(self, write: Callable[[], None]) -> bool:
         try:
             write()
         except OSError as error:
-            self.maps_error = error
+            self.indexes_error = error
             events.warning(log, "indexes.unsynced", path=self._directory, error=error)
             return False
         return True
 
-    def _write_maps(self) -> None:
+    def _write_small_files(self) -> None:
         for path, content in self.small:
             self._files.rename(stage_file(self._files, path, content), path)
         for segment in self.closed:
-            for path, content in segment.encode_maps():
+            for path, content in segment.encode_time_and_transactions():
                 self._files.rename(stage_file(self._files, path, content), path)
 
-    def _write_indexes(self) -> None:
-        # Not synced: an offset index that a power loss cut short or zeroed makes the way to a batch longer, not wrong.
+    def _write_offset_indexes(self) -> None:
+        # Not synced: a truncated or zeroed offset index makes lookups slower, not wrong.
         for segment in self.closed:
-            path, content = segment.encode_index()
+            path, content = segment.encode_offset_index()
             segment.index_on_disk = True
             fd = self._files.open(path, create=True, truncate=True)
             try:
@@ -138,7 +141,7 @@ class FlushTargets:
                 self._files.close(fd)
 
     def release(self) -> None:
-        """Gives the descriptors back; on the event loop only."""
+        """Releases the descriptors; on the event loop only."""
         for file in self.logs:
             file.release()
         self.logs = ()

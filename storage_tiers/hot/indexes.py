@@ -1,15 +1,15 @@
-"""The sparse maps of one segment: offset to file position, time to offset, and the aborted transactions.
+"""The sparse indexes of one segment: offset to file position, time to offset, and the aborted transactions.
 
 Byte formats are Kafka's: `.index` entries of 8 bytes (offset relative to the base, position), `.timeindex` entries of 12
 (timestamp in ms, relative offset), `.txnindex` entries of 34, all big-endian. An offset entry names the *last* offset of
 the batch that begins at its position; a time entry says that no earlier batch has a larger maximum timestamp.
 
-The newest segment's maps live in memory (`OffsetIndex`, `TimeIndex`) and reach the disk whole when the segment is
-closed and synced: until then a crash would have them rebuilt from the log anyway. A closed segment's are searched where
-they lie (`StoredOffsetIndex`, `StoredTimeIndex`), by a few small reads, so that history costs no memory.
+The newest segment's indexes live in memory (`OffsetIndex`, `TimeIndex`) and are written whole when the segment is closed and
+synced; after a crash before that, recovery rebuilds them from the log. Those of closed segments are searched on disk
+(`StoredOffsetIndex`, `StoredTimeIndex`) with a few small reads, so that history costs no memory.
 
-Does not promise: a checksum (Kafka's format has none). `sound` finds a foreign file. An offset index that is cut short or
-zeroed is harmless: every entry that is left leads to a batch at or before the one wanted. The others are synced.
+Not promised: a checksum (Kafka's format has none). `sound` detects a file of another segment. A truncated or zeroed offset
+index is harmless, because each remaining entry leads to a batch at or before the one wanted. The other indexes are synced.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TRANSACTION_VERSION = 0
 
 
 class TimeEntry(NamedTuple):
-    """The largest timestamp so far, and the last offset of the batch that has it (absolute)."""
+    """The largest timestamp so far in ms, and the last offset (absolute) of the batch that has it."""
 
     timestamp: int
     offset: int
@@ -50,7 +50,7 @@ NO_TIME = TimeEntry(NO_TIMESTAMP, -1)
 
 
 class OffsetIndex:
-    """In memory. An entry is one number, relative offset << 32 | position: exactly the eight bytes of the file."""
+    """In memory. An entry is one number, relative offset << 32 | byte position: the eight bytes of the file."""
 
     __slots__ = ("base", "entries")
 
@@ -89,13 +89,15 @@ class OffsetIndex:
             index.entries.byteswap()
         entries = index.entries
         if any(map(operator.le, entries[1:], entries)):
-            # Zeroed by a power loss. Lookups bear it, appending behind it would not.
+            # Zeroed by a power loss. Lookups tolerate that; appending after it would not work.
             rising = next(at for at in range(1, len(entries)) if entries[at] <= entries[at - 1])
             del entries[rising:]
         return index
 
 
 class TimeIndex:
+    """In memory, as two parallel arrays: timestamps in ms, and offsets relative to `base`."""
+
     __slots__ = ("base", "offsets", "timestamps")
 
     def __init__(self, base: int) -> None:
@@ -107,7 +109,7 @@ class TimeIndex:
         return len(self.timestamps)
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """An entry only where the maximum rose."""
+        """Adds an entry only where the maximum rose."""
         timestamps = self.timestamps
         if timestamp > (timestamps[-1] if timestamps else NO_TIMESTAMP):
             timestamps.append(timestamp)
@@ -150,7 +152,7 @@ class TimeIndex:
 
 
 class StoredOffsetIndex:
-    """A closed segment's `.index`, searched on disk: about one small read per doubling of its length."""
+    """A closed segment's `.index`, searched on disk by bisection. OSError if the file cannot be read."""
 
     __slots__ = ("base", "path")
 
@@ -159,7 +161,7 @@ class StoredOffsetIndex:
         self.base = base
 
     def sound(self, log_size: int) -> bool:
-        """Whether the file can be this segment's: whole entries, the last one inside the segment."""
+        """Whether the file can belong to this segment of `log_size` bytes: whole entries, the last one inside the segment."""
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
@@ -192,7 +194,7 @@ class StoredOffsetIndex:
 
 
 class StoredTimeIndex:
-    """A closed segment's `.timeindex`, searched on disk."""
+    """A closed segment's `.timeindex`, searched on disk by bisection. OSError if the file cannot be read."""
 
     __slots__ = ("base", "path")
 
@@ -246,13 +248,13 @@ def encode_transactions(aborted: Iterable[AbortedTransaction]) -> bytes:
 
 
 def read_transactions(path: str) -> list[AbortedTransaction]:
-    """StorageError if the file is no transaction index of version 0."""
+    """The content of a `.txnindex`. StorageError if the file is not a transaction index of version 0."""
     with open(path, "rb") as file:
         content = file.read()
     if len(content) % TRANSACTION_ENTRY_BYTES:
         raise StorageError(
-            f"{path} has {len(content)} bytes, no multiple of {TRANSACTION_ENTRY_BYTES}: it is damaged. Keep it, and "
-            "restart the node, which makes it anew from the batches"
+            f"{path} is damaged: its {len(content)} bytes are no multiple of {TRANSACTION_ENTRY_BYTES}. Keep it, and "
+            "restart the node, which rebuilds it from the batches"
         )
     return list(_decode_transactions(path, content))
 
@@ -260,7 +262,7 @@ def read_transactions(path: str) -> list[AbortedTransaction]:
 def _decode_transactions(path: str, content: bytes) -> Iterator[AbortedTransaction]:
     for version, *fields in _TRANSACTION_ENTRY.iter_unpack(content):
         if version > _TRANSACTION_VERSION:
-            raise StorageError(f"{path} is of version {version}, which this program cannot read")
+            raise StorageError(f"{path} has version {version}, which this program cannot read")
         yield AbortedTransaction(*fields)
 
 

@@ -1,8 +1,8 @@
-"""Names inside a data directory, as Kafka has them.
+"""Names inside a data directory, as in Kafka.
 
-`<data_dir>/<topic>-<partition>/` holds `<base offset, 20 digits>.log` and its companions. A directory on its way out
-has a suffix (`-delete`, `-stray`), a file `.deleted`; `.tmp` is what a crash interrupted before its rename. Whatever
-bears one of these is removed at the next start, but for `-stray`, which an operator may want to look at.
+`<data_dir>/<topic>-<partition>/` holds `<base offset, 20 digits>.log` and its companions. A directory to be removed has a
+suffix (`-delete`, `-stray`), a file `.deleted`; a `.tmp` file is one whose rename a crash prevented. The next start removes all
+of these but `-stray`, which an operator may want to inspect.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ PARTITION_METADATA = "partition.metadata"
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 
-#: What stands beside a `.log` and is worth nothing without it.
+#: Files beside a `.log` that are useless without it.
 COMPANIONS = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
-#: Longest name that common file systems take, in bytes.
+#: Longest file name that common file systems allow, in bytes.
 MAX_NAME = 255
 
 _NUMBERED = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
 _PARTITION = re.compile(r"(.+)-(\d+)")
-_RETIRED = re.compile(r"(.+)-(\d+)\.[0-9a-f]+-(delete|stray)")
+_REMOVAL_NAME = re.compile(r"(.+)-(\d+)\.[0-9a-f]+-(delete|stray)")
 
 
 class NumberedFile(NamedTuple):
+    """A file named by an offset; `suffix` includes its dot."""
+
     offset: int
     suffix: str
 
@@ -51,17 +53,17 @@ def parse_file(name: str) -> NumberedFile | None:
 def parse_partition(name: str) -> TopicPartition | None:
     """The partition whose directory is called `name`; None for any other name."""
     match = _PARTITION.fullmatch(name)
-    if match is None or _RETIRED.fullmatch(name):
+    if match is None or _REMOVAL_NAME.fullmatch(name):
         return None
     return TopicPartition(match[1], int(match[2]))
 
 
 def is_deleted(name: str) -> bool:
     """Whether a partition directory was renamed for deletion."""
-    return name.endswith(DELETE_SUFFIX) and _RETIRED.fullmatch(name) is not None
+    return name.endswith(DELETE_SUFFIX) and _REMOVAL_NAME.fullmatch(name) is not None
 
 
-def retired_name(partition: TopicPartition, token: bytes, suffix: str) -> str:
-    """`<topic>-<partition>.<token>-delete` (or -stray). A long topic name is cut so that the whole fits a file name."""
+def removal_name(partition: TopicPartition, token: bytes, suffix: str) -> str:
+    """`<topic>-<partition>.<token>-delete` (or -stray). A long topic name is truncated to MAX_NAME bytes in total."""
     tail = f"-{partition.partition}.{token.hex()}{suffix}"
     return partition.topic[: MAX_NAME - len(tail)] + tail

@@ -1,10 +1,10 @@
-"""Which leader wrote which offsets: the history that epoch-based truncation (KIP-101, KIP-279) is decided from.
+"""The leader epoch history: which leader wrote which offsets, for epoch-based truncation (KIP-101, KIP-279).
 
-Invariant: epochs and start offsets both rise strictly. Pure but for `read_checkpoint`; the log decides when the text is
-written. Kafka: LeaderEpochFileCache, `leader-epoch-checkpoint` version 0.
+Invariant: epochs and start offsets both rise strictly. Pure but for `read_checkpoint`; the log decides when to write the text.
+Kafka: LeaderEpochFileCache, `leader-epoch-checkpoint` version 0.
 
-Does not promise that an entry has records: an epoch that began at the log end and wrote nothing is there until a later
-one begins at the same offset.
+Not promised: that an entry has records. An epoch that began at the log end and wrote nothing stays until a later one begins at
+the same offset.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from operator import attrgetter
 from storage_tiers.errors import StorageError
 from storage_tiers.types import NO_EPOCH, EpochEntry
 
-#: Answer of `end_offset_for` where nothing is known (Kafka: UNDEFINED_EPOCH_OFFSET).
+#: Answer of `end_offset_for` for an unknown epoch (Kafka: UNDEFINED_EPOCH_OFFSET).
 UNKNOWN = (NO_EPOCH, -1)
 
 _start = attrgetter("start_offset")
@@ -24,6 +24,8 @@ _epoch = attrgetter("epoch")
 
 
 class LeaderEpochs:
+    """The history of one partition, in memory."""
+
     __slots__ = ("_entries", "latest")
 
     def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
@@ -37,7 +39,7 @@ class LeaderEpochs:
         return tuple(self._entries)
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """`epoch` begins at `start_offset`; True if that is news. Later entries that contradict it go."""
+        """Adds that `epoch` begins at `start_offset`, and drops entries that contradict it; False if it was known."""
         entries = self._entries
         if epoch < 0 or (entries and epoch == entries[-1].epoch and start_offset >= entries[-1].start_offset):
             return False
@@ -53,9 +55,9 @@ class LeaderEpochs:
         return self._entries[index - 1].epoch if index else NO_EPOCH
 
     def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """(largest known epoch <= `epoch`, where it ended); UNKNOWN for epochs above the newest and for NO_EPOCH.
+        """(largest known epoch <= `epoch`, its end offset); UNKNOWN for epochs above the newest and for NO_EPOCH.
 
-        An epoch before the first known one ends where that begins, and is answered under its own number.
+        An epoch before the first known one keeps its own number and ends where the first known one begins.
         """
         entries = self._entries
         if epoch == NO_EPOCH or not entries:
@@ -76,7 +78,7 @@ class LeaderEpochs:
         self.latest = entries[-1].epoch if entries else NO_EPOCH
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forgets epochs that ended at or before `start_offset`; the one it lies in then begins there."""
+        """Forgets epochs that ended at or before `start_offset`; the one that contains it then begins there."""
         index = bisect.bisect_right(self._entries, start_offset, key=_start)
         if index:
             self._entries[:index] = [EpochEntry(self._entries[index - 1].epoch, start_offset)]
@@ -93,7 +95,7 @@ def encode(entries: Iterable[EpochEntry]) -> bytes:
 
 
 def read_checkpoint(path: str) -> LeaderEpochs:
-    """StorageError if the file is damaged, FileNotFoundError if there is none."""
+    """Reads the history at `path`. StorageError if the file is damaged, FileNotFoundError if it is missing."""
     with open(path, "rb") as file:
         content = file.read()
     try:
@@ -103,6 +105,6 @@ def read_checkpoint(path: str) -> LeaderEpochs:
         return LeaderEpochs(EpochEntry(*map(int, line.split(" "))) for line in lines)
     except (ValueError, TypeError) as error:
         raise StorageError(
-            f"{path} is damaged ({error}); leave it there: a node that starts makes it anew from the log's own batches "
+            f"{path} is damaged ({error}); leave it there: a starting node rebuilds it from the log's own batches "
             "and, where those have left the disk, from the bucket"
         ) from error

@@ -1,14 +1,14 @@
 """One partition's log on local disk, in Kafka's own files.
 
-Invariants: an offset is given once; batches lie in offset order and never change; below `recovery_point` all is
-durable; readers hold counted descriptors, so that whatever is evicted or truncated meanwhile, their bytes stay. The
-newest segment takes appends; all others are closed.
+Invariants: an offset is assigned once; batches are in offset order and never change; everything below `recovery_point` is
+durable; readers hold counted descriptors, so their bytes survive an eviction or truncation. The newest segment takes
+appends; all others are closed.
 
-It is put together from `Segments`, the `LogEnd`, an `Appender`, a `LogReader` and `Durability`, each with a state and an
-invariant of its own. What changes several of them stands here: opening, closing, truncating, beginning anew, evicting.
+A log consists of `Segments`, the `LogEnd`, an `Appender`, a `LogReader` and `Durability`, each with its own state and
+invariant. This module holds the operations that change several of them: opening, closing, truncating, starting over, evicting.
 
-Everything runs on the event loop, but `FlushTargets.sync`. Not promised: durability of an append before a flush that
-began after it, nor that log start is remembered (the data directory's checkpoint does that).
+Everything but `FlushTargets.sync` runs on the event loop. Not promised: durability of an append before a flush that started
+after it; persistence of the log start, which the data directory's checkpoint provides.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage_tiers.errors import OffsetOutOfRange, StorageError
 from storage_tiers.files import Files, stage_file
 from storage_tiers.hot import layout, leader_epochs, recovery, sync_failure
 from storage_tiers.hot.appending import Appender
-from storage_tiers.hot.data_dir import establish_partition, remove_tree, retire_directory
+from storage_tiers.hot.data_dir import establish_partition, remove_tree, rename_for_removal
 from storage_tiers.hot.durability import Durability
 from storage_tiers.hot.eviction import Eviction
 from storage_tiers.hot.flush import FlushTargets
@@ -31,15 +31,15 @@ from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.hot.reading import LogReader
 from storage_tiers.hot.recovery import RecoveredLog
 from storage_tiers.hot.segment import SegmentInfo
-from storage_tiers.hot.segments import Beyond, Segments
+from storage_tiers.hot.segments import Segments, SegmentTotals
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.types import EpochEntry, TimestampOffset, TopicId, TopicPartition
 
 
 class HotLog:
-    """Made by `HotLog.open` only. `appender` takes records, `reader` looks into the log, `end` has its epochs and producers.
-    `log_start_offset` hides what lies below it and may lie above or below the first segment; `raise_log_start` moves it.
-    `cuts` says in sentences what recovery took off."""
+    """Create it with `HotLog.open`. `appender` appends, `reader` reads, `end` holds epochs and producer state.
+    `log_start_offset` hides the records below it and may be above or below the first segment's base; `raise_log_start` moves
+    it. `cuts` describes, one sentence each, what recovery removed."""
 
     __slots__ = (
         "_clock",
@@ -121,7 +121,7 @@ class HotLog:
     ) -> HotLog:
         """Opens the log, durably creating it if there is none; recovers it unless the last stop was `clean`.
 
-        StorageError if the disk refuses, InconsistentTopicId if the directory is another topic's.
+        StorageError if a disk operation fails, InconsistentTopicId if the directory belongs to another topic.
         """
         try:
             establish_partition(files, directory, partition, topic_id, log_start_offset)
@@ -156,14 +156,14 @@ class HotLog:
         if noted is not None:
             sync_failure.forget(files, directory)
         if not found.segments or self.end.offset < log_start_offset:
-            # Nothing below log start may be seen again, and no offset below it given anew.
+            # Records below log start must stay hidden, and no offset below it may be assigned again.
             self.truncate_fully_and_start_at(log_start_offset, epochs=self.end.epochs.entries())
-        self._has_appended(0, 0)
+        self._set_append_counts(0, 0)
         return self
 
     def close(self, *, clean: bool) -> None:
-        """Gives up all descriptors. `clean` flushes first and writes maps and producer state, so that the next start
-        need not read the log: StorageError if that fails, and then the stop was not clean."""
+        """Releases all descriptors. `clean` first flushes and writes indexes and producer state, so that the next start does
+        not read the log. StorageError if that fails; the stop was not clean then."""
         try:
             if clean:
                 self.appender.stop_write()
@@ -177,21 +177,21 @@ class HotLog:
                 self.appender.stop_write()
             self._settle_flush()
             self._segments.release_files()
-            self.appender.begin_again()
+            self.appender.reset_writable()
 
     def delete(self) -> None:
-        """Removes the partition's directory: renamed first, so that a crash cannot leave half a log behind."""
-        remove_tree(self._files, self.retire(layout.DELETE_SUFFIX))
+        """Removes the partition's directory. It is renamed first, so that a crash cannot leave half a log behind."""
+        remove_tree(self._files, self.rename_away(layout.DELETE_SUFFIX))
 
-    def retire(self, suffix: str) -> str:
-        """Renames the directory to `<topic>-<partition>.<token><suffix>` and returns its new path; the log is closed."""
+    def rename_away(self, suffix: str) -> str:
+        """Closes the log, renames its directory to `<topic>-<partition>.<token><suffix>` and returns the new path."""
         self.close(clean=False)
-        return retire_directory(self._files, self._rng, self.directory, self.partition, suffix)
+        return rename_for_removal(self._files, self._rng, self.directory, self.partition, suffix)
 
     def reconfigure(self, settings: LogSettings) -> None:
-        """Takes changed configs over; they bind from the next append on."""
+        """Applies changed configs from the next append on."""
         self.settings = settings
-        self.end.producers.most = self._durability.snapshots.most = settings.most_producers
+        self.end.producers.max_producers = self._durability.snapshots.max_producers = settings.max_producers
         self._segments.reconfigure(settings)
         self.appender.reconfigure(settings)
 
@@ -202,7 +202,7 @@ class HotLog:
 
     @property
     def local_start_offset(self) -> int:
-        """Base offset of the first segment; log start may lie above or below it."""
+        """Base offset of the first segment; log start may be above or below it."""
         return self._segments.all[0].base
 
     @property
@@ -216,21 +216,21 @@ class HotLog:
 
     @property
     def appended_records(self) -> int:
-        """Since this log was opened, as offsets: what was appended and is gone again counts."""
+        """Offsets appended since this log was opened, including records that are gone again."""
         return self.end.offset - self._opened_end
 
     @property
     def appended_bytes(self) -> int:
-        """Since this log was opened. Nothing is counted for it where records are appended."""
+        """Bytes appended since this log was opened, derived from sizes so that an append counts nothing."""
         return self.size_bytes + self._segments.evicted_bytes - self._opened_bytes
 
     @property
     def evicted_bytes(self) -> int:
-        """Of segments that left the log by `evict_oldest` since it was opened."""
+        """Bytes of the segments that `evict_oldest` removed since this log was opened."""
         return self._segments.evicted_bytes
 
-    def _has_appended(self, records: int, size: int) -> None:
-        """What `appended_records` and `appended_bytes` say now, and go on from."""
+    def _set_append_counts(self, records: int, size: int) -> None:
+        """Sets the current values of `appended_records` and `appended_bytes`."""
         self._opened_end = self.end.offset - records
         self._opened_bytes = self.size_bytes + self._segments.evicted_bytes - size
 
@@ -238,9 +238,9 @@ class HotLog:
     def segment_count(self) -> int:
         return len(self._segments.all)
 
-    def beyond(self, offset: int) -> Beyond:
-        """What the segments hold that do not end at or below `offset`. Reads nothing from disk."""
-        return self._segments.beyond(offset)
+    def totals_after(self, offset: int) -> SegmentTotals:
+        """Totals of the segments that end above `offset`. Reads nothing from disk."""
+        return self._segments.totals_after(offset)
 
     def segments(self) -> tuple[SegmentInfo, ...]:
         """All, oldest first. StorageError if one cannot be read."""
@@ -251,7 +251,7 @@ class HotLog:
         return self._segments.oldest_info()
 
     def raise_log_start(self, offset: int) -> None:
-        """Hides the records below `offset`; nothing if it is not above log start. OffsetOutOfRange beyond the log end."""
+        """Hides the records below `offset`; no effect unless it is above log start. OffsetOutOfRange beyond the log end."""
         if offset > self.end.offset:
             raise OffsetOutOfRange(f"{self.partition}: log start cannot pass the log end {self.end.offset} to {offset}")
         if offset > self.log_start_offset:
@@ -260,7 +260,7 @@ class HotLog:
 
     # --- appending ----------------------------------------------------------------------------------------------------
     def roll(self) -> int:
-        """Closes the newest segment, unless it is empty, and returns the base offset of the newest one then."""
+        """Closes the newest segment unless it is empty; returns the base offset of the segment that is newest afterwards."""
         return self.appender.roll()
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
@@ -280,19 +280,19 @@ class HotLog:
         return self.end.epochs.end_offset_for(epoch, self.end.offset)
 
     def begin_epoch(self, epoch: int) -> None:
-        """This node leads from the log end on: `epoch` is known, and its end is the log end, before its first record."""
+        """This node leads from the log end on. `epoch` enters the history before its first record is written."""
         self.end.epochs.assign(epoch, self.end.offset)
 
     def replace_epochs(self, epochs: tuple[EpochEntry, ...]) -> None:
-        """Takes a history in the place of one that is missing or cut. It is on disk with the next flush of a closed segment,
-        or the next clean stop: until then a start makes it anew."""
+        """Replaces a history that is missing or truncated. The next flush of a closed segment or the next clean stop writes it
+        to disk; a start before that rebuilds it."""
         self.end.epochs = LeaderEpochs(epochs)
         self.end.epochs.truncate_from_start(self.log_start_offset)
 
     # --- flushing -----------------------------------------------------------------------------------------------------
     @property
     def recovery_point(self) -> int:
-        """All below it is durable."""
+        """All records below this offset are durable."""
         return self._durability.recovery_point
 
     @property
@@ -301,28 +301,28 @@ class HotLog:
 
     @property
     def sync_failed(self) -> bool:
-        """Whether an fsync has failed: nothing is durable any more before the log was opened anew."""
+        """Whether an fsync has failed. Nothing more becomes durable until the log is reopened."""
         return self._durability.failure is not None
 
     @property
     def is_flushing(self) -> bool:
-        """Whether a flush was begun and not finished."""
+        """Whether a flush has started and not finished."""
         return self._durability.is_flushing
 
     def flush(self, upto: int | None = None) -> None:
-        """Makes everything below `upto` (default: the log end) durable, here and now. StorageError if the disk fails."""
+        """Makes everything below `upto` (default: the log end) durable, synchronously. StorageError if the disk fails."""
         if upto is None or upto > self._durability.recovery_point or self._durability.pending:
             self._sync(self.begin_flush())
 
     def begin_flush(self) -> FlushTargets:
-        """Gathers what makes all that was appended so far durable; call its `sync` in a thread, then `finish_flush`.
+        """Prepares a flush of everything appended so far. Call its `sync` in a thread, then `finish_flush`.
 
-        StorageError once an fsync has failed: no later one may stand for it."""
+        StorageError once an fsync has failed: a later success does not make up for it."""
         self._settle_flush()
         return self._durability.gather(closing=False)
 
     def finish_flush(self, targets: FlushTargets) -> int:
-        """Takes a synced flush's results over and returns the recovery point. A truncation meanwhile made it void."""
+        """Applies the results of a synced flush and returns the recovery point. A truncation in between voids the flush."""
         if self._durability.is_current(targets):
             self._settle_flush()
         return self._durability.recovery_point
@@ -335,12 +335,12 @@ class HotLog:
 
     def _settle_flush(self) -> None:
         if self._durability.settle():
-            self.appender.begin_again()
+            self.appender.reset_writable()
 
     # --- truncating and evicting --------------------------------------------------------------------------------------
     def truncate_to(self, offset: int) -> None:
-        """Removes the batches that end above `offset`. The epoch under which offsets are given anew must be a higher one
-        or a leader's, which is how recovery tells old bytes from new if power fails before the next flush."""
+        """Removes the batches that end above `offset`. Offsets may be assigned again only under a higher epoch or a leader's:
+        recovery uses the epoch to tell old bytes from new ones if power fails before the next flush."""
         segments, end = self._segments, self.end
         if offset >= end.offset:
             return
@@ -359,7 +359,7 @@ class HotLog:
         newest = segments.all[index]
         try:
             cut = newest.find(offset)
-            newest.forget_index()
+            newest.remove_offset_index()
             for segment in segments.all[index + 1 :]:
                 segment.release_file()
                 recovery.remove_files(self._files, segment)
@@ -367,17 +367,17 @@ class HotLog:
                 newest.truncate(cut)
                 fd = newest.file().fd
                 self._files.truncate(fd, cut.position)
-                # Else the old batches may come back with a torn new head before them, whose epoch no CRC covers.
+                # Otherwise the old batches may reappear behind a torn new header, whose epoch no CRC covers.
                 self._files.fsync(fd)
         except OSError as error:
             raise StorageError(f"{self.partition}: cannot truncate ({error}); repair or replace the disk") from error
         segments.cut_after(newest)
-        self.appender.begin_again()
+        self.appender.reset_writable()
         self._durability.cut(newest)
         end.offset = newest.end
         end.epochs.truncate_from_end(newest.end)
         end.producers = self.reader.producers_at(newest.end)
-        self._has_appended(*appended)
+        self._set_append_counts(*appended)
 
     def _state_below(self, offset: int) -> bytes:
         return (
@@ -392,16 +392,15 @@ class HotLog:
         producer_state: bytes | None = None,
         log_start_offset: int | None = None,
     ) -> None:
-        """Discards everything and begins at `offset` with a history of epochs and a producer snapshot from elsewhere.
+        """Discards everything and starts at `offset` with the given epoch history and producer snapshot.
 
-        Log start rises to `offset`, or is `log_start_offset` where another tier holds what lies between.
-
-        A power loss in between leaves some contiguous part of the old log, or an empty log at log start.
+        Log start rises to `offset`, or to `log_start_offset` where another tier holds the records in between. A power loss on
+        the way leaves a contiguous part of the old log, or an empty log at log start. StorageError if a disk operation fails.
         """
         state = self.end.producers.snapshot() if producer_state is None else producer_state
-        most, now_ms = self.settings.most_producers, self._clock.steady_ms()
-        restored = ProducerStateManager.restore(state, now_ms=now_ms, most=most)
-        with contextlib.suppress(StorageError):  # the file goes
+        max_producers, now_ms = self.settings.max_producers, self._clock.steady_ms()
+        restored = ProducerStateManager.restore(state, now_ms=now_ms, max_producers=max_producers)
+        with contextlib.suppress(StorageError):  # the file is removed anyway
             self.appender.stop_write()
         self._settle_flush()
         appended = (self.appended_records, self.appended_bytes) if self._segments.all else (0, 0)
@@ -412,25 +411,25 @@ class HotLog:
                 (self._durability.snapshots.path(offset), state),
             ):
                 self._files.rename(stage_file(self._files, path, content), path)
-            # The old names are gone and the new state is there before the name of the new log can be.
+            # The old names must be gone and the new state durable before the new log's name appears.
             self._files.fsync_dir(self.directory)
             segment = self._segments.make(offset)
             segment.create()
         except OSError as error:
-            self._stand_empty()
-            self._has_appended(*appended)
+            self._reset_to_empty()
+            self._set_append_counts(*appended)
             raise StorageError(
-                f"{self.partition}: cannot begin anew ({error}); free space, or repair or replace the disk"
+                f"{self.partition}: cannot start over ({error}); free space, or repair or replace the disk"
             ) from error
         self._segments.begin_with(segment)
         self.end.set(offset, LeaderEpochs(epochs), restored)
         self._durability.begun_anew(offset, tuple(epochs))
-        self._has_appended(*appended)
+        self._set_append_counts(*appended)
         self.log_start_offset = max(self.log_start_offset, offset if log_start_offset is None else log_start_offset)
 
     def _discard(self) -> None:
-        """Removes all segments. First the names that make recovery trust them: what a power loss leaves of an untrusted
-        log is cut at its first hole, of a trusted one it would not be."""
+        """Removes all segments, beginning with the index names that make recovery trust them. Recovery truncates an untrusted
+        log at its first hole; a trusted one with a hole would go unnoticed."""
         segments = self._segments.all
         for segment in segments:
             with contextlib.suppress(FileNotFoundError):
@@ -441,20 +440,22 @@ class HotLog:
             recovery.remove_files(self._files, segment)
         self._durability.discarded()
         self._segments.clear()
-        self.appender.begin_again()
+        self.appender.reset_writable()
 
-    def _stand_empty(self) -> None:
-        """The old log is gone and no new one could be begun: until that succeeds, an empty log at log start, no file."""
+    def _reset_to_empty(self) -> None:
+        """Presents an empty log at log start without a file, because the old log is gone and a new one could not be created."""
         if not self._segments.all:
             segment = self._segments.make(self.log_start_offset)
-            segment.start_maps()
+            segment.start_indexes()
             self._segments.begin_with(segment)
-            self.end.set(segment.base, LeaderEpochs(), ProducerStateManager(self.settings.most_producers))
+            self.end.set(segment.base, LeaderEpochs(), ProducerStateManager(self.settings.max_producers))
             self._durability.recovery_point = segment.base
 
     def evict_oldest(self, offset: int) -> Eviction | None:
-        """Takes the oldest segment out of the log, if it is closed and ends at or below `offset`. Before: a durable manifest
-        that holds it (I3), or a durable log start above it. Before the next: all steps of what is returned."""
+        """Removes the oldest segment from the log if it is closed and ends at or below `offset`; else None.
+
+        The caller first needs a durable manifest that references it (I3), or a durable log start above it, and completes all
+        steps of the returned eviction before the next call. StorageError if a disk operation fails."""
         segments = self._segments
         oldest = segments.all[0]
         if len(segments.all) == 1 or oldest.end > offset:

@@ -1,7 +1,7 @@
-"""Where a log ends: the offset that the next batch gets, and what all batches before it add up to.
+"""The end of a log: the offset of the next batch, and the epoch and producer state of all batches before it.
 
-Invariant: the three fields tell of exactly the same batches. So whoever appends moves them together, and a truncation sets them
-together. `epochs` reaches back over what has left the disk; `producers` are those of the log's own records.
+Invariant: the three fields describe exactly the same batches, so an append moves them together and a truncation sets them
+together. `epochs` also covers records that have left the disk; `producers` covers only the log's own records.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from storage_tiers.hot.producer_state import ProducerStateManager
 
 
 class LogEnd:
-    """`offset` is that after the last batch, `epochs` which leader wrote which offsets, `producers` the idempotent ones."""
+    """`offset` follows the last batch; `epochs` records which leader wrote which offsets; `producers` holds the state of
+    idempotent producers."""
 
     __slots__ = ("epochs", "offset", "producers")
 
@@ -19,7 +20,7 @@ class LogEnd:
         self.set(offset, epochs, producers)
 
     def set(self, offset: int, epochs: LeaderEpochs, producers: ProducerStateManager) -> None:
-        """The log ends elsewhere: it was truncated, or begun anew."""
+        """Moves the end after a truncation or a fresh start."""
         self.offset = offset
         self.epochs = epochs
         self.producers = producers

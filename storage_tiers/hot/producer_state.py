@@ -1,17 +1,17 @@
-"""What idempotent and transactional producers have written to a partition: dedup, fencing, and what is still undecided.
+"""The state of idempotent and transactional producers of a partition: deduplication, fencing and open transactions.
 
-Pure. Invariants, as in Kafka (ProducerStateManager, ProducerAppendInfo of 4.2; KIP-98, KIP-360, KIP-890): per producer
-the last five batches are known and an exact repeat of one is a duplicate; a sequence continues its predecessor's
-(2^31 - 1 is followed by 0); a new epoch begins at sequence 0; an older epoch is refused. A producer of which nothing is
-known may begin with any sequence: its records may have been removed by retention. A transaction is unstable from its
-first offset until its marker lies below the high watermark.
+Pure. Invariants, as in Kafka (ProducerStateManager, ProducerAppendInfo of 4.2; KIP-98, KIP-360, KIP-890): the last five batches
+of each producer are remembered and an exact repeat of one is a duplicate; a sequence continues its predecessor's (2^31 - 1 is
+followed by 0); a new epoch begins at sequence 0; an older epoch is refused. An unknown producer may begin with any sequence,
+because retention may have removed its records. A transaction is unstable from its first offset until its marker is below the
+high watermark.
 
-`check` decides and changes nothing but the producer's last sign of life; `update` records what was written. At most
-`most` producers are known: of more, the one that wrote longest ago is forgotten, unless it has an open transaction. Which
-one depends on the order of the batches alone, so that a log read again comes to the same state.
+`check` decides and only updates the producer's last-seen time; `update` records a written batch. At most `max_producers` are
+remembered. Beyond that, the producer that wrote longest ago and has no open transaction is forgotten. The choice depends only
+on the order of the batches, so replaying the log yields the same state.
 
-Three differences from Kafka: producers expire by when they last wrote, not by the timestamps inside their records (else
-importing old records would switch deduplication off), are not dropped for age at load, and are bounded in number.
+Three differences from Kafka: producers expire by when they last wrote, not by their records' timestamps (otherwise importing
+old records would disable deduplication); loading drops none for age; their number is bounded.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from storage_tiers.records.batch import BatchHeader
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import NO_TIMESTAMP
 
-#: Batches remembered per producer: what `max.in.flight.requests.per.connection` may be with idempotence.
+#: Batches remembered per producer: the largest `max.in.flight.requests.per.connection` with idempotence.
 REMEMBERED_BATCHES = 5
-#: Producers that are known at once, unless told otherwise: about 10 MB of them, and 1 MB in a sidecar.
-MOST_PRODUCERS = 20_000
+#: Default bound of remembered producers: about 10 MB of memory, and 1 MB in a sidecar.
+MAX_PRODUCERS = 20_000
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_COORDINATOR_EPOCH = -1
@@ -48,7 +48,7 @@ _COUNT = struct.Struct(">i")
 
 
 class Duplicate(NamedTuple):
-    """A batch that is in the log already. `timestamp` is its max timestamp (the append time on such topics)."""
+    """A batch that is already in the log. `timestamp` is its max timestamp in ms (the append time under LogAppendTime)."""
 
     base_offset: int
     last_offset: int
@@ -56,6 +56,8 @@ class Duplicate(NamedTuple):
 
 
 class RememberedBatch(NamedTuple):
+    """One written batch. `offset_delta` is last minus first offset; `timestamp` is its max timestamp in ms."""
+
     last_sequence: int
     last_offset: int
     offset_delta: int
@@ -70,7 +72,7 @@ _NO_BATCH = RememberedBatch(NO_SEQUENCE, -1, 0, NO_TIMESTAMP)
 
 
 class CompletedTransaction(NamedTuple):
-    """`last_stable_offset` is where readers of committed records stood once it had ended."""
+    """One ended transaction. `last_offset` is its marker's; `last_stable_offset` is the LSO after it ended."""
 
     producer_id: int
     first_offset: int
@@ -80,6 +82,8 @@ class CompletedTransaction(NamedTuple):
 
 
 class ProducerEntry:
+    """One producer. `seen_ms` is the steady time of its last request in ms."""
+
     __slots__ = ("batches", "coordinator_epoch", "epoch", "seen_ms", "timestamp", "transaction_start")
 
     def __init__(self, epoch: int = NO_PRODUCER_EPOCH, seen_ms: int = 0) -> None:
@@ -87,7 +91,7 @@ class ProducerEntry:
         #: The newest REMEMBERED_BATCHES, oldest first.
         self.batches: list[RememberedBatch] = []
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
-        #: Max timestamp of the last batch.
+        #: Max timestamp of the last batch, in ms.
         self.timestamp = NO_TIMESTAMP
         #: First offset of the open transaction, -1 for none.
         self.transaction_start = -1
@@ -101,19 +105,21 @@ class ProducerEntry:
     def last_offset(self) -> int:
         return self.batches[-1].last_offset if self.batches else -1
 
-    def take_epoch(self, epoch: int) -> None:
+    def maybe_update_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
             self.batches.clear()
             self.epoch = epoch
 
 
 class ProducerStateManager:
-    __slots__ = ("_forgotten", "_newest", "_open", "_unreplicated", "most", "producers")
+    """The producers of one partition. `max_producers` bounds their number."""
 
-    def __init__(self, most: int = MOST_PRODUCERS) -> None:
-        #: By producer id, in the order of their last batches; to be read, not changed, by others (DescribeProducers).
+    __slots__ = ("_forgotten", "_newest", "_open", "_unreplicated", "max_producers", "producers")
+
+    def __init__(self, max_producers: int = MAX_PRODUCERS) -> None:
+        #: By producer id, in the order of their last batches. Read-only for others (DescribeProducers).
         self.producers: OrderedDict[int, ProducerEntry] = OrderedDict()
-        self.most = most
+        self.max_producers = max_producers
         self._forgotten = 0
         self._newest = -1
         # First offset -> producer id, in the order of first offsets: they begin at the log end.
@@ -123,9 +129,10 @@ class ProducerStateManager:
 
     # --- before an append ---------------------------------------------------------------------------------------------
     def check(self, header: BatchHeader, *, now_ms: int) -> Duplicate | None:
-        """Whether a client's batch may be appended. OutOfOrderSequence, InvalidProducerEpoch, InvalidTransactionState.
+        """Checks a client's batch that has a producer id and a sequence; a repeated one is returned as a Duplicate.
 
-        For batches with a producer id and a sequence; what a coordinator or a leader sends is not checked.
+        OutOfOrderSequence, InvalidProducerEpoch or InvalidTransactionState if it must not be appended. Batches from a
+        coordinator or a leader are not checked.
         """
         entry = self.producers.get(header.producer_id)
         if entry is None:
@@ -133,7 +140,7 @@ class ProducerStateManager:
         entry.seen_ms = now_ms
         if header.producer_epoch == entry.epoch:
             first = header.base_sequence
-            # Nearly every batch. It repeats none: five batches are far fewer records than there are sequences.
+            # The common case. It repeats none: five batches hold far fewer records than there are sequences.
             is_next = entry.batches and first == (entry.batches[-1].last_sequence + 1) & _MAX_SEQUENCE
             if is_next and entry.transaction_start < 0:
                 return None
@@ -152,7 +159,7 @@ class ProducerStateManager:
     def check_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, transaction_version: int = 0
     ) -> None:
-        """Whether a coordinator's marker may be appended. InvalidProducerEpoch, or FencedWriter for a zombie coordinator.
+        """Checks a coordinator's marker. InvalidProducerEpoch, or FencedWriter for a zombie coordinator.
 
         From transaction version 2 (KIP-890) the marker's epoch must be above the producer's, or repeat an ended one.
         """
@@ -165,8 +172,8 @@ class ProducerStateManager:
         self._check_epoch(producer_id, producer_epoch, entry)
         if coordinator_epoch < entry.coordinator_epoch:
             raise FencedWriter(
-                f"producer {producer_id}: coordinator epoch {coordinator_epoch} is over, "
-                f"it is {entry.coordinator_epoch} now"
+                f"producer {producer_id}: coordinator epoch {coordinator_epoch} is older than the current "
+                f"{entry.coordinator_epoch}"
             )
 
     @staticmethod
@@ -182,7 +189,7 @@ class ProducerStateManager:
         entry = self._entry(header.producer_id)
         entry.seen_ms = now_ms
         if header.producer_epoch != entry.epoch:
-            entry.take_epoch(header.producer_epoch)
+            entry.maybe_update_epoch(header.producer_epoch)
         delta = header.last_offset_delta
         entry.timestamp = header.max_timestamp
         batches = entry.batches
@@ -200,7 +207,7 @@ class ProducerStateManager:
         producer_id = header.producer_id
         entry = self._entry(producer_id)
         first = entry.transaction_start
-        entry.take_epoch(header.producer_epoch)
+        entry.maybe_update_epoch(header.producer_epoch)
         entry.coordinator_epoch = coordinator_epoch
         entry.timestamp = header.max_timestamp
         entry.seen_ms = now_ms
@@ -213,11 +220,11 @@ class ProducerStateManager:
         return CompletedTransaction(producer_id, first, base_offset, stable, aborted)
 
     def _entry(self, producer_id: int) -> ProducerEntry:
-        """Of a producer that has just written: the newest from now on."""
+        """The entry of a producer that has just written; it becomes the newest."""
         producers = self.producers
         entry = producers.get(producer_id)
         if entry is None:
-            if len(producers) >= self.most:
+            if len(producers) >= self.max_producers:
                 self._make_room()
             entry = producers[producer_id] = ProducerEntry()
         elif producer_id != self._newest:
@@ -226,23 +233,24 @@ class ProducerStateManager:
         return entry
 
     def _make_room(self) -> None:
-        """For one more. Whoever has an open transaction counts as newest; if all have, there are more than `most`."""
+        """Forgets the oldest producer. One with an open transaction counts as newest; if all have one, the bound is
+        exceeded."""
         for _ in range(len(self.producers)):
             producer_id, entry = self.producers.popitem(last=False)
             if entry.transaction_start >= 0:
                 self.producers[producer_id] = entry
                 continue
             self._forgotten += 1
-            if len(self.producers) < self.most:
+            if len(self.producers) < self.max_producers:
                 return
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Markers below the high watermark are replicated: their transactions are stable."""
+        """Marks transactions whose markers are below the high watermark, and so replicated, as stable."""
         done = [first for first, last in self._unreplicated.items() if last < high_watermark]
         for first in done:
             del self._unreplicated[first]
 
-    # --- what is undecided --------------------------------------------------------------------------------------------
+    # --- open transactions --------------------------------------------------------------------------------------------
     @property
     def first_undecided_offset(self) -> int | None:
         """First offset of the oldest open transaction."""
@@ -250,7 +258,7 @@ class ProducerStateManager:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The last stable offset, if it is below the high watermark: nothing from there on may be read as committed."""
+        """The last stable offset if it is below the high watermark, else None. Records from it on are not yet committed."""
         first = next(iter(self._open), None)
         if not self._unreplicated:
             return first
@@ -263,7 +271,7 @@ class ProducerStateManager:
         return next(iter(self._open.values()), None)
 
     def take_forgotten(self) -> int:
-        """Producers that went because there were more than `most`, since it was last asked."""
+        """Number of producers forgotten for exceeding `max_producers` since the last call."""
         forgotten, self._forgotten = self._forgotten, 0
         return forgotten
 
@@ -280,13 +288,13 @@ class ProducerStateManager:
 
     # --- snapshots ----------------------------------------------------------------------------------------------------
     def snapshot(self) -> bytes:
-        """The content of a `.snapshot` file (version 1): of each producer the newest batch only, as Kafka keeps it.
+        """The content of a `.snapshot` file (version 1): only the newest batch of each producer, as in Kafka.
 
-        Producers in the order of their ids: equal states have equal bytes.
+        Producers are sorted by id, so equal states have equal bytes.
         """
         entries = bytearray(_COUNT.size + len(self.producers) * _SNAPSHOT_ENTRY.size)
         _COUNT.pack_into(entries, 0, len(self.producers))
-        # Taken on the event loop at each roll: plain variables, 0.3 µs a producer.
+        # Runs on the event loop at each roll: with plain variables it takes 0.3 µs a producer.
         at, pack = _COUNT.size, _SNAPSHOT_ENTRY.pack_into
         for producer_id, e in sorted(self.producers.items()):
             sequence, offset, delta, _ = e.batches[-1] if e.batches else _NO_BATCH
@@ -306,10 +314,10 @@ class ProducerStateManager:
         return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(entries)) + entries
 
     @classmethod
-    def restore(cls, content: bytes, *, now_ms: int, most: int = MOST_PRODUCERS) -> ProducerStateManager:
-        """The state that `snapshot` wrote; producers count as seen `now_ms`. CorruptRecord if the bytes are damaged."""
+    def restore(cls, content: bytes, *, now_ms: int, max_producers: int = MAX_PRODUCERS) -> ProducerStateManager:
+        """The state that `snapshot` wrote; every producer's last-seen time becomes `now_ms`. CorruptRecord if damaged."""
         check_snapshot(content)
-        state = cls(most)
+        state = cls(max_producers)
         rows = _SNAPSHOT_ENTRY.iter_unpack(memoryview(content)[_SNAPSHOT_HEAD.size :])
         for fields in sorted(rows, key=_last_offset):
             producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction_start = fields

@@ -1,9 +1,9 @@
-"""Looking into a hot log: batches by offset, records by time, aborted transactions, producers, epochs, and what to upload.
+"""Reads a hot log: batches by offset, records by time, aborted transactions, producers, epochs, and byte ranges to offload.
 
-Invariant: an answer holds a counted descriptor, so that whatever is evicted or truncated meanwhile, its bytes stay. Nothing
-here changes the log, but which closed segments keep their descriptors, and which producer snapshots are written.
+Invariant: an answer holds a counted descriptor, so its bytes survive an eviction or truncation. Reading changes nothing but
+which closed segments keep their descriptors and which producer snapshots are on disk.
 
-Not promised: that a record above the high watermark is hidden; whoever asks says up to where it may see.
+Not promised: hiding records above the high watermark; the caller passes the offset it may read up to.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UploadSource(NamedTuple):
 
 
 class LogReader:
-    """Of one log, whose segments, end and producer snapshots it shares."""
+    """The read side of one log; shares its segments, end and producer snapshots."""
 
     __slots__ = ("_clock", "_end", "_partition", "_segments", "_snapshots")
 
@@ -51,10 +51,10 @@ class LogReader:
     ) -> list[FileSlice]:
         """Bytes of one segment from the batch that holds `offset` on, ending before the batch that reaches `upto_offset`.
 
-        At most `max_bytes`, so the last batch may be cut short, but never the first: with `min_one` that one may exceed
-        the limit, without it there is none. None at the end. The caller releases the slice's file. OffsetOutOfRange
-        outside [local start, log end]. A closed segment that ends before `offset` is a gap, as compaction leaves them, or
-        damage: the next one is read, or without `over_gaps` StorageError raised.
+        At most `max_bytes`, so the last batch may be partial, but never the first: with `min_one` it may exceed the limit,
+        without it the answer is then empty. Empty at the log end. The caller releases the slice's file. OffsetOutOfRange
+        outside [local start, log end]. A closed segment that ends before `offset` is a gap left by compaction, or damage: the
+        next segment is read, or without `over_gaps` StorageError is raised.
         """
         segments = self._segments.all
         if not segments[0].base <= offset <= self._end.offset:
@@ -79,7 +79,7 @@ class LogReader:
             end = bound.position if bound is not None else end
         length = min(end - span.position, max_bytes)
         if length < span.size:
-            length = min(span.size, end - span.position) if min_one else 0  # the mere beginning of a batch is of no use
+            length = min(span.size, end - span.position) if min_one else 0  # part of a batch is useless
         if length <= 0:
             return []
         shared = segment.file()
@@ -109,7 +109,7 @@ class LogReader:
                 self._segments.was_read(segment)
         return best
 
-    # --- what an upload tells of a range ------------------------------------------------------------------------------
+    # --- for offloading -----------------------------------------------------------------------------------------------
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
         """The aborted transactions that overlap [start, end), for readers of committed records (Kafka: collectAborted)."""
         found: list[AbortedTransaction] = []
@@ -122,9 +122,9 @@ class LogReader:
         return found
 
     def upload_source(self, start: int, end_limit: int, *, include_active: bool = False) -> UploadSource | None:
-        """The whole batches from the one that holds `start` on, in its segment, that end at or before `end_limit`.
+        """The whole batches of one segment from the batch that holds `start` on that end at or before `end_limit`.
 
-        Of a closed segment, or the active one too if asked. None if there are none.
+        Only closed segments, unless `include_active`. None if there are no such batches.
         """
         for segment in self._segments.since(start):
             if segment is self._segments.newest and not include_active:
@@ -150,7 +150,7 @@ class LogReader:
         return producers.snapshot()
 
     def producers_at(self, offset: int) -> ProducerStateManager:
-        """The producers that the batches before `offset` have left, read from snapshots and segments."""
+        """The producer state after the batches before `offset`, read from snapshots and segments."""
         segments = self._segments
         try:
             return self._snapshots.state_at(segments.all, offset, now_ms=self._clock.steady_ms())
@@ -159,11 +159,11 @@ class LogReader:
                 segments.was_read(segment)
 
     def snapshot_path(self, offset: int) -> str:
-        """Where the producer snapshot at `offset` lies, if there is one (`snapshots.is_sound`)."""
+        """The path of the producer snapshot at `offset`, whether it exists or not (`snapshots.is_sound`)."""
         return self._snapshots.path(offset)
 
     def write_snapshot(self, offset: int) -> None:
-        """Writes the producer snapshot at exactly `offset`, as `state_at` says it. StorageError if the disk refuses."""
+        """Writes the producer snapshot at exactly `offset` (see `state_at`). StorageError if the disk refuses."""
         try:
             self._snapshots.write(offset, self.state_at(offset))
         except OSError as error:
@@ -173,8 +173,8 @@ class LogReader:
 
     # --- epochs -------------------------------------------------------------------------------------------------------
     def epoch_on_disk(self, offset: int) -> tuple[int, int] | None:
-        """(base offset, leader epoch) of the first local batch that ends at or after `offset`, from its own header; None if
-        there is none. StorageError if it cannot be read."""
+        """(base offset, leader epoch) from the header of the first local batch that ends at or after `offset`, or None.
+        StorageError if it cannot be read."""
         for segment in self._segments.since(offset):
             span = segment.find(offset)
             if span is None:
@@ -188,7 +188,8 @@ class LogReader:
         return None
 
     def scan_epochs(self, offset: int) -> EpochScan:
-        """What reads the epochs of the local batches that end at or after `offset`. StorageError if that cannot begin."""
+        """Prepares to read the epochs of the local batches that end at or after `offset`. StorageError if a file cannot be
+        opened."""
         spans = []
         for segment in self._segments.all:
             span = segment.find(offset) if segment.size and segment.end > offset else None

@@ -1,21 +1,21 @@
-"""Opening what is on disk: a partition's segments, epochs and producers, after a clean stop or a crash.
+"""Loads a partition's segments, epochs and producers from disk, after a clean stop or a crash.
 
-After a clean stop everything is believed but the newest segment's end, which is looked for from its last index entry.
-After a crash a prefix of the segments is trusted: those below the recovery point whose `.index` exists (the name
-appears only once all of the segment is durable). The rest is read with CRCs, and cut at the first batch
+After a clean stop everything is trusted but the newest segment's end, which is searched from its last index entry. After a
+crash a prefix of the segments is trusted: those below the recovery point whose `.index` exists (that name appears only once the
+whole segment is durable). The rest is read with CRCs and truncated at the first batch
 
 - that is invalid (length, magic, CRC), or
 - whose base offset is below the expected one (a gap inside a segment is legal: compaction leaves them), or
 - whose leader epoch is below its predecessor's,
 
-and at the first segment that does not begin where its predecessor ends: a segment is created at the log end, so a hole
-there is a lost tail. (Whoever rewrites a closed segment therefore syncs it, `.index` last, and keeps its last batch, if
-need be emptied.) Epochs, producers, aborted transactions and indexes of what was read come from its batches alone.
+and at the first segment that does not begin where its predecessor ends: a segment is created at the log end, so a hole there
+means a lost tail. (Code that rewrites a closed segment therefore syncs it, `.index` last, and keeps its last batch, emptied if
+need be.) Epochs, producers, aborted transactions and indexes of the part that was read are rebuilt from its batches alone.
 
-A segment whose index of aborted transactions cannot be one is not trusted either: without it aborted records would pass for
-committed ones.
+A segment with a damaged transaction index is not trusted either: without that index aborted records would pass for committed
+ones.
 
-Does not promise to find other damage in trusted segments: that is `fsck`'s work.
+Not promised: detection of other damage in trusted segments, which is `fsck`'s job.
 """
 
 from __future__ import annotations
@@ -44,17 +44,18 @@ log = logging.getLogger(__name__)
 
 _WHY = {
     batch_walk.PARTIAL: "the batch is not whole",
-    batch_walk.BAD_SIZE: "its length is none that a batch can have",
-    batch_walk.BAD_MAGIC: "it is of another message format",
-    batch_walk.BAD_CRC: "its CRC-32C does not fit",
-    batch_walk.BAD_OFFSETS: "its offset lies below the expected one",
-    batch_walk.BAD_EPOCH: "its leader epoch lies below its predecessor's",
+    batch_walk.BAD_SIZE: "its length is impossible for a batch",
+    batch_walk.BAD_MAGIC: "it has another message format",
+    batch_walk.BAD_CRC: "its CRC-32C does not match",
+    batch_walk.BAD_OFFSETS: "its offset is below the expected one",
+    batch_walk.BAD_EPOCH: "its leader epoch is below its predecessor's",
 }
 
 
 @dataclass(slots=True)
 class RecoveredLog:
-    """`segments` may be empty. `trusted_end`: below it nothing needed reading; `cuts` says what was taken off."""
+    """The loaded log. `segments` may be empty; `stored_epochs` is the content of the epoch file; nothing below the offset
+    `trusted_end` had to be read; `cuts` describes, one sentence each, what recovery removed."""
 
     segments: list[Segment]
     epochs: LeaderEpochs
@@ -68,7 +69,7 @@ class RecoveredLog:
 def load(
     files: Files, directory: str, *, settings: LogSettings, clean: bool, recovery_point: int, now_ms: int
 ) -> RecoveredLog:
-    """What `directory` holds. StorageError if the disk refuses."""
+    """Loads the log in `directory`. StorageError if a disk operation fails."""
     try:
         return _load(files, directory, settings, clean, recovery_point, now_ms)
     except OSError as error:
@@ -89,7 +90,7 @@ def _load(
         Snapshots(files, directory, snapshot_offsets),
         trusted_end=0,
     )
-    loaded.snapshots.most = loaded.state.most = settings.most_producers
+    loaded.snapshots.max_producers = loaded.state.max_producers = settings.max_producers
     if not segments:
         return loaded
     trusted = len(segments) - 1 if clean else _trusted(segments, recovery_point)
@@ -107,7 +108,7 @@ def _load(
 
 
 def _list(files: Files, directory: str, interval: int, now_ms: int) -> tuple[list[Segment], list[int]]:
-    """The segments by base offset and the offsets of the snapshots; removes what a crash left half done."""
+    """The segments by base offset and the offsets of the snapshots; removes temporary files that a crash left."""
     numbered: dict[int, set[str]] = {}
     for name in os.listdir(directory):
         known = layout.parse_file(name)
@@ -150,7 +151,7 @@ def _trusted(segments: list[Segment], recovery_point: int) -> int:
 
 
 def _knows_aborted(segment: Segment) -> bool:
-    """Whether what says which of its transactions were aborted is there, or was never needed."""
+    """Whether the segment's transaction index is readable, or was never needed."""
     try:
         if segment.has_transactions:
             segment.aborted()
@@ -161,7 +162,7 @@ def _knows_aborted(segment: Segment) -> bool:
 
 
 def _load_clean(loaded: RecoveredLog, now_ms: int) -> bool:
-    """False if the newest segment is not as a clean stop leaves it."""
+    """Loads a cleanly stopped log; False if the newest segment is not as a clean stop leaves it."""
     newest = loaded.segments[-1]
     try:
         newest.load_tail()
@@ -176,7 +177,7 @@ def _load_clean(loaded: RecoveredLog, now_ms: int) -> bool:
 
 
 def _stored_epochs(path: str) -> LeaderEpochs | None:
-    """None where the file is missing or damaged: the batches tell what they can, a sidecar in the bucket the rest."""
+    """None if the file is missing or damaged: the history is rebuilt from the batches, and from a sidecar in the bucket."""
     try:
         return read_checkpoint(path)
     except FileNotFoundError:
@@ -187,14 +188,14 @@ def _stored_epochs(path: str) -> LeaderEpochs | None:
 
 
 def _read_epochs(segments: Iterable[Segment], epochs: LeaderEpochs) -> None:
-    """The epochs of segments that are not read for anything else."""
+    """Adds the epochs of segments that recovery does not otherwise read."""
     for segment in segments:
         read_epochs(segment.file().fd, 0, segment.size, epochs)
         segment.release_file()
 
 
 class _Recovery:
-    """Reads `segments[trusted:]`, cuts what must not stay, and fills the rest of `loaded`."""
+    """Reads `segments[trusted:]`, truncates them at the first fault, and fills the rest of `loaded`."""
 
     def __init__(self, files: Files, loaded: RecoveredLog, trusted: int, recovery_point: int, now_ms: int) -> None:
         self._files = files
@@ -223,13 +224,13 @@ class _Recovery:
                 self._drop(index + 1, f"it follows the cut in {segment.path}")
                 return
             if index < len(segments) - 1:
-                segment.close_maps()
+                segment.close_indexes()
                 segment.release_file()
 
     def _read(self, segment: Segment) -> bool:
-        """False if the segment had to be cut."""
+        """Reads one segment; False if it had to be truncated."""
         size, segment.size = segment.size, 0
-        segment.start_maps()
+        segment.start_indexes()
         segment.end = segment.base
         for chunk in read_batches(segment.file().fd, 0, size, self._scan):
             if chunk.stop != batch_walk.WHOLE:
@@ -254,7 +255,7 @@ class _Recovery:
     def _cut(self, segment: Segment, position: int, size: int, why: str) -> None:
         fd = segment.file().fd
         self._files.truncate(fd, position)
-        # What is cut may hold whole batches of an older epoch: they must not lie under the next append's torn head.
+        # The truncated part may hold whole batches of an older epoch: they must not reappear behind a torn append.
         self._files.fsync(fd)
         segment.size = position
         self._say(
@@ -271,13 +272,13 @@ class _Recovery:
 
     def _say(self, text: str, *, lost: int) -> None:
         self._loaded.cuts.append(text)
-        # What was flushed and is not there any more the disk has lost or damaged.
+        # An error below the recovery point: the disk has lost or damaged flushed records.
         say = events.error if lost < self._recovery_point else events.warning
         say(log, "recovery.cut", what=text, offset=lost, was_flushed=lost < self._recovery_point)
 
 
 def remove_files(files: Files, segment: Segment) -> None:
-    """Removes a segment's files, the log last: without it the others are rubbish that the next start sweeps."""
+    """Removes a segment's files, the log last: without the log, the next start removes the others."""
     for suffix in (*layout.COMPANIONS, layout.LOG):
         with contextlib.suppress(FileNotFoundError):
             files.unlink(segment.stem + suffix)

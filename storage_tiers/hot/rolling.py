@@ -1,8 +1,8 @@
-"""When the newest segment is full: what a batch is compared with before it is appended (Kafka: LogSegment.shouldRoll).
+"""When the newest segment is full: the bounds that each batch is compared with before an append (Kafka: LogSegment.shouldRoll).
 
-Invariant: armed for one segment, whose first batch it counts the age from; nothing here is looked up for a batch. The bounds
-are Kafka's: `segment.bytes`; `segment.ms`, counted from the first batch's timestamp if it has one, else from when it was
-appended; what 32 bits say of an offset relative to the segment's base; `segment.index.bytes`.
+Invariant: the limits are precomputed for one segment, so a batch costs comparisons and no lookups. The bounds are Kafka's:
+`segment.bytes`; `segment.ms`, counted from the first batch's timestamp if it has one, else from its append; the 32 bits of an
+offset relative to the segment's base; `segment.index.bytes`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from storage_tiers.hot.settings import UNBOUNDED, LogSettings
 
 
 class RollLimits:
-    """Each the last that the segment takes: its size in bytes, a batch's last offset and max timestamp (ms), the time (ms)."""
+    """Largest values that the segment accepts: its size in bytes, a batch's last offset, its max timestamp in ms, and the
+    current time in ms."""
 
     __slots__ = ("clock_ms", "offset", "size", "timestamp")
 
@@ -22,16 +23,16 @@ class RollLimits:
         self.offset = -1
         self.timestamp = self.clock_ms = UNBOUNDED
 
-    def passed_by(self, size: int, offset: int, timestamp: int, now_ms: int) -> bool:
-        """Whether a batch belongs into another segment that would make this one `size` bytes long."""
+    def exceeded_by(self, size: int, offset: int, timestamp: int, now_ms: int) -> bool:
+        """Whether a batch that would grow the segment to `size` bytes belongs in the next one."""
         return size > self.size or timestamp > self.timestamp or now_ms > self.clock_ms or offset > self.offset
 
     def arm(self, segment: Segment, settings: LogSettings) -> None:
-        """For what follows in `segment`, whose maps are in memory and whose first batch has been read."""
+        """Computes the limits for `segment`, whose indexes are in memory and whose first batch has been read."""
         self.size = settings.segment_bytes
         self.offset = segment.base + MAX_RELATIVE_OFFSET
         self.timestamp = self.clock_ms = UNBOUNDED
-        self.look_at_indexes(segment, settings)
+        self.check_index_space(segment, settings)
         if not segment.size:
             return
         after = settings.segment_ms - segment.jitter_ms
@@ -41,10 +42,10 @@ class RollLimits:
         else:
             self.clock_ms = segment.first_append_ms + after
 
-    def look_at_indexes(self, segment: Segment, settings: LogSettings) -> None:
-        """After an entry was added: with full indexes no further batch belongs into `segment`."""
+    def check_index_space(self, segment: Segment, settings: LogSettings) -> None:
+        """Closes the segment to further batches once its indexes are full; called after each new entry."""
         assert segment.offsets is not None and segment.times is not None
-        # One entry of each stays free for what closing adds.
+        # Each index keeps one entry free, because closing adds one.
         limit = settings.segment_index_bytes
         if (len(segment.offsets) + 1) * 8 > limit or (len(segment.times) + 2) * 12 > limit:
             self.size = 0

@@ -1,7 +1,7 @@
-"""Walking over a log file's batches in bounded reads, and replaying them into producer state.
+"""Iterates over the batches of a log file in bounded reads, and replays them into producer state.
 
-Headers only, but for the CRC where the given scan checks it: no record is decoded except transaction markers. Pure but
-for `os.pread`.
+Reads headers only, plus the CRC if the given scan checks it; decodes no record except transaction markers. Pure but for
+`os.pread`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from storage_tiers.records.builder import ControlKind
 from storage_tiers.records.decoder import decode_control
 from storage_tiers.types import NO_PRODUCER_ID
 
-#: Read at once; a larger batch is read whole.
+#: Bytes of one read; a larger batch is read whole.
 SCAN_BYTES = 1 << 20
 
 #: Position in the chunk, size, base offset, next offset, leader epoch, max timestamp.
 ScannedBatch = tuple[int, int, int, int, int, int]
-#: `batch_walk.scan_batches` over a whole buffer, or a variant that is harder to please.
+#: `batch_walk.scan_batches` over a whole buffer, or a stricter variant.
 Scan = Callable[[bytes], tuple[list[ScannedBatch], int, int]]
 
 _producer_id = struct.Struct(">q").unpack_from
 
 
 class Chunk(NamedTuple):
-    """Whole batches read at file position `position`. `stop` is not WHOLE in the last chunk of a walk that met something
-    else than a batch; `position` is then where."""
+    """Whole batches read at byte `position` of the file. `stop` differs from WHOLE only in a last chunk where the walk found
+    something else than a batch, at `position`."""
 
     position: int
     data: Buffer
@@ -44,7 +44,7 @@ def scan_headers(data: bytes) -> tuple[list[ScannedBatch], int, int]:
 
 
 def read_batches(fd: int, position: int, end: int, scan: Scan = scan_headers) -> Iterator[Chunk]:
-    """The batches in [position, end) of an open log; `position` is where one begins."""
+    """The batches in [position, end) of an open log; a batch begins at `position`."""
     wanted = SCAN_BYTES
     while position < end:
         asked = min(wanted, end - position)
@@ -68,7 +68,7 @@ def read_batches(fd: int, position: int, end: int, scan: Scan = scan_headers) ->
 
 
 def replay(chunk: Chunk, state: ProducerStateManager, *, now_ms: int) -> list[CompletedTransaction]:
-    """Takes the chunk's batches into `state`; returns the transactions that ended in it."""
+    """Applies the chunk's batches to `state`; returns the transactions that ended in it."""
     completed = []
     data = chunk.data
     for at, size, base_offset, _, _, _ in chunk.batches:
@@ -87,7 +87,7 @@ def replay(chunk: Chunk, state: ProducerStateManager, *, now_ms: int) -> list[Co
 def end_transaction(
     batch: memoryview, base_offset: int, state: ProducerStateManager, *, now_ms: int
 ) -> CompletedTransaction | None:
-    """Takes a control batch into `state`. None where it ends nothing."""
+    """Applies a control batch to `state`; returns the transaction it ends, or None."""
     marker = decode_control(batch, verify=False)
     if marker is None:
         return None

@@ -1,11 +1,10 @@
-"""One segment: a `.log` of whole batches and the sparse maps that find one by offset, by time or by transaction.
+"""One segment: a `.log` of whole batches, and sparse indexes by offset, by time and by transaction.
 
-Invariants: `size` is the log's end, whatever the file holds beyond it; `end` is the offset after the last batch. The
-maps of the newest segment are in memory; a closed segment's lie in files once they were written. A `.index` name of a
-closed segment means that its log, its other maps and the producer snapshot at its end were synced before the name
-appeared, which is why recovery trusts it.
+Invariants: `size` is the log's end in bytes, even if the file is longer; `end` is the offset after the last batch. The indexes
+of the newest segment are in memory; those of a closed segment are in files once written. The `.index` name of a closed segment
+appears only after its log, its other indexes and the producer snapshot at its end are synced, so recovery trusts it.
 
-Does not promise to be thread-safe, or to notice that bytes changed under it.
+Not promised: thread safety; detection of bytes that change underneath.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from storage_tiers.records.decoder import decode_batch
 from storage_tiers.records.walker import find_timestamp
 from storage_tiers.types import NO_TIMESTAMP, AbortedTransaction, SharedFile, TimestampOffset
 
-#: Read at once when looking for a batch: usually an index interval and the header of the batch wanted.
+#: Bytes of one read in a batch lookup: usually an index interval and the header of the wanted batch.
 LOOKUP_BYTES = 4096 + HEADER_BYTES
 
 
@@ -43,7 +42,7 @@ _DAMAGED = "look at it with `tidelog log dump {}`, and put it back from a copy"
 
 
 class BatchSpan(NamedTuple):
-    """Where a batch lies in its segment."""
+    """A batch in its segment: byte position, size in bytes, base offset."""
 
     position: int
     size: int
@@ -52,10 +51,10 @@ class BatchSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """What a planner may know of a segment. Offsets half-open, times in ms.
+    """A planner's view of a segment: offsets [base, end), sizes in bytes, times in ms.
 
-    `first_append_ms` is the wall clock at the first append (after a restart: the file's last change, if that is
-    earlier than the start), -1 for an empty segment.
+    `first_append_ms` is the steady time of the first append (after a restart: the file's last change or the start, whichever is
+    earlier), -1 for an empty segment.
     """
 
     base: int
@@ -98,7 +97,7 @@ class Segment:
         self._files = files
         #: `index.interval.bytes`.
         self.interval = interval
-        #: Taken off `segment.ms`, so that many partitions do not roll at once.
+        #: Subtracted from `segment.ms`, so that many partitions do not roll at once.
         self.jitter_ms = 0
         self.stem = os.path.join(directory, f"{base:020d}")
         self.path = self.stem + layout.LOG
@@ -106,18 +105,18 @@ class Segment:
         self.size = size
         self.end = base
         self.first_append_ms = -1
-        #: Max timestamp of the first batch, what rolling by time counts from.
+        #: Max timestamp of the first batch, where rolling by time starts to count.
         self.first_timestamp: int | None = None
-        #: The largest timestamp and the last offset of the batch that has it; of a closed segment see `newest`.
+        #: The largest timestamp and the last offset of the batch that has it; for a closed segment use `newest`.
         self.newest_timestamp = NO_TIMESTAMP
         self.newest_offset = -1
         #: Log bytes since the last entry of the offset index.
         self.since_index = 0
-        #: A `.index` of this name exists. Of the newest segment it may be out of date.
+        #: Whether the `.index` file exists. The newest segment's may be out of date.
         self.index_on_disk = index_on_disk
-        #: A `.txnindex` lay beside it when the log was opened.
+        #: Whether the `.txnindex` file existed when the log was opened.
         self.has_transactions = False
-        #: The maps in memory; None where the files are searched instead.
+        #: The indexes in memory; None if the files are searched instead.
         self.offsets: OffsetIndex | None = None
         self.times: TimeIndex | None = None
         self._aborted: list[AbortedTransaction] | None = None
@@ -137,44 +136,43 @@ class Segment:
             except OSError as error:
                 raise StorageError(
                     f"cannot open {self.path} ({error}); "
-                    "it is tried again: raise the limit of open files, or repair or replace the disk"
+                    "the node tries again: raise the limit of open files, or repair or replace the disk"
                 ) from error
         return self._shared
 
     def create(self) -> None:
-        """Makes the empty log file. OSError if the disk refuses."""
+        """Creates the empty log file. OSError if the disk refuses."""
         self._shared = SharedFile(self.path, self._files.open(self.path, create=True, truncate=True))
-        self.start_maps()
+        self.start_indexes()
 
     def release_file(self) -> None:
-        """Gives the descriptor up; answers that still use it keep it open."""
+        """Releases the descriptor; answers in flight keep it open."""
         if self._shared is not None:
             self._shared.release()
             self._shared = None
 
     def cut_file(self) -> int:
-        """The file ends where the segment does afterwards; returns its descriptor. OSError or StorageError if the disk
-        refuses."""
+        """Truncates the file to `size` and returns its descriptor. OSError or StorageError if the disk refuses."""
         fd = self.file().fd
         if os.fstat(fd).st_size != self.size:
             self._files.truncate(fd, self.size)
         return fd
 
-    # --- the maps -----------------------------------------------------------------------------------------------------
-    def start_maps(self) -> None:
-        """Empty maps in memory: the segment is new, or about to be walked from its start."""
+    # --- indexes ------------------------------------------------------------------------------------------------------
+    def start_indexes(self) -> None:
+        """Starts with empty indexes in memory, for a new segment or before walking one from its start."""
         self.offsets, self.times, self._aborted = OffsetIndex(self.base), TimeIndex(self.base), []
         self.newest_timestamp, self.newest_offset = NO_TIME
         self.first_timestamp = None
         self.since_index = 0
 
-    def drop_maps(self) -> None:
-        """The files hold everything now."""
+    def drop_indexes(self) -> None:
+        """Frees the indexes in memory, because the files now hold all of them."""
         self.offsets = self.times = self._aborted = None
         self.index_on_disk = self._checked = True
 
-    def load_maps(self) -> tuple[OffsetIndex, TimeIndex]:
-        """The maps in memory, to be extended: from the files, or from the log where those are missing or foreign."""
+    def load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Loads the indexes into memory: from their files, or from the log if those are missing or of another segment."""
         if self.offsets is None or self.times is None:
             aborted = self.aborted()
             if self._sound():
@@ -188,30 +186,30 @@ class Segment:
 
     def _walk_all(self) -> None:
         end = self.end
-        self.start_maps()
+        self.start_indexes()
         try:
             self.walk(0)
         except (OSError, StorageError):
-            # Else the next who looks would take what was read so far for the whole.
+            # Otherwise a later caller would take the partial indexes for complete ones.
             self.offsets = self.times = self._aborted = None
             self.newest_timestamp, self.newest_offset = NO_TIME
             self.end = end
             raise
 
     def load_tail(self) -> None:
-        """Learns end and newest timestamp of a segment closed clean, from the last index entry on.
+        """Reads end and newest timestamp of a cleanly closed segment, from its last index entry on.
 
         StorageError if the file does not end with a whole batch.
         """
         if not self._sound():
-            self.load_maps()
+            self.load_indexes()
             return
         self.newest_timestamp, self.newest_offset = StoredTimeIndex(self.stem + layout.TIME_INDEX, self.base).last()
         self.since_index = 0
         self.walk(StoredOffsetIndex(self.stem + layout.OFFSET_INDEX, self.base).last_position())
 
     def walk(self, position: int) -> None:
-        """Takes the batches in [position, size) into the maps and `end`. StorageError if what lies there are no batches."""
+        """Adds the batches in [position, size) to the indexes and `end`. StorageError if other bytes than batches are there."""
         for chunk in read_batches(self.file().fd, position, self.size):
             if chunk.stop != WHOLE:
                 raise StorageError(
@@ -221,7 +219,7 @@ class Segment:
                 self.note(chunk.position + at, size, following, timestamp)
 
     def note(self, position: int, size: int, end: int, timestamp: int) -> None:
-        """A batch at `position` belongs to the segment (Kafka: LogSegment.append)."""
+        """Adds the batch at `position` to the indexes and `end` (Kafka: LogSegment.append)."""
         if position == 0:
             self.first_timestamp = timestamp
         if timestamp > self.newest_timestamp:
@@ -234,8 +232,8 @@ class Segment:
         self.end = end
 
     def truncate(self, cut: BatchSpan) -> None:
-        """Forgets the batch at `cut` and all after it. The bytes in the file are the caller's."""
-        offsets, times = self.load_maps()
+        """Removes the batch at `cut` and all later ones from the indexes. The caller truncates the file."""
+        offsets, times = self.load_indexes()
         assert self._aborted is not None
         offsets.truncate(cut.position)
         times.truncate(cut.base_offset)
@@ -246,37 +244,36 @@ class Segment:
             self.first_timestamp, self.first_append_ms = None, -1
         self.walk(offsets.last_position())
 
-    def forget_index(self) -> None:
-        """A clean stop gave the newest segment a `.index`. Once the segment grows or shrinks, that name would make a
-        crash trust it, so it goes, durably, before anything can follow the segment or take its bytes' place. OSError if the
-        disk refuses."""
+    def remove_offset_index(self) -> None:
+        """Removes, durably, the `.index` that a clean stop gave the newest segment. Otherwise recovery after a crash would
+        trust a segment that has grown or shrunk since. OSError if the disk refuses."""
         if self.index_on_disk:
-            self.load_maps()
+            self.load_indexes()
             with contextlib.suppress(FileNotFoundError):  # an earlier attempt ended before the directory was synced
                 self._files.unlink(self.stem + layout.OFFSET_INDEX)
             self._files.fsync_dir(os.path.dirname(self.path))
             self.index_on_disk = False
 
-    def close_maps(self) -> None:
-        """Before the segment is closed: its newest timestamp must stand in the time index, where readers look for it."""
+    def close_indexes(self) -> None:
+        """Adds the newest timestamp to the time index, where readers of a closed segment look for it."""
         if self.times is not None:
             self.times.maybe_append(self.newest_timestamp, self.newest_offset)
 
-    def encode_maps(self) -> list[tuple[str, bytes]]:
-        """(path, content) of each map in memory but the offset index."""
+    def encode_time_and_transactions(self) -> list[tuple[str, bytes]]:
+        """(path, content) of each index in memory but the offset index."""
         assert self.times is not None and self._aborted is not None
         maps = [(self.stem + layout.TIME_INDEX, self.times.encode())]
         if self._aborted:
             maps.append((self.stem + layout.TRANSACTION_INDEX, encode_transactions(self._aborted)))
         return maps
 
-    def encode_index(self) -> tuple[str, bytes]:
+    def encode_offset_index(self) -> tuple[str, bytes]:
         """(path, content) of the offset index."""
         assert self.offsets is not None
         return self.stem + layout.OFFSET_INDEX, self.offsets.encode()
 
     def aborted(self) -> list[AbortedTransaction]:
-        """The aborted transactions whose marker lies in this segment, by marker."""
+        """The aborted transactions whose markers are in this segment, in the order of the markers."""
         if self._aborted is not None:
             return self._aborted
         try:
@@ -289,7 +286,7 @@ class Segment:
         self._aborted.append(entry)
 
     def _sound(self) -> bool:
-        """Whether the files can be this segment's. Looked at once."""
+        """Whether the index files can belong to this segment. Checked once."""
         if not self._checked and self.index_on_disk:
             try:
                 self._checked = (
@@ -306,7 +303,7 @@ class Segment:
         if self.offsets is None:
             if self._sound():
                 return StoredOffsetIndex(self.stem + layout.OFFSET_INDEX, self.base).lookup(offset)
-            return self.load_maps()[0].lookup(offset)
+            return self.load_indexes()[0].lookup(offset)
         return self.offsets.lookup(offset)
 
     def find(self, offset: int) -> BatchSpan | None:
@@ -335,7 +332,7 @@ class Segment:
                 index = StoredTimeIndex(self.stem + layout.TIME_INDEX, self.base)
                 self.newest_timestamp, self.newest_offset = index.last()
             else:
-                self.load_maps()
+                self.load_indexes()
         return TimeEntry(self.newest_timestamp, self.newest_offset)
 
     def newest_from(self, min_offset: int) -> TimeEntry:
@@ -359,8 +356,8 @@ class Segment:
     def first_at_or_after(self, timestamp: int, min_offset: int) -> TimestampOffset | None:
         """The first record by offset, from `min_offset` on, whose timestamp is at least `timestamp`.
 
-        The first time entry that reaches the timestamp names a batch that raised the maximum to it; whatever raised
-        it first lies in the same index interval, since each interval's end enters the maximum so far.
+        The first time entry that reaches the timestamp names a batch that raised the maximum to it. The first such batch is in
+        the same index interval, because each interval's end records the maximum so far.
         """
         if self.times is not None:
             entry = self.times.first_at_or_after(timestamp)
@@ -369,7 +366,7 @@ class Segment:
             entry = StoredTimeIndex(self.stem + layout.TIME_INDEX, self.base).first_at_or_after(timestamp)
             last = StoredOffsetIndex(self.stem + layout.OFFSET_INDEX, self.base).last_position()
         else:
-            self.load_maps()
+            self.load_indexes()
             return self.first_at_or_after(timestamp, min_offset)
         position = last if entry is None else self._lookup(entry.offset - 1)
         below = self.find(min_offset)
@@ -408,7 +405,7 @@ def first_record_at(batch: memoryview, timestamp: int, min_offset: int) -> tuple
         offset = max(header.base_offset, min_offset)
         return (header.max_timestamp, offset) if header.count and header.max_timestamp >= timestamp else None
     if header.base_offset < min_offset:
-        # The rare batch that log start cuts in two.
+        # Rare: log start is inside this batch.
         for record in decode_batch(batch, verify=False):
             if record.offset >= min_offset and record.timestamp >= timestamp:
                 return record.timestamp, record.offset

@@ -1,10 +1,10 @@
-"""The segments of one partition's log, oldest first: which one holds an offset, how much they hold, which files stay open.
+"""The segments of one partition's log, oldest first: lookup by offset, sizes, and which files stay open.
 
-Invariants: they tile, each begins where its predecessor ends; only the newest grows; `closed_bytes` is the sum of all others.
-There is at least one from opening to closing, but for the moment in which a log is discarded for a new one. At most
-`OPEN_CLOSED_SEGMENTS` closed ones keep a descriptor.
+Invariants: each segment begins where its predecessor ends; only the newest grows; `closed_bytes` is the size of all others. An
+open log has at least one segment, except while it is discarded for a new one. At most `OPEN_CLOSED_SEGMENTS` closed segments
+keep a descriptor.
 
-Not promised: durability of anything here; that is `durability`'s.
+Not promised: durability, which `durability` provides.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ OPEN_CLOSED_SEGMENTS = 4
 _base_of = attrgetter("base")
 
 
-class Beyond(NamedTuple):
-    """Bytes and number of some segments, and of the closed ones among them; when the oldest was begun (Unix ms, -1 for
-    none)."""
+class SegmentTotals(NamedTuple):
+    """Bytes and number of some segments and of the closed ones among them. `since_ms` is the first append to the oldest (ms,
+    -1 for none)."""
 
     size: int
     segments: int
@@ -38,11 +38,11 @@ class Beyond(NamedTuple):
     since_ms: int
 
 
-NOTHING_BEYOND = Beyond(0, 0, 0, 0, -1)
+NO_SEGMENTS = SegmentTotals(0, 0, 0, 0, -1)
 
 
 class Segments:
-    """`all` is for reading; it changes through the methods alone."""
+    """`all` is read-only for callers; `closed_bytes` and `evicted_bytes` are in bytes."""
 
     __slots__ = (
         "_directory",
@@ -66,7 +66,7 @@ class Segments:
         files: Files,
         rng: Rng,
     ) -> None:
-        """`found` is what recovery has left, perhaps nothing."""
+        """`found` are the segments that recovery loaded, possibly none."""
         self._directory = directory
         self._partition = partition
         self._settings = settings
@@ -75,7 +75,7 @@ class Segments:
         self._recently_read: list[Segment] = []
         self.all = found
         self.closed_bytes = sum(segment.size for segment in found[:-1])
-        #: Of segments that left by `drop_oldest`.
+        #: Bytes of segments removed by `drop_oldest`.
         self.evicted_bytes = 0
         if found:
             found[-1].jitter_ms = self._jitter()
@@ -90,16 +90,16 @@ class Segments:
     def size_bytes(self) -> int:
         return self.closed_bytes + self.all[-1].size
 
-    def beyond(self, offset: int) -> Beyond:
-        """What the segments hold that do not end at or below `offset`. Reads nothing from disk."""
+    def totals_after(self, offset: int) -> SegmentTotals:
+        """Totals of the segments that end above `offset`. Reads nothing from disk."""
         newest = self.all[-1]
         if newest.end <= offset:
-            return NOTHING_BEYOND
+            return NO_SEGMENTS
         rest = [segment for segment in self.all if segment.end > offset and segment.size]
         size = sum(segment.size for segment in rest)
         active = newest.size
         oldest = min((segment.first_append_ms for segment in rest), default=-1)
-        return Beyond(size, len(rest), size - active, len(rest) - (active > 0), oldest)
+        return SegmentTotals(size, len(rest), size - active, len(rest) - (active > 0), oldest)
 
     def infos(self) -> tuple[SegmentInfo, ...]:
         """All, oldest first. StorageError if one cannot be read."""
@@ -123,11 +123,11 @@ class Segments:
         return bisect.bisect_right(self.all, offset, key=_base_of) - 1
 
     def since(self, offset: int) -> Iterator[Segment]:
-        """From the segment on that holds `offset`; all of them if they begin above it."""
+        """The segments from the one that holds `offset` on; all of them if they begin above it."""
         return iter(self.all[max(self.index_of(offset), 0) :])
 
     def was_read(self, segment: Segment) -> None:
-        """Its descriptor stays for the next reader, until `OPEN_CLOSED_SEGMENTS` others were read."""
+        """Keeps its descriptor for the next reader until `OPEN_CLOSED_SEGMENTS` others were read."""
         if segment is not self.all[-1] and segment.is_open:
             self._keep_open(segment)
 
@@ -141,7 +141,7 @@ class Segments:
 
     # --- changes ------------------------------------------------------------------------------------------------------
     def make(self, base: int) -> Segment:
-        """A segment as the settings want it, in no list yet and without a file."""
+        """A new segment with the current settings, not yet in the list and without a file."""
         segment = Segment(self._files, self._directory, base, interval=self._settings.index_interval_bytes)
         segment.jitter_ms = self._jitter()
         return segment
@@ -151,24 +151,24 @@ class Segments:
         return int(self._rng.uniform(0, bound)) if bound > 0 else 0
 
     def add(self, segment: Segment) -> None:
-        """`segment` is the newest from now on; the one before is closed."""
+        """Appends `segment` as the newest; its predecessor is closed."""
         closed = self.all[-1]
         self.all.append(segment)
         self.closed_bytes += closed.size
         self._keep_open(closed)
 
     def begin_with(self, segment: Segment) -> None:
-        """The only one, after `clear`."""
+        """Makes `segment` the only one, after `clear`."""
         self.all = [segment]
 
     def cut_after(self, newest: Segment) -> None:
-        """What follows `newest`, which may have shrunk, is not the log's any more."""
+        """Drops the segments after `newest`, which may itself have shrunk."""
         del self.all[self.all.index(newest) + 1 :]
         self._recently_read = [segment for segment in self._recently_read if segment.base < newest.base]
         self.closed_bytes = sum(segment.size for segment in self.all[:-1])
 
     def drop_oldest(self) -> None:
-        """The oldest one, a closed one, leaves the log; readers keep the descriptors that they have."""
+        """Removes the oldest segment, which is closed, from the list; readers keep their descriptors."""
         oldest = self.all.pop(0)
         self.closed_bytes -= oldest.size
         self.evicted_bytes += oldest.size
@@ -177,12 +177,12 @@ class Segments:
         oldest.release_file()
 
     def clear(self) -> None:
-        """The log is discarded: none is left."""
+        """Removes all segments from the list."""
         self.all, self._recently_read = [], []
         self.closed_bytes = 0
 
     def release_files(self) -> None:
-        """Gives up all descriptors; a segment opens its file again when it is used."""
+        """Releases all descriptors; a segment reopens its file on the next use."""
         for segment in self.all:
             segment.release_file()
 

@@ -1,6 +1,6 @@
-"""What a partition's log is told to do: Kafka's topic configs, resolved to plain values with Kafka's defaults.
+"""The settings of a partition's log: Kafka's topic configs, resolved to plain values with Kafka's defaults.
 
-Immutable; a changed config is a new `LogSettings` given to `HotLog.reconfigure`. Nothing here is read from a file.
+Immutable: a config change passes a new `LogSettings` to `HotLog.reconfigure`. Nothing here is read from a file.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from storage_tiers.hot.producer_state import MOST_PRODUCERS
+from storage_tiers.hot.producer_state import MAX_PRODUCERS
 from storage_tiers.records.recompress import Target
 
 TimestampType = Literal["CreateTime", "LogAppendTime"]
@@ -17,7 +17,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 HOUR_MS = 60 * 60 * 1000
 #: Kafka's "no bound" of message and millisecond counts.
 UNBOUNDED = (1 << 63) - 1
-#: A larger batch is not examined on the event loop, and written in pieces.
+#: A larger batch is validated off the event loop and written in pieces.
 LARGE_BATCH_BYTES = 4 << 20
 
 
@@ -25,9 +25,8 @@ LARGE_BATCH_BYTES = 4 << 20
 class LogSettings:
     """Sizes in bytes, times in milliseconds; -1 means no bound for the retention limits.
 
-    `stored_as` is what `compression.type` and its levels ask for, None for `producer`; `validate_records`
-    is `tidelog.record.validation=full`.
-    `local_retention_*` are tidelog's own defaults (Kafka: -2, as much as `retention_*`).
+    `stored_as` is the codec and level of `compression.type`, None for `producer`; `validate_records` is
+    `tidelog.record.validation=full`; `local_retention_*` have tidelog's own defaults (Kafka: -2, the same as `retention_*`).
     """
 
     segment_bytes: int = 1 << 30
@@ -52,10 +51,10 @@ class LogSettings:
     stored_as: Target | None = None
     validate_records: bool = True
     producer_id_expiration_ms: int = DAY_MS
-    most_producers: int = MOST_PRODUCERS
+    max_producers: int = MAX_PRODUCERS
 
-    #: Up to which size a batch of which every record is sound is stored as it came, and at once: neither under another codec
-    #: nor with a time of ours, and not one looked at less closely.
+    #: Largest size in bytes of a batch that takes the fast path: all records validated, then stored unchanged, without another
+    #: codec or append time.
     kept_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,6 +63,6 @@ class LogSettings:
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]:
-        """Kafka's `cleanup.policy` as it was given: `delete`, `compact`, both, or none."""
+        """Kafka's `cleanup.policy` as configured: `delete`, `compact`, both, or none."""
         chosen = (("delete", self.cleanup_delete), ("compact", self.cleanup_compact))
         return tuple(name for name, on in chosen if on)

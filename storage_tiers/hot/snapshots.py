@@ -1,7 +1,7 @@
-"""The producer snapshots of one partition: at each segment's base, and at the log end of a clean stop.
+"""The producer snapshots of one partition: one at each segment's base, and one at the log end of a clean stop.
 
-A snapshot taken at a roll waits in memory (`pending`) until the flush that makes the closed segment trusted has written
-it. Invariant: the state at any offset of the log is the newest snapshot at or below it plus the batches since.
+A snapshot taken at a roll stays in memory (`pending`) until the flush of the closed segment writes it. Invariant: the producer
+state at any offset is the newest snapshot at or below it plus the batches since.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from storage_tiers import events
 from storage_tiers.errors import CorruptRecord
 from storage_tiers.files import Files, replace_file
 from storage_tiers.hot import layout
-from storage_tiers.hot.producer_state import MOST_PRODUCERS, ProducerStateManager, check_snapshot
+from storage_tiers.hot.producer_state import MAX_PRODUCERS, ProducerStateManager, check_snapshot
 from storage_tiers.hot.scan import Chunk, read_batches, replay
 from storage_tiers.hot.segment import Segment
 
@@ -22,19 +22,21 @@ log = logging.getLogger(__name__)
 
 
 class Snapshots:
+    """`stored` holds the offsets of the snapshots on disk, `pending` those in memory only, by offset."""
+
     def __init__(self, files: Files, directory: str, stored: Iterable[int]) -> None:
         self._files = files
         self._directory = directory
         self.stored = set(stored)
         self.pending: dict[int, bytes] = {}
-        #: Producers that a state has at most.
-        self.most = MOST_PRODUCERS
+        #: Bound of producers in a state.
+        self.max_producers = MAX_PRODUCERS
 
     def path(self, offset: int) -> str:
         return os.path.join(self._directory, layout.file_name(offset, layout.SNAPSHOT))
 
     def write(self, offset: int, content: bytes) -> None:
-        """OSError if the disk refuses."""
+        """Writes a snapshot durably. OSError if the disk refuses."""
         replace_file(self._files, self.path(offset), content)
         self.stored.add(offset)
 
@@ -47,14 +49,14 @@ class Snapshots:
             self._files.unlink(self.path(offset))
 
     def drop_below(self, offset: int) -> None:
-        """The log begins at `offset` now."""
+        """Drops the snapshots below `offset`."""
         self.retain(offset, max(self.stored | self.pending.keys(), default=offset))
 
     def state_at(self, segments: Sequence[Segment], offset: int, *, now_ms: int) -> ProducerStateManager:
-        """The state of the log's producers before `offset`, which lies within `segments` or at their end."""
+        """The producer state before `offset`, which is within `segments` or at their end."""
         low = segments[0].base if segments else 0
         known = sorted((each for each in self.stored | self.pending.keys() if low <= each <= offset), reverse=True)
-        start, state = low, ProducerStateManager(self.most)
+        start, state = low, ProducerStateManager(self.max_producers)
         for each in known:
             loaded = self._load(each, now_ms)
             if loaded is not None:
@@ -71,14 +73,14 @@ class Snapshots:
             if content is None:
                 with open(self.path(offset), "rb") as file:
                     content = file.read()
-            return ProducerStateManager.restore(content, now_ms=now_ms, most=self.most)
+            return ProducerStateManager.restore(content, now_ms=now_ms, max_producers=self.max_producers)
         except (FileNotFoundError, CorruptRecord) as error:
             events.warning(log, "producer_snapshot.unusable", path=self.path(offset), error=error)
             return None
 
 
 def is_sound(path: str) -> bool:
-    """Whether a whole snapshot is there. OSError if it cannot be read."""
+    """Whether the file exists and is intact. OSError if it cannot be read."""
     try:
         with open(path, "rb") as file:
             check_snapshot(file.read())
@@ -88,7 +90,7 @@ def is_sound(path: str) -> bool:
 
 
 def replay_segment(segment: Segment, state: ProducerStateManager, start: int, end: int, *, now_ms: int) -> None:
-    """Takes the segment's batches with base offsets in [start, end) into `state`."""
+    """Applies the segment's batches with base offsets in [start, end) to `state`."""
     span = segment.find(start)
     if span is None:
         return

@@ -1,12 +1,12 @@
-"""A failed fsync of a log, remembered for this boot of the machine.
+"""A failed fsync of a log, recorded for the current boot of the machine.
 
-After it the page cache may hold pages that look clean and never reached the disk. A process that starts later in the same boot
-reads them, finds every batch whole, and an fsync that succeeds says nothing of them. So the failure is noted beside the log,
-and the next start copies what had not been synced into new files, whose pages are all dirty, syncs these, and puts them in the
-place of the old ones. After another boot the cache is gone: recovery reads what the disk holds, and nothing is copied.
+After it the page cache may hold pages that look clean but never reached the disk. A process that starts later in the same boot
+reads them, finds every batch whole, and a successful fsync does not cover them. So the failure is recorded beside the log. The
+next start copies everything unsynced into new files, whose pages are all dirty, syncs these, and replaces the old files. After
+a reboot the cache is gone: recovery reads what the disk holds, and nothing is copied.
 
-The note needs no fsync, as it is of use for this boot only. Not promised: a note where the disk takes no write at all; the
-next start then reads what looks clean.
+The record needs no fsync because it matters for this boot only. Not promised: a record on a disk that accepts no write at all;
+the next start then trusts pages that look clean.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class Note(NamedTuple):
-    """Below `durable` the log had been synced when, in the boot `boot_id`, an fsync failed."""
+    """An fsync failed in the boot `boot_id`, when the log was synced below the offset `durable`."""
 
     boot_id: str
     durable: int
 
 
 def boot_id() -> str:
-    """Another one after each boot; empty where the system does not say, which counts as the same boot for ever."""
+    """The id of the current boot; empty where the system has none, which counts as one boot for ever."""
     try:
         with open(_BOOT_ID, encoding="ascii") as file:
             return file.read().strip()
@@ -46,7 +46,7 @@ def boot_id() -> str:
 
 
 def note(files: Files, directory: str, durable: int) -> None:
-    """Remembers it, if the disk takes the few bytes."""
+    """Records the failure if the disk accepts the few bytes; else logs an error."""
     path = os.path.join(directory, FILE_NAME)
     try:
         fd = files.open(path, create=True, truncate=True)
@@ -59,7 +59,7 @@ def note(files: Files, directory: str, durable: int) -> None:
 
 
 def read(directory: str) -> Note | None:
-    """None if there is none; of one that cannot be made out, that nothing was synced."""
+    """The recorded failure, or None. An unreadable record counts as one where nothing was synced."""
     try:
         with open(os.path.join(directory, FILE_NAME), encoding="ascii", errors="replace") as file:
             boot, _, durable = file.read().rstrip("\n").rpartition(" ")
@@ -69,12 +69,12 @@ def read(directory: str) -> Note | None:
 
 
 def rewrite(files: Files, directory: str, durable: int) -> None:
-    """Puts copies, synced, in the place of the segments that do not end at or below `durable`. Recovery trusts none of them
-    then: their `.index` goes first. StorageError if the disk refuses; what was there is still there."""
+    """Replaces each segment that ends above `durable` by a synced copy. Their `.index` files are removed first, so that
+    recovery trusts none of them. StorageError if a disk operation fails; the old segments are then still there."""
     bases = sorted(
         known.offset for known in map(layout.parse_file, os.listdir(directory)) if known and known.suffix == layout.LOG
     )
-    ends = [*bases[1:], durable + 1]  # of the newest one the end is not known
+    ends = [*bases[1:], durable + 1]  # the newest segment's end is unknown
     doubtful = [base for base, end in zip(bases, ends, strict=False) if end > durable]
     try:
         for base in doubtful:
@@ -85,14 +85,14 @@ def rewrite(files: Files, directory: str, durable: int) -> None:
         files.fsync_dir(directory)
     except OSError as error:
         raise StorageError(
-            f"an fsync of the log in {directory} failed, and what it had not synced cannot be written anew ({error}); "
-            "free space, or repair or replace the disk: it is tried again"
+            f"an fsync of the log in {directory} failed, and the unsynced part cannot be copied ({error}); "
+            "free space, or repair or replace the disk: the node tries again"
         ) from error
     events.warning(log, "log.rewritten", path=directory, segments=len(doubtful), durable=durable)
 
 
 def forget(files: Files, directory: str) -> None:
-    """What was not durable is now, or was cut."""
+    """Removes the record: the unsynced part is durable by now, or was truncated."""
     with contextlib.suppress(FileNotFoundError):
         files.unlink(os.path.join(directory, FILE_NAME))
 

@@ -78,19 +78,19 @@ DIRECTORY_ROWS = (
     row("start it with the --store that it is from", DIRECTORY + "a_take_over_that_began_is_finished_with_its_store"),
     row("belongs to cluster … already: give an empty --data-dir", LIBRARIES + "a_restore_goes_to_an_empty_directory"),
     row(
-        "nothing else tells which topic's records these are; put it back|write the two lines `version: 0`",
+        "nothing else names the topic of these records; restore it from a copy|write the two lines `version: 0`",
         BROKER + "test_damaged_files.py::test_a_damaged_topic_id_that_nothing_tells_holds_that_partition_back_alone",
     ),
     row("has …; move it away", DIRECTORY + "another_topics_directory_in_the_way_is_moved_and_whole"),
     row("remove it by hand", DIRECTORY + "a_deleted_topics_directory_that_cannot_be_removed_is_removed_by_hand"),
     row(
-        "leave it there: a node that starts makes it anew",
+        "leave it there: a starting node rebuilds it",
         BROKER + "test_epoch_history.py::test_records_stay_where_the_epoch_history_is_lost",
         BROKER + "test_epoch_history.py::test_a_damaged_history_of_a_log_without_a_bucket_is_read_from_its_batches",
     ),
     row("Keep this file and the segments beside it", DAMAGE + "a_file_that_fsck_says_to_keep_tells_what_is_missing"),
     row(
-        "Keep it, and restart the node, which makes it anew from the batches",
+        "Keep it, and restart the node, which rebuilds it from the batches",
         HOT + "test_recovery.py::test_damage_to_what_says_which_transactions_were_aborted_is_made_good",
     ),
     row(
@@ -113,11 +113,11 @@ DIRECTORY_ROWS = (
     ),
     row("fsync failed .*repair or replace the disk, then restart the node", *_FSYNC_FAILED),
     row(
-        "an fsync of the log in … failed, .*it is tried again",
+        "an fsync of the log in … failed, .*the node tries again",
         HOT + "test_failed_fsync.py::test_a_copy_that_cannot_be_made_is_made_at_the_next_start",
     ),
     row(
-        "it is tried again: raise the limit of open files, or repair or replace the disk",
+        "the node tries again: raise the limit of open files, or repair or replace the disk",
         HOT + "test_short_of_resources.py::test_what_a_moment_refuses_is_done_later",
         FAULTS + "test_descriptors.py::test_the_limit_is_raised_and_the_need_is_said",
     ),

@@ -18,9 +18,9 @@ from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.checkpoints import (
     LOG_STARTS,
     RECOVERY_POINTS,
-    mark_clean,
     read_offsets,
-    take_clean_mark,
+    take_clean_shutdown_marker,
+    write_clean_shutdown_marker,
     write_offsets,
 )
 from storage_tiers.hot.data_dir import DataDirectory
@@ -242,11 +242,11 @@ class Run:
         if clean:
             self._flushed()
             self.checkpoint()
-            mark_clean(self.files, self.root)
+            write_clean_shutdown_marker(self.files, self.root)
 
     def restart(self, *, clean: bool) -> None:
         self.stop(clean=clean)
-        assert take_clean_mark(self.files, self.root) == clean
+        assert take_clean_shutdown_marker(self.files, self.root) == clean
         self.start(clean=clean)
         assert read_all(self.log) == b"".join(
             each.content for each in self.lineage.batches if each.offset >= self.log.local_start_offset

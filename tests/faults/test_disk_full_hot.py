@@ -12,7 +12,13 @@ import pytest
 
 from storage_tiers.errors import StorageError
 from storage_tiers.files import OsFiles
-from storage_tiers.hot.checkpoints import RECOVERY_POINTS, mark_clean, read_offsets, take_clean_mark, write_offsets
+from storage_tiers.hot.checkpoints import (
+    RECOVERY_POINTS,
+    read_offsets,
+    take_clean_shutdown_marker,
+    write_clean_shutdown_marker,
+    write_offsets,
+)
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
 from tests.storage_tiers.hot.support import (
@@ -165,9 +171,9 @@ def test_truncation_eviction_and_restart_need_no_space(small_disk: Path) -> None
         work.log.flush()
         write_offsets(OsFiles(), str(small_disk / RECOVERY_POINTS), {PARTITION: work.log.recovery_point})
         work.log.close(clean=True)
-        mark_clean(OsFiles(), str(small_disk))
+        write_clean_shutdown_marker(OsFiles(), str(small_disk))
         fill(filler)
-        clean = take_clean_mark(OsFiles(), str(small_disk))
+        clean = take_clean_shutdown_marker(OsFiles(), str(small_disk))
         work.reopen(clean=clean)
         assert clean
         work.check()

@@ -54,7 +54,7 @@ class DiskGuard:
         self._directory = directory
         self._ballast = ballast
         if ballast is not None:
-            ballast.on_given_up = self._refuse_for_ballast
+            ballast.on_release = self._refuse_for_ballast
             with contextlib.suppress(OSError):  # the next look tries again
                 ballast.make()
         self._watermarks = watermarks
@@ -84,7 +84,7 @@ class DiskGuard:
             self.throttle_s = 0.0
             self._say("refused")
             return
-        if self._ballast is not None and self._ballast.given_up:
+        if self._ballast is not None and self._ballast.is_released:
             self._refuse_for_ballast()
             self._say("refused")
             return

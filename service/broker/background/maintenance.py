@@ -39,7 +39,7 @@ class Maintenance:
             hot = partition.log.hot
             hot.end.producers.expire(now_ms, hot.settings.producer_id_expiration_ms)
             if forgotten := hot.end.producers.take_forgotten():
-                most = hot.settings.most_producers
+                most = hot.settings.max_producers
                 events.warning(
                     log, "producers.forgotten", partition=partition.partition, forgotten=forgotten, most=most
                 )

@@ -195,4 +195,4 @@ def _has_pages(partition: Partition) -> bool:
 
 def _only_local_bytes(partition: Partition) -> int:
     hot = partition.log.hot
-    return hot.beyond(max(partition.log.tiered_end, hot.log_start_offset)).size
+    return hot.totals_after(max(partition.log.tiered_end, hot.log_start_offset)).size

@@ -80,11 +80,11 @@ class Assignment:
             if directory.topic_id is None or (topic is not None and topic.topic_id == directory.topic_id):
                 continue
             if directory.topic_id in image.deleting:
-                data.set_deleted(directory)
+                data.mark_deleted(directory)
                 continue
             if may_be_older:
                 continue
-            aside = data.set_aside(directory)
+            aside = data.mark_stray(directory)
             events.warning(log, "partition.stray", partition=directory.partition, path=directory.path, renamed_to=aside)
         self._seen = image
         held = [(topic, p) for topic in image.topics.values() for p in topic.partitions if self._node_id in p.replicas]

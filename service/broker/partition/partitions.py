@@ -28,7 +28,7 @@ from storage_tiers.cold.read.reader import ColdReader
 from storage_tiers.errors import StorageError, TierUnavailable, UnknownTopicOrPartition
 from storage_tiers.files import Files
 from storage_tiers.hot.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
-from storage_tiers.hot.data_dir import DataDirectory, remove_tree, retire_directory
+from storage_tiers.hot.data_dir import DataDirectory, remove_tree, rename_for_removal
 from storage_tiers.hot.layout import DELETE_SUFFIX, LOG
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
@@ -141,7 +141,7 @@ class Partitions:
         """Its topic is deleted: so is its directory. StorageError if the disk refuses."""
         path = os.path.join(self._data.path, str(partition))
         if os.path.isdir(path):
-            self._remove(partition, retire_directory(self._files, self._rng, path, partition, DELETE_SUFFIX))
+            self._remove(partition, rename_for_removal(self._files, self._rng, path, partition, DELETE_SUFFIX))
 
     def _kept(self, known: Offsets) -> dict[TopicPartition, int]:
         return {p: known[p] for p in self._keeps if p in known}
@@ -262,7 +262,7 @@ class Partitions:
 
     def discard(self, hot: HotLog) -> None:
         """Removes the directory of a log that nobody uses."""
-        self._remove(hot.partition, hot.retire(DELETE_SUFFIX))
+        self._remove(hot.partition, hot.rename_away(DELETE_SUFFIX))
 
     def _remove(self, partition: TopicPartition, doomed: str) -> None:
         """In a thread, by name: freeing large files blocks, and a stop meanwhile leaves the rest to the next start."""

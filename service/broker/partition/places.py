@@ -8,7 +8,7 @@ on the disk says that records are missing. Invariants: a partition that waits to
 that is known, so that it waits later, too, and so does one that is led without the store that it was tiered to; one that is not
 known (made since the last checkpoint) counts as the original.
 
-Not promised: see `storage_tiers.hot.place`. Files that were overwritten in place are taken for the original.
+Not promised: see `storage_tiers.hot.file_identity`. Files that were overwritten in place are taken for the original.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from service.broker.partition.partition import Partition
 from service.broker.partition.saved_manifest import FILE_NAME as SAVED_MANIFEST
 from storage_tiers import events
 from storage_tiers.files import Files, replace_file
+from storage_tiers.hot.file_identity import FileIdentity, file_identity
 from storage_tiers.hot.layout import PARTITION_METADATA
-from storage_tiers.hot.place import FileIdentity, place_of
 from storage_tiers.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -53,8 +53,8 @@ class PartitionPlaces:
         """It has been opened; `started`: an earlier run may have known it."""
         hot = partition.log.hot
         try:
-            metadata = place_of(os.path.join(hot.directory, PARTITION_METADATA))
-            now = PartitionPlace(str(hot.topic_id), place_of(hot.directory), metadata)
+            metadata = file_identity(os.path.join(hot.directory, PARTITION_METADATA))
+            now = PartitionPlace(str(hot.topic_id), file_identity(hot.directory), metadata)
         except OSError:
             return  # without a place it is not known, and counts as the original
         self._now[hot.partition] = now

@@ -16,8 +16,8 @@ from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.json import decode
 from storage_tiers.errors import FencedWriter, LeaderNotAvailable, OffsetNotAvailable, StorageError
 from storage_tiers.files import OsFiles
-from storage_tiers.hot import place
-from storage_tiers.hot.place import place_of
+from storage_tiers.hot import file_identity as place
+from storage_tiers.hot.file_identity import file_identity
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import TIERED, Running, manifest_of, running, until
 
@@ -230,16 +230,16 @@ async def test_what_tells_a_copy(
 def test_a_place_without_birth_times_is_device_and_inode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, "_statx", lambda: None)
     status = os.stat(tmp_path)
-    assert place_of(str(tmp_path)) == (status.st_dev, status.st_ino, None)
+    assert file_identity(str(tmp_path)) == (status.st_dev, status.st_ino, None)
 
 
 def test_a_birth_time_is_of_the_file_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"")
-    first = place_of(str(path))
+    first = file_identity(str(path))
     path.write_bytes(b"more")
     os.utime(path, (1, 1))
-    assert place_of(str(path)) == first
+    assert file_identity(str(path)) == first
     if first.born_ns is not None:
         assert abs(first.born_ns - os.stat(tmp_path).st_mtime_ns) < 3600 * 10**9
     assert home_of(str(tmp_path), str(path), 0).log == first

@@ -378,7 +378,7 @@ async def a_log_draws_on_the_reserve(world: World) -> AsyncIterator[None]:
     reserve.fill()
     world.inner.ground.host.descriptors._reserve = reserve
     yield
-    assert reserve.give_up()
+    assert reserve.release_one()
     yield
     reserve.close()
 

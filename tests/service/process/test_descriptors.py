@@ -78,7 +78,7 @@ async def test_that_the_reserve_is_drawn_on_is_said_once_and_when_it_is_over(cap
     await watch.tick()
     assert "descriptors" not in caplog.text
     for _ in range(2):
-        assert reserve.give_up()
+        assert reserve.release_one()
         await watch.tick()
     assert caplog.text.count("descriptors.short") == 1
     await watch.tick()

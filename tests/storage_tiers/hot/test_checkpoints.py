@@ -14,7 +14,7 @@ from storage_tiers.errors import DirectoryLocked, StorageError
 from storage_tiers.files import OsFiles
 from storage_tiers.hot import checkpoints
 from storage_tiers.hot.data_dir import DataDirectory
-from storage_tiers.hot.layout import parse_partition, retired_name
+from storage_tiers.hot.layout import parse_partition, removal_name
 from storage_tiers.types import TopicPartition
 from tests.storage_tiers.hot.support import PARTITION, TOPIC_ID, open_log
 
@@ -51,11 +51,11 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error(tmp_path: Path) -> None
 
 
 def test_the_clean_mark_is_taken_once(tmp_path: Path) -> None:
-    assert not checkpoints.take_clean_mark(FILES, str(tmp_path))
-    checkpoints.mark_clean(FILES, str(tmp_path), broker_epoch=4)
+    assert not checkpoints.take_clean_shutdown_marker(FILES, str(tmp_path))
+    checkpoints.write_clean_shutdown_marker(FILES, str(tmp_path), broker_epoch=4)
     assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version": 0, "brokerEpoch": 4}'
-    assert checkpoints.take_clean_mark(FILES, str(tmp_path))
-    assert not checkpoints.take_clean_mark(FILES, str(tmp_path))
+    assert checkpoints.take_clean_shutdown_marker(FILES, str(tmp_path))
+    assert not checkpoints.take_clean_shutdown_marker(FILES, str(tmp_path))
 
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
@@ -104,12 +104,12 @@ def test_partitions_strays_and_the_deleted(tmp_path: Path) -> None:
     (tmp_path / "file-1").write_text("")
     found = opened.partitions()
     assert [(each.partition, each.topic_id) for each in found] == [(PARTITION, TOPIC_ID), (("other", 0), None)]
-    stray = opened.set_aside(found[1])
+    stray = opened.mark_stray(found[1])
     assert stray.endswith("-stray") and os.path.isdir(stray)
     assert [each.partition for each in opened.partitions()] == [PARTITION]
 
     doomed = open_log(tmp_path)
-    path = doomed.retire("-delete")
+    path = doomed.rename_away("-delete")
     assert os.path.isdir(path) and not os.path.exists(doomed.directory)
     assert opened.partitions() == []
     assert opened.remove_deleted() == [os.path.basename(path)]
@@ -120,5 +120,5 @@ def test_partitions_strays_and_the_deleted(tmp_path: Path) -> None:
 def test_names() -> None:
     assert parse_partition("a-b-12") == ("a-b", 12)
     assert parse_partition("a-b") is None
-    name = retired_name(TopicPartition("t" * 249, 10), bytes(16), "-delete")
+    name = removal_name(TopicPartition("t" * 249, 10), bytes(16), "-delete")
     assert len(name) == 255 and parse_partition(name) is None

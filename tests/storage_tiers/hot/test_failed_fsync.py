@@ -120,7 +120,7 @@ def test_a_copy_that_cannot_be_made_is_made_at_the_next_start(tmp_path: Path) ->
     with pytest.raises(StorageError):
         log.flush()
     log.close(clean=False)
-    with pytest.raises(StorageError, match="written anew"):
+    with pytest.raises(StorageError, match="unsynced part cannot be copied"):
         open_log(tmp_path, files=disk)
     disk.fails = False
     log = open_log(tmp_path, files=disk)

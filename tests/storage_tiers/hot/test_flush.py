@@ -221,7 +221,7 @@ def test_a_log_that_could_not_begin_anew_stands_empty_until_it_can(tmp_path: Pat
         append(log, batch_of(2))
     for failing in ("create.tmp", "create.log"):
         files.failing = {failing}
-        with pytest.raises(StorageError, match="begin anew"):
+        with pytest.raises(StorageError, match="start over"):
             log.truncate_fully_and_start_at(100)
         assert (log.local_start_offset, log.end_offset, log.size_bytes) == (0, 0, 0)
         assert [segment.end for segment in log.segments()] == [0]

@@ -164,7 +164,7 @@ def test_of_too_many_producers_the_one_that_wrote_longest_ago_is_forgotten() -> 
     assert state.check(header(1, 1, producer=1), now_ms=NOW) == Duplicate(3, 3, read_header(batch_of(1)).max_timestamp)
     assert state.check(header(1, 0, producer=2), now_ms=NOW) is None, "a batch of a forgotten one counts as new"
     assert (state.take_forgotten(), state.take_forgotten()) == (1, 0)
-    again = ProducerStateManager.restore(state.snapshot(), now_ms=NOW, most=3)
+    again = ProducerStateManager.restore(state.snapshot(), now_ms=NOW, max_producers=3)
     for known in (state, again):
         written(known, header(1, 0, producer=5), 5)
         assert list(known.producers) == [1, 4, 5]
@@ -185,7 +185,7 @@ def test_a_smaller_bound_holds_from_the_next_producer_on() -> None:
     state = ProducerStateManager()
     for producer in range(10):
         written(state, header(1, 0, producer=producer), producer)
-    state.most = 3
+    state.max_producers = 3
     written(state, header(1, 0, producer=10), 10)
     assert list(state.producers) == [8, 9, 10]
 

@@ -144,8 +144,8 @@ def epoch_too_low(batch: bytearray) -> None:
         (no_magic, "message format"),
         (absurd_length, "not whole"),
         (negative_length, "length"),
-        (offset_too_low, "offset lies below"),
-        (epoch_too_low, "leader epoch lies below"),
+        (offset_too_low, "offset is below"),
+        (epoch_too_low, "leader epoch is below"),
     ],
 )
 @pytest.mark.parametrize("number", [45, 58])

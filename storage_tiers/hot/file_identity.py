@@ -1,10 +1,10 @@
-"""Where a file or directory lives: enough to tell the original from a copy, a restored backup or a move to another disk.
+"""The identity of a file or directory: tells the original from a copy, a restored backup or a move to another disk.
 
-A place is device, inode and time of birth; the last one by statx(2), which Python's `os.stat` does not ask for. Where kernel,
-C library or file system give no birth time it is None, and a copy that happens to get the same device and inode is not told.
+An identity is device, inode and birth time. The birth time comes from statx(2), because Python's `os.stat` omits it. Where the
+kernel, C library or file system reports none it is None, and a copy that gets the same device and inode goes undetected.
 
-Not promised, with birth times either: that a volume's snapshot put back as a whole is told from the volume, or a file whose
-bytes were replaced in place.
+Not promised, even with birth times: detecting a volume whose snapshot was restored as a whole, or a file whose bytes were
+replaced in place.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _BIRTH_AT = 80
 
 
 class FileIdentity(NamedTuple):
-    """`born_ns` since 1970, None where it is not known."""
+    """`device` and `inode` as stat(2) reports them; `born_ns` is the birth time in ns since 1970, None where unknown."""
 
     device: int
     inode: int
     born_ns: int | None
 
 
-def place_of(path: str) -> FileIdentity:
-    """OSError if there is no such file."""
+def file_identity(path: str) -> FileIdentity:
+    """OSError if `path` does not exist."""
     status = os.stat(path)
     return FileIdentity(status.st_dev, status.st_ino, _born_ns(path))
 
 
 def machine_id() -> str:
-    """Of this installation of the system; empty where it has none."""
+    """The id of this installation of the operating system; empty where it has none."""
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         try:
             with open(path, encoding="ascii", errors="replace") as file:
