@@ -60,7 +60,7 @@ bench: test-tools  ## speed beside the floor (RIVAL=host:port: and that broker),
 
 bench-kafka: test-tools  ## all but decoder and Spark beside Apache Kafka 4.2.1, which it fetches, starts and stops; about an hour
 	@scripts/system-packages bench
-	@$(BIN)/python -m benchmarks.run --kafka --parts raw,fleet,beside,starts,java,partitions,cold $(ARGS)
+	@$(BIN)/python -m benchmarks.run --kafka --parts requests,fleet,beside,starts,java,partitions,cold $(ARGS)
 
 bench-spark: test-tools  ## the column decoder, and Spark's scan beside prebuilt Arrow and Spark's own Kafka source
 	@$(BIN)/python -m benchmarks.run --parts decoder,spark $(ARGS)
@@ -106,11 +106,11 @@ mutants: test-tools  ## faults put into hot/, cold/ and broker/, one at a time: 
 
 docs: test-tools  ## what is made from tables: pages of configs, compatibility, clients and metrics, the Grafana dashboard
 	@$(BIN)/python -m service.configs.typed
-	@$(BIN)/python -m service.configs.page
-	@$(BIN)/python -m service.observability.page
+	@$(BIN)/python -m service.configs.generate_docs
+	@$(BIN)/python -m service.observability.generate_docs
 	@$(BIN)/python -m scripts.grafana_dashboard
-	@$(BIN)/python -m tests.differential.page
-	@$(BIN)/python -m tests.clients.page
+	@$(BIN)/python -m tests.differential.generate_docs
+	@$(BIN)/python -m tests.clients.generate_docs
 
 proto: install  ## generate code from the .proto files
 	@$(BIN)/python -m grpc_api.proto.generate

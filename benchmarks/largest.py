@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from benchmarks import load
 from kafka_gateway.message_reader import ROWS_A_REQUEST
 from kafka_gateway.registry import APIS, Api
-from tests.kafka_gateway.kio_wire import entity, message, request_frame
+from tests.kafka_gateway.kio_frames import entity, message, request_frame
 
 #: Bytes that rows may take, a little below what the gateway reads into objects.
 BYTES = 4_100_000
@@ -253,7 +253,7 @@ def _hot(topics: Sequence[str]) -> Iterator[Case]:
 
 
 def _wait(count: int) -> Any:
-    from tests.kafka_gateway.kio_wire import milliseconds
+    from tests.kafka_gateway.kio_frames import milliseconds
 
     return milliseconds(count)
 

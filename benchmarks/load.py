@@ -397,7 +397,7 @@ def one_round(address: str, tag: str, seconds: float, only: str) -> Iterator[tup
     ):
         if only not in label:
             continue
-        with topic_for(address, f"raw-{tag}-{records}-{in_flight}") as topic:
+        with topic_for(address, f"requests-{tag}-{records}-{in_flight}") as topic:
             produce(address, topic, records, value_size, in_flight, seconds / 4)
             rate, megabytes = produce(address, topic, records, value_size, in_flight, seconds)
             fetched = max(fetch(address, topic) for _ in range(2)) if records == 64 else 0.0
@@ -405,12 +405,12 @@ def one_round(address: str, tag: str, seconds: float, only: str) -> Iterator[tup
         if records == 64:
             yield "fetch, 1 MiB", "MB/s", fetched
     if only in "200 connections":
-        with topic_for(address, f"raw-{tag}-many") as topic:
+        with topic_for(address, f"requests-{tag}-many") as topic:
             rate, p99 = many(address, topic, 200, seconds)
         yield "200 connections, 1 KiB each", "requests/s", rate
         yield "200 connections, p99", "ms", p99
     if only in "latency":
-        with topic_for(address, f"raw-{tag}-latency") as topic:
+        with topic_for(address, f"requests-{tag}-latency") as topic:
             taken = latency(address, topic, 1000, seconds * 2)
         for name, value in taken.items():
             yield f"latency of one record at 1,000/s, {name}", "ms", value

@@ -24,7 +24,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 PLOT = ROOT / "docs" / "img" / "speed.png"
 PARTS = (
-    "raw",
+    "requests",
     "fleet",
     "beside",
     "starts",

@@ -1,10 +1,10 @@
 """`make bench`, `make bench RIVAL=host:port`, `make bench-kafka`, `make bench-spark`: rows interleaved round by round,
 medians and ratios.
 
-  python -m benchmarks.run [--parts raw,starts,cold] [--rounds 7] [--seconds 2] [--warm-up 60] [--only WORD]
+  python -m benchmarks.run [--parts requests,starts,cold] [--rounds 7] [--seconds 2] [--warm-up 60] [--only WORD]
                            [--kafka] [--rival NAME=HOST:PORT] [--write]
 
-Parts: `raw` (sockets and prebuilt requests), `fleet` (many connections and partitions), `beside` (produce while segments
+Parts: `requests` (sockets and prebuilt requests), `fleet` (many connections and partitions), `beside` (produce while segments
 roll and are offloaded, tailing consumers), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold`
 (from an S3 server beside), `decoder` (batches into columns), `spark` (beside Spark's Kafka source), `stalls` (each API's
 largest request, and who waits for it), `callers` (those who ask gRPC for too much), `sdk` (the SDK's producers beside
@@ -39,7 +39,7 @@ from benchmarks import (
     history_node,
     java_clients,
     load,
-    raw,
+    machine_limits,
     report,
     sdk_producers,
     spark_scan,
@@ -53,7 +53,7 @@ from benchmarks.table import Table, rendered
 #: Minutes that each part may take.
 LIMITS = {
     "history": 10,
-    "raw": 25,
+    "requests": 25,
     "fleet": 20,
     "beside": 25,
     "starts": 5,
@@ -144,7 +144,7 @@ class Bench:
         self._rounds(made, lambda broker, tag: beside.sustained(broker, tag, self._arguments.only))
         self._rounds(made, lambda broker, tag: beside.tailing(broker, tag, self._arguments.only))
 
-    def raw(self) -> None:
+    def requests(self) -> None:
         table, made = self._table, self.running(floor=True)
         idle = made["tidelog"].resident_megabytes()
         if idle is not None:
@@ -157,9 +157,9 @@ class Bench:
             if resident is not None:
                 table.add(name, "resident memory after the rows", "MB", resident)
         table.notes.append(
-            f"The machine itself: loopback {raw.loopback_megabytes_per_second():.0f} MB/s, "
-            f"{raw.loopback_round_trips_per_second():.0f} round trips/s of 200 B, "
-            f"file append {raw.file_write_megabytes_per_second(str(self._directory)):.0f} MB/s (page cache)."
+            f"The machine itself: loopback {machine_limits.loopback_megabytes_per_second():.0f} MB/s, "
+            f"{machine_limits.loopback_round_trips_per_second():.0f} round trips/s of 200 B, "
+            f"file append {machine_limits.file_write_megabytes_per_second(str(self._directory)):.0f} MB/s (page cache)."
         )
 
     def starts(self) -> None:
@@ -280,13 +280,13 @@ def _one_part(part: str, arguments: argparse.Namespace) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="raw,starts,cold")
+    parser.add_argument("--parts", default="requests,starts,cold")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=2, help="of each raw figure")
+    parser.add_argument("--seconds", type=float, default=2, help="each figure of `requests` is measured")
     parser.add_argument(
         "--warm-up", type=float, default=60, help="seconds of load on each broker before the first round"
     )
-    parser.add_argument("--only", default="", metavar="WORD", help="raw rows whose name has it")
+    parser.add_argument("--only", default="", metavar="WORD", help="only the rows whose name contains it")
     parser.add_argument("--share", type=float, default=1, help="of Java's record counts")
     parser.add_argument("--gibibytes", type=float, default=2.1, help="of cold data")
     parser.add_argument("--million-records", type=float, default=5, help="that Spark scans")

@@ -26,7 +26,7 @@ from benchmarks.brokers import resident_megabytes
 from benchmarks.largest import Case, cases
 from benchmarks.processor import LoopTime
 from benchmarks.table import MOST_IN_A_STALL, Table
-from tests.kafka_gateway.kio_wire import request_frame, response
+from tests.kafka_gateway.kio_frames import request_frame, response
 from tests.support.node import Node
 
 TOPICS = 5_000

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from grpc_api.sdk.values import ReaderOptions as ReaderOptions
     from grpc_api.sdk.values import Sent as Sent
     from grpc_api.sdk.values import Start as Start
-    from pyspark_tidelog.without_spark import Tables as Tables
-    from pyspark_tidelog.without_spark import describe as describe
-    from pyspark_tidelog.without_spark import tables as tables
+    from pyspark_tidelog.arrow_tables import Tables as Tables
+    from pyspark_tidelog.arrow_tables import describe as describe
+    from pyspark_tidelog.arrow_tables import tables as tables
     from storage_tiers.errors import Advice as Advice
     from storage_tiers.errors import LogError as LogError
 

@@ -1,6 +1,6 @@
 """Every config of a broker: all of Kafka 4.2.1's and tidelog's own.
 
-What this node honours is declared here; what it does not stands in `without_effect.tsv`. The keys that give topics their
+What this node honours is declared here; what it does not stands in `unsupported_configs.tsv`. The keys that give topics their
 values are made from the topic's rows, so that kind, rule and default cannot differ.
 """
 
@@ -21,7 +21,7 @@ from service.configs.types import (
     one_of,
     unlimited_or_positive,
 )
-from service.configs.without_effect import keys_without_effect
+from service.configs.unsupported_configs import unsupported_keys
 from service.listeners import DEFAULT_PROTOCOLS
 from storage_tiers.hot.producer_state import MAX_PRODUCERS
 
@@ -361,5 +361,5 @@ _METRICS = (
 )
 
 BROKER_KEYS = Registry(
-    ConfigScope.BROKER, (*_inherited(), *_NODE, *_REQUESTS, *_LOGS, *_TIER, *_METRICS, *keys_without_effect())
+    ConfigScope.BROKER, (*_inherited(), *_NODE, *_REQUESTS, *_LOGS, *_TIER, *_METRICS, *unsupported_keys())
 )

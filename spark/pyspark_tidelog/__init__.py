@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyspark_tidelog.arrow_tables import Tables as Tables
+from pyspark_tidelog.arrow_tables import describe as describe
+from pyspark_tidelog.arrow_tables import tables as tables
 from pyspark_tidelog.explaining import explain as explain
-from pyspark_tidelog.without_spark import Tables as Tables
-from pyspark_tidelog.without_spark import describe as describe
-from pyspark_tidelog.without_spark import tables as tables
 
 if TYPE_CHECKING:
     from pyspark_tidelog.source import DefaultSource as DefaultSource

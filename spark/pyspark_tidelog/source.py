@@ -16,11 +16,11 @@ from pyspark.sql import datasource as spark_filters
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_tidelog.extras import check_extras
 from pyspark_tidelog.failures import one_sentence
-from pyspark_tidelog.one_query import check_one_query
+from pyspark_tidelog.optional_dependencies import check_dependencies
 from pyspark_tidelog.options import ReadOptions, parse_options
 from pyspark_tidelog.pruning import COLUMNS, NOTHING, Comparison, Pruning
+from pyspark_tidelog.pushdown_guard import check_pushdown
 from pyspark_tidelog.spark_columns import checked, full_schema
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class DefaultSource(DataSource):
         super().__init__(dict(options))
         with one_sentence():
             self._parsed = parse_options(options)
-            check_extras(self._parsed.store)
+            check_dependencies(self._parsed.store)
 
     @classmethod
     def name(cls) -> str:
@@ -81,8 +81,8 @@ class TopicReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         with one_sentence():
-            check_extras(self._options.store)
-            from pyspark_tidelog.planning import described, plan_read
+            check_dependencies(self._options.store)
+            from pyspark_tidelog.partition_plans import described, plan_read
 
             plans = plan_read(self._options, self._pruning)
         lines = [described(plan) for plan in plans]
@@ -95,12 +95,12 @@ class TopicReader(DataSourceReader):
         if partition.value is None:  # what Spark makes of a plan without splits
             return
         with one_sentence():
-            check_extras(self._options.store)
+            check_dependencies(self._options.store)
             from pyspark_tidelog.spark_columns import spark_arrow_schema
             from pyspark_tidelog.split_reader import read
 
             if self._plan_id is not None:
-                check_one_query(self._plan_id, str(self._pruning))
+                check_pushdown(self._plan_id, str(self._pruning))
             yield from read(self._options, spark_arrow_schema(self._schema), partition.value)
 
 

@@ -41,7 +41,7 @@ _ADVICE = re.compile(rf"(?:^|[.;:,(—–-] |\(|\b(?:or|and|then|else|please) )(
 # Keyword arguments and calls whose texts describe and are no messages.
 _DESCRIBING_KEYWORDS = {"help", "epilog", "doc", "description", "metavar", "short_help", "rich_help_panel"}
 _DESCRIBING_FILES = re.compile(
-    r"_pb2(_grpc)?\.py$|^service/observability/|^service/configs/(page|differences|\w+_keys)\.py$"
+    r"_pb2(_grpc)?\.py$|^service/observability/|^service/configs/(generate_docs|differences|\w+_keys)\.py$"
 )
 
 

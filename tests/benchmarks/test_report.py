@@ -17,7 +17,7 @@ ROW = "produce 16 KiB batches"
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     page = tmp_path / "page.md"
     page.write_text(
-        "before\n<!-- benchmarks: raw -->\nstale\n<!-- end -->\nbetween\n<!-- benchmarks: cold -->\nkept\n<!-- end -->\n"
+        "before\n<!-- benchmarks: requests -->\nstale\n<!-- end -->\nbetween\n<!-- benchmarks: cold -->\nkept\n<!-- end -->\n"
     )
     monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(report, "PAGES", (page,))
@@ -29,7 +29,7 @@ def measured(*, cut_short: str = "") -> report.Kept:
     table = Table()
     table.add("kafka", ROW, "MB/s", 100.0)
     table.add("tidelog", ROW, "MB/s", 150.0)
-    return report.described("raw", table, rounds=1, cut_short=cut_short)
+    return report.described("requests", table, rounds=1, cut_short=cut_short)
 
 
 def test_tables_stand_in_their_places_and_nothing_else_is_touched(page: Path) -> None:
@@ -38,10 +38,10 @@ def test_tables_stand_in_their_places_and_nothing_else_is_touched(page: Path) ->
     text = page.read_text()
     assert "| produce 16 KiB batches | MB/s | 100 | 150 | 1.50 | ≥ 1.3 × kafka | met |" in text
     assert "stale" not in text
-    assert text.startswith("before\n<!-- benchmarks: raw -->\n")
+    assert text.startswith("before\n<!-- benchmarks: requests -->\n")
     assert text.endswith("between\n<!-- benchmarks: cold -->\nkept\n<!-- end -->\n")
     assert report.PLOT.read_bytes().startswith(b"\x89PNG")
-    assert report.read()["raw"].rows[0].rounds == {"kafka": [100.0], "tidelog": [150.0]}
+    assert report.read()["requests"].rows[0].rounds == {"kafka": [100.0], "tidelog": [150.0]}
 
 
 def test_a_part_that_was_cut_short_says_so(page: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_chosen_rows_are_there_and_no_others(page: Path) -> None:
     for row in (*CHOSEN, ROW):
         for name in ("kafka", "tidelog", "ranged GETs"):
             table.add(name, row, "MB/s", 100.0)
-    report.keep(report.described("raw", table, rounds=1))
+    report.keep(report.described("requests", table, rounds=1))
     report.write()
     rows = [line.split(" | ")[0] for line in page.read_text().splitlines() if line.startswith("| ")]
     assert rows == ["| row", *(f"| {row}" for row in CHOSEN)]

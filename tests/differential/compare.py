@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from tests.differential.message_trees import Tree
 from tests.differential.peer import Exchange
 from tests.differential.rules import ABSENT, ANY, Kind, Normalised, OnPurpose
-from tests.differential.wire import Tree
 
 #: How far the two clocks of a time on the wire and of this process may lie apart.
 CLOCK_SLACK_MS = 5_000

@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from tests.differential.message_trees import Tree
 from tests.differential.peer import Exchange
-from tests.differential.wire import Tree
 
 #: What a fault makes of a value to say that the field is not there.
 GONE: Any = object()

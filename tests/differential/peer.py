@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tests.differential import wire
-from tests.differential.wire import Tree
+from tests.differential import message_trees
+from tests.differential.message_trees import Tree
 
 ANSWER_SECONDS = 30.0
 #: How long a peer may take to close a connection that it should close.
@@ -95,7 +95,7 @@ class Peer:
 
     def ask_patiently(self, api: str, version: int, label: str, seconds: float, /, **values: Any) -> Tree:
         """For what a peer may leave unanswered: that too is an answer, after that time."""
-        self._send(wire.request(api, version, number := self._next(), values))
+        self._send(message_trees.request(api, version, number := self._next(), values))
         try:
             answer = self._answer(api, version, number, seconds)
         except PeerSilent:
@@ -104,9 +104,9 @@ class Peer:
 
     def tell(self, api: str, version: int, label: str, /, **values: Any) -> None:
         """For what must not be answered: the next request's answer has to be the next answer."""
-        self._send(wire.request(api, version, self._next(), values))
+        self._send(message_trees.request(api, version, self._next(), values))
         follow = self._next()
-        self._send(wire.request("api_versions", 0, follow, {}))
+        self._send(message_trees.request("api_versions", 0, follow, {}))
         frame = self._receive()
         if frame is None:
             self._note(api, version, label, CLOSED)
@@ -118,8 +118,8 @@ class Peer:
     def pipeline(self, api: str, version: int, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Tree]:
         """All at once; the answers have to come in the same order."""
         numbers = [self._next() for _ in requests]
-        encoded = [wire.request(api, version, n, dict(v)) for n, (_, v) in zip(numbers, requests, strict=True)]
-        self._send_bytes(b"".join(map(wire.framed, encoded)))
+        encoded = [message_trees.request(api, version, n, dict(v)) for n, (_, v) in zip(numbers, requests, strict=True)]
+        self._send_bytes(b"".join(map(message_trees.framed, encoded)))
         return [
             self._note(api, version, label, self._answer(api, version, number))
             for number, (label, _) in zip(numbers, requests, strict=True)
@@ -143,12 +143,12 @@ class Peer:
         if api == "frames":
             self.hang_up()
             return self._note(api, version, label, {"connection": "an answer", "bytes": len(frame)})
-        return self._note(api, version, label, wire.answer(api, version, frame)[1])
+        return self._note(api, version, label, message_trees.answer(api, version, frame)[1])
 
     def quietly(self, api: str, version: int, /, **values: Any) -> Tree:
         """Asks without a note."""
         number = self._next()
-        self._send(wire.request(api, version, number, values))
+        self._send(message_trees.request(api, version, number, values))
         return self._answer(api, version, number)
 
     def begin(self, api: str, version: int, /, **values: Any) -> Waiting:
@@ -236,7 +236,7 @@ class Peer:
         return self._socket
 
     def _send(self, body: bytes) -> None:
-        self._send_bytes(wire.framed(body))
+        self._send_bytes(message_trees.framed(body))
 
     def _send_bytes(self, data: bytes) -> None:
         try:
@@ -276,7 +276,7 @@ class Peer:
         if frame is None:
             return CLOSED
         try:
-            correlation, answer = wire.answer(api, version, frame)
+            correlation, answer = message_trees.answer(api, version, frame)
         except Exception as error:
             raise PeerFailed(f"{self.name}: {api} v{version}: {error!r} in {frame[:200].hex()}") from error
         if correlation != number:
@@ -292,7 +292,7 @@ class Waiting:
         self._own = Peer(peer.name, f"{peer.host}:{peer.port}", peer.prefix)
         self._asked = (api, version)
         self._number = self._own._next()
-        self._own._send(wire.request(api, version, self._number, dict(values)))
+        self._own._send(message_trees.request(api, version, self._number, dict(values)))
 
     def end(self, label: str) -> Tree:
         """The answer, within `ANSWER_SECONDS`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafka_gateway.handlers.api_versions import LIBRDKAFKA_KEYS
 from kafka_gateway.registry import APIS
-from tests.differential import page
+from tests.differential import generate_docs
 from tests.differential.judge import all_sessions
 from tests.differential.rules import LATER, ON_PURPOSE
 
@@ -26,4 +26,6 @@ def test_no_two_sessions_have_one_name() -> None:
 
 
 def test_the_page_says_what_the_tables_say() -> None:
-    assert page.PATH.read_text() == page.page(), "write it anew: python -m tests.differential.page"
+    assert generate_docs.PATH.read_text() == generate_docs.page(), (
+        "write it anew: python -m tests.differential.generate_docs"
+    )

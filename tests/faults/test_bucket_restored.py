@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import wire
+from tests.faults import single_requests
 from tests.faults.clients import create_topic, delete_records, seal, until
 from tests.faults.world import SWEEPING, World, a_world
 from tests.support.s3_servers import BUCKET, S3Server
@@ -67,7 +67,7 @@ def rounds_of_everything_that_deletes(world: World, copy: Copy) -> None:
     has had the time to."""
     create_topic(world.node, WITNESS)
     for _ in range(2):
-        base = wire.produce(world.node.kafka, WITNESS, b"a", b"b")[1]
+        base = single_requests.produce(world.node.kafka, WITNESS, b"a", b"b")[1]
         seal(world.node, WITNESS)
         until(copy.of_witness, "the witness is offloaded")
         delete_records(world.node, WITNESS, base + 2)

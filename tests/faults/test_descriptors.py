@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import wire
+from tests.faults import single_requests
 from tests.faults.clients import create_topic, seal, until
 from tests.support.node import Node
 
@@ -66,8 +66,8 @@ def open_files(node: Node) -> int:
 
 def goes_on(node: Node, partitions: int) -> None:
     for number in range(partitions):
-        code, _ = wire.produce(node.kafka, TOPIC, b"x" * 1500, partition=number)
-        assert code == wire.NONE
+        code, _ = single_requests.produce(node.kafka, TOPIC, b"x" * 1500, partition=number)
+        assert code == single_requests.NONE
 
 
 @pytest.mark.parametrize("door", ["kafka", "http", "grpc"])
@@ -76,12 +76,12 @@ def test_strangers_take_no_descriptor_that_a_log_needs(node: Limited, door: str)
     goes_on(node, 8)
     before = open_files(node)
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(wire.connected(node.kafka))
+        client = stack.enter_context(single_requests.connected(node.kafka))
         stack.enter_context(strangers(getattr(node, door), LIMIT + 26))
         until(lambda: open_files(node) > before + 40, "strangers came in")
         for _ in range(6):
             for number in range(8):
-                assert client.produce(TOPIC, b"x" * 1500, partition=number)[0] == wire.NONE
+                assert client.produce(TOPIC, b"x" * 1500, partition=number)[0] == single_requests.NONE
     until(lambda: open_files(node) < before + 40, "strangers have left")
     goes_on(node, 8)
     seal(node, TOPIC)

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from storage_tiers.records.decoder import decode
-from tests.faults import bucket, wire
+from tests.faults import bucket, single_requests
 from tests.faults.clients import create_topic, delete_records, local_bytes, read_everything, seal, until
 from tests.faults.disks import fill, small_disk
 from tests.support.node import Node
@@ -46,17 +46,17 @@ class Full:
     def produce(self, size: int) -> int:
         """The error code. What is acknowledged stands at the next offset: a refused batch took none."""
         value = b"%08d" % len(self.kept) + os.urandom(size)
-        code, offset = wire.produce(self.node.kafka, TOPIC, value)
-        if code == wire.NONE:
+        code, offset = single_requests.produce(self.node.kafka, TOPIC, value)
+        if code == single_requests.NONE:
             assert offset == len(self.kept)
             self.kept.append(value)
         return code
 
     def produce_until_refused(self, size: int) -> None:
         before = len(self.kept)
-        while (code := self.produce(size)) == wire.NONE:
+        while (code := self.produce(size)) == single_requests.NONE:
             assert (len(self.kept) - before) * size < 16 << 20, "the disk never fills"
-        assert code == wire.KAFKA_STORAGE_ERROR
+        assert code == single_requests.KAFKA_STORAGE_ERROR
 
     def sound(self) -> None:
         """Everything acknowledged is read back, and nothing else."""
@@ -84,9 +84,9 @@ def test_appends_are_refused_and_reads_go_on_until_space_returns(full: Full, rou
         full.produce_until_refused(10_000)
         full.sound()
         full.free()
-        until(lambda: full.produce(5000) == wire.NONE, "produce goes on")
+        until(lambda: full.produce(5000) == single_requests.NONE, "produce goes on")
         for _ in range(5):
-            assert full.produce(5000) == wire.NONE
+            assert full.produce(5000) == single_requests.NONE
     full.node.kill()
     full.node.start()
     full.sound()
@@ -97,7 +97,7 @@ def test_appends_are_refused_and_reads_go_on_until_space_returns(full: Full, rou
 def test_metadata_and_checkpoints_are_refused_whole(full: Full) -> None:
     create_topic(full.node, TOPIC, configs=LOCAL)
     for _ in range(50):
-        assert full.produce(5000) == wire.NONE
+        assert full.produce(5000) == single_requests.NONE
     full.fill()
     with pytest.raises(KafkaException):
         for number in range(1000):  # a page of the metadata log may have had room, which a partition has not
@@ -120,26 +120,26 @@ def test_metadata_and_checkpoints_are_refused_whole(full: Full) -> None:
     full.sound()
     create_topic(full.node, "after", configs=LOCAL)
     delete_records(full.node, TOPIC, 10)
-    assert wire.fetch(full.node.kafka, TOPIC, 9).code == wire.OFFSET_OUT_OF_RANGE
-    found = next(iter(decode(wire.fetch(full.node.kafka, TOPIC, 10).data)))
+    assert single_requests.fetch(full.node.kafka, TOPIC, 9).code == single_requests.OFFSET_OUT_OF_RANGE
+    found = next(iter(decode(single_requests.fetch(full.node.kafka, TOPIC, 10).data)))
     assert found.value == full.kept[10]
 
 
 def test_offloading_and_cold_reads_wait_for_space(full: Full) -> None:
     create_topic(full.node, TOPIC, configs=EVICTING)
     for _ in range(100):
-        assert full.produce(5000) == wire.NONE
+        assert full.produce(5000) == single_requests.NONE
     seal(full.node, TOPIC)
     until(lambda: local_bytes(full.node, TOPIC) == 0, "local copies go")
     full.fill()
-    found = wire.fetch(full.node.kafka, TOPIC, 0, wait_ms=30_000)
-    assert (found.code, found.data) == (wire.KAFKA_STORAGE_ERROR, b"")
+    found = single_requests.fetch(full.node.kafka, TOPIC, 0, wait_ms=30_000)
+    assert (found.code, found.data) == (single_requests.KAFKA_STORAGE_ERROR, b"")
     full.free()
     full.sound()
 
-    until(lambda: full.produce(5000) == wire.NONE, "produce goes on")
+    until(lambda: full.produce(5000) == single_requests.NONE, "produce goes on")
     for _ in range(100):
-        assert full.produce(5000) == wire.NONE
+        assert full.produce(5000) == single_requests.NONE
     full.fill()
     seal(full.node, TOPIC, wait=False)
     full.produce_until_refused(50_000)  # the cache of chunks may have made room
@@ -156,12 +156,12 @@ def test_a_disk_without_a_free_byte_does_not_keep_what_would_free_it(full: Full)
     """Everything is in the bucket; evicting it, and hiding what is deleted, needs roots and log starts on disk first."""
     create_topic(full.node, TOPIC, configs=EVICTING | {"local.retention.bytes": "-1", "local.retention.ms": "-1"})
     for _ in range(100):
-        assert full.produce(5000) == wire.NONE
+        assert full.produce(5000) == single_requests.NONE
     full.fill()
     seal(full.node, TOPIC)
     assert local_bytes(full.node, TOPIC) > 0
     delete_records(full.node, TOPIC, 50)
     until(lambda: local_bytes(full.node, TOPIC) <= 300_000, "what was deleted goes")
     full.free()
-    until(lambda: full.produce(5000) == wire.NONE, "produce goes on")
+    until(lambda: full.produce(5000) == single_requests.NONE, "produce goes on")
     assert (full.node.data_dir / "ballast").stat().st_blocks > 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import bucket, wire
+from tests.faults import bucket, single_requests
 from tests.faults.clients import TIERED, create_topic, read_everything, seal, until
 from tests.faults.disks import small_disk
 from tests.faults.world import World, a_world
@@ -69,12 +69,12 @@ SLOW = [
 def test_the_store_gives_no_answer(troubled: World, trouble: Callable[[], Action]) -> None:
     troubled.proxy.always(trouble())
     found = troubled.fetch(0, PATIENCE_MS)
-    assert (found.code, found.data) == (wire.KAFKA_STORAGE_ERROR, b"")
+    assert (found.code, found.data) == (single_requests.KAFKA_STORAGE_ERROR, b"")
 
     troubled.write(200)
     seal(troubled.node, TOPIC, wait=False)
     hot = troubled.fetch(COLD)
-    assert hot.code == wire.NONE and hot.data
+    assert hot.code == single_requests.NONE and hot.data
     assert hot.high_watermark == COLD + 200
     assert troubled.local_bytes()
     assert troubled.node.running and troubled.node.readyz() == 200
@@ -85,7 +85,7 @@ def test_the_store_gives_no_answer(troubled: World, trouble: Callable[[], Action
 
 def test_a_slow_store_serves(troubled: World) -> None:
     troubled.proxy.always(delayed(0.7))
-    assert troubled.fetch(0, wait_ms=100).code == wire.NONE, "it is fetched in the background"
+    assert troubled.fetch(0, wait_ms=100).code == single_requests.NONE, "it is fetched in the background"
     troubled.write(200)
     troubled.sound()
 
@@ -114,7 +114,7 @@ def test_a_store_that_is_away_at_the_start_is_named_and_taken_up_later(troubled:
 def test_other_bytes_come_back_than_were_stored(troubled: World, damage: Action, path: str) -> None:
     troubled.proxy.always(damage, method="GET", path=path)
     found = troubled.fetch(0, PATIENCE_MS)
-    assert found.code in (wire.CORRUPT_MESSAGE, wire.KAFKA_STORAGE_ERROR) and not found.data
+    assert found.code in (single_requests.CORRUPT_MESSAGE, single_requests.KAFKA_STORAGE_ERROR) and not found.data
     troubled.proxy.clear()
     troubled.sound()
 
@@ -130,7 +130,7 @@ def test_a_damaged_object_is_never_served_and_its_neighbours_are(troubled: World
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     found = troubled.fetch(first.base, PATIENCE_MS)
-    assert found.code == wire.CORRUPT_MESSAGE and not found.data
+    assert found.code == single_requests.CORRUPT_MESSAGE and not found.data
     until(lambda: troubled.fetch(last.base).data, "the last range is served")
     with bucket.opened(troubled.node.store, troubled.server.endpoint) as store:
         assert any(first.key in finding for finding in bucket.findings(store))
@@ -166,15 +166,18 @@ def test_produce_goes_on_to_the_disk_watermark(tmp_path: Path, versitygw: S3Serv
             kept: list[tuple[int, bytes]] = []
             values = (b"%07d" % n + bytes(200_000) for n in range(10_000))
             for value in values:
-                code, offset = wire.produce(node.kafka, TOPIC, value)
+                code, offset = single_requests.produce(node.kafka, TOPIC, value)
                 if code:
                     break
                 kept.append((offset, value))
-            assert code == wire.KAFKA_STORAGE_ERROR
+            assert code == single_requests.KAFKA_STORAGE_ERROR
             assert len(kept) * 200_000 > 10 << 20
-            assert b"%07d" % 0 in wire.fetch(node.kafka, TOPIC, 0).data, "reads go on"
+            assert b"%07d" % 0 in single_requests.fetch(node.kafka, TOPIC, 0).data, "reads go on"
 
             proxy.clear()
-            until(lambda: wire.produce(node.kafka, TOPIC, b"after")[0] == wire.NONE, "produce goes on")
+            until(
+                lambda: single_requests.produce(node.kafka, TOPIC, b"after")[0] == single_requests.NONE,
+                "produce goes on",
+            )
             found = read_everything(node.kafka, TOPIC, 1).partitions[0]
             assert [(seen.offset, seen.content.value) for seen in found[: len(kept)]] == kept

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import wire
+from tests.faults import single_requests
 from tests.faults.clients import until
 from tests.faults.world import World, a_world
 from tests.support.s3_proxy import answer, hang_up_before
@@ -86,18 +86,27 @@ def test_what_was_sent_before_the_loss_is_known_after_it(world: World) -> None:
     """A producer that never got its last answer sends the batch again: it gets the answer, and there is one copy. (Of older
     ones the snapshot tells, as Kafka's does, only that they are no new ones.)"""
     node = world.node
-    batches = [wire.idempotent_batch(4711, sequence, b"%d" % sequence) for sequence in range(5)]
-    answers = [wire.send(node.kafka, TOPIC, batch) for batch in batches]
-    assert answers == [(wire.NONE, offset) for offset in range(5)]
+    batches = [single_requests.idempotent_batch(4711, sequence, b"%d" % sequence) for sequence in range(5)]
+    answers = [single_requests.send(node.kafka, TOPIC, batch) for batch in batches]
+    assert answers == [(single_requests.NONE, offset) for offset in range(5)]
     world.offload()
     node.kill()
     whole_directory(node.partition_dir(TOPIC))
     node.start()
-    until(lambda: wire.send(node.kafka, TOPIC, batches[0])[0] != wire.LEADER_NOT_AVAILABLE, "the partition leads")
-    assert wire.send(node.kafka, TOPIC, batches[-1]) == answers[-1]
-    assert wire.send(node.kafka, TOPIC, batches[0])[0] == wire.OUT_OF_ORDER_SEQUENCE
-    assert wire.send(node.kafka, TOPIC, wire.idempotent_batch(4711, 5, b"5")) == (wire.NONE, 5)
-    assert wire.send(node.kafka, TOPIC, wire.idempotent_batch(4711, 9, b"9"))[0] == wire.OUT_OF_ORDER_SEQUENCE
+    until(
+        lambda: single_requests.send(node.kafka, TOPIC, batches[0])[0] != single_requests.LEADER_NOT_AVAILABLE,
+        "the partition leads",
+    )
+    assert single_requests.send(node.kafka, TOPIC, batches[-1]) == answers[-1]
+    assert single_requests.send(node.kafka, TOPIC, batches[0])[0] == single_requests.OUT_OF_ORDER_SEQUENCE
+    assert single_requests.send(node.kafka, TOPIC, single_requests.idempotent_batch(4711, 5, b"5")) == (
+        single_requests.NONE,
+        5,
+    )
+    assert (
+        single_requests.send(node.kafka, TOPIC, single_requests.idempotent_batch(4711, 9, b"9"))[0]
+        == single_requests.OUT_OF_ORDER_SEQUENCE
+    )
 
 
 def test_an_older_copy_of_the_directory_is_discarded(world: World, tmp_path: Path) -> None:
@@ -117,7 +126,7 @@ def test_an_older_copy_of_the_directory_is_discarded(world: World, tmp_path: Pat
         shutil.copytree(copy, directory)
         world.proxy.always(hang_up_before())
         world.node.start()
-        assert wire.produce(world.node.kafka, TOPIC, b"too early")[0] == wire.LEADER_NOT_AVAILABLE
+        assert single_requests.produce(world.node.kafka, TOPIC, b"too early")[0] == single_requests.LEADER_NOT_AVAILABLE
         world.proxy.clear()
         load.more(FIRST)
         load.settle()
@@ -137,15 +146,15 @@ def test_a_lost_log_waits_for_a_store_that_is_away(world: World, loss: Callable[
     world.proxy.always(hang_up_before())
     for _ in range(2):
         world.node.start()
-        assert wire.produce(world.node.kafka, TOPIC, b"too early")[0] == wire.LEADER_NOT_AVAILABLE
-        assert wire.fetch(world.node.kafka, TOPIC, 0).code == wire.LEADER_NOT_AVAILABLE
+        assert single_requests.produce(world.node.kafka, TOPIC, b"too early")[0] == single_requests.LEADER_NOT_AVAILABLE
+        assert single_requests.fetch(world.node.kafka, TOPIC, 0).code == single_requests.LEADER_NOT_AVAILABLE
         world.node.kill()
     world.proxy.clear()
     world.proxy.always(answer(403, "AccessDenied"), path="manifests")
     world.node.flags += ["--log-level", "DEBUG"]
     world.node.start()
     until(lambda: "partition.waits" in world.node.output(), "the manifest was asked for")
-    assert wire.produce(world.node.kafka, TOPIC, b"too early")[0] == wire.LEADER_NOT_AVAILABLE
+    assert single_requests.produce(world.node.kafka, TOPIC, b"too early")[0] == single_requests.LEADER_NOT_AVAILABLE
 
     world.proxy.clear()
     world.write(FIRST)
@@ -162,7 +171,7 @@ def test_the_sidecar_cannot_be_read_at_first(world: World) -> None:
     world.node.flags += ["--log-level", "DEBUG"]
     world.node.start()
     until(lambda: "partition.waits" in world.node.output(), "the sidecar was asked for")
-    assert wire.produce(world.node.kafka, TOPIC, b"too early")[0] == wire.LEADER_NOT_AVAILABLE
+    assert single_requests.produce(world.node.kafka, TOPIC, b"too early")[0] == single_requests.LEADER_NOT_AVAILABLE
 
     world.proxy.clear()
     world.write(FIRST)

@@ -12,7 +12,7 @@ import pytest
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.errors import TierObjectMissing
-from tests.faults import bucket, wire
+from tests.faults import bucket, single_requests
 from tests.faults.clients import delete_records, delete_topic, seal, until
 from tests.faults.world import SWEEPING, World, a_world
 from tests.support.s3_proxy import held
@@ -88,7 +88,7 @@ def test_where_the_first_had_got_to_says_nothing_of_the_second(world: World) -> 
     world.node.kill()
     world.node.start()
     world.judge()
-    assert wire.fetch(world.node.kafka, TOPIC, 0).data
+    assert single_requests.fetch(world.node.kafka, TOPIC, 0).data
 
 
 def test_a_late_first_publication_does_not_bring_the_first_topic_back(world: World) -> None:

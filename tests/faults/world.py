@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from storage_tiers.records.decoder import decode
-from tests.faults import bucket, wire
+from tests.faults import bucket, single_requests
 from tests.faults.clients import WAIT_S, Load, create_topic, local_bytes, read_everything, seal, until
 from tests.faults.history import Content, History, violations
 from tests.support.node import Node
@@ -68,9 +68,9 @@ class World:
         until(lambda: self.local_bytes() == 0, "local copies go")
 
     # --- reading ------------------------------------------------------------------------------------------------------
-    def fetch(self, offset: int, wait_ms: int = 500) -> wire.Fetched:
+    def fetch(self, offset: int, wait_ms: int = 500) -> single_requests.Fetched:
         """Whatever is answered holds no wrong record. For a single producer at a time: its records in order."""
-        found = wire.fetch(self.node.kafka, self.topic, offset, wait_ms=wait_ms)
+        found = single_requests.fetch(self.node.kafka, self.topic, offset, wait_ms=wait_ms)
         sent = self.sent()
         for record in decode(found.data[: _whole_batches(found.data)]):
             assert (record.key, record.value) == (sent[record.offset].key, sent[record.offset].value)

@@ -13,7 +13,7 @@ from kafka_gateway.options import Options
 from kafka_gateway.registry import APIS
 from kafka_gateway.reply import DelayedReply
 from storage_tiers.types import FileSlice
-from tests.kafka_gateway.kio_wire import request_frame, response
+from tests.kafka_gateway.kio_frames import request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
 
 #: Where a request goes on after size, api key, version and correlation id.

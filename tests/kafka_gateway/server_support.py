@@ -15,7 +15,7 @@ from kafka_gateway.options import Options
 from kafka_gateway.server import GatewayServer, serve
 from kafka_gateway.settings import GatewaySettings
 from storage_tiers.types import TopicPartition
-from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
+from tests.kafka_gateway.kio_frames import milliseconds, record_batch, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
 
 BATCH = record_batch(b"x" * 100)

@@ -19,7 +19,7 @@ import pytest
 from kio.serial import entity_reader, entity_writer
 
 from kafka_gateway.hot_parse import HotParser
-from tests.kafka_gateway.kio_wire import message, milliseconds, record_batch, request_frame, response
+from tests.kafka_gateway.kio_frames import message, milliseconds, record_batch, request_frame, response
 from tests.support.node import Node
 from tests.transcripts.files import Frame, clients, read
 from tests.transcripts.mutate import mutate

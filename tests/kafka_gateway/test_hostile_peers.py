@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
+from tests.kafka_gateway.kio_frames import milliseconds, record_batch, request_frame, response
 from tests.kafka_gateway.test_fuzz import Client, ends, prepare, resident_bytes
 from tests.support.node import Node
 from tests.transcripts.record import TOPIC

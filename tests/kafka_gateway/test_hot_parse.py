@@ -20,7 +20,7 @@ from grpc_api.contract.log import Append, Appended, FetchPartition
 from kafka_gateway.handlers.produce import encode_with
 from storage_tiers.errors import InvalidRecord, UnknownTopicId, UnsupportedCompression
 from storage_tiers.types import TopicId, TopicPartition
-from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
+from tests.kafka_gateway.kio_frames import milliseconds, record_batch, request_frame, response
 
 BODY = 12
 KNOWN_ID = uuid.UUID(int=77)

@@ -20,7 +20,7 @@ from kafka_gateway.hot_parse import TAGS, Malformed
 from kafka_gateway.message_reader import ROWS_A_REQUEST, at_once, steps_of
 from kafka_gateway.messages import MESSAGE_BYTES, messages_of
 from kafka_gateway.registry import APIS
-from tests.kafka_gateway.kio_wire import entity, message
+from tests.kafka_gateway.kio_frames import entity, message
 
 HAND_WRITTEN = {"Produce", "Fetch"}
 VERSIONS = [

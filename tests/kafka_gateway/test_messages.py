@@ -14,7 +14,7 @@ import pytest
 from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.message_reader import Endless
 from kafka_gateway.messages import messages_of
-from tests.kafka_gateway.kio_wire import request_frame, response
+from tests.kafka_gateway.kio_frames import request_frame, response
 
 
 def test_a_node_imports_neither_hypothesis_nor_more_versions_than_it_answers() -> None:

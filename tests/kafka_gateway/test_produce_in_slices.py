@@ -21,7 +21,7 @@ from storage_tiers.errors import NotEnoughReplicas
 from storage_tiers.turns import AT_WORK, Lane
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.asking import AFTER_CORRELATION, Asker, joined
-from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
+from tests.kafka_gateway.kio_frames import milliseconds, record_batch, request_frame, response
 from tests.kafka_gateway.memory_core import MemoryCore
 from tests.kafka_gateway.server_support import connected, serving
 

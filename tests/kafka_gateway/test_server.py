@@ -13,7 +13,7 @@ import pytest
 from kafka_gateway.server import REQUESTS_A_TURN
 from kafka_gateway.settings import GatewaySettings, Limits
 from storage_tiers.types import TopicPartition
-from tests.kafka_gateway.kio_wire import record_batch, response
+from tests.kafka_gateway.kio_frames import record_batch, response
 from tests.kafka_gateway.server_support import (
     BATCH,
     PARTITION,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kafka_gateway.settings import ConnectionLimits
-from tests.kafka_gateway.kio_wire import record_batch, response
+from tests.kafka_gateway.kio_frames import record_batch, response
 from tests.kafka_gateway.server_support import (
     PARTITION,
     Client,

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from pyspark_tidelog.options import OptionError, parse_options
+from pyspark_tidelog.partition_plans import described, plan_bucket
 from pyspark_tidelog.plan import PartitionPlan
-from pyspark_tidelog.planning import described, plan_bucket
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.offline.bucket import Bucket as BucketReader
 from storage_tiers.errors import TierCorrupt

@@ -12,7 +12,7 @@ import pytest
 
 import pyspark_tidelog
 from examples.flights.spark_python import python_for_spark
-from pyspark_tidelog import DefaultSource, describe, extras, tables
+from pyspark_tidelog import DefaultSource, describe, optional_dependencies, tables
 from pyspark_tidelog.options import OptionError
 from tests.spark.buckets import JAVA_OPTIONS, Bucket, numbered, options
 
@@ -71,7 +71,7 @@ print(sorted(brought))
 def test_missing_extras_are_named_with_the_command(
     monkeypatch: pytest.MonkeyPatch, store: str, missing: set[str], named: str
 ) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda name: None if name in missing else object())
+    monkeypatch.setattr(optional_dependencies, "find_spec", lambda name: None if name in missing else object())
     with pytest.raises(ModuleNotFoundError) as refused:
         DefaultSource({"store": store, "topics": "a"})
     assert named in str(refused.value)
@@ -79,7 +79,7 @@ def test_missing_extras_are_named_with_the_command(
 
 
 def test_tables_name_their_own_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "pyarrow" else object())
+    monkeypatch.setattr(optional_dependencies, "find_spec", lambda name: None if name == "pyarrow" else object())
     with pytest.raises(ModuleNotFoundError, match=r"as Arrow needs pyarrow: pip install 'tidelog\[arrow\]'$"):
         tables(store="/directory", topics="a")
 
@@ -90,13 +90,13 @@ def test_an_executor_that_lacks_one_says_so(monkeypatch: pytest.MonkeyPatch, tmp
     source = DefaultSource(options(tmp_path / "store", "a"))
     reader = source.reader(source.schema())
     (partition,) = reader.partitions()
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    monkeypatch.setattr(optional_dependencies, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match="needs pyarrow, crc32c, cramjam on the driver and every executor"):
         next(reader.read(partition))
 
 
 def test_a_directory_needs_no_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "boto3" else object())
+    monkeypatch.setattr(optional_dependencies, "find_spec", lambda name: None if name == "boto3" else object())
     DefaultSource({"store": "/directory", "topics": "a"})
 
 

@@ -44,7 +44,7 @@ from storage_tiers.records.batch import (
     validate,
 )
 from storage_tiers.records.recompress import recompress
-from storage_tiers.records.rejection import rejection
+from storage_tiers.records.record_errors import record_error
 from storage_tiers.tiered_log import TieredLog
 from storage_tiers.types import NO_EPOCH, NO_PRODUCER_ID, FileSlice, TopicId, TopicPartition
 
@@ -357,7 +357,7 @@ class Partition:
         if settings.timestamp_type == "LogAppendTime":
             earliest, latest = -UNBOUNDED - 1, UNBOUNDED
         null_keys = not settings.cleanup_compact
-        named = rejection(batch, self.partition, null_keys=null_keys, earliest=earliest, latest=latest)
+        named = record_error(batch, self.partition, null_keys=null_keys, earliest=earliest, latest=latest)
         return error if named is None else named
 
     def _check_producer(self, header: BatchHeader, now_ms: int) -> Appended | None:

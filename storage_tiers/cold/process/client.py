@@ -25,7 +25,7 @@ from storage_tiers.cold.process.operations import Deadline, Question, Stats, Tie
 from storage_tiers.cold.process.protocol import Ask, Configure, Forget, Frame, Idle, Reply, encode, read_frame
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.process.table import row_of
-from storage_tiers.cold.process.wire import ProtocolError, from_json
+from storage_tiers.cold.process.value_json import ProtocolError, from_json
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import InvalidRequest, LogError, StoreRefused, TierUnavailable
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from storage_tiers import events
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.cold.process.server import TierServer
-from storage_tiers.cold.process.wire import ProtocolError
+from storage_tiers.cold.process.value_json import ProtocolError
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.open import open_store
 from storage_tiers.cold.stores.port import ObjectStore

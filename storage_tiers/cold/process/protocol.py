@@ -21,7 +21,7 @@ from storage_tiers import errors
 from storage_tiers.cold.process.operations import Question, TierCounters
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.process.table import TABLE
-from storage_tiers.cold.process.wire import ProtocolError, from_json, to_json
+from storage_tiers.cold.process.value_json import ProtocolError, from_json, to_json
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import Advice, LogError
 

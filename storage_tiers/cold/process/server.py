@@ -22,7 +22,7 @@ from storage_tiers.cold.process.context import TierContext
 from storage_tiers.cold.process.operations import Question, Stats, TierCounters
 from storage_tiers.cold.process.protocol import Ask, Configure, Forget, Idle, Reply, Unknown, encode, read_frame
 from storage_tiers.cold.process.table import perform
-from storage_tiers.cold.process.wire import ProtocolError, to_json
+from storage_tiers.cold.process.value_json import ProtocolError, to_json
 from storage_tiers.cold.stores.counting import CountingStore
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.port import ObjectStore

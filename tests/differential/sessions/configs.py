@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.differential.judge import session
+from tests.differential.message_trees import Tree
 from tests.differential.peer import Peer
-from tests.differential.wire import Tree
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3

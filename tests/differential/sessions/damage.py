@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.differential import wire
+from tests.differential import message_trees
 from tests.differential.judge import SERVED, session
 from tests.differential.peer import Peer
 from tests.differential.sessions.common import UNKNOWN_ID
@@ -40,12 +40,12 @@ def damaged_bytes(peer: Peer, version: int) -> None:
     for name, values in REQUESTS.items():
         _, low, high = SERVED[name]
         for at in sorted({low, high}):
-            request = wire.request(name, at, 7, values)
-            flexible = bool(wire.message(name, at, "request").__flexible__)
-            for place in range(10 + len(wire.CLIENT_ID) + (1 if flexible else 0), len(request)):
+            request = message_trees.request(name, at, 7, values)
+            flexible = bool(message_trees.message(name, at, "request").__flexible__)
+            for place in range(10 + len(message_trees.CLIENT_ID) + (1 if flexible else 0), len(request)):
                 for byte in BYTES:
                     if request[place] == byte:
                         continue
                     damaged = request[:place] + bytes([byte]) + request[place + 1 :]
                     label = f"{name} v{at}: byte {place} is {byte}"
-                    peer.raw(label, wire.framed(damaged), api=name, version=at, patience=PATIENCE_S)
+                    peer.raw(label, message_trees.framed(damaged), api=name, version=at, patience=PATIENCE_S)

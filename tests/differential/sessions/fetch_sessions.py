@@ -6,9 +6,9 @@ from typing import Any
 
 from tests.differential.batches import batch
 from tests.differential.judge import session
+from tests.differential.message_trees import Tree
 from tests.differential.peer import Peer
 from tests.differential.sessions.common import UNKNOWN_ID, Topic, of
-from tests.differential.wire import Tree
 
 NOW: dict[str, Any] = {"max_wait": 0, "min_bytes": 0}
 SESSIONS = range(7, 19)

@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.differential.batches import CODECS, compressed
 from tests.differential.judge import Setup, session
+from tests.differential.message_trees import Tree
 from tests.differential.peer import Peer
 from tests.differential.sessions.common import UNKNOWN_ID
-from tests.differential.wire import Tree
 
 CLIENT_METRICS = 16
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3

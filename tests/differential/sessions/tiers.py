@@ -9,9 +9,9 @@ import time
 
 from tests.differential.batches import NOON, Batch, Record, batch
 from tests.differential.judge import Setup, session
+from tests.differential.message_trees import Tree
 from tests.differential.peer import ANSWER_SECONDS, Peer, PeerFailed
 from tests.differential.sessions.common import Topic, ends, idempotent, of, to
-from tests.differential.wire import Tree
 
 BATCHES = 20
 _PAUSE_S = 0.05

@@ -6,9 +6,9 @@ import itertools
 from typing import Any
 
 from tests.differential.judge import session
+from tests.differential.message_trees import Tree
 from tests.differential.peer import Peer
 from tests.differential.sessions.common import UNKNOWN_ID
-from tests.differential.wire import Tree
 
 
 def topic(name: str, partitions: int = 1, replicas: int = 1, **fields: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from tests.differential import wire
+from tests.differential import message_trees
 from tests.differential.batches import batch
 from tests.differential.judge import SERVED, session
 from tests.differential.peer import Peer
@@ -32,12 +32,12 @@ TAG = b"\x01\x64\x03abc"
 
 
 def whole(name: str, version: int) -> bytes:
-    return wire.request(name, version, 7, NEEDED.get(name, {}))
+    return message_trees.request(name, version, 7, NEEDED.get(name, {}))
 
 
 def head_bytes(name: str, version: int) -> int:
-    flexible = bool(wire.message(name, version, "request").__flexible__)
-    return 10 + len(wire.CLIENT_ID) + (1 if flexible else 0)
+    flexible = bool(message_trees.message(name, version, "request").__flexible__)
+    return 10 + len(message_trees.CLIENT_ID) + (1 if flexible else 0)
 
 
 @session("api_versions", versions=(0,))
@@ -46,12 +46,12 @@ def fields_of_tomorrow(peer: Peer, version: int) -> None:
     idempotent(peer)
     for name, (_, _, high) in SERVED.items():
         request = whole(name, high)
-        if not wire.message(name, high, "request").__flexible__:
+        if not message_trees.message(name, high, "request").__flexible__:
             continue
         body = head_bytes(name, high)
         tagged_head = request[: body - 1] + TAG + request[body:]
-        peer.raw(f"{name}: in the header", wire.framed(tagged_head), api=name, version=high)
-        peer.raw(f"{name}: in the body", wire.framed(request[:-1] + TAG), api=name, version=high)
+        peer.raw(f"{name}: in the header", message_trees.framed(tagged_head), api=name, version=high)
+        peer.raw(f"{name}: in the body", message_trees.framed(request[:-1] + TAG), api=name, version=high)
 
 
 @session("api_versions", versions=(0,))
@@ -61,7 +61,7 @@ def bytes_behind(peer: Peer, version: int) -> None:
     for name, (_, low, high) in SERVED.items():
         lowest = 1 if name == "metadata" else low  # no topic means every topic in version 0
         for at in sorted({lowest, high}):
-            peer.raw(f"{name} v{at}", wire.framed(whole(name, at) + b"\0\0\0"), api=name, version=at)
+            peer.raw(f"{name} v{at}", message_trees.framed(whole(name, at) + b"\0\0\0"), api=name, version=at)
 
 
 @session("metadata", versions=(1, 9))
@@ -71,7 +71,7 @@ def headers(peer: Peer, version: int) -> None:
 
     def ask(label: str, client: bytes, correlation: int = 7) -> None:
         head = struct.pack(">hhi", 3, version, correlation) + client + (b"\0" if flexible else b"")
-        peer.raw(label, wire.framed(head + body), api="metadata", version=version)
+        peer.raw(label, message_trees.framed(head + body), api="metadata", version=version)
 
     ask("no client id", b"\xff\xff")
     ask("an empty client id", b"\0\0")

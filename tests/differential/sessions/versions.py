@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from tests.differential import wire
+from tests.differential import message_trees
 from tests.differential.judge import session
 from tests.differential.peer import Peer
 
@@ -35,4 +35,4 @@ def unknown_versions(peer: Peer, version: int) -> None:
     """Answered in version 0, so that the client can ask again; the connection stays."""
     for number in (5, 6, 99, 32767, -1):
         frame = struct.pack(">hhih", 18, number, 1, -1) + b"\0"
-        peer.raw(f"version {number}", wire.framed(frame), api="api_versions", version=version)
+        peer.raw(f"version {number}", message_trees.framed(frame), api="api_versions", version=version)

@@ -11,7 +11,7 @@ from grpc_api.contract.log import Append, OffsetQuery
 from grpc_api.contract.topics import NewTopic
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.asking import Asker
-from tests.kafka_gateway.kio_wire import milliseconds, record_batch
+from tests.kafka_gateway.kio_frames import milliseconds, record_batch
 from tests.kafka_gateway.memory_core import MemoryCore
 
 

@@ -10,7 +10,7 @@ from grpc_api.contract.node import ActiveProducer
 from storage_tiers.errors import StorageError
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.asking import Asker
-from tests.kafka_gateway.kio_wire import milliseconds
+from tests.kafka_gateway.kio_frames import milliseconds
 from tests.kafka_gateway.memory_core import MemoryCore
 from tests.kafka_gateway.memory_node import TOTAL_BYTES, USABLE_BYTES
 

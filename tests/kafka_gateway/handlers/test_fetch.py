@@ -15,7 +15,7 @@ from kafka_gateway.reply import DelayedReply
 from storage_tiers.errors import FencedLeaderEpoch, TierUnavailable, UnknownLeaderEpoch
 from storage_tiers.types import AbortedTransaction, TopicId, TopicPartition
 from tests.kafka_gateway.asking import Asker, joined
-from tests.kafka_gateway.kio_wire import milliseconds, record_batch, response
+from tests.kafka_gateway.kio_frames import milliseconds, record_batch, response
 from tests.kafka_gateway.memory_core import MemoryCore
 
 VERSIONS = range(4, 19)

@@ -11,7 +11,7 @@ from kafka_gateway.handlers.api_versions import LIBRDKAFKA_KEYS, TELEMETRY_KEYS
 from kafka_gateway.options import Options
 from kafka_gateway.registry import by_key
 from tests.kafka_gateway.asking import CORRELATION, Asker
-from tests.kafka_gateway.kio_wire import response
+from tests.kafka_gateway.kio_frames import response
 from tests.kafka_gateway.memory_core import MemoryCore
 
 VERSIONS = range(14)

@@ -12,7 +12,7 @@ from kafka_gateway.reply import CloseConnection, DelayedReply
 from storage_tiers.errors import InvalidTimestamp, NotEnoughReplicas, RecordFault
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.asking import Asker
-from tests.kafka_gateway.kio_wire import milliseconds, record_batch
+from tests.kafka_gateway.kio_frames import milliseconds, record_batch
 from tests.kafka_gateway.memory_core import MemoryCore
 
 BATCH = record_batch(b"a", b"b")

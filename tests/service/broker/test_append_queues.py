@@ -28,7 +28,7 @@ from storage_tiers.hot.log import HotLog
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.records.codecs import Codec
 from storage_tiers.records.recompress import recompress
-from storage_tiers.records.rejection import MAX_NAMED
+from storage_tiers.records.record_errors import MAX_NAMED
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, batch, running, until
 

@@ -207,7 +207,7 @@ async def test_records_without_a_key_are_named_on_a_compacted_topic(node: Runnin
 
 
 async def test_so_many_records_are_looked_at_and_no_more(node: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage_tiers.records.rejection.MAX_EXAMINED", 10)
+    monkeypatch.setattr("storage_tiers.records.record_errors.MAX_EXAMINED", 10)
     await node.create("t", configs={"message.timestamp.before.max.ms": "1"})
     early = [NewRecord(b"k", b"v", (), 5)] * 20
     with pytest.raises(InvalidTimestamp) as refused:

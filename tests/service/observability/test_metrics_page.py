@@ -5,17 +5,17 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from service.observability.left_out import LEFT_OUT
+from service.observability.generate_docs import PAGE, renewed
 from service.observability.metrics import METRICS
-from service.observability.page import PAGE, renewed
+from service.observability.unsupported_metrics import UNSUPPORTED
 
 #: Recorded over JMX from a broker of that version, by type and name, with those that it has only with remote storage on,
 #: and two that dashboards still ask for.
 KAFKA = (Path(__file__).parent / "kafka-4.2.1-mbeans.txt").read_text().split()
 
 
-def is_left_out(mbean: str) -> bool:
-    return any(fnmatchcase(mbean, pattern) for patterns, _ in LEFT_OUT for pattern in patterns)
+def is_unsupported(mbean: str) -> bool:
+    return any(fnmatchcase(mbean, pattern) for patterns, _ in UNSUPPORTED for pattern in patterns)
 
 
 def test_the_page_is_current() -> None:
@@ -29,13 +29,13 @@ def test_the_page_is_current() -> None:
 def test_every_metric_of_kafka_is_served_or_left_out() -> None:
     served = {metric.mbean for metric in METRICS.values()}
     without_attribute = {mbean.partition(",")[0] for mbean in served if "socket-server-metrics" in mbean}
-    missing = [mbean for mbean in KAFKA if mbean not in served | without_attribute and not is_left_out(mbean)]
+    missing = [mbean for mbean in KAFKA if mbean not in served | without_attribute and not is_unsupported(mbean)]
     assert not missing
-    assert not [mbean for mbean in served if is_left_out(mbean)]
+    assert not [mbean for mbean in served if is_unsupported(mbean)]
 
 
-def test_nothing_is_left_out_that_kafka_does_not_have() -> None:
-    for patterns, reason in LEFT_OUT:
+def test_nothing_is_unsupported_that_kafka_does_not_have() -> None:
+    for patterns, reason in UNSUPPORTED:
         assert reason.endswith(".")
         for pattern in patterns:
             assert any(fnmatchcase(mbean, pattern) for mbean in KAFKA), pattern

@@ -18,8 +18,8 @@ from storage_tiers.errors import StorageError, StoreBehind
 from storage_tiers.files import DescriptorReserve
 from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.types import TopicPartition
-from tests.faults.wire import idempotent_batch
-from tests.kafka_gateway.kio_wire import record_batch
+from tests.faults.single_requests import idempotent_batch
+from tests.kafka_gateway.kio_frames import record_batch
 from tests.service.broker.support import TIERED, until
 from tests.service.observability.world import ROSE, Is, Within, World, produce_frame, work
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from kafka_gateway.errors import ErrorCode
-from tests.kafka_gateway.kio_wire import request_frame
+from tests.kafka_gateway.kio_frames import request_frame
 from tests.service.broker.support import until
 from tests.service.observability.works import (
     BATCH,

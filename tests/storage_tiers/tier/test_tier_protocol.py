@@ -45,7 +45,7 @@ from storage_tiers.cold.process.protocol import (
 )
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.process.table import TABLE, row_of
-from storage_tiers.cold.process.wire import ProtocolError, from_json, to_json
+from storage_tiers.cold.process.value_json import ProtocolError, from_json, to_json
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
 from storage_tiers.cold.segments.sweeper import Listed
 from storage_tiers.cold.segments.uploader import ExtendJob

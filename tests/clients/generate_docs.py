@@ -1,4 +1,4 @@
-"""The parts of docs/clients.md that are made from tables: `python -m tests.clients.page` writes them anew."""
+"""The parts of docs/clients.md that are made from tables: `python -m tests.clients.generate_docs` writes them anew."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from pyspark_tidelog.bucket import open_store, option_errors
 from pyspark_tidelog.options import Commits, Offsets, OptionError, ReadOptions
 from pyspark_tidelog.plan import PartitionPlan
-from pyspark_tidelog.planner import range_to_read, splits_of
 from pyspark_tidelog.pruning import NOTHING, Pruning
 from pyspark_tidelog.ranged_reads import in_order
+from pyspark_tidelog.split_planner import range_to_read, splits_of
 from storage_tiers.cold.manifest.lookup import LoadPage
 from storage_tiers.cold.manifest.model import MAX_PAGES, Entry, Ids, Manifest
 from storage_tiers.cold.offline.bucket import Bucket, Topic

@@ -11,7 +11,7 @@ IN_SPARK = "from Spark needs {} on the driver and every executor: pip install 't
 AS_ARROW = "as Arrow needs {}: pip install 'tidelog[arrow]'"
 
 
-def check_extras(store: str, needs: str = IN_SPARK) -> None:
+def check_dependencies(store: str, needs: str = IN_SPARK) -> None:
     """ModuleNotFoundError names the packages that this Python lacks, and the command that installs them."""
     needed = (*_ALWAYS, *(_FOR_S3 if store.startswith("s3:") else ()))
     missing = [name for name in needed if find_spec(name) is None]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from pyspark_tidelog.extras import AS_ARROW, check_extras
+from pyspark_tidelog.optional_dependencies import AS_ARROW, check_dependencies
 from pyspark_tidelog.options import OptionError, ReadOptions, parse_options
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def tables(columns: Sequence[str] | None = None, **options: str) -> Tables:
     """Plans a read now. `columns` in any order; all of them by default, headers with `includeHeaders="true"`."""
     parsed = _parsed(options)
     from pyspark_tidelog.columns import arrow_schema
-    from pyspark_tidelog.planning import plan_read
+    from pyspark_tidelog.partition_plans import plan_read
 
     schema = arrow_schema(columns, parsed.include_headers)
     return Tables(parsed, schema, plan_read(parsed))
@@ -71,7 +71,7 @@ def tables(columns: Sequence[str] | None = None, **options: str) -> Tables:
 def describe(**options: str) -> tuple[PartitionPlan, ...]:
     """What a read with these options would read now, partition by partition: offsets, commit and its time, splits."""
     parsed = _parsed(options)
-    from pyspark_tidelog.planning import plan_read
+    from pyspark_tidelog.partition_plans import plan_read
 
     return plan_read(parsed)
 
@@ -80,5 +80,5 @@ def _parsed(options: dict[str, str]) -> ReadOptions:
     parsed = parse_options(options)
     if parsed.pushdown:
         raise OptionError("pushdown is Spark's: without it there are no filters; choose offsets, times and columns")
-    check_extras(parsed.store, AS_ARROW)
+    check_dependencies(parsed.store, AS_ARROW)
     return parsed

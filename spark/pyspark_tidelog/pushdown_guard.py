@@ -21,7 +21,7 @@ from pyspark_tidelog.options import OptionError
 _EXECUTION_IDS = ("spark.sql.execution.root.id", "spark.sql.execution.id")
 
 
-def check_one_query(plan_id: str, pruned_by: str) -> None:
+def check_pushdown(plan_id: str, pruned_by: str) -> None:
     """OptionError if this task's query is not the first that reads the plan."""
     context = TaskContext.get()
     if context is None:  # no task of Spark's

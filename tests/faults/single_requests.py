@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from storage_tiers.records.checksum import crc32c
-from tests.kafka_gateway.kio_wire import milliseconds, record_batch, request_frame, response
+from tests.kafka_gateway.kio_frames import milliseconds, record_batch, request_frame, response
 
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1

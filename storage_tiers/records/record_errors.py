@@ -24,7 +24,7 @@ QUOTED = 3
 _INVALID_TIMESTAMPS = "One or more records have been rejected due to invalid timestamp"
 
 
-def rejection(
+def record_error(
     batch: Buffer, partition: TopicPartition, *, null_keys: bool, earliest: int, latest: int
 ) -> InvalidRecord | InvalidTimestamp | None:
     """The error that names each record without a key (unless `null_keys`) or with a timestamp outside

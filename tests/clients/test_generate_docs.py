@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from confluent_kafka import libversion
 
-from tests.clients.page import PAGE, filled
+from tests.clients.generate_docs import PAGE, filled
 from tests.clients.samples import CODECS
 from tests.clients.writers import WRITERS
 from tests.support import kafka_jars, node_packages
@@ -25,7 +25,7 @@ def row(page: str, first: str, heading: str) -> list[str]:
 
 def test_its_made_parts_are_as_made() -> None:
     page = PAGE.read_text()
-    assert filled(page) == page, "run `python -m tests.clients.page`"
+    assert filled(page) == page, "run `python -m tests.clients.generate_docs`"
 
 
 def test_its_versions_are_the_installed_ones() -> None:

@@ -1,4 +1,4 @@
-"""docs/compatibility.md, from the tables that the comparison uses. `python -m tests.differential.page` writes it anew."""
+"""docs/compatibility.md, from the tables that the comparison uses. Writer: `python -m tests.differential.generate_docs`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kafka_gateway.registry import APIS
 from kafka_gateway.settings import GatewaySettings
 from service.broker.api.append_queues import MAX_HELD_BYTES
 from service.configs.types import LONGEST_VALUE
-from storage_tiers.records.rejection import MAX_NAMED
+from storage_tiers.records.record_errors import MAX_NAMED
 from storage_tiers.turns import AT_WORK
 from tests.differential.rules import ABSENT, ANY, LATER, NORMALISED, ON_PURPOSE, Kind, OnPurpose
 from tests.support.kafka_jars import VERSION

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from service.configs.broker_keys import BROKER_KEYS
-from service.configs.page import PAGE, render
+from service.configs.generate_docs import PAGE, render
 from service.configs.topic_keys import TOPIC_KEYS
 
 

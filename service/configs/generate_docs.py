@@ -1,4 +1,4 @@
-"""Writes the reference page of configs from the registry: `python -m service.configs.page` remakes docs/configs.md."""
+"""Writes the reference page of configs from the registry: `python -m service.configs.generate_docs` remakes docs/configs.md."""
 
 from __future__ import annotations
 

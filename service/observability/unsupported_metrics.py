@@ -11,7 +11,7 @@ _CONTROLLER = "kafka.controller:type=KafkaController,name="
 _REMOTE = "kafka.log.remote:type=RemoteLogManager,name="
 
 #: (MBeans, why they are not served)
-LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
+UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         (
             "kafka.cluster:type=Partition,name=*",

@@ -1,4 +1,4 @@
-"""Writes the metrics' part of docs/operations.md from their table: `python -m service.observability.page`.
+"""Writes the metrics' part of docs/operations.md from their table: `python -m service.observability.generate_docs`.
 
 The rest of the page is written by hand; this part reaches from its heading to the next one of that rank.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from service.observability.left_out import LEFT_OUT
 from service.observability.metrics import GROUPS, METRICS, Metric
+from service.observability.unsupported_metrics import UNSUPPORTED
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 _PART = re.compile(r"^## Metrics\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -51,7 +51,7 @@ Rules for Prometheus stand in `packaging/prometheus/alerts.yaml`, each explained
 `tidelog_tier_process_lost_total`.
 """
 
-_LEFT_OUT = """\
+_UNSUPPORTED = """\
 ### Not served
 
 Of the metrics of Apache Kafka 4.2.1's brokers; those of group and transaction coordinators come with these.
@@ -64,8 +64,8 @@ def render() -> str:
     for title, metrics in GROUPS:
         parts.append(f"### {title}\n")
         parts.append(_table(("metric", "type", "labels", "what it is"), [_row(metric) for metric in metrics]))
-    parts.append(_LEFT_OUT)
-    parts.append(_table(("MBeans", "why"), [(_names(names), reason) for names, reason in LEFT_OUT]))
+    parts.append(_UNSUPPORTED)
+    parts.append(_table(("MBeans", "why"), [(_names(names), reason) for names, reason in UNSUPPORTED]))
     return "\n".join(parts) + "\n"
 
 

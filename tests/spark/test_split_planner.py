@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyspark_tidelog.options import EARLIEST, LATEST, Bound, OptionError
 from pyspark_tidelog.plan import Split
-from pyspark_tidelog.planner import range_to_read, splits_of
+from pyspark_tidelog.split_planner import range_to_read, splits_of
 from storage_tiers.cold.manifest.model import Entry, Manifest, Page, PageRef
 from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.cold.segments.sidecar import IndexRow, Sidecar

@@ -1,6 +1,6 @@
 """Kafka's broker configs that change nothing here: known, described, checked, and either accepted or refused.
 
-They stand in `without_effect.tsv`, a row a key, so that a later version that honours one moves its row into code. Kind,
+They stand in `unsupported_configs.tsv`, a row a key, so that a later version that honours one moves its row into code. Kind,
 default, update mode and rule are those of Kafka 4.2.1; the reason says what there is instead. Accepted: the value is
 stored and shown, since a `server.properties` from elsewhere should not have to be picked apart. Refused, unless it says
 the default: whoever sets it relies on something that this node would not do.
@@ -16,7 +16,7 @@ from grpc_api.contract.topics import ConfigKind
 from service.configs.keys import ConfigEffect, ConfigKey, Dynamic, Synonym
 from service.configs.types import Validator, any_case, between, non_empty, one_of, parse
 
-TABLE = Path(__file__).with_name("without_effect.tsv")
+TABLE = Path(__file__).with_name("unsupported_configs.tsv")
 #: The cell of a key that has no default, or no rule.
 NOTHING = "-"
 
@@ -40,7 +40,7 @@ REASONS = {
 }
 
 
-def keys_without_effect() -> Iterator[ConfigKey]:
+def unsupported_keys() -> Iterator[ConfigKey]:
     """Every row. ValueError for one that cannot be read."""
     with TABLE.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE, strict=True):
