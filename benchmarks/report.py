@@ -127,7 +127,7 @@ def _age(parts: list[Kept]) -> str:
     oldest, newest = (choose(parts, key=lambda kept: kept.date) for choose in (min, max))
     return (
         f"\nFrom runs between {oldest.date} (commit {oldest.commit}) and {newest.date} (commit {newest.commit}). The tables of "
-        "docs/performance.md say of each row of which run it is, of how many rounds, and on what machine.\n"
+        "docs/performance.md name the run, the number of rounds and the machine of each row.\n"
     )
 
 
