@@ -18,10 +18,10 @@ from storage_tiers.cold.manifest.model import Author, Manifest, ManifestWriter, 
 from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.cold.manifest.transitions import first_manifest
 
-#: As real pages, in a manifest of which 32 KiB hold some 44 entries.
-REAL: Mapping[str, int] = {"MAX_ENTRIES": 44}
+#: As real pages, in a manifest of which 32 KiB hold some 44 segments.
+REAL: Mapping[str, int] = {"MAX_SEGMENTS": 44}
 #: Pages so small that nearly all of them stand in pages of level 1.
-DEEP: Mapping[str, int] = {"MAX_ENTRIES": 12, "MAX_PAGE_ENTRIES": 32, "_RETIRED_INLINE": 4}
+DEEP: Mapping[str, int] = {"MAX_SEGMENTS": 12, "MAX_PAGE_SEGMENTS": 32, "_RETIRED_INLINE": 4}
 #: Commits between two looks of retention, and of the sweeper, at the partition.
 LOOKS = 40
 
@@ -58,8 +58,8 @@ def run(commits: int, *, bounds: Mapping[str, int], live: int, grace: int) -> Pu
 class _Partition:
     def __init__(self) -> None:
         full, _ = synthetic(1)
-        (self._entry,) = full.entries
-        self._span = self._entry.end - self._entry.base
+        (self._segment,) = full.segments
+        self._span = self._segment.end - self._segment.base
         self._manifest = first_manifest(full.ids)
         self._pages: dict[str, Page] = {}
         self._names = (f"{number:032x}" for number in itertools.count(1))
@@ -68,8 +68,8 @@ class _Partition:
     def extend(self) -> None:
         base, name = self._manifest.end, next(self._names)
         ids = self._manifest.ids
-        entry = replace(
-            self._entry,
+        segment = replace(
+            self._segment,
             base=base,
             end=base + self._span,
             key=ids.segment_key(base, 1, name),
@@ -77,7 +77,7 @@ class _Partition:
         )
         self._commit(
             lambda manifest, by: transitions.extend(
-                manifest, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0
+                manifest, segment, by, leader_epoch=1, last_record_epoch=1, log_start=0
             )
         )
 

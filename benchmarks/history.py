@@ -20,7 +20,6 @@ from storage_tiers.cold.manifest.model import (
     RECENT_COMMITS,
     Author,
     CommitId,
-    Entry,
     Ids,
     Manifest,
     ManifestWriter,
@@ -28,6 +27,7 @@ from storage_tiers.cold.manifest.model import (
     Page,
     PageKind,
     PageRef,
+    RemoteSegment,
     Section,
     Stamp,
 )
@@ -67,12 +67,15 @@ def measure(table: Table, *, rounds: int) -> None:
 
 
 def _spelled() -> Sequence[tuple[str, str, float]]:
-    """What an entry takes in a manifest, and, compressed, in a full page."""
-    entries = tuple(_entry(IDS, n * _SPAN, (n + 1) * _SPAN, n) for n in range(pages.MAX_PAGE_ENTRIES))
-    manifest = replace(first_manifest(IDS), entries=entries[:40])
+    """What a remote segment takes in a manifest, and, compressed, in a full page."""
+    segments = tuple(_segment(IDS, n * _SPAN, (n + 1) * _SPAN, n) for n in range(pages.MAX_PAGE_SEGMENTS))
+    manifest = replace(first_manifest(IDS), segments=segments[:40])
     in_manifest = (len(encode(manifest)) - len(encode(first_manifest(IDS)))) / 40
-    in_page = len(encode_page(IDS, Page(PageKind.LIVE, entries))) / len(entries)
-    return (("an entry in a manifest", "bytes", in_manifest), ("an entry in a full page", "bytes", in_page))
+    in_page = len(encode_page(IDS, Page(PageKind.LIVE, segments))) / len(segments)
+    return (
+        ("a remote segment in a manifest", "bytes", in_manifest),
+        ("a remote segment in a full page", "bytes", in_page),
+    )
 
 
 def _check(live: ManifestSummary, limits: RetentionLimits) -> bool:
@@ -88,7 +91,7 @@ def _pages_asked(manifest: Manifest, known: dict[str, Page]) -> int:
         asked.append(ref)
         return known[ref.key]
 
-    lookup.entry_for(manifest, load, manifest.end // 3)
+    lookup.segment_for(manifest, load, manifest.end // 3)
     return len(asked)
 
 
@@ -123,25 +126,25 @@ def plot(table: Table) -> None:
 def synthetic(
     count: int, ids: Ids = IDS, *, writer: ManifestWriter = WRITER, commit: int = 1000
 ) -> tuple[Manifest, dict[str, Page]]:
-    """A manifest of so many ranges, as commits would have left it, and the pages that it names (full ones as one entry
+    """A manifest of so many ranges, as commits would have left it, and the pages that it names (full ones as one segment
     each)."""
     numbers = itertools.count(1)
     known: dict[str, Page] = {}
     by = Author(writer, "0" * 32, _TIME_MS, lambda: f"{next(numbers):032x}", known)
     manifest = first_manifest(ids)
     inside = min(count, _INSIDE)
-    paged = [pages.MAX_PAGE_ENTRIES] * ((count - inside) // pages.MAX_PAGE_ENTRIES)
+    paged = [pages.MAX_PAGE_SEGMENTS] * ((count - inside) // pages.MAX_PAGE_SEGMENTS)
     rest = count - inside - sum(paged)
     for held in (*paged, rest) if rest else paged:
-        entry = _entry(ids, manifest.end, manifest.end + _SPAN * held, next(numbers))
-        write = pages.page_write(ids, Page(PageKind.LIVE, (entry,)), by)
+        segment = _segment(ids, manifest.end, manifest.end + _SPAN * held, next(numbers))
+        write = pages.page_write(ids, Page(PageKind.LIVE, (segment,)), by)
         known[write.ref.key] = write.page
-        longer = replace(manifest, pages=(*manifest.pages, replace(write.ref, count=held)), end=entry.end)
+        longer = replace(manifest, pages=(*manifest.pages, replace(write.ref, count=held)), end=segment.end)
         change = pages.settle(pages.ManifestChange(longer), by)
         known.update({write.ref.key: write.page for write in change.writes})
         manifest = replace(change.manifest, removed=())
-    entries = tuple(
-        _entry(ids, manifest.end + n * _SPAN, manifest.end + (n + 1) * _SPAN, next(numbers)) for n in range(inside)
+    segments = tuple(
+        _segment(ids, manifest.end + n * _SPAN, manifest.end + (n + 1) * _SPAN, next(numbers)) for n in range(inside)
     )
     recent = tuple(CommitId(number, f"{number:032x}") for number in range(commit - RECENT_COMMITS + 1, commit + 1))
     return replace(
@@ -154,19 +157,19 @@ def synthetic(
         leader_epoch=0,
         last_record_epoch=0,
         committed_at=_TIME_MS,
-        entries=entries,
+        segments=segments,
         end=manifest.end + inside * _SPAN,
-        sidecar=NewestSidecar(entries[-1].sidecar_key, entries[-1].sections) if entries else None,
+        sidecar=NewestSidecar(segments[-1].sidecar_key, segments[-1].sections) if segments else None,
     ), known
 
 
-def _entry(ids: Ids, base: int, end: int, number: int) -> Entry:
+def _segment(ids: Ids, base: int, end: int, number: int) -> RemoteSegment:
     noise = hashlib.blake2b(str(number).encode(), digest_size=40).digest()
     name, crcs = noise[:16].hex(), [int.from_bytes(noise[at : at + 4]) for at in range(16, 40, 4)]
     lengths = (25_600 + 16 * (noise[0] % 30), 384, 0, 36, 168)
     starts = itertools.accumulate(lengths, initial=188)
     sections = tuple(map(Section, SECTIONS, starts, lengths, crcs))
-    return Entry(
+    return RemoteSegment(
         base,
         end,
         ids.segment_key(base, 1, name),

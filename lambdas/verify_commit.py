@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from lambdas.environment import Settings, read_settings
 from lambdas.notifications import messages
 from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
-from storage_tiers.cold.manifest.model import Entry, Ids, State
+from storage_tiers.cold.manifest.model import Ids, RemoteSegment, State
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.offline.reader_files import (
     CommitCursor,
@@ -136,33 +136,33 @@ class Verifier:
         return advance_cursor(self.store, cursor, commit, writer=writer, now_ms=self.clock.unix_ms())
 
     def _check(self, ids: Ids, work: CommitWork) -> None:
-        for entry in work.entries:
+        for segment in work.segments:
             if self.remaining_ms() < RESERVE_MS:
                 raise OutOfTime(f"{ids} is checked up to commit {work.commit - 1}")
-            verdict = check_range(self.store, entry)
-            if self._is_gone(ids, entry, verdict):
+            verdict = check_range(self.store, segment)
+            if self._is_gone(ids, segment, verdict):
                 continue
             now_ms = self.clock.unix_ms()
-            if record_verdict(self.store, ids, self.reader, entry, verdict, now_ms=now_ms):
+            if record_verdict(self.store, ids, self.reader, segment, verdict, now_ms=now_ms):
                 _say(
                     "damaged" if verdict.findings else "sound",
                     partition=str(ids),
                     commit=work.commit,
-                    base=entry.base,
-                    end=entry.end,
+                    base=segment.base,
+                    end=segment.end,
                     batches=verdict.batches,
                     findings=[f"{found.key}: {found.fault.value}: {found.detail}" for found in verdict.findings],
                 )
 
-    def _is_gone(self, ids: Ids, entry: Entry, verdict: RangeVerdict) -> bool:
+    def _is_gone(self, ids: Ids, segment: RemoteSegment, verdict: RangeVerdict) -> bool:
         """Whether what was not found has been removed since the manifest was read: then it is no live range any more."""
         if all(found.fault is not Fault.MISSING for found in verdict.findings):
             return False
         manifest = self.bucket.manifest(ids)
         if manifest is None or manifest.state is State.DELETED:
             return True
-        live = plan_new_ranges(manifest, self.bucket.pages(ids), entry.added.commit - 1).work
-        return all(entry.key != other.key for work in live for other in work.entries)
+        live = plan_new_ranges(manifest, self.bucket.pages(ids), segment.added.commit - 1).work
+        return all(segment.key != other.key for work in live for other in work.segments)
 
 
 def _say(verdict: str, **fields: object) -> None:

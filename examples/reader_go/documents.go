@@ -34,7 +34,7 @@ type span [3]int64
 
 type stamp [2]int64
 
-type entry struct {
+type remoteSegment struct {
 	Base               int64           `json:"base"`
 	End                int64           `json:"end"`
 	Key                string          `json:"key"`
@@ -53,8 +53,8 @@ type entry struct {
 	Removed            stamp           `json:"removed"`
 }
 
-// isRange tells an entry from a single key among removed items.
-func (e *entry) isRange() bool { return e.Sidecar != "" }
+// isRange tells a remote segment from a single key among removed items.
+func (e *remoteSegment) isRange() bool { return e.Sidecar != "" }
 
 type pageRef struct {
 	Kind         string `json:"kind"`
@@ -82,31 +82,31 @@ type newestSidecar struct {
 }
 
 type manifest struct {
-	ClusterID       string         `json:"cluster_id"`
-	Topic           string         `json:"topic"`
-	TopicID         string         `json:"topic_id"`
-	Partition       int            `json:"partition"`
-	State           string         `json:"state"`
-	Line            string         `json:"line"`
-	Commit          int64          `json:"commit"`
-	LeaderEpoch     int32          `json:"leader_epoch"`
-	LogStart        int64          `json:"log_start"`
-	End             int64          `json:"end"`
-	LastRecordEpoch int32          `json:"last_record_epoch"`
-	Swept           int64          `json:"swept"`
-	Sidecar         *newestSidecar `json:"sidecar"`
-	Pins            []pin          `json:"pins"`
-	Pages           []pageRef      `json:"pages"`
-	Entries         []entry        `json:"entries"`
-	Removed         []entry        `json:"removed"`
+	ClusterID       string          `json:"cluster_id"`
+	Topic           string          `json:"topic"`
+	TopicID         string          `json:"topic_id"`
+	Partition       int             `json:"partition"`
+	State           string          `json:"state"`
+	Line            string          `json:"line"`
+	Commit          int64           `json:"commit"`
+	LeaderEpoch     int32           `json:"leader_epoch"`
+	LogStart        int64           `json:"log_start"`
+	End             int64           `json:"end"`
+	LastRecordEpoch int32           `json:"last_record_epoch"`
+	Swept           int64           `json:"swept"`
+	Sidecar         *newestSidecar  `json:"sidecar"`
+	Pins            []pin           `json:"pins"`
+	Pages           []pageRef       `json:"pages"`
+	Segments        []remoteSegment `json:"segments"`
+	Removed         []remoteSegment `json:"removed"`
 }
 
 type page struct {
-	TopicID   string  `json:"topic_id"`
-	Partition int     `json:"partition"`
-	Kind      string  `json:"kind"`
-	Entries   []entry `json:"entries"`
-	Removed   []entry `json:"removed"`
+	TopicID   string          `json:"topic_id"`
+	Partition int             `json:"partition"`
+	Kind      string          `json:"kind"`
+	Segments  []remoteSegment `json:"segments"`
+	Removed   []remoteSegment `json:"removed"`
 }
 
 // decode checks the seal and the version of a document before it is looked at.
@@ -151,7 +151,7 @@ func decodePage(data []byte, ref pageRef) (page, error) {
 	if err := decode(plain, ref.Key, &found); err != nil {
 		return found, err
 	}
-	if found.Kind != ref.Kind || len(found.Entries)+len(found.Removed) != ref.Count {
+	if found.Kind != ref.Kind || len(found.Segments)+len(found.Removed) != ref.Count {
 		return found, fmt.Errorf("page %s holds something else than its manifest says", ref.Key)
 	}
 	return found, nil

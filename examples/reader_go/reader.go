@@ -68,19 +68,19 @@ func (p *partition) page(ref pageRef) (page, error) {
 	return decodePage(data, ref)
 }
 
-// live lists the live entries in offset order, those in pages first.
-func (p *partition) live() ([]entry, error) {
-	var found []entry
+// live lists the live segments in offset order, those in pages first.
+func (p *partition) live() ([]remoteSegment, error) {
+	var found []remoteSegment
 	for _, ref := range p.manifest.Pages {
 		if ref.Kind == "live" {
 			one, err := p.page(ref)
 			if err != nil {
 				return nil, err
 			}
-			found = append(found, one.Entries...)
+			found = append(found, one.Segments...)
 		}
 	}
-	return append(found, p.manifest.Entries...), nil
+	return append(found, p.manifest.Segments...), nil
 }
 
 // asOf changes the manifest to what it was right after a commit.
@@ -118,17 +118,17 @@ func (p *partition) asOf(commit int64) error {
 		}
 	}
 	then := *now
-	then.Entries, then.Pages = nil, nil
+	then.Segments, then.Pages = nil, nil
 	for _, one := range all {
 		if one.Added[0] <= commit {
-			then.Entries = append(then.Entries, one)
+			then.Segments = append(then.Segments, one)
 		}
 	}
-	sort.Slice(then.Entries, func(a, b int) bool { return then.Entries[a].Base < then.Entries[b].Base })
+	sort.Slice(then.Segments, func(a, b int) bool { return then.Segments[a].Base < then.Segments[b].Base })
 	then.LogStart, then.End = 0, 0
-	if count := len(then.Entries); count > 0 {
-		first := then.Entries[0]
-		then.LogStart, then.End = first.Base, then.Entries[count-1].End
+	if count := len(then.Segments); count > 0 {
+		first := then.Segments[0]
+		then.LogStart, then.End = first.Base, then.Segments[count-1].End
 		if first.Base < now.LogStart && now.LogStart < first.End {
 			then.LogStart = now.LogStart
 		}
@@ -141,7 +141,7 @@ func (p *partition) asOf(commit int64) error {
 }
 
 // front reads what lies at the front of a sidecar by one ranged read: index, checks, aborted.
-func (p *partition) front(of *entry) (*sidecar, error) {
+func (p *partition) front(of *remoteSegment) (*sidecar, error) {
 	from, to := int64(1<<62), int64(0)
 	wanted := map[string]span{}
 	for _, name := range []string{"index", "checks", "aborted"} {
@@ -156,8 +156,8 @@ func (p *partition) front(of *entry) (*sidecar, error) {
 	return parse(data, from, wanted, of.Base)
 }
 
-// batches reads from the batch that an index row points to up to the entry's end, in whole MiB, each checked.
-func (p *partition) batches(of *entry, front *sidecar, position int64) ([]batch, error) {
+// batches reads from the batch that an index row points to up to the segment's end, in whole MiB, each checked.
+func (p *partition) batches(of *remoteSegment, front *sidecar, position int64) ([]batch, error) {
 	start := position - position%mib
 	data, err := p.store.getRange(p.key(of.Key), of.Position+start, of.Length-start)
 	if err != nil {
@@ -185,7 +185,7 @@ func (p *partition) read(offset int64, committed bool, handle func(record) error
 	}
 	for i := range all {
 		if of := &all[i]; of.End > offset {
-			if err := p.readEntry(of, offset, committed, handle); err != nil {
+			if err := p.readSegment(of, offset, committed, handle); err != nil {
 				return err
 			}
 		}
@@ -193,7 +193,7 @@ func (p *partition) read(offset int64, committed bool, handle func(record) error
 	return nil
 }
 
-func (p *partition) readEntry(of *entry, offset int64, committed bool, handle func(record) error) error {
+func (p *partition) readSegment(of *remoteSegment, offset int64, committed bool, handle func(record) error) error {
 	front, err := p.front(of)
 	if err != nil {
 		return err
@@ -277,7 +277,7 @@ func (p *partition) firstAt(timestamp int64) (*int64, error) {
 	return nil, nil
 }
 
-// describe prints each live entry with every section of its sidecar, and the newest sidecar.
+// describe prints each live segment with every section of its sidecar, and the newest sidecar.
 func (p *partition) describe() error {
 	out := json.NewEncoder(os.Stdout)
 	all, err := p.live()
@@ -297,7 +297,7 @@ func (p *partition) describe() error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", all[i].Sidecar, err)
 		}
-		if err := out.Encode(map[string]any{"entry": all[i], "sidecar": found}); err != nil {
+		if err := out.Encode(map[string]any{"segment": all[i], "sidecar": found}); err != nil {
 			return err
 		}
 	}

@@ -42,7 +42,7 @@ type sidecar struct {
 var order = binary.BigEndian
 
 // readSidecar reads a whole sidecar, its header first. It must be of this very range.
-func readSidecar(data []byte, of *entry) (map[string]span, error) {
+func readSidecar(data []byte, of *remoteSegment) (map[string]span, error) {
 	if len(data) < 48 || string(data[:8]) != "TIDELIDX" {
 		return nil, fmt.Errorf("no sidecar")
 	}

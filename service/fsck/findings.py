@@ -17,7 +17,7 @@ class FindingKind(Enum):
     FOREIGN_SIDECAR = Fault.FOREIGN_SIDECAR.value
     BAD_SIDECAR = Fault.BAD_SIDECAR.value
     WRONG_SIDECAR = Fault.WRONG_SIDECAR.value
-    WRONG_ENTRY = Fault.WRONG_ENTRY.value
+    WRONG_SEGMENT = Fault.WRONG_SEGMENT.value
     WRONG_RECORDS = Fault.WRONG_RECORDS.value
     UNDECODABLE = Fault.UNDECODABLE.value
     BAD_MANIFEST = "unreadable or inconsistent manifest"

@@ -4,7 +4,7 @@ A sidecar's epochs, producers and aborted transactions follow from its own batch
 successive ranges are replayed here, through the state machine that a broker replays its log with, and each sidecar is
 compared with the state at its range's end.
 
-    add(batch) … finish(entry, sidecar) … add(batch) … finish(entry, sidecar) … close()
+    add(batch) … finish(segment, sidecar) … add(batch) … finish(segment, sidecar) … close()
 
 Invariant: nothing is called wrong that the bytes at hand cannot prove wrong. What began before the first range at hand is
 unknown, and so believed. Not promised: that a producer that the snapshot lacks was ever missed; producers expire. A
@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from storage_tiers.cold.manifest.model import Entry
+from storage_tiers.cold.manifest.model import RemoteSegment
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import CorruptRecord
 from storage_tiers.hot.producer_state import ProducerEntry, ProducerStateManager
@@ -53,7 +53,7 @@ class History:
         self._runs: list[_EpochRun] = []
         self._epochs_before: tuple[EpochEntry, ...] = ()
         self._aborted: list[AbortedTransaction] = []
-        self._unjudged: list[tuple[Entry, tuple[AbortedTransaction, ...]]] = []
+        self._unjudged: list[tuple[RemoteSegment, tuple[AbortedTransaction, ...]]] = []
 
     def add(self, header: BatchHeader, batch: memoryview) -> None:
         last = self._runs[-1] if self._runs else None
@@ -81,19 +81,19 @@ class History:
                 AbortedTransaction(done.producer_id, done.first_offset, done.last_offset, done.last_stable_offset)
             )
 
-    def finish(self, entry: Entry, sidecar: Sidecar | None) -> None:
+    def finish(self, segment: RemoteSegment, sidecar: Sidecar | None) -> None:
         """All batches of the range were added. None: its sidecar cannot be read."""
         if sidecar is None:
             return
         fault = (
-            self._wrong_epochs(entry, sidecar)
-            or _disagreeing(self._epochs_before, sidecar.epochs, entry.base)
-            or self._wrong_producers(entry, sidecar)
+            self._wrong_epochs(segment, sidecar)
+            or _disagreeing(self._epochs_before, sidecar.epochs, segment.base)
+            or self._wrong_producers(segment, sidecar)
         )
         self._epochs_before = sidecar.epochs
         if fault:
-            self._wrong(entry.sidecar_key, fault)
-        self._unjudged.append((entry, sidecar.aborted))
+            self._wrong(segment.sidecar_key, fault)
+        self._unjudged.append((segment, sidecar.aborted))
         if self._state.first_undecided_offset is None:
             self._judge()
 
@@ -102,14 +102,14 @@ class History:
         self._judge()
 
     # --- epochs -------------------------------------------------------------------------------------------------------
-    def _wrong_epochs(self, entry: Entry, sidecar: Sidecar) -> str:
+    def _wrong_epochs(self, segment: RemoteSegment, sidecar: Sidecar) -> str:
         said = sidecar.epochs
         for before, after in itertools.pairwise(said):
             if not (before.epoch < after.epoch and before.start_offset < after.start_offset):
                 return f"its leader epochs {tuple(before)} and {tuple(after)} do not rise"
-        if not said or said[0].epoch < 0 or said[0].start_offset < 0 or said[-1].start_offset >= entry.end:
-            return f"its leader epochs {[tuple(each) for each in said]} are no history up to offset {entry.end}"
-        if said[0].start_offset > max(entry.base, self._log_start):
+        if not said or said[0].epoch < 0 or said[0].start_offset < 0 or said[-1].start_offset >= segment.end:
+            return f"its leader epochs {[tuple(each) for each in said]} are no history up to offset {segment.end}"
+        if said[0].start_offset > max(segment.base, self._log_start):
             return f"its leader epochs begin at offset {said[0].start_offset}, after its range does"
         at = len(said)
         for run in reversed(self._runs):
@@ -127,7 +127,7 @@ class History:
         return ""
 
     # --- producers ----------------------------------------------------------------------------------------------------
-    def _wrong_producers(self, entry: Entry, sidecar: Sidecar) -> str:
+    def _wrong_producers(self, segment: RemoteSegment, sidecar: Sidecar) -> str:
         try:
             restored = ProducerStateManager.restore(sidecar.producer_snapshot, now_ms=0, max_producers=_ALL_PRODUCERS)
         except CorruptRecord as error:
@@ -136,14 +136,14 @@ class History:
         if len(restored.snapshot()) != len(sidecar.producer_snapshot):
             return "its producer snapshot names a producer twice"
         for producer_id, theirs in said.items():
-            fault = self._wrong_producer(entry, theirs, self._state.producers.get(producer_id))
+            fault = self._wrong_producer(segment, theirs, self._state.producers.get(producer_id))
             if fault:
-                return f"producer {producer_id} at offset {entry.end}: {fault}"
+                return f"producer {producer_id} at offset {segment.end}: {fault}"
         return ""
 
-    def _wrong_producer(self, entry: Entry, theirs: ProducerEntry, ours: ProducerEntry | None) -> str:
+    def _wrong_producer(self, segment: RemoteSegment, theirs: ProducerEntry, ours: ProducerEntry | None) -> str:
         for name, offset in (("last offset", theirs.last_offset), ("open transaction", theirs.transaction_start)):
-            if not -1 <= offset < entry.end:
+            if not -1 <= offset < segment.end:
                 return f"its {name} is {offset}, beyond the range"
         if theirs.coordinator_epoch < -1 or theirs.epoch < -1:
             return f"its epoch is {theirs.epoch}, its coordinator's {theirs.coordinator_epoch}"
@@ -170,19 +170,19 @@ class History:
 
     # --- transactions -------------------------------------------------------------------------------------------------
     def _judge(self) -> None:
-        for entry, said in self._unjudged:
-            fault = self._wrong_aborted(entry, said)
+        for segment, said in self._unjudged:
+            fault = self._wrong_aborted(segment, said)
             if fault:
-                self._wrong(entry.sidecar_key, fault)
+                self._wrong(segment.sidecar_key, fault)
         self._unjudged.clear()
         # A transaction ends below what follows: no later range overlaps it.
         self._aborted.clear()
 
-    def _wrong_aborted(self, entry: Entry, said: tuple[AbortedTransaction, ...]) -> str:
-        found = {txn for txn in self._aborted if txn.first_offset < entry.end and txn.last_offset >= entry.base}
+    def _wrong_aborted(self, segment: RemoteSegment, said: tuple[AbortedTransaction, ...]) -> str:
+        found = {txn for txn in self._aborted if txn.first_offset < segment.end and txn.last_offset >= segment.base}
         open_from = self._state.first_undecided_offset
         for txn in said:
-            if not (txn.first_offset < entry.end and txn.last_offset >= entry.base):
+            if not (txn.first_offset < segment.end and txn.last_offset >= segment.base):
                 return f"{_shown(txn)} does not overlap its range"
             if not (0 <= txn.first_offset < txn.last_offset and 0 <= txn.last_stable_offset <= txn.last_offset + 1):
                 return f"{_shown(txn)} is none that could be"

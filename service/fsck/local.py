@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from service.broker.partition.saved_manifest import FILE_NAME, read_manifest
 from service.fsck.findings import FindingKind, Report
 from storage_tiers.cold.manifest import lineage
-from storage_tiers.cold.manifest.lookup import LoadPage, live_entries
-from storage_tiers.cold.manifest.model import Entry, Ids, Manifest, Page, PageRef, State
+from storage_tiers.cold.manifest.lookup import LoadPage, live_segments
+from storage_tiers.cold.manifest.model import Ids, Manifest, Page, PageRef, RemoteSegment, State
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import CorruptRecord, InvalidConfig, LogError, StoreRefused, TierCorrupt, TierObjectMissing
@@ -90,16 +90,16 @@ def _check_partition(bucket: Bucket, directory: str, manifest: Manifest, report:
     local = sorted(_log_files(directory))
     if not local:
         return
-    entries = list(live_entries(manifest, bucket.pages(manifest.ids), local[0][0]))
+    segments = list(live_segments(manifest, bucket.pages(manifest.ids), local[0][0]))
     for (base, path), following in itertools.zip_longest(local, [base for base, _ in local[1:]]):
         data = _read(path)
         if data is None:
             continue
         if following is not None:
             _check_reaches(base, path, data, following, report)
-        for entry in entries:
-            if entry.end > base and (following is None or entry.base < following):
-                _compare(bucket.store, path, data, entry, report)
+        for segment in segments:
+            if segment.end > base and (following is None or segment.base < following):
+                _compare(bucket.store, path, data, segment, report)
 
 
 def _check_reaches(base: int, path: str, data: bytes, following: int, report: Report) -> None:
@@ -136,21 +136,21 @@ def _log_files(directory: str) -> Iterator[tuple[int, str]]:
             yield parsed.offset, os.path.join(directory, name)
 
 
-def _compare(store: BlockingObjectStore, path: str, data: bytes, entry: Entry, report: Report) -> None:
+def _compare(store: BlockingObjectStore, path: str, data: bytes, segment: RemoteSegment, report: Report) -> None:
     """Batches of one local segment against those of one range in the bucket, by offset."""
     try:
-        remote = store.get(entry.key, entry.position, entry.length).data
+        remote = store.get(segment.key, segment.position, segment.length).data
     except TierObjectMissing:
         return  # the bucket's own check has named it
     report.bytes_read += len(remote)
     theirs = {header.base_offset: remote[at : at + header.size] for at, header in headers(remote)}
     for at, header in _batches(data):
-        if not entry.base <= header.base_offset < entry.end:
+        if not segment.base <= header.base_offset < segment.end:
             continue
         if theirs.get(header.base_offset) != data[at : at + header.size]:
             report.add(
                 FindingKind.LOCAL_DISAGREES,
                 path,
-                f"the batch at offset {header.base_offset} differs from {entry.key}; the next start discards the local log",
+                f"the batch at offset {header.base_offset} differs from {segment.key}; the next start discards the local log",
             )
             return

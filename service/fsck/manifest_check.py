@@ -20,18 +20,18 @@ from storage_tiers.cold.manifest.model import (
     MAX_PAGES,
     MAX_PINS,
     PIN_NAME,
-    Entry,
     Ids,
     Manifest,
     Page,
     PageKind,
     PageRef,
     Pin,
+    RemoteSegment,
     Removed,
     Stamp,
     State,
 )
-from storage_tiers.cold.manifest.pages import MAX_PAGE_ENTRIES
+from storage_tiers.cold.manifest.pages import MAX_PAGE_SEGMENTS
 from storage_tiers.cold.manifest.transitions import broken
 
 Fault = tuple[FindingKind, str]
@@ -81,8 +81,8 @@ def _lists(manifest: Manifest) -> Iterator[str]:
     kinds = [ref.kind for ref in manifest.pages]
     if kinds != sorted(kinds, key=lambda kind: kind is PageKind.REMOVED):
         yield "a live page follows a removed one"
-    for entry in manifest.entries:
-        yield from entry_faults(manifest, entry)
+    for segment in manifest.segments:
+        yield from segment_faults(manifest, segment)
     for item in manifest.removed:
         yield from removed_faults(manifest, item)
     for condemned in manifest.condemned:
@@ -98,37 +98,37 @@ def _lists(manifest: Manifest) -> Iterator[str]:
         yield "two pins are of one commit; each is of its own"
 
 
-def entry_faults(manifest: Manifest, entry: Entry) -> Iterator[str]:
-    """Of a live entry, or of one that was removed."""
-    what = f"[{entry.base}, {entry.end})"
-    yield from _stamp(manifest, entry.added, f"{what} was added")
-    if not (0 <= entry.base < entry.end and entry.end <= manifest.end):
+def segment_faults(manifest: Manifest, segment: RemoteSegment) -> Iterator[str]:
+    """Of a live segment, or of one that was removed."""
+    what = f"[{segment.base}, {segment.end})"
+    yield from _stamp(manifest, segment.added, f"{what} was added")
+    if not (0 <= segment.base < segment.end and segment.end <= manifest.end):
         yield f"the range {what} is none below the end {manifest.end}"
-    if entry.gap_from is not None and not entry.gap_from < entry.base:
-        yield f"{what} has its gap from {entry.gap_from} on, which is not before it"
-    segment = _parsed(manifest.ids, entry.key)
-    if not isinstance(segment, keys.SegmentKey) or (entry.position == 0 and segment.base != entry.base):
-        yield f"{what} is in {entry.key}, which is no key of such a segment"
-    named = _parsed(manifest.ids, entry.sidecar_key)
-    if not isinstance(named, keys.SidecarKey) or named.base != entry.base:
-        yield f"{what} has the sidecar {entry.sidecar_key}, which is no key of such a sidecar"
+    if segment.gap_from is not None and not segment.gap_from < segment.base:
+        yield f"{what} has its gap from {segment.gap_from} on, which is not before it"
+    named = _parsed(manifest.ids, segment.key)
+    if not isinstance(named, keys.SegmentKey) or (segment.position == 0 and named.base != segment.base):
+        yield f"{what} is in {segment.key}, which is no key of such a segment"
+    named = _parsed(manifest.ids, segment.sidecar_key)
+    if not isinstance(named, keys.SidecarKey) or named.base != segment.base:
+        yield f"{what} has the sidecar {segment.sidecar_key}, which is no key of such a sidecar"
     elif named.epoch > manifest.leader_epoch or (
-        isinstance(segment, keys.SegmentKey) and segment.epoch > manifest.leader_epoch
+        isinstance(named, keys.SegmentKey) and named.epoch > manifest.leader_epoch
     ):
-        yield f"{entry.key} is of a leader epoch above {manifest.leader_epoch}, the newest"
-    if not entry.base <= entry.max_timestamp_offset < entry.end:
-        yield f"the largest timestamp of {what} is at offset {entry.max_timestamp_offset}, outside"
-    if entry.bytes != entry.length:
-        yield f"{what} has {entry.bytes} bytes of batches in {entry.length}"
+        yield f"{segment.key} is of a leader epoch above {manifest.leader_epoch}, the newest"
+    if not segment.base <= segment.max_timestamp_offset < segment.end:
+        yield f"the largest timestamp of {what} is at offset {segment.max_timestamp_offset}, outside"
+    if segment.bytes != segment.length:
+        yield f"{what} has {segment.bytes} bytes of batches in {segment.length}"
 
 
 def removed_faults(manifest: Manifest, item: Removed) -> Iterator[str]:
-    if item.entry is not None:
-        yield from entry_faults(manifest, item.entry)
-        yield from _stamp(manifest, item.at, f"[{item.entry.base}, {item.entry.end}) was removed")
-        if item.at.commit <= item.entry.added.commit:
-            what = f"[{item.entry.base}, {item.entry.end})"
-            yield f"{what} was removed by commit {item.at.commit}, before {item.entry.added.commit} added it"
+    if item.segment is not None:
+        yield from segment_faults(manifest, item.segment)
+        yield from _stamp(manifest, item.at, f"[{item.segment.base}, {item.segment.end}) was removed")
+        if item.at.commit <= item.segment.added.commit:
+            what = f"[{item.segment.base}, {item.segment.end})"
+            yield f"{what} was removed by commit {item.at.commit}, before {item.segment.added.commit} added it"
         return
     yield from _stamp(manifest, item.at, f"{item.key} was removed")
     if not _is_of(manifest.ids, item.key, keys.PageKey | keys.SidecarKey):
@@ -137,20 +137,22 @@ def removed_faults(manifest: Manifest, item: Removed) -> Iterator[str]:
 
 def page_faults(manifest: Manifest, ref: PageRef, page: Page) -> Iterator[Fault]:
     """Against its reference, and what it holds against the manifest."""
-    items: Sequence[Entry] = page.entries or [item.entry for item in page.removed if item.entry is not None]
-    stamps = [entry.added for entry in page.entries] + [item.at for item in page.removed]
+    items: Sequence[RemoteSegment] = page.segments or [
+        item.segment for item in page.removed if item.segment is not None
+    ]
+    stamps = [segment.added for segment in page.segments] + [item.at for item in page.removed]
     found = {
         "kind": PageKind.REMOVED if page.removed else PageKind.LIVE,
-        "base": min((entry.base for entry in items), default=0),
-        "end": max((entry.end for entry in items), default=0),
+        "base": min((segment.base for segment in items), default=0),
+        "end": max((segment.end for segment in items), default=0),
         "count": len(page),
-        "min_timestamp": min((entry.min_timestamp for entry in items), default=-1),
-        "max_timestamp": max((entry.max_timestamp for entry in items), default=-1),
-        "records": sum(entry.records for entry in items),
-        "bytes": sum(entry.bytes for entry in items),
+        "min_timestamp": min((segment.min_timestamp for segment in items), default=-1),
+        "max_timestamp": max((segment.max_timestamp for segment in items), default=-1),
+        "records": sum(segment.records for segment in items),
+        "bytes": sum(segment.bytes for segment in items),
         "last_commit": max((stamp.commit for stamp in stamps), default=0),
         "first_removed_ms": min((item.at.time_ms for item in page.removed), default=0),
-        "gap_from": page.entries[0].gap_from if page.entries else None,
+        "gap_from": page.segments[0].gap_from if page.segments else None,
     }
     if page.pages:
         children = page.pages
@@ -174,63 +176,64 @@ def page_faults(manifest: Manifest, ref: PageRef, page: Page) -> Iterator[Fault]
                 FindingKind.WRONG_PAGE,
                 f"{name} is {_plain(getattr(ref, name))} in the manifest, {_plain(value)} in the page",
             )
-    if page.entries and page.removed:
+    if page.segments and page.removed:
         yield FindingKind.WRONG_PAGE, f"it is {page.kind.value} and holds both live and removed ranges"
-    if len(page) > MAX_PAGE_ENTRIES:
-        yield FindingKind.WRONG_PAGE, f"it holds {len(page)} ranges, {MAX_PAGE_ENTRIES} is the most there may be"
+    if len(page) > MAX_PAGE_SEGMENTS:
+        yield FindingKind.WRONG_PAGE, f"it holds {len(page)} ranges, {MAX_PAGE_SEGMENTS} is the most there may be"
     if not isinstance(_parsed(manifest.ids, ref.key), keys.PageKey):
         yield FindingKind.WRONG_PAGE, "its key is no key of a page of the partition"
-    for entry in page.entries:
-        for fault in entry_faults(manifest, entry):
+    for segment in page.segments:
+        for fault in segment_faults(manifest, segment):
             yield FindingKind.WRONG_PAGE, fault
     for item in page.removed:
         for fault in removed_faults(manifest, item):
             yield FindingKind.WRONG_PAGE, fault
 
 
-def tiling_faults(manifest: Manifest, entries: Iterable[Entry]) -> Iterator[Fault]:
-    """Over all live entries, those in pages included."""
-    before: Entry | None = None
-    for entry in entries:
-        if before is None and entry.base > manifest.log_start:
+def tiling_faults(manifest: Manifest, segments: Iterable[RemoteSegment]) -> Iterator[Fault]:
+    """Over all live segments, those in pages included."""
+    before: RemoteSegment | None = None
+    for segment in segments:
+        if before is None and segment.base > manifest.log_start:
             yield (
                 FindingKind.HOLE,
-                f"offsets [{manifest.log_start}, {entry.base}) from log start on are in no live range",
+                f"offsets [{manifest.log_start}, {segment.base}) from log start on are in no live range",
             )
-        elif before is not None and entry.base < before.end:
+        elif before is not None and segment.base < before.end:
             yield (
                 FindingKind.OVERLAP,
-                f"the live ranges [{before.base}, {before.end}) and [{entry.base}, {entry.end}) overlap",
+                f"the live ranges [{before.base}, {before.end}) and [{segment.base}, {segment.end}) overlap",
             )
-        elif before is not None and entry.base != before.end:
-            if entry.gap_from != before.end or entry.base > manifest.log_start:
-                yield FindingKind.HOLE, f"offsets [{before.end}, {entry.base}) are in no live range"
-        elif before is not None and entry.gap_from is not None:
+        elif before is not None and segment.base != before.end:
+            if segment.gap_from != before.end or segment.base > manifest.log_start:
+                yield FindingKind.HOLE, f"offsets [{before.end}, {segment.base}) are in no live range"
+        elif before is not None and segment.gap_from is not None:
             yield (
                 FindingKind.BAD_MANIFEST,
-                f"[{entry.base}, {entry.end}) has a gap from {entry.gap_from} on, where none is",
+                f"[{segment.base}, {segment.end}) has a gap from {segment.gap_from} on, where none is",
             )
-        before = entry
+        before = segment
 
 
-def pin_faults(pin: Pin, entries: Sequence[Entry], changes: AbstractSet[int]) -> Iterator[str]:
-    """`entries` were live right after the pin's commit, `changes` are the commits that added or removed a range."""
+def pin_faults(pin: Pin, segments: Sequence[RemoteSegment], changes: AbstractSet[int]) -> Iterator[str]:
+    """`segments` were live right after the pin's commit, `changes` are the commits that added or removed a range."""
     what = f"the pin {pin.name!r} of commit {pin.commit}"
     if pin.commit in changes:
         yield f"{what} was made by a commit that added or removed a range; a pin has a commit of its own"
-    if not entries:
+    if not segments:
         if pin.log_start != pin.end:
             yield f"{what} holds [{pin.log_start}, {pin.end}), of which no range is left"
         return
-    if not entries[0].base <= pin.log_start or entries[-1].end != pin.end or not pin.log_start <= pin.end:
-        yield f"{what} holds [{pin.log_start}, {pin.end}), the ranges of then [{entries[0].base}, {entries[-1].end})"
-    for before, after in itertools.pairwise(entries):
+    if not segments[0].base <= pin.log_start or segments[-1].end != pin.end or not pin.log_start <= pin.end:
+        yield f"{what} holds [{pin.log_start}, {pin.end}), the ranges of then [{segments[0].base}, {segments[-1].end})"
+    for before, after in itertools.pairwise(segments):
         if after.base != before.end and after.gap_from != before.end:
             yield f"{what} lacks offsets [{before.end}, {after.base})"
 
 
-def sidecar_faults(manifest: Manifest, last: Entry | None, named: bool) -> Iterator[str]:
-    """The newest sidecar against `last`, the live range that ends at `end`. `named`: an entry, live or removed, names it."""
+def sidecar_faults(manifest: Manifest, last: RemoteSegment | None, named: bool) -> Iterator[str]:
+    """The newest sidecar against `last`, the live range that ends at `end`. `named`: a remote segment, live or removed, names
+    it."""
     newest = manifest.sidecar
     if newest is None:
         return

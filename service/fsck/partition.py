@@ -16,7 +16,7 @@ from service.fsck.history import History
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.lineage import MAX_LOOKED_INTO, Span, follow_one_another
 from storage_tiers.cold.manifest.lookup import state_at
-from storage_tiers.cold.manifest.model import Entry, Ids, Manifest, Page, PageKind, PageRef, Removed, State
+from storage_tiers.cold.manifest.model import Ids, Manifest, Page, PageKind, PageRef, RemoteSegment, Removed, State
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.range_check import Fault, check_range, sidecar_bytes
@@ -76,9 +76,9 @@ class PartitionCheck:
         self.known.update(key for key in self.listed if key.startswith(prefixes))
 
     # --- manifest -----------------------------------------------------------------------------------------------------
-    def _ranges(self, manifest: Manifest) -> tuple[list[Entry], list[Removed]]:
+    def _ranges(self, manifest: Manifest) -> tuple[list[RemoteSegment], list[Removed]]:
         """All that are live, all that are removed, those in pages included."""
-        live: list[Entry] = []
+        live: list[RemoteSegment] = []
         removed: list[Removed] = []
         refs = list(reversed(manifest.pages))
         while refs:
@@ -95,56 +95,60 @@ class PartitionCheck:
                 self._add(kind, ref.key, fault)
             refs.extend(reversed(page.pages))
             self.known.update(child.key for child in page.pages)
-            (live if ref.kind is PageKind.LIVE else []).extend(page.entries)
+            (live if ref.kind is PageKind.LIVE else []).extend(page.segments)
             removed.extend(page.removed)
-            self.known.update(_keys_of(page.entries, page.removed))
-        return [*live, *manifest.entries], [*removed, *manifest.removed]
+            self.known.update(_keys_of(page.segments, page.removed))
+        return [*live, *manifest.segments], [*removed, *manifest.removed]
 
-    def _check_names(self, manifest: Manifest, live: list[Entry], removed: list[Removed]) -> None:
-        named = {key for entry in live for key in (entry.key, entry.sidecar_key)} | {ref.key for ref in manifest.pages}
+    def _check_names(self, manifest: Manifest, live: list[RemoteSegment], removed: list[Removed]) -> None:
+        named = {key for segment in live for key in (segment.key, segment.sidecar_key)} | {
+            ref.key for ref in manifest.pages
+        }
         gone = {key for item in removed for key in item.keys} | {each.key for each in manifest.condemned}
         for key in sorted(named & gone):
             self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, f"{key} is live and removed at once")
-        sidecars = [entry.sidecar_key for entry in live] + [ref.key for ref in manifest.pages]
+        sidecars = [segment.sidecar_key for segment in live] + [ref.key for ref in manifest.pages]
         lists = [key for item in removed for key in item.keys[-1:]] + [each.key for each in manifest.condemned]
         for key in manifest_check.twice_named([*sidecars, *lists]):
             self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, f"{key} is named twice")
 
-    def _check_live(self, manifest: Manifest, live: list[Entry]) -> None:
+    def _check_live(self, manifest: Manifest, live: list[RemoteSegment]) -> None:
         for kind, fault in manifest_check.tiling_faults(manifest, live):
             if manifest.live_pages:  # without pages the manifest's own check has said so
                 self._add(kind, manifest.ids.manifest_key, fault)
-        epoch = self._check_ranges(manifest, live, lambda entry: True)
+        epoch = self._check_ranges(manifest, live, lambda segment: True)
         if epoch is not None and epoch != manifest.last_record_epoch:
             fault = f"last_record_epoch is {manifest.last_record_epoch}, the last batch has leader epoch {epoch}"
             self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, fault)
 
     def _check_removed(self, manifest: Manifest, removed: list[Removed]) -> None:
         pinned = {
-            item.entry.key
+            item.segment.key
             for item in removed
-            if item.entry is not None and any(pin.holds(item) for pin in manifest.pins)
+            if item.segment is not None and any(pin.holds(item) for pin in manifest.pins)
         }
-        entries = [
-            item.entry
+        segments = [
+            item.segment
             for item in removed
-            if item.entry is not None and (item.entry.key in pinned or all(key in self.listed for key in item.keys))
+            if item.segment is not None and (item.segment.key in pinned or all(key in self.listed for key in item.keys))
         ]
-        self._check_ranges(manifest, sorted(entries, key=lambda entry: entry.base), lambda entry: entry.key in pinned)
+        self._check_ranges(
+            manifest, sorted(segments, key=lambda segment: segment.base), lambda segment: segment.key in pinned
+        )
 
-    def _check_pins(self, manifest: Manifest, live: list[Entry], removed: list[Removed]) -> None:
+    def _check_pins(self, manifest: Manifest, live: list[RemoteSegment], removed: list[Removed]) -> None:
         whole = Manifest(
             manifest.ids,
             commit=manifest.commit,
             swept=0,
             pins=manifest.pins,
-            entries=tuple(live),
+            segments=tuple(live),
             removed=tuple(removed),
         )
-        changes = {entry.added.commit for entry in live} | {
-            item.at.commit for item in removed if item.entry is not None
+        changes = {segment.added.commit for segment in live} | {
+            item.at.commit for item in removed if item.segment is not None
         }
-        changes |= {item.entry.added.commit for item in removed if item.entry is not None}
+        changes |= {item.segment.added.commit for item in removed if item.segment is not None}
         for pin in manifest.pins:
             try:
                 then = state_at(whole, _no_page, pin.commit)
@@ -154,13 +158,13 @@ class PartitionCheck:
             for fault in manifest_check.pin_faults(pin, then, changes):
                 self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, fault)
 
-    def _check_sidecar(self, manifest: Manifest, live: list[Entry], removed: list[Removed]) -> None:
+    def _check_sidecar(self, manifest: Manifest, live: list[RemoteSegment], removed: list[Removed]) -> None:
         """The newest one, of which epochs and producers at the end are read when a log is rebuilt."""
         newest = manifest.sidecar
         if newest is None:
             return
-        entries = [*live, *(item.entry for item in removed if item.entry is not None)]
-        named = any(entry.sidecar_key == newest.key for entry in entries)
+        segments = [*live, *(item.segment for item in removed if item.segment is not None)]
+        named = any(segment.sidecar_key == newest.key for segment in segments)
         for fault in manifest_check.sidecar_faults(manifest, live[-1] if live else None, named):
             self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, fault)
         if named and live:
@@ -185,69 +189,74 @@ class PartitionCheck:
 
     # --- ranges -------------------------------------------------------------------------------------------------------
     def _check_ranges(
-        self, manifest: Manifest, entries: Iterable[Entry], needed: Callable[[Entry], bool]
+        self, manifest: Manifest, segments: Iterable[RemoteSegment], needed: Callable[[RemoteSegment], bool]
     ) -> int | None:
         """The leader epoch of the last batch before the manifest's end, None if it was not read."""
         history: History | None = None
         following = -1
         newest: int | None = None
-        for entry in entries:
+        for segment in segments:
             self.report.ranges += 1
-            if not self._is_there(entry, needed(entry)) or self.quick:
+            if not self._is_there(segment, needed(segment)) or self.quick:
                 history = None
                 continue
-            if history is None or entry.base != following or not entry.records:
+            if history is None or segment.base != following or not segment.records:
                 if history is not None:
                     history.close()
-                history = self._history(manifest, entry)
+                history = self._history(manifest, segment)
             self.on_range()
             epochs: list[int] = []
-            whole = self._check_range(manifest, entry, history, epochs, needed(entry))
-            following = entry.end
+            whole = self._check_range(manifest, segment, history, epochs, needed(segment))
+            following = segment.end
             if not whole:
                 history = None
-            elif entry.end == manifest.end:
+            elif segment.end == manifest.end:
                 newest = epochs[-1]
         if history is not None:
             history.close()
         return newest
 
-    def _history(self, manifest: Manifest, entry: Entry) -> History:
+    def _history(self, manifest: Manifest, segment: RemoteSegment) -> History:
         # What a range without records stood for is not known: compacted, or lost and given up.
-        base = entry.base if entry.records else entry.end
+        base = segment.base if segment.records else segment.end
         return History(base, manifest.log_start, lambda key, fault: self._add(FindingKind.WRONG_SIDECAR, key, fault))
 
-    def _check_range(self, manifest: Manifest, entry: Entry, history: History, epochs: list[int], needed: bool) -> bool:
+    def _check_range(
+        self, manifest: Manifest, segment: RemoteSegment, history: History, epochs: list[int], needed: bool
+    ) -> bool:
         """Whether all of its batches were seen, in `epochs` that of the last."""
 
         def observe(batch: memoryview, header: BatchHeader) -> None:
             history.add(header, batch)
             epochs[:] = [header.leader_epoch]
 
-        verdict = check_range(self.bucket.store, entry, payloads=True, observe=observe)
+        verdict = check_range(self.bucket.store, segment, payloads=True, observe=observe)
         self.report.bytes_read += verdict.bytes_read
         for finding in verdict.findings:
             if needed or finding.fault is not Fault.MISSING:
                 self._add(FindingKind[finding.fault.name], finding.key, finding.detail)
         if verdict.whole:
-            history.finish(entry, verdict.sidecar)
+            history.finish(segment, verdict.sidecar)
             if epochs[-1] > manifest.leader_epoch:
                 fault = f"its last batch has leader epoch {epochs[-1]}, the manifest has {manifest.leader_epoch}"
-                self._add(FindingKind.ABOVE_OWNER, entry.key, fault)
+                self._add(FindingKind.ABOVE_OWNER, segment.key, fault)
         return verdict.whole
 
-    def _is_there(self, entry: Entry, needed: bool) -> bool:
+    def _is_there(self, segment: RemoteSegment, needed: bool) -> bool:
         """By the listing alone: are both objects there, and long enough? False if reading them makes no sense."""
-        for key, least in ((entry.key, entry.position + entry.length), (entry.sidecar_key, sidecar_bytes(entry))):
+        for key, least in (
+            (segment.key, segment.position + segment.length),
+            (segment.sidecar_key, sidecar_bytes(segment)),
+        ):
             size = self._size(key)
             if size is None:
                 if needed:
                     self._add(
-                        FindingKind.MISSING, key, f"the manifest names it for offsets [{entry.base}, {entry.end})"
+                        FindingKind.MISSING, key, f"the manifest names it for offsets [{segment.base}, {segment.end})"
                     )
                 return False
             if size < least:
-                detail = f"it has {size} bytes, {least} belong to [{entry.base}, {entry.end})"
+                detail = f"it has {size} bytes, {least} belong to [{segment.base}, {segment.end})"
                 self._add(FindingKind.TRUNCATED, key, detail)
                 return False
         return True
@@ -262,11 +271,14 @@ class PartitionCheck:
                 return None
         return info.size
 
-    def _check_sizes(self, live: list[Entry], removed: list[Removed]) -> None:
+    def _check_sizes(self, live: list[RemoteSegment], removed: list[Removed]) -> None:
         """No object has bytes that no range names. What is too short, its range has said."""
         ends: dict[str, int] = {}
-        for entry in [*live, *(item.entry for item in removed if item.entry is not None)]:
-            for key, end in ((entry.key, entry.position + entry.length), (entry.sidecar_key, sidecar_bytes(entry))):
+        for segment in [*live, *(item.segment for item in removed if item.segment is not None)]:
+            for key, end in (
+                (segment.key, segment.position + segment.length),
+                (segment.sidecar_key, sidecar_bytes(segment)),
+            ):
                 ends[key] = max(ends.get(key, 0), end)
         for key, end in ends.items():
             info = self.listed.get(key)
@@ -302,10 +314,10 @@ def committed_beyond(bucket: Bucket, ids: Ids, listed: Listed, known: set[str], 
     return follow_one_another(beyond)
 
 
-def _keys_of(entries: Iterable[Entry], removed: Iterable[Removed]) -> Iterable[str]:
-    for entry in entries:
-        yield entry.key
-        yield entry.sidecar_key
+def _keys_of(segments: Iterable[RemoteSegment], removed: Iterable[Removed]) -> Iterable[str]:
+    for segment in segments:
+        yield segment.key
+        yield segment.sidecar_key
     for item in removed:
         yield from item.keys
 

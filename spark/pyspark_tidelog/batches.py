@@ -1,7 +1,7 @@
 """From verified bytes to runs of whole record batches, with proof that none is missing.
 
-Invariants: a piece's batches fill its bytes exactly and lie in its offsets, in order; if its entry says that no offset of
-it is missing, neither is one in the batches; a piece that is a whole entry holds as many records as the entry says.
+Invariants: a piece's batches fill its bytes exactly and lie in its offsets, in order; if its segment says that no offset of
+it is missing, neither is one in the batches; a piece that is a whole segment holds as many records as the segment says.
 Anything else is TierCorrupt. Batches over two chunks are put together; how large one is, its own header says.
 """
 
@@ -87,9 +87,9 @@ class _PieceCheck:
     """What must hold over all of a piece's batches."""
 
     def __init__(self, piece: ScanPiece) -> None:
-        entry = piece.entry
+        segment = piece.segment
         self._piece = piece
-        self._dense = entry.records == entry.end - entry.base
+        self._dense = segment.records == segment.end - segment.base
         self._next = piece.base
         self._records = 0
         self._bytes = piece.first_byte
@@ -97,7 +97,7 @@ class _PieceCheck:
     def bad(self, fault: str) -> TierCorrupt:
         piece = self._piece
         return TierCorrupt(
-            f"{piece.entry.key}, offsets [{piece.base}, {piece.end}): {fault}; run `tidelog fsck`, nothing is read of it"
+            f"{piece.segment.key}, offsets [{piece.base}, {piece.end}): {fault}; run `tidelog fsck`, nothing is read of it"
         )
 
     def scanned(self, data: memoryview) -> tuple[list[PlacedBatch], int]:
@@ -123,5 +123,5 @@ class _PieceCheck:
     def ended(self) -> None:
         if self._dense and self._next != self._piece.end:
             raise self.bad(f"offsets [{self._next}, {self._piece.end}) are missing")
-        if self._piece.whole and self._records != self._piece.entry.records:
-            raise self.bad(f"{self._records} records are there, the manifest says {self._piece.entry.records}")
+        if self._piece.whole and self._records != self._piece.segment.records:
+            raise self.bad(f"{self._records} records are there, the manifest says {self._piece.segment.records}")

@@ -15,7 +15,7 @@ from pyspark_tidelog.pruning import NOTHING, Pruning
 from pyspark_tidelog.ranged_reads import in_order
 from pyspark_tidelog.split_planner import range_to_read, splits_of
 from storage_tiers.cold.manifest.lookup import LoadPage
-from storage_tiers.cold.manifest.model import MAX_PAGES, Entry, Ids, Manifest
+from storage_tiers.cold.manifest.model import MAX_PAGES, Ids, Manifest, RemoteSegment
 from storage_tiers.cold.offline.bucket import Bucket, Topic
 from storage_tiers.cold.offline.partition import first_offset_at, manifest_at
 from storage_tiers.cold.segments.sidecar import INDEX, Sidecar
@@ -120,8 +120,8 @@ def _plan(bucket: Bucket, ids: Ids, options: ReadOptions, pruning: Pruning) -> P
     def find_time(timestamp: int) -> int | None:
         return first_offset_at(bucket, manifest, load_page, timestamp)
 
-    def load_index(entry: Entry) -> Sidecar:
-        return bucket.sidecar(entry, (INDEX,))
+    def load_index(segment: RemoteSegment) -> Sidecar:
+        return bucket.sidecar(segment, (INDEX,))
 
     start, end = pruning.offsets(*range_to_read(manifest, options.starting, options.ending, find_time))
     splits = splits_of(manifest, load_page, load_index, start, end, options.max_bytes, pruning.wants_newest)

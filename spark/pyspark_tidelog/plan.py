@@ -1,23 +1,24 @@
 """What a read consists of: values that travel from the driver to the executors.
 
-    read ─ partition plans ─ splits (one Spark task each) ─ pieces (bytes of one entry)
+    read ─ partition plans ─ splits (one Spark task each) ─ pieces (bytes of one segment)
 
 Invariants: the pieces of a partition's splits cover [start, end) of its plan exactly once, in order; a piece's bytes are
-whole batches, from an indexed batch to an indexed batch or the entry's end.
+whole batches, from an indexed batch to an indexed batch or the segment's end.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from storage_tiers.cold.manifest.model import Entry, Ids
+from storage_tiers.cold.manifest.model import Ids, RemoteSegment
 
 
 @dataclass(frozen=True, slots=True)
 class ScanPiece:
-    """Bytes [first_byte, end_byte) of an entry hold its batches of offsets [base, end); wanted are [start, stop) of them."""
+    """Bytes [first_byte, end_byte) of a remote segment hold its batches of offsets [base, end); wanted are [start, stop) of
+    them."""
 
-    entry: Entry
+    segment: RemoteSegment
     first_byte: int
     end_byte: int
     base: int
@@ -31,7 +32,7 @@ class ScanPiece:
 
     @property
     def whole(self) -> bool:
-        return self.first_byte == 0 and self.end_byte == self.entry.length
+        return self.first_byte == 0 and self.end_byte == self.segment.length
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
     requests (lazily) ──> at most IN_FLIGHT ranged GETs under way ──> bodies, in the order asked
 
 Invariants: at most IN_FLIGHT bodies of at most FETCH_BYTES are held beside the one in use; a MiB of a segment is handed on
-only if its CRC-32C is the sidecar's. Not promised: bytes of an entry in fewer requests than it has FETCH_BYTES.
+only if its CRC-32C is the sidecar's. Not promised: bytes of a remote segment in fewer requests than it has FETCH_BYTES.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from pyspark_tidelog.plan import ScanPiece
-from storage_tiers.cold.manifest.model import Entry
+from storage_tiers.cold.manifest.model import RemoteSegment
 from storage_tiers.cold.offline.bucket import parse_sidecar
 from storage_tiers.cold.offline.partition import verify_checks
 from storage_tiers.cold.segments import sidecar
@@ -60,20 +60,20 @@ def verified_pieces(
     requests = (request for piece in pieces for request in _requests(piece, fetch_bytes))
     with closing(_fetched(store, requests, in_flight)) as bodies:
         for piece in pieces:
-            front = parse_sidecar(piece.entry, SECTIONS, next(bodies))
+            front = parse_sidecar(piece.segment, SECTIONS, next(bodies))
             yield Verified(piece, front, _checked(piece, front, bodies, fetch_bytes))
 
 
 def _requests(piece: ScanPiece, fetch_bytes: int) -> Iterator[Request]:
-    yield Request(piece.entry.sidecar_key, *sidecar.span(piece.entry.sections, SECTIONS))
+    yield Request(piece.segment.sidecar_key, *sidecar.span(piece.segment.sections, SECTIONS))
     for start, end in _stretches(piece, fetch_bytes):
-        yield Request(piece.entry.key, piece.entry.position + start, end - start)
+        yield Request(piece.segment.key, piece.segment.position + start, end - start)
 
 
 def _stretches(piece: ScanPiece, fetch_bytes: int) -> Iterator[tuple[int, int]]:
     """The whole MiB around the piece: checksums are over those."""
     start = piece.first_byte - piece.first_byte % CHECK_BYTES
-    last = min(piece.end_byte + -piece.end_byte % CHECK_BYTES, piece.entry.length)
+    last = min(piece.end_byte + -piece.end_byte % CHECK_BYTES, piece.segment.length)
     for at in range(start, last, fetch_bytes):
         yield at, min(at + fetch_bytes, last)
 
@@ -81,17 +81,17 @@ def _stretches(piece: ScanPiece, fetch_bytes: int) -> Iterator[tuple[int, int]]:
 def _checked(piece: ScanPiece, front: Sidecar, bodies: Iterator[bytes], fetch_bytes: int) -> Iterator[memoryview]:
     for start, end in _stretches(piece, fetch_bytes):
         data = memoryview(next(bodies))
-        _verify(piece.entry, front, start, end, data)
+        _verify(piece.segment, front, start, end, data)
         yield data[max(piece.first_byte - start, 0) : piece.end_byte - start]
 
 
-def _verify(entry: Entry, front: Sidecar, start: int, end: int, data: memoryview) -> None:
+def _verify(segment: RemoteSegment, front: Sidecar, start: int, end: int, data: memoryview) -> None:
     if len(data) != end - start:
         raise TierCorrupt(
-            f"{entry.key} ends at byte {entry.position + start + len(data)}, before byte {entry.position + end} that its "
+            f"{segment.key} ends at byte {segment.position + start + len(data)}, before byte {segment.position + end} that its "
             "manifest promises; run `tidelog fsck`"
         )
-    verify_checks(entry, front.mib_crcs, start, data)
+    verify_checks(segment, front.mib_crcs, start, data)
 
 
 def _fetched(store: BlockingObjectStore, requests: Iterator[Request], in_flight: int) -> Generator[bytes, None, None]:

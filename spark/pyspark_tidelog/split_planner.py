@@ -1,10 +1,10 @@
 """From a manifest to splits. Pure: pages and sidecars come from functions that are passed in.
 
-An entry that is read whole and fits a split needs nothing but the manifest; one that is cut, by offsets or by size, is cut
-where its sidecar's index has a batch (one each 64 KiB). Neighbours share a split while they fit, so that many small ranges
+A remote segment that is read whole and fits a split needs nothing but the manifest; one that is cut, by offsets or by size, is
+cut where its sidecar's index has a batch (one each 64 KiB). Neighbours share a split while they fit, so that many small ranges
 do not become as many tasks.
 
-Invariant: the splits' pieces tile [start, end) but for pruned entries, whatever the index and the sizes are. Not promised:
+Invariant: the splits' pieces tile [start, end) but for pruned segments, whatever the index and the sizes are. Not promised:
 that a split keeps to `max_bytes`; a batch, or the 64 KiB of an interval, may go beyond.
 """
 
@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable, Iterator
 
 from pyspark_tidelog.options import EARLIEST, LATEST, Bound, OptionError
 from pyspark_tidelog.plan import ScanPiece, Split
-from storage_tiers.cold.manifest.lookup import LoadPage, live_entries
-from storage_tiers.cold.manifest.model import Entry, Manifest
+from storage_tiers.cold.manifest.lookup import LoadPage, live_segments
+from storage_tiers.cold.manifest.model import Manifest, RemoteSegment
 from storage_tiers.cold.segments.sidecar import Sidecar
 
-#: The sidecar of an entry with its index, at least.
-LoadIndex = Callable[[Entry], Sidecar]
+#: The sidecar of a remote segment with its index, at least.
+LoadIndex = Callable[[RemoteSegment], Sidecar]
 #: The offset of the first record at or after a time (ms), None if there is none.
 FindTime = Callable[[int], int | None]
-#: Whether an entry with this largest timestamp (ms) is to be read.
+#: Whether a remote segment with this largest timestamp (ms) is to be read.
 WantsNewest = Callable[[int], bool]
 
 
@@ -71,37 +71,38 @@ def splits_of(
     max_bytes: int,
     wants_newest: WantsNewest = lambda timestamp: True,
 ) -> tuple[Split, ...]:
-    """The splits that read [start, end), which lies within [log start, end] of the manifest, of the entries that are wanted."""
-    entries = live_entries(manifest, load_page, start) if start < end else iter(())
-    wanted = (entry for entry in entries if entry.base >= end or wants_newest(entry.max_timestamp))
+    """The splits that read [start, end), which lies within [log start, end] of the manifest, of the segments that are
+    wanted."""
+    segments = live_segments(manifest, load_page, start) if start < end else iter(())
+    wanted = (segment for segment in segments if segment.base >= end or wants_newest(segment.max_timestamp))
     pieces = _pieces(wanted, load_index, start, end, max_bytes)
     return tuple(Split(manifest.ids, manifest.commit, group) for group in _grouped(pieces, max_bytes))
 
 
 def _pieces(
-    entries: Iterable[Entry], load_index: LoadIndex, start: int, end: int, max_bytes: int
+    segments: Iterable[RemoteSegment], load_index: LoadIndex, start: int, end: int, max_bytes: int
 ) -> Iterator[ScanPiece]:
-    for entry in entries:
-        if entry.base >= end:
+    for segment in segments:
+        if segment.base >= end:
             return
-        first, stop = max(start, entry.base), min(end, entry.end)
-        if (first, stop) == (entry.base, entry.end) and entry.length <= max_bytes:
-            yield ScanPiece(entry, 0, entry.length, entry.base, entry.end, first, stop)
+        first, stop = max(start, segment.base), min(end, segment.end)
+        if (first, stop) == (segment.base, segment.end) and segment.length <= max_bytes:
+            yield ScanPiece(segment, 0, segment.length, segment.base, segment.end, first, stop)
         else:
-            yield from _cut(entry, load_index(entry), first, stop, max_bytes)
+            yield from _cut(segment, load_index(segment), first, stop, max_bytes)
 
 
-def _cut(entry: Entry, sidecar: Sidecar, start: int, stop: int, max_bytes: int) -> Iterator[ScanPiece]:
+def _cut(segment: RemoteSegment, sidecar: Sidecar, start: int, stop: int, max_bytes: int) -> Iterator[ScanPiece]:
     _, first_byte = sidecar.floor_position(start)
-    # Compaction may have taken an entry's first offsets: then what lies below its first batch is of the first interval.
+    # Compaction may have taken a remote segment's first offsets: then what lies below its first batch is of the first interval.
     end_byte = sidecar.end_position(max(stop - 1, sidecar.index[0].base_offset))
     parts = max(1, -(-(end_byte - first_byte) // max_bytes))
     cuts = _cut_positions(sidecar, first_byte, end_byte, parts)
     starts = {row.position: row.base_offset for row in sidecar.index}
-    starts[0] = entry.base
+    starts[0] = segment.base
     for low, high in itertools.pairwise(cuts):
-        base, end = starts[low], starts.get(high, entry.end)
-        yield ScanPiece(entry, low, high, base, end, max(start, base), min(stop, end))
+        base, end = starts[low], starts.get(high, segment.end)
+        yield ScanPiece(segment, low, high, base, end, max(start, base), min(stop, end))
 
 
 def _cut_positions(sidecar: Sidecar, first_byte: int, end_byte: int, parts: int) -> list[int]:

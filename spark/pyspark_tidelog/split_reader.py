@@ -16,7 +16,7 @@ from pyspark_tidelog.bucket import open_store
 from pyspark_tidelog.options import ReadOptions
 from pyspark_tidelog.plan import ScanPiece, Split
 from pyspark_tidelog.ranged_reads import Verified, verified_pieces
-from storage_tiers.cold.manifest.lookup import live_entries
+from storage_tiers.cold.manifest.lookup import live_segments
 from storage_tiers.cold.manifest.model import State
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.errors import (
@@ -58,7 +58,7 @@ def _read_piece(verified: Verified, decoder: ArrowDecoder, read_committed: bool)
         try:
             yield from decoder.add(run.data, piece.start, piece.stop, aborted)
         except (CorruptRecord, RecordTooLarge, UnsupportedCompression) as error:
-            raise TierCorrupt(f"{piece.entry.key}: {error}; run `tidelog fsck`") from error
+            raise TierCorrupt(f"{piece.segment.key}: {error}; run `tidelog fsck`") from error
 
 
 def _gone(bucket: Bucket, split: Split, piece: ScanPiece, error: TierObjectMissing) -> LogError:
@@ -70,7 +70,7 @@ def _gone(bucket: Bucket, split: Split, piece: ScanPiece, error: TierObjectMissi
             return TierObjectMissing(f"{what} are gone: {error}; their manifest is gone too")
         if manifest.state is State.DELETED:
             return TierObjectMissing(f"{what} are gone: the topic was deleted while it was read")
-        live = live_entries(manifest, bucket.pages(split.ids), piece.start)
+        live = live_segments(manifest, bucket.pages(split.ids), piece.start)
         now = next(live, None)
     except TierObjectMissing:
         return TierObjectMissing(f"{what} are gone: {error}; their manifest changes now")
@@ -79,7 +79,7 @@ def _gone(bucket: Bucket, split: Split, piece: ScanPiece, error: TierObjectMissi
             f"{what} are gone: retention removed them since commit {split.commit}, of which this read is; the log begins "
             f"at {manifest.log_start} now. Run the query again"
         )
-    if now.key != piece.entry.key:
+    if now.key != piece.segment.key:
         return TierObjectMissing(
             f"{what} were rewritten since commit {split.commit}, of which this read is, and swept. Run the query again"
         )

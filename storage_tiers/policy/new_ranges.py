@@ -1,6 +1,6 @@
 """What a reader of commits has to do next: a pure plan over a manifest and the reader's cursor.
 
-The events are the live entries that commits after the cursor added, grouped by commit, so that the cursor can advance after
+The events are the live segments that commits after the cursor added, grouped by commit, so that the cursor can advance after
 each. A range that was added and removed between two looks is no event: nobody can read it in a later state either. If such a
 range was also swept, or may have been, the plan says so.
 """
@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass
 
 from storage_tiers.cold.manifest.lookup import LoadPage, added_after
-from storage_tiers.cold.manifest.model import Entry, Manifest, State
+from storage_tiers.cold.manifest.model import Manifest, RemoteSegment, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class CommitWork:
     """The live ranges that `commit` added, in offset order."""
 
     commit: int
-    entries: tuple[Entry, ...]
+    segments: tuple[RemoteSegment, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ def plan_new_ranges(manifest: Manifest, load_page: LoadPage, cursor: int) -> New
         return NewRanges((), manifest.commit)
     added = added_after(manifest, load_page, cursor)
     work = tuple(
-        CommitWork(commit, tuple(entries))
-        for commit, entries in itertools.groupby(added, key=lambda entry: entry.added.commit)
+        CommitWork(commit, tuple(segments))
+        for commit, segments in itertools.groupby(added, key=lambda segment: segment.added.commit)
     )
     # A cursor at 0 has seen nothing yet: what was swept before it first came is not missed, it was never promised.
     missed = manifest.swept if 0 < cursor < manifest.swept else None

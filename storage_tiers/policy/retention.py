@@ -7,7 +7,7 @@ follows it.
 
 A check of a partition of which nothing goes looks at one range, the oldest (`goes`), whatever its history.
 Only where that one goes is the rest planned: whole pages by their sums, at most the page in which the line falls by its
-entries.
+segments.
 
 Not promised: that anything is deleted. Raising log start is the caller's, eviction and the sweeper free the space.
 """
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from storage_tiers.cold.manifest.lookup import LoadPage
-from storage_tiers.cold.manifest.model import Entry, Oldest, PageRef
+from storage_tiers.cold.manifest.model import Oldest, PageRef, RemoteSegment
 from storage_tiers.policy.segments import Now, SegmentView, age_ms
 
 UNLIMITED = -1
@@ -74,18 +74,18 @@ def plan_pages(pages: Sequence[PageRef], load_page: LoadPage, found: Expired, mo
         elif goes(moment.now.expiry_ms - oldest.newest_ms, oldest.bytes, found.excess, moment.limits):
             page = load_page(ref)
             found = plan_pages(page.pages, load_page, found, moment)
-            found = plan_entries(page.entries, found, moment)
+            found = plan_segments(page.segments, found, moment)
         else:
             found = whole
     return found
 
 
-def plan_entries(entries: Iterable[Entry], found: Expired, moment: Moment) -> Expired:
-    """Goes on over live entries, in order."""
-    for entry in entries:
+def plan_segments(segments: Iterable[RemoteSegment], found: Expired, moment: Moment) -> Expired:
+    """Goes on over live segments, in order."""
+    for segment in segments:
         if found.stopped:
             break
-        found = _further(found, entry.end, moment.now.expiry_ms - entry.newest_ms, entry.bytes, moment)
+        found = _further(found, segment.end, moment.now.expiry_ms - segment.newest_ms, segment.bytes, moment)
     return found
 
 

@@ -40,7 +40,7 @@ from tests.advice.messages import ROOT, advice
 from tests.advice.support import leads
 from tests.grpc_api.support import Served, served
 from tests.service.broker.support import TIERED, filled, running, until
-from tests.storage_tiers.cold.support import IDS, entry_of, page_loader, stored_live, stored_manifest, tier_of
+from tests.storage_tiers.cold.support import IDS, page_loader, segment_of, stored_live, stored_manifest, tier_of
 from tests.storage_tiers.cold.test_repair import World, world
 from tests.support.faulty_store import FaultyStore
 from tests.support.s3_proxy import S3Proxy, answer
@@ -64,14 +64,14 @@ async def test_a_saved_manifest_that_cannot_be_read_is_put_back(world: World, tm
 
 async def test_a_range_is_uploaded_again_under_a_new_name(world: World) -> None:
     manifest = await world.extend(2)
-    again = replace(manifest.entries[-1], base=20, end=30)
+    again = replace(manifest.segments[-1], base=20, end=30)
     by = world.author()
     with pytest.raises(InvalidRequest, match="upload under a new uuid"):
         transitions.extend(manifest, again, by, leader_epoch=1, last_record_epoch=1, log_start=0)
     extended = transitions.extend(
-        manifest, entry_of(IDS, 20, 30, 77), by, leader_epoch=1, last_record_epoch=1, log_start=0
+        manifest, segment_of(IDS, 20, 30, 77), by, leader_epoch=1, last_record_epoch=1, log_start=0
     )
-    assert extended.entries[:2] == manifest.entries and extended.end == 30
+    assert extended.segments[:2] == manifest.segments and extended.end == 30
 
 
 async def test_condemned_keys_that_are_gone_make_room(world: World) -> None:
@@ -84,7 +84,7 @@ async def test_condemned_keys_that_are_gone_make_room(world: World) -> None:
     assert dropped is not None
     again = transitions.condemn(dropped.manifest, names[most:], world.author())
     assert [condemned.key for condemned in again.condemned] == names[10:]
-    assert again.entries == manifest.entries and transitions.broken(again) is None
+    assert again.segments == manifest.segments and transitions.broken(again) is None
 
 
 async def test_who_reads_events_too_late_starts_from_the_live_state(world: World) -> None:
@@ -97,11 +97,11 @@ async def test_who_reads_events_too_late_starts_from_the_live_state(world: World
     load = page_loader(world.store.blocking())
     with pytest.raises(InvalidRequest, match="start from the live state"):
         lookup.events_after(manifest, load, 1)
-    assert [entry.base for entry in stored_live(world.store.blocking(), manifest)] == [20, 30]
+    assert [segment.base for segment in stored_live(world.store.blocking(), manifest)] == [20, 30]
     cursor = manifest.commit
     await world.extend()
     later = stored_manifest(world.store.blocking())
-    assert [event.entry.base for event in lookup.events_after(later, load, cursor)] == [40]
+    assert [event.segment.base for event in lookup.events_after(later, load, cursor)] == [40]
 
 
 async def test_a_node_that_cannot_follow_its_metadata_is_started_again(

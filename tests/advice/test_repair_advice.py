@@ -9,7 +9,7 @@ import pytest
 
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.json import decode
-from storage_tiers.cold.manifest.model import Entry
+from storage_tiers.cold.manifest.model import RemoteSegment
 from storage_tiers.cold.process.operations import DeletePartition
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from tests.advice.support import configure, leads
@@ -30,13 +30,13 @@ async def refused(tier: PartitionTier, advised: str) -> str:
     return done.refused
 
 
-async def shows(world: World, tier: PartitionTier, live: list[Entry]) -> None:
+async def shows(world: World, tier: PartitionTier, live: list[RemoteSegment]) -> None:
     """Every range that was committed is named, and its objects are there; the next one follows."""
     await tier.load()
     manifest = stored_manifest(world.store.blocking())
     assert stored_live(world.store.blocking(), manifest) == live
-    for entry in live:
-        assert len(world.store.blocking().get(entry.key).data) >= entry.length
+    for segment in live:
+        assert len(world.store.blocking().get(segment.key).data) >= segment.length
     world.tier = tier
     assert (await world.extend()).end == live[-1].end + 10
 
@@ -101,7 +101,7 @@ async def test_an_object_that_a_pin_keeps_is_put_back(world: World) -> None:
     await world.extend(3)
     saved = await world.tier.pin("audit")
     before = stored_live(world.store.blocking(), saved)
-    key = saved.entries[1].key
+    key = saved.segments[1].key
     kept = world.store.blocking().get(key).data
     restore(world, None)
     world.store.blocking().delete([key])

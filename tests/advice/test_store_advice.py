@@ -195,7 +195,7 @@ def memory(store: FaultyStore) -> BlockingMemoryStore:
 
 # --- manifests --------------------------------------------------------------------------------------------------------
 async def test_a_full_manifest_takes_ranges_again_once_retention_is_shortened(world: World) -> None:
-    with mock.patch.multiple(pages, MAX_ENTRIES=4, MAX_PAGES=4, MAX_PAGE_ENTRIES=4, MAX_PAGE_REFS=4):
+    with mock.patch.multiple(pages, MAX_SEGMENTS=4, MAX_PAGES=4, MAX_PAGE_SEGMENTS=4, MAX_PAGE_REFS=4):
         with pytest.raises(StorageError, match="shorten its retention if those records may be deleted"):
             await world.extend(1000)
         full = world.manifests[-1]
@@ -227,7 +227,7 @@ async def test_what_a_newer_version_wrote_waits_for_the_upgrade(world: World, re
         await world.tier.load()
         world.manifests.append(saved)
         manifest = await world.tier.extend(world.local.job(saved.end, 10))
-        assert (manifest.entries[:3], manifest.end) == (saved.entries, 40)
+        assert (manifest.segments[:3], manifest.end) == (saved.segments, 40)
 
 
 async def test_names_of_pins_are_free_again_once_they_are_removed(world: World) -> None:
@@ -244,14 +244,14 @@ async def test_names_of_pins_are_free_again_once_they_are_removed(world: World) 
         await world.tier.pin("one.more")
     await world.tier.unpin("p0")
     manifest = await world.tier.pin("one.more")
-    assert len(manifest.pins) == model.MAX_PINS and manifest.entries == world.manifests[-1].entries
+    assert len(manifest.pins) == model.MAX_PINS and manifest.segments == world.manifests[-1].segments
 
 
 async def test_what_is_swept_is_deleted_first(world: World) -> None:
     saved = await world.extend(2)
     with pytest.raises(InvalidRequest, match="delete it first"):
         await world.tier.sweep_deleted(0)
-    assert [world.store.blocking().get(entry.key) for entry in saved.entries]
+    assert [world.store.blocking().get(segment.key) for segment in saved.segments]
     await world.tier.delete_partition()
     world.clock.advance(3 * 24 * 3600)
     await world.tier.sweep_deleted(1000)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from storage_tiers.cold.manifest.lookup import live_entries
+from storage_tiers.cold.manifest.lookup import live_segments
 from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.offline.partition import PartitionReader, manifest_at
@@ -133,11 +133,11 @@ def test_every_section_of_every_sidecar(stores: Stores) -> None:
     for partition in (1, 2, 3, 4):
         manifest = stores.manifest(partition)
         *ranges, newest = stores.go(partition, "-describe")
-        entries = list(live_entries(manifest, stores.bucket.pages(manifest.ids)))
-        kept = [found for found in ranges if found["entry"]["end"] > manifest.log_start]
-        assert [found["entry"]["base"] for found in kept] == [entry.base for entry in entries]
-        for found, entry in zip(kept, entries, strict=True):
-            ours = sidecar.parse(stores.full.store.get(entry.sidecar_key).data)
+        segments = list(live_segments(manifest, stores.bucket.pages(manifest.ids)))
+        kept = [found for found in ranges if found["segment"]["end"] > manifest.log_start]
+        assert [found["segment"]["base"] for found in kept] == [segment.base for segment in segments]
+        for found, segment in zip(kept, segments, strict=True):
+            ours = sidecar.parse(stores.full.store.get(segment.sidecar_key).data)
             theirs = found["sidecar"]
             assert [tuple(row.values()) for row in theirs["Index"]] == [tuple(row) for row in ours.index]
             assert theirs["Checks"] == list(ours.mib_crcs)
@@ -161,7 +161,7 @@ def test_what_was_deleted_is_not_there(stores: Stores) -> None:
 def test_damage_is_refused(stores: Stores) -> None:
     """A flipped byte in the manifest, a page, a sidecar and a segment."""
     manifest = stores.manifest(1)
-    of = manifest.entries[0]
+    of = manifest.segments[0]
     for key in (manifest.ids.manifest_key, manifest.live_pages[0].key, of.sidecar_key, of.key):
         path = stores._directory / key
         data = path.read_bytes()

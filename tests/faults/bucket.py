@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from service.fsck.bucket import FsckScope, check_bucket
 from storage_tiers.clock import SystemClock
-from storage_tiers.cold.manifest.lookup import live_entries
+from storage_tiers.cold.manifest.lookup import live_segments
 from storage_tiers.cold.manifest.model import Ids, Manifest, State
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.location import StoreLocation
@@ -62,8 +62,8 @@ def records(store: BlockingObjectStore, topic: str) -> dict[int, list[Seen]]:
 
 
 def _records(store: BlockingObjectStore, manifest: Manifest) -> Iterator[Seen]:
-    for entry in live_entries(manifest, Bucket(store).pages(manifest.ids)):
-        for record in decode_records(store.get(entry.key, entry.position, entry.length).data):
+    for segment in live_segments(manifest, Bucket(store).pages(manifest.ids)):
+        for record in decode_records(store.get(segment.key, segment.position, segment.length).data):
             if record.offset >= manifest.log_start:
                 headers = tuple((name, value or b"") for name, value in record.headers)
                 content = Content(record.key or b"", record.value or b"", record.timestamp, headers)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from storage_tiers.cold.manifest.lookup import live_entries
-from storage_tiers.cold.manifest.model import Entry, Manifest
+from storage_tiers.cold.manifest.lookup import live_segments
+from storage_tiers.cold.manifest.model import Manifest, RemoteSegment
 from storage_tiers.cold.offline.bucket import Bucket
 from tests.faults import bucket
 from tests.faults.clients import create_topic, local_bytes, seal, until
@@ -94,10 +94,10 @@ class Life:
             (manifest,) = bucket.manifests(store, TOPIC)
         return manifest
 
-    def entries(self) -> list[Entry]:
+    def segments(self) -> list[RemoteSegment]:
         with bucket.opened(self.node.store, self.server.endpoint) as store:
             (manifest,) = bucket.manifests(store, TOPIC)
-            return list(live_entries(manifest, Bucket(store).pages(manifest.ids)))
+            return list(live_segments(manifest, Bucket(store).pages(manifest.ids)))
 
 
 def value(number: int) -> bytes:
@@ -161,7 +161,7 @@ def test_a_manifest_that_is_gone_is_committed_again_over_its_pages(life: Life) -
     done = life.repair(TOPIC, "--apply")
     assert done.code == 0 and "done: commit" in done.out, done.out + done.err
     after = life.manifest()
-    assert (after.end, after.pages, after.entries) == (RECORDS, before.pages, before.entries)
+    assert (after.end, after.pages, after.segments) == (RECORDS, before.pages, before.segments)
     assert after.commit > before.commit and after.line != before.line
     life.holds()
     life.write(40)
@@ -173,9 +173,9 @@ def test_a_segment_that_is_gone_with_the_manifest_is_given_up_by_name(life: Life
     """It lies in a page, which is written anew."""
     life.write(RECORDS)
     before = life.manifest()
-    lost = life.entries()[7]
+    lost = life.segments()[7]
     manifest_key = before.ids.manifest_key
-    assert lost not in before.entries
+    assert lost not in before.segments
     life.take(manifest_key)
     life.take(lost.key)
     stored = life.stored()

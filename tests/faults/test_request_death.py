@@ -190,7 +190,7 @@ class Round:
         for key in (ids.segment_key(7, 1, "a" * 32), ids.sidecar_key(7, 1, "a" * 32)):
             client.put_object(Bucket=BUCKET, Key=f"{prefix}/{key}", Body=b"never named")
         client.create_multipart_upload(Bucket=BUCKET, Key=f"{prefix}/{ids.segment_key(8, 1, 'b' * 32)}")
-        return manifest.entries[-1].base
+        return manifest.segments[-1].base
 
     def sweep(self) -> None:
         """From here on what is not named goes soon."""

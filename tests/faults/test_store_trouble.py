@@ -123,7 +123,7 @@ def test_a_damaged_object_is_never_served_and_its_neighbours_are(troubled: World
     troubled.write(COLD)
     troubled.offload()
     with bucket.opened(troubled.node.store, troubled.server.endpoint) as store:
-        first, *_, last = next(iter(bucket.manifests(store, TOPIC))).entries
+        first, *_, last = next(iter(bucket.manifests(store, TOPIC))).segments
     assert troubled.server.directory is not None
     path = troubled.server.directory / troubled.node.store.removeprefix("s3://") / first.key
     data = bytearray(path.read_bytes())

@@ -82,7 +82,7 @@ class History:
         assert all(found == "sound" for *_, found in verdicts)
         recorded = {(commit, base) for commit, base, _ in verdicts}
         store = self.world.store
-        live = {(entry.added.commit, entry.base) for entry in stored_live(store, stored_manifest(store))}
+        live = {(segment.added.commit, segment.base) for segment in stored_live(store, stored_manifest(store))}
         assert {each for each in live if each[0] <= cursor} <= recorded, "the cursor passed a range without a verdict"
 
 

@@ -74,7 +74,7 @@ async def test_each_commit_wakes_a_check_of_what_it_added(world: World) -> None:
     (info, *_) = world.store.list(f"{IDS.cluster_id}/readers/{READER}/verdicts/")
     found = json.loads(world.store.get(info.key).data)
     assert (found["base"], found["end"], found["batches"], found["records"]) == (0, 10, 10, 10)
-    assert found["segment"] == stored_manifest(world.store).entries[0].key
+    assert found["segment"] == stored_manifest(world.store).segments[0].key
 
 
 async def test_duplicates_do_nothing_twice(world: World) -> None:
@@ -165,17 +165,17 @@ async def test_a_cursor_is_advanced_by_one_of_two(world: World) -> None:
 async def test_a_damaged_range_is_named_and_the_next_is_checked(world: World, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         await world.extend()
-    entry = stored_manifest(world.store).entries[1]
-    data = bytearray(world.store.get(entry.key).data)
+    segment = stored_manifest(world.store).segments[1]
+    data = bytearray(world.store.get(segment.key).data)
     data[100] ^= 1
-    world.store.put(entry.key, bytes(data))
+    world.store.put(segment.key, bytes(data))
     with caplog.at_level("INFO"):
         assert world.wake() == []
     assert [verdict for _, _, verdict in world.verdicts()] == ["sound", "damaged", "sound"]
     (line,) = [json.loads(record.message) for record in caplog.records if '"damaged"' in record.message]
     assert line["base"] == 10
     assert "bytes differ from their checksum" in line["findings"][0]
-    assert entry.key in line["findings"][0]
+    assert segment.key in line["findings"][0]
 
 
 async def test_a_missing_object_is_damage_only_while_it_is_named(world: World) -> None:
@@ -188,16 +188,16 @@ async def test_a_missing_object_is_damage_only_while_it_is_named(world: World) -
 
     await world.extend()
     planned = stored_manifest(world.store)
-    stale = planned.entries[-1]
+    stale = planned.segments[-1]
 
     class Swept(Dying):
         def get(self, key: str, start: int = 0, length: int | None = None) -> ObjectBody:
             if key == stale.sidecar_key:
                 world.store.delete([stale.key, stale.sidecar_key])
-                world.store.put(IDS.manifest_key, without_last_entry())
+                world.store.put(IDS.manifest_key, without_last_segment())
             return super().get(key, start, length)
 
-    def without_last_entry() -> bytes:
+    def without_last_segment() -> bytes:
         from dataclasses import replace
 
         from storage_tiers.cold.manifest.json import encode
@@ -210,8 +210,8 @@ async def test_a_missing_object_is_damage_only_while_it_is_named(world: World) -
                 commit=commit,
                 recent=(*planned.recent, CommitId(commit, "f" * 32)),
                 log_start=planned.end,
-                entries=(),
-                removed=tuple(Removed(Stamp(commit, 1), entry) for entry in planned.entries),
+                segments=(),
+                removed=tuple(Removed(Stamp(commit, 1), segment) for segment in planned.segments),
             )
         )
 

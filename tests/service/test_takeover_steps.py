@@ -136,7 +136,7 @@ async def test_a_recovery_point_is_of_the_time_its_end_was_committed_not_of_the_
     cluster, uploaded = before.cluster_id, {}
     for info in left.blocking().list(f"{cluster}/topics/t/"):
         if isinstance(parsed := keys.parse(info.key), keys.ManifestKey):
-            newest = json.loads(left.blocking().get(info.key).data)["entries"][-1]
+            newest = json.loads(left.blocking().get(info.key).data)["segments"][-1]
             uploaded[parsed.partition] = newest["added"][1]
     for name in ("first", "second"):  # the second finds the claims of the first as the newest commits
         async with taking(tmp_path / name, left, cluster) as start:

@@ -15,15 +15,15 @@ from storage_tiers.errors import LogError, TierCorrupt
 from storage_tiers.records.batch import headers
 from storage_tiers.records.builder import build_batch
 from tests.spark.buckets import numbered, record
-from tests.storage_tiers.cold.support import IDS, entry_of
+from tests.storage_tiers.cold.support import IDS, segment_of
 
 DATA = numbered(100, 60, per_batch=7)
-ENTRY = replace(entry_of(IDS, 100, 160, 1, size=len(DATA)), records=60)
+SEGMENT = replace(segment_of(IDS, 100, 160, 1, size=len(DATA)), records=60)
 BOUNDS = [position for position, _ in headers(DATA)]
 
 
 def piece_of(first: int = 0, end: int = len(DATA), *, base: int = 100, stop: int = 160, records: int = 60) -> ScanPiece:
-    return ScanPiece(replace(ENTRY, records=records), first, end, base, stop, base, stop)
+    return ScanPiece(replace(SEGMENT, records=records), first, end, base, stop, base, stop)
 
 
 def chunks(data: bytes, sizes: list[int]) -> Iterator[memoryview]:
@@ -48,15 +48,15 @@ def test_any_chunks_give_the_same_batches(sizes: list[int]) -> None:
 
 def test_a_batch_larger_than_many_chunks() -> None:
     data = build_batch([record(0, value_bytes=100_000)], leader_epoch=1)
-    entry = replace(entry_of(IDS, 0, 1, 1, size=len(data)), records=1)
-    (run,) = runs(ScanPiece(entry, 0, len(data), 0, 1, 0, 1), chunks(data, [1000] * 99))
+    segment = replace(segment_of(IDS, 0, 1, 1, size=len(data)), records=1)
+    (run,) = runs(ScanPiece(segment, 0, len(data), 0, 1, 0, 1), chunks(data, [1000] * 99))
     assert run.data == data
 
 
-def test_sparse_offsets_are_sound_where_the_entry_has_gaps() -> None:
+def test_sparse_offsets_are_sound_where_the_segment_has_gaps() -> None:
     data = build_batch([record(3), record(8)], base_offset=1, offset_deltas=(2, 7), last_offset_delta=8)
-    entry = replace(entry_of(IDS, 0, 20, 1, size=len(data)), records=2)
-    (run,) = runs(ScanPiece(entry, 0, len(data), 0, 20, 0, 20), chunks(data, []))
+    segment = replace(segment_of(IDS, 0, 20, 1, size=len(data)), records=2)
+    (run,) = runs(ScanPiece(segment, 0, len(data), 0, 20, 0, 20), chunks(data, []))
     assert (run.base, run.end) == (1, 10)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_tidelog.plan import ScanPiece
 from pyspark_tidelog.ranged_reads import in_order, verified_pieces
-from storage_tiers.cold.manifest.model import Entry
+from storage_tiers.cold.manifest.model import RemoteSegment
 from storage_tiers.cold.segments.sidecar import CHECK_BYTES
 from storage_tiers.cold.stores.port import BlockingObjectStore, ObjectBody
 from storage_tiers.errors import TierCorrupt, TierObjectMissing
@@ -103,14 +103,14 @@ class Watched:
 
 
 @pytest.fixture
-def entry(memory_bucket: Bucket) -> Entry:
+def segment(memory_bucket: Bucket) -> RemoteSegment:
     """About 5 MiB and a half in batches of 100 KiB."""
     manifest = memory_bucket.extend("a", numbered(0, 550, per_batch=10, value_bytes=10_000))
-    return manifest.entries[0]
+    return manifest.segments[0]
 
 
-def piece_of(entry: Entry, first: int, end: int) -> ScanPiece:
-    return ScanPiece(entry, first, end, entry.base, entry.end, entry.base, entry.end)
+def piece_of(segment: RemoteSegment, first: int, end: int) -> ScanPiece:
+    return ScanPiece(segment, first, end, segment.base, segment.end, segment.base, segment.end)
 
 
 def collected(store: object, *pieces: ScanPiece, **bounds: int) -> list[bytes]:
@@ -120,13 +120,13 @@ def collected(store: object, *pieces: ScanPiece, **bounds: int) -> list[bytes]:
 @pytest.mark.parametrize("span", [(0, None), (0, 10), (CHECK_BYTES - 1, CHECK_BYTES + 1), (3_000_000, None), (70, 71)])
 @pytest.mark.parametrize("fetch", [1, 4])
 def test_a_piece_is_its_bytes_read_in_whole_checked_stretches(
-    memory_bucket: Bucket, entry: Entry, span: tuple[int, int | None], fetch: int
+    memory_bucket: Bucket, segment: RemoteSegment, span: tuple[int, int | None], fetch: int
 ) -> None:
-    first, end = span[0], span[1] or entry.length
+    first, end = span[0], span[1] or segment.length
     watched = Watched(memory_bucket.store)
-    (found,) = collected(watched, piece_of(entry, first, end), fetch_bytes=fetch * CHECK_BYTES, in_flight=2)
-    assert found == memory_bucket.store.get(entry.key, first, end - first).data
-    segment_reads = [read for read in watched.reads if read[0] == entry.key]
+    (found,) = collected(watched, piece_of(segment, first, end), fetch_bytes=fetch * CHECK_BYTES, in_flight=2)
+    assert found == memory_bucket.store.get(segment.key, first, end - first).data
+    segment_reads = [read for read in watched.reads if read[0] == segment.key]
     assert all(
         start % CHECK_BYTES == 0 and 0 < (length or 0) <= fetch * CHECK_BYTES for _, start, length in segment_reads
     )
@@ -135,43 +135,45 @@ def test_a_piece_is_its_bytes_read_in_whole_checked_stretches(
     assert len(watched.reads) == len(segment_reads) + 1  # the sidecar's
 
 
-def test_reads_ahead_go_on_into_the_next_piece(memory_bucket: Bucket, entry: Entry) -> None:
+def test_reads_ahead_go_on_into_the_next_piece(memory_bucket: Bucket, segment: RemoteSegment) -> None:
     watched = Watched(memory_bucket.store)
     pieces = [
-        piece_of(entry, 0, 100),
-        piece_of(entry, 100, 2 * CHECK_BYTES),
-        piece_of(entry, 2 * CHECK_BYTES, entry.length),
+        piece_of(segment, 0, 100),
+        piece_of(segment, 100, 2 * CHECK_BYTES),
+        piece_of(segment, 2 * CHECK_BYTES, segment.length),
     ]
-    assert b"".join(collected(watched, *pieces)) == memory_bucket.store.get(entry.key).data
+    assert b"".join(collected(watched, *pieces)) == memory_bucket.store.get(segment.key).data
 
 
 @pytest.mark.parametrize("at", [0, CHECK_BYTES, 3 * CHECK_BYTES + 5, -1])
-def test_one_flipped_bit_is_found_wherever_its_mib_is_read(memory_bucket: Bucket, entry: Entry, at: int) -> None:
-    data = bytearray(memory_bucket.store.get(entry.key).data)
+def test_one_flipped_bit_is_found_wherever_its_mib_is_read(
+    memory_bucket: Bucket, segment: RemoteSegment, at: int
+) -> None:
+    data = bytearray(memory_bucket.store.get(segment.key).data)
     data[at] ^= 1
-    memory_bucket.store.put(entry.key, bytes(data))
+    memory_bucket.store.put(segment.key, bytes(data))
     with pytest.raises(TierCorrupt, match=r"its bytes were changed in the bucket. Run `tidelog fsck`"):
-        collected(memory_bucket.store, piece_of(entry, 0, entry.length))
-    mib = (at % entry.length) // CHECK_BYTES
+        collected(memory_bucket.store, piece_of(segment, 0, segment.length))
+    mib = (at % segment.length) // CHECK_BYTES
     sound = 0 if mib else 1
-    (found,) = collected(memory_bucket.store, piece_of(entry, sound * CHECK_BYTES, (sound + 1) * CHECK_BYTES))
+    (found,) = collected(memory_bucket.store, piece_of(segment, sound * CHECK_BYTES, (sound + 1) * CHECK_BYTES))
     assert len(found) == CHECK_BYTES
 
 
-def test_a_truncated_object_is_found(memory_bucket: Bucket, entry: Entry) -> None:
-    data = memory_bucket.store.get(entry.key).data
-    memory_bucket.store.put(entry.key, data[:-1])
+def test_a_truncated_object_is_found(memory_bucket: Bucket, segment: RemoteSegment) -> None:
+    data = memory_bucket.store.get(segment.key).data
+    memory_bucket.store.put(segment.key, data[:-1])
     with pytest.raises(TierCorrupt, match=f"ends at byte {len(data) - 1}, before byte {len(data)}"):
-        collected(memory_bucket.store, piece_of(entry, 0, entry.length))
+        collected(memory_bucket.store, piece_of(segment, 0, segment.length))
 
 
-def test_a_changed_or_truncated_sidecar_is_found(memory_bucket: Bucket, entry: Entry) -> None:
-    data = bytearray(memory_bucket.store.get(entry.sidecar_key).data)
-    checks = next(section for section in entry.sections if section.name == "checks")
+def test_a_changed_or_truncated_sidecar_is_found(memory_bucket: Bucket, segment: RemoteSegment) -> None:
+    data = bytearray(memory_bucket.store.get(segment.sidecar_key).data)
+    checks = next(section for section in segment.sections if section.name == "checks")
     data[checks.position] ^= 1
-    memory_bucket.store.put(entry.sidecar_key, bytes(data))
+    memory_bucket.store.put(segment.sidecar_key, bytes(data))
     with pytest.raises(TierCorrupt, match="section 'checks'"):
-        collected(memory_bucket.store, piece_of(entry, 0, 100))
-    memory_bucket.store.put(entry.sidecar_key, bytes(data[: checks.position + 1]))
+        collected(memory_bucket.store, piece_of(segment, 0, 100))
+    memory_bucket.store.put(segment.sidecar_key, bytes(data[: checks.position + 1]))
     with pytest.raises(TierCorrupt, match="has 1 of 24 bytes"):
-        collected(memory_bucket.store, piece_of(entry, 0, 100))
+        collected(memory_bucket.store, piece_of(segment, 0, 100))

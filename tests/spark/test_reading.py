@@ -171,7 +171,7 @@ def test_any_range_in_any_splits_is_read_exactly_once(bucket: Bucket, store: Pat
 
 @pytest.mark.parametrize(("start", "end"), [(0, 40), (0, 1), (3, 9), (9, 10), (10, 31), (25, 40), (39, 40), (20, 20)])
 def test_ranges_with_gaps(bucket: Bucket, store: Path, start: int, end: int) -> None:
-    """As compaction leaves them: offsets missing at an entry's beginning and end, between batches and inside them."""
+    """As compaction leaves them: offsets missing at a remote segment's beginning and end, between batches and inside them."""
     there = [5, 8, 12, 13, 25, 38]
     first = build_batch(
         [record(5), record(8)], base_offset=4, offset_deltas=(1, 4), last_offset_delta=5, leader_epoch=1
@@ -371,7 +371,7 @@ def test_a_topic_deleted_since_the_plan_is_an_error(bucket: Bucket, store: Path)
     manifest = bucket.extend("a", numbered(0, 50))
     reader, partitions = planned(store)
     asyncio.run(bucket.tier("a").delete_partition())
-    bucket.store.delete([manifest.entries[0].key])
+    bucket.store.delete([manifest.segments[0].key])
     assert "the topic was deleted while it was read" in failure(reader, partitions, TierObjectMissing)
     bucket.store.delete([manifest.ids.manifest_key])
     assert "their manifest is gone too" in failure(reader, partitions, TierObjectMissing)
@@ -380,7 +380,7 @@ def test_a_topic_deleted_since_the_plan_is_an_error(bucket: Bucket, store: Path)
 def test_an_object_missing_that_the_manifest_names_is_damage(bucket: Bucket, store: Path) -> None:
     manifest = bucket.extend("a", numbered(0, 50))
     reader, partitions = planned(store)
-    bucket.store.delete([manifest.entries[0].key])
+    bucket.store.delete([manifest.segments[0].key])
     assert "are missing though their manifest names them" in failure(reader, partitions, TierCorrupt)
 
 
@@ -420,7 +420,7 @@ def test_who_starts_below_the_log_starts_there(bucket: Bucket, store: Path) -> N
 def test_tampered_and_truncated_objects_are_errors(bucket: Bucket, store: Path) -> None:
     manifest = bucket.extend("a", numbered(0, 50))
     reader, partitions = planned(store)
-    key = manifest.entries[0].key
+    key = manifest.segments[0].key
     data = bytearray(bucket.store.get(key).data)
     data[-3] ^= 1
     bucket.store.put(key, bytes(data))

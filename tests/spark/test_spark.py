@@ -245,10 +245,10 @@ def test_what_was_swept_since_the_plan_is_an_error_never_fewer_rows(
 
 
 def test_changed_bytes_are_an_error(spark: SparkSession, bucket: Bucket, store: Path) -> None:
-    (entry,) = bucket.extend("a", numbered(0, 50)).entries
-    data = bytearray(bucket.store.get(entry.key).data)
+    (segment,) = bucket.extend("a", numbered(0, 50)).segments
+    data = bytearray(bucket.store.get(segment.key).data)
     data[100] ^= 1
-    bucket.store.put(entry.key, bytes(data))
+    bucket.store.put(segment.key, bytes(data))
     assert "its bytes were changed in the bucket" in task_failed(load(spark, store))
 
 

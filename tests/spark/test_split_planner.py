@@ -1,4 +1,4 @@
-"""Splits tile what is read, exactly once, whatever the entries, the index and the sizes are."""
+"""Splits tile what is read, exactly once, whatever the segments, the index and the sizes are."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from hypothesis import strategies as st
 from pyspark_tidelog.options import EARLIEST, LATEST, Bound, OptionError
 from pyspark_tidelog.plan import Split
 from pyspark_tidelog.split_planner import range_to_read, splits_of
-from storage_tiers.cold.manifest.model import Entry, Manifest, Page, PageRef
+from storage_tiers.cold.manifest.model import Manifest, Page, PageRef, RemoteSegment
 from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.cold.segments.sidecar import IndexRow, Sidecar
-from tests.storage_tiers.cold.support import IDS, entry_of
+from tests.storage_tiers.cold.support import IDS, segment_of
 
 
 def no_page(ref: PageRef) -> Page:
     raise AssertionError(f"page {ref.key} was not needed")
 
 
-def no_index(entry: Entry) -> Sidecar:
-    raise AssertionError(f"the index of {entry.key} was not needed")
+def no_index(segment: RemoteSegment) -> Sidecar:
+    raise AssertionError(f"the index of {segment.key} was not needed")
 
 
-def manifest_of(entries: Sequence[Entry], log_start: int = 0) -> Manifest:
-    end = entries[-1].end if entries else log_start
-    return replace(first_manifest(IDS), commit=7, entries=tuple(entries), log_start=log_start, end=end)
+def manifest_of(segments: Sequence[RemoteSegment], log_start: int = 0) -> Manifest:
+    end = segments[-1].end if segments else log_start
+    return replace(first_manifest(IDS), commit=7, segments=tuple(segments), log_start=log_start, end=end)
 
 
-def sidecar_of(entry: Entry, rows: Sequence[tuple[int, int]]) -> Sidecar:
+def sidecar_of(segment: RemoteSegment, rows: Sequence[tuple[int, int]]) -> Sidecar:
     index = tuple(IndexRow(offset, position, 0) for offset, position in rows)
-    return Sidecar(entry.base, entry.end, entry.length, entry.crc32c, index=index)
+    return Sidecar(segment.base, segment.end, segment.length, segment.crc32c, index=index)
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> tuple[list[Entry], dict[str, Sidecar]]:
-    """Entries that tile offsets, each with an index whose first row is its first batch."""
-    entries: list[Entry] = []
+def logs(draw: st.DrawFn) -> tuple[list[RemoteSegment], dict[str, Sidecar]]:
+    """Segments that tile offsets, each with an index whose first row is its first batch."""
+    segments: list[RemoteSegment] = []
     sidecars: dict[str, Sidecar] = {}
     base = draw(st.integers(0, 50))
     for number in range(draw(st.integers(1, 6))):
@@ -49,11 +49,11 @@ def logs(draw: st.DrawFn) -> tuple[list[Entry], dict[str, Sidecar]]:
         for count, size in lengths:
             rows.append((offset, position))
             offset, position = offset + count, position + size
-        entry = entry_of(IDS, base, offset, number + 1, size=position)
-        entries.append(entry)
-        sidecars[entry.key] = sidecar_of(entry, rows)
+        segment = segment_of(IDS, base, offset, number + 1, size=position)
+        segments.append(segment)
+        sidecars[segment.key] = sidecar_of(segment, rows)
         base = offset
-    return entries, sidecars
+    return segments, sidecars
 
 
 def check_cover(splits: Sequence[Split], start: int, end: int) -> None:
@@ -62,79 +62,81 @@ def check_cover(splits: Sequence[Split], start: int, end: int) -> None:
     for piece in (piece for split in splits for piece in split.pieces):
         assert piece.start == at
         assert piece.base <= piece.start < piece.stop <= piece.end
-        assert piece.entry.base <= piece.base
-        assert piece.end <= piece.entry.end
-        assert 0 <= piece.first_byte < piece.end_byte <= piece.entry.length
-        if piece.entry.key == last[0]:
-            assert piece.first_byte == last[1]  # no byte of an entry is read twice or left out between
-        last = piece.entry.key, piece.end_byte
+        assert piece.segment.base <= piece.base
+        assert piece.end <= piece.segment.end
+        assert 0 <= piece.first_byte < piece.end_byte <= piece.segment.length
+        if piece.segment.key == last[0]:
+            assert piece.first_byte == last[1]  # no byte of a remote segment is read twice or left out between
+        last = piece.segment.key, piece.end_byte
         at = piece.stop
     assert at == end
 
 
 @settings(deadline=None)
 @given(log=logs(), data=st.data())
-def test_splits_cover_the_range_exactly_once(log: tuple[list[Entry], dict[str, Sidecar]], data: st.DataObject) -> None:
-    entries, sidecars = log
-    low, high = entries[0].base, entries[-1].end
+def test_splits_cover_the_range_exactly_once(
+    log: tuple[list[RemoteSegment], dict[str, Sidecar]], data: st.DataObject
+) -> None:
+    segments, sidecars = log
+    low, high = segments[0].base, segments[-1].end
     log_start = data.draw(st.integers(low, high))
     start = data.draw(st.integers(log_start, high))
     end = data.draw(st.integers(start, high))
     max_bytes = data.draw(st.integers(1, 500))
-    manifest = manifest_of(entries, log_start)
-    splits = splits_of(manifest, no_page, lambda entry: sidecars[entry.key], start, end, max_bytes)
+    manifest = manifest_of(segments, log_start)
+    splits = splits_of(manifest, no_page, lambda segment: sidecars[segment.key], start, end, max_bytes)
     check_cover(splits, start, end)
     for split in splits:
         assert split.commit == 7
         assert len(split.pieces) == 1 or split.bytes <= max_bytes
     rows = {(key, row.position): row.base_offset for key, sidecar in sidecars.items() for row in sidecar.index}
     for piece in (piece for split in splits for piece in split.pieces):
-        assert (piece.entry.key, piece.first_byte) in rows
-        assert piece.end_byte == piece.entry.length or (piece.entry.key, piece.end_byte) in rows
+        assert (piece.segment.key, piece.first_byte) in rows
+        assert piece.end_byte == piece.segment.length or (piece.segment.key, piece.end_byte) in rows
         if piece.first_byte:
-            assert piece.base == rows[piece.entry.key, piece.first_byte]
+            assert piece.base == rows[piece.segment.key, piece.first_byte]
 
 
-def test_small_entries_share_a_split_and_need_no_index() -> None:
-    entries = [entry_of(IDS, base, base + 10, base + 1, size=100) for base in range(0, 100, 10)]
-    splits = splits_of(manifest_of(entries), no_page, no_index, 0, 100, 300)
+def test_small_segments_share_a_split_and_need_no_index() -> None:
+    segments = [segment_of(IDS, base, base + 10, base + 1, size=100) for base in range(0, 100, 10)]
+    splits = splits_of(manifest_of(segments), no_page, no_index, 0, 100, 300)
     assert [len(split.pieces) for split in splits] == [3, 3, 3, 1]
     assert all(piece.whole for split in splits for piece in split.pieces)
 
 
-def test_a_large_entry_is_cut_into_about_equal_parts() -> None:
-    entry = entry_of(IDS, 0, 1000, 1, size=100_000)
-    sidecar = sidecar_of(entry, [(offset, offset * 100) for offset in range(0, 1000, 10)])
-    splits = splits_of(manifest_of([entry]), no_page, lambda _: sidecar, 0, 1000, 30_000)
+def test_a_large_segment_is_cut_into_about_equal_parts() -> None:
+    segment = segment_of(IDS, 0, 1000, 1, size=100_000)
+    sidecar = sidecar_of(segment, [(offset, offset * 100) for offset in range(0, 1000, 10)])
+    splits = splits_of(manifest_of([segment]), no_page, lambda _: sidecar, 0, 1000, 30_000)
     assert [split.bytes for split in splits] == [25_000] * 4
     check_cover(splits, 0, 1000)
 
 
-def test_offsets_inside_an_entry_read_only_their_intervals() -> None:
-    entry = entry_of(IDS, 0, 1000, 1, size=100_000)
-    sidecar = sidecar_of(entry, [(offset, offset * 100) for offset in range(0, 1000, 10)])
-    (split,) = splits_of(manifest_of([entry]), no_page, lambda _: sidecar, 123, 127, 1 << 20)
+def test_offsets_inside_a_segment_read_only_their_intervals() -> None:
+    segment = segment_of(IDS, 0, 1000, 1, size=100_000)
+    sidecar = sidecar_of(segment, [(offset, offset * 100) for offset in range(0, 1000, 10)])
+    (split,) = splits_of(manifest_of([segment]), no_page, lambda _: sidecar, 123, 127, 1 << 20)
     (piece,) = split.pieces
     assert (piece.first_byte, piece.end_byte, piece.base, piece.end) == (12_000, 13_000, 120, 130)
     assert (piece.start, piece.stop) == (123, 127)
 
 
-def test_a_range_below_an_entrys_first_batch_reads_the_first_interval() -> None:
-    entry = entry_of(IDS, 0, 1000, 1, size=100_000)
-    sidecar = sidecar_of(entry, [(offset, (offset - 50) * 100) for offset in range(50, 1000, 10)])
-    splits = splits_of(manifest_of([entry]), no_page, lambda _: sidecar, 10, 20, 1 << 20)
+def test_a_range_below_an_segments_first_batch_reads_the_first_interval() -> None:
+    segment = segment_of(IDS, 0, 1000, 1, size=100_000)
+    sidecar = sidecar_of(segment, [(offset, (offset - 50) * 100) for offset in range(50, 1000, 10)])
+    splits = splits_of(manifest_of([segment]), no_page, lambda _: sidecar, 10, 20, 1 << 20)
     check_cover(splits, 10, 20)
     assert [split.bytes for split in splits] == [1000]
 
 
 def test_nothing_to_read_is_no_split() -> None:
-    entry = entry_of(IDS, 0, 1000, 1)
-    assert splits_of(manifest_of([entry]), no_page, no_index, 500, 500, 1) == ()
+    segment = segment_of(IDS, 0, 1000, 1)
+    assert splits_of(manifest_of([segment]), no_page, no_index, 500, 500, 1) == ()
     assert splits_of(first_manifest(IDS), no_page, no_index, 0, 0, 1) == ()
 
 
 # --- ranges ------------------------------------------------------------------------------------------------------------
-MANIFEST = manifest_of([entry_of(IDS, 0, 100, 1)], log_start=10)
+MANIFEST = manifest_of([segment_of(IDS, 0, 100, 1)], log_start=10)
 
 
 def at(offset: int) -> Bound:

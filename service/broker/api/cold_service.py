@@ -9,10 +9,10 @@ from grpc_api.contract.cold import MAX_RANGES, ColdManifest, ColdRange, ColdRepa
 from service.broker.api.repairing import Repairing
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
-from storage_tiers.cold.manifest.model import Entry
+from storage_tiers.cold.manifest.model import RemoteSegment
 from storage_tiers.cold.manifest.summary import summary_of
 from storage_tiers.cold.manifest.transitions import first_manifest
-from storage_tiers.cold.process.operations import PageEntries
+from storage_tiers.cold.process.operations import PageSegments
 from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.segments.repairer import RepairReport
 from storage_tiers.errors import InvalidRequest, LogError, as_value
@@ -67,10 +67,10 @@ class ColdService:
         start = max(start_offset, manifest.log_start)
         for page in manifest.live_pages:
             if page.end > start:
-                entries = await hydrator.page_entries(PageEntries(manifest.ids, page, start))
-                return [_range(entry) for entry in entries[:MAX_RANGES]]
-        first = bisect.bisect_right(manifest.entries, start, key=lambda entry: entry.end)
-        return [_range(entry) for entry in manifest.entries[first : first + MAX_RANGES]]
+                segments = await hydrator.page_segments(PageSegments(manifest.ids, page, start))
+                return [_range(segment) for segment in segments[:MAX_RANGES]]
+        first = bisect.bisect_right(manifest.segments, start, key=lambda segment: segment.end)
+        return [_range(segment) for segment in manifest.segments[first : first + MAX_RANGES]]
 
     async def repair(
         self, partition: TopicPartition, *, apply: bool, accept_loss: Sequence[OffsetRange] = ()
@@ -94,17 +94,17 @@ def _told(report: RepairReport, commit: int) -> ColdRepair:
     return ColdRepair(report.summary, report.refused, report.checked, commit)
 
 
-def _range(entry: Entry) -> ColdRange:
+def _range(segment: RemoteSegment) -> ColdRange:
     return ColdRange(
-        entry.base,
-        entry.end,
-        entry.key,
-        entry.position,
-        entry.length,
-        entry.sidecar_key,
-        entry.records,
-        entry.min_timestamp,
-        entry.max_timestamp,
-        entry.crc32c,
-        entry.added.commit,
+        segment.base,
+        segment.end,
+        segment.key,
+        segment.position,
+        segment.length,
+        segment.sidecar_key,
+        segment.records,
+        segment.min_timestamp,
+        segment.max_timestamp,
+        segment.crc32c,
+        segment.added.commit,
     )

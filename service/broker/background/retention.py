@@ -30,8 +30,8 @@ from storage_tiers.policy.retention import (
     RetentionLimits,
     RetentionPlan,
     goes,
-    plan_entries,
     plan_local,
+    plan_segments,
 )
 from storage_tiers.policy.segments import Now, age_ms
 
@@ -126,7 +126,7 @@ class Retention:
                 assert self._client is not None
                 question = PlanPages(partition.ids, manifest.live_pages, found, moment)
                 found = await self._client.ask(question)
-            found = plan_entries(manifest.entries, found, moment)
+            found = plan_segments(manifest.segments, found, moment)
         start = max(manifest.end if manifest is not None else 0, hot.log_start_offset)
         plan = plan_local([segment for segment in hot.segments() if segment.end > start], found, moment)
         return plan._replace(log_start=max(plan.log_start, hot.log_start_offset))

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.manifest.lookup import live_bytes, live_entries
-from storage_tiers.cold.manifest.model import Entry, Ids, Manifest, PageRef, State
+from storage_tiers.cold.manifest.lookup import live_bytes, live_segments
+from storage_tiers.cold.manifest.model import Ids, Manifest, PageRef, RemoteSegment, State
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.port import BlockingObjectStore
@@ -35,7 +35,7 @@ class ColdPartition:
     partition: int
     current: bool | None
     manifest: Manifest | None
-    ranges: Sequence[Entry] = ()
+    ranges: Sequence[RemoteSegment] = ()
     fault: str = ""
 
     @property
@@ -43,14 +43,14 @@ class ColdPartition:
         return (
             0
             if self.manifest is None
-            else len(self.manifest.entries) + sum(ref.count for ref in self.manifest.live_pages)
+            else len(self.manifest.segments) + sum(ref.count for ref in self.manifest.live_pages)
         )
 
     @property
     def records(self) -> int:
         if self.manifest is None:
             return 0
-        return sum(e.records for e in self.manifest.entries) + sum(ref.records for ref in self.manifest.live_pages)
+        return sum(e.records for e in self.manifest.segments) + sum(ref.records for ref in self.manifest.live_pages)
 
     @property
     def bytes(self) -> int:
@@ -69,7 +69,7 @@ class ColdPartition:
         """Least and largest timestamp (ms) of the ranges; (-1, -1) if there is none."""
         if self.manifest is None or not self.range_count:
             return -1, -1
-        parts: list[Entry | PageRef] = [*self.manifest.entries, *self.manifest.live_pages]
+        parts: list[RemoteSegment | PageRef] = [*self.manifest.segments, *self.manifest.live_pages]
         return min(part.min_timestamp for part in parts), max(part.max_timestamp for part in parts)
 
 
@@ -95,7 +95,7 @@ def _topic_state(bucket: Bucket, cluster: str, topic: str) -> TopicState | None:
 def _partition(bucket: Bucket, key: keys.ManifestKey, state: TopicState | None, with_ranges: bool) -> ColdPartition:
     ids = Ids(key.cluster, key.topic, key.topic_id, key.partition)
     manifest: Manifest | None = None
-    ranges: tuple[Entry, ...] = ()
+    ranges: tuple[RemoteSegment, ...] = ()
     fault = ""
     try:
         manifest, ranges = _read(bucket, ids, with_ranges)
@@ -117,13 +117,13 @@ def _is_current(state: TopicState | None, topic_id: TopicId) -> bool | None:
     return None if state is None else state.topic_id == topic_id and state.state is State.LIVE
 
 
-def _read(bucket: Bucket, ids: Ids, with_ranges: bool) -> tuple[Manifest, tuple[Entry, ...]]:
+def _read(bucket: Bucket, ids: Ids, with_ranges: bool) -> tuple[Manifest, tuple[RemoteSegment, ...]]:
     for attempt in range(ATTEMPTS):
         manifest = bucket.manifest(ids)
         if manifest is None:
             raise TierObjectMissing(f"the manifest of {ids} was deleted while it was looked at")
         try:
-            return manifest, tuple(live_entries(manifest, bucket.pages(ids))) if with_ranges else ()
+            return manifest, tuple(live_segments(manifest, bucket.pages(ids))) if with_ranges else ()
         except TierObjectMissing:  # the page was written anew since the manifest was read
             if attempt == ATTEMPTS - 1:
                 raise

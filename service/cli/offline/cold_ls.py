@@ -13,7 +13,7 @@ from service.cli.store import ClusterId, S3Endpoint, S3Region, StoreUrl, opened_
 
 if TYPE_CHECKING:
     from service.cli.offline.cold_listing import ColdPartition
-    from storage_tiers.cold.manifest.model import Entry
+    from storage_tiers.cold.manifest.model import RemoteSegment
 
 
 def ls(
@@ -120,18 +120,18 @@ def _print_ranges(found: Sequence[ColdPartition]) -> None:
         [
             (
                 f"{part.topic}-{part.partition}",
-                entry.base,
-                entry.end,
-                entry.records,
-                size(entry.length),
-                moment(entry.min_timestamp),
-                moment(entry.max_timestamp),
-                entry.added.commit,
-                moment(entry.added.time_ms),
-                entry.key,
+                segment.base,
+                segment.end,
+                segment.records,
+                size(segment.length),
+                moment(segment.min_timestamp),
+                moment(segment.max_timestamp),
+                segment.added.commit,
+                moment(segment.added.time_ms),
+                segment.key,
             )
             for part in found
-            for entry in part.ranges
+            for segment in part.ranges
         ],
     )
     typer.echo()
@@ -160,26 +160,26 @@ def _json(part: ColdPartition) -> Mapping[str, Any]:
         "committed_at": manifest.committed_at,
         "records": part.records,
         "bytes": part.bytes,
-        "ranges": [_range(entry) for entry in part.ranges],
+        "ranges": [_range(segment) for segment in part.ranges],
         "removed": part.removed_count,
         "condemned": len(manifest.condemned),
         "pins": [{"name": p.name, "commit": p.commit, "log_start": p.log_start, "end": p.end} for p in manifest.pins],
     }
 
 
-def _range(entry: Entry) -> Mapping[str, Any]:
+def _range(segment: RemoteSegment) -> Mapping[str, Any]:
     return {
-        "base": entry.base,
-        "end": entry.end,
-        "key": entry.key,
-        "position": entry.position,
-        "length": entry.length,
-        "sidecar_key": entry.sidecar_key,
-        "records": entry.records,
-        "bytes": entry.bytes,
-        "min_timestamp": entry.min_timestamp,
-        "max_timestamp": entry.max_timestamp,
-        "crc32c": entry.crc32c,
-        "added_commit": entry.added.commit,
-        "added_ms": entry.added.time_ms,
+        "base": segment.base,
+        "end": segment.end,
+        "key": segment.key,
+        "position": segment.position,
+        "length": segment.length,
+        "sidecar_key": segment.sidecar_key,
+        "records": segment.records,
+        "bytes": segment.bytes,
+        "min_timestamp": segment.min_timestamp,
+        "max_timestamp": segment.max_timestamp,
+        "crc32c": segment.crc32c,
+        "added_commit": segment.added.commit,
+        "added_ms": segment.added.time_ms,
     }

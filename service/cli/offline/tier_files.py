@@ -12,7 +12,7 @@ from typing import Any
 from service.cli.offline.dump_line import Line, damage
 from service.cli.offline.log_files import snapshot_lines
 from storage_tiers.cold.manifest.json import decode
-from storage_tiers.cold.manifest.model import Entry, Manifest
+from storage_tiers.cold.manifest.model import Manifest, RemoteSegment
 from storage_tiers.cold.segments import sidecar
 
 #: Documents that are no manifests.
@@ -43,7 +43,7 @@ def dump_sidecar(path: Path, *, deep: bool) -> Iterator[Line]:
 
 
 def dump_document(path: Path) -> Iterator[Line]:
-    """A manifest entry by entry; any other document field by field."""
+    """A manifest segment by segment; any other document field by field."""
     data = path.read_bytes()
     if path.name in PLAIN_DOCUMENTS:
         yield from _plain(data, "document")
@@ -55,14 +55,14 @@ def dump_document(path: Path) -> Iterator[Line]:
             "page_reference",
             {"of": page.kind.value, "base": page.base, "end": page.end, "count": page.count, "key": page.key},
         )
-    for entry in manifest.entries:
-        yield _entry_line("entry", entry)
+    for segment in manifest.segments:
+        yield _segment_line("segment", segment)
     for removed in manifest.removed:
         at = {"removed_by_commit": removed.at.commit, "removed_ms": removed.at.time_ms}
-        if removed.entry is None:
+        if removed.segment is None:
             yield Line("removed", {"key": removed.key, **at})
         else:
-            yield _entry_line("removed", removed.entry, **at)
+            yield _segment_line("removed", removed.segment, **at)
     for condemned in manifest.condemned:
         yield Line("condemned", {"key": condemned.key, "commit": condemned.at.commit})
     for pin in manifest.pins:
@@ -99,9 +99,9 @@ def _manifest_line(manifest: Manifest) -> Line:
     )
 
 
-def _entry_line(kind: str, entry: Entry, **more: Any) -> Line:
+def _segment_line(kind: str, segment: RemoteSegment, **more: Any) -> Line:
     names = ("base", "end", "key", "position", "length", "min_timestamp", "max_timestamp", "records", "crc32c")
-    return Line(kind, {**{name: getattr(entry, name) for name in names}, "added": entry.added.commit, **more})
+    return Line(kind, {**{name: getattr(segment, name) for name in names}, "added": segment.added.commit, **more})
 
 
 def _plain(data: bytes, kind: str) -> Iterator[Line]:

@@ -1,8 +1,8 @@
 """The compare-and-swap loop: how a transition of the manifest becomes true, exactly once, whatever answers are lost.
 
     read manifest ──> prepare(manifest) ──> step(manifest, author) ──> PUT pages ──> PUT manifest if it is still the one read
-        ^                                                                     │
-        └──── 412, 409, timeout: read it again; ours in `recent`? done <──────┘
+        ^                                                                                 │
+        └──────────── 412, 409, timeout: read it again; ours in `recent`? done <──────────┘
 
 Invariants: every attempt of one operation carries the same commit id, so a write that was thought lost is recognised
 whenever it lands, as long as the manifest shows the last 32 commits; no two attempts can both take effect, since each
@@ -78,11 +78,11 @@ class LoadedManifest:
 
 
 class PageCache:
-    """Decoded pages by key, least recently used out first, bounded by their entries (about 1.2 KB each)."""
+    """Decoded pages by key, least recently used out first, bounded by the items in them (about 1.2 KB each)."""
 
-    def __init__(self, max_entries: int = 16_384) -> None:
-        self._max_entries = max_entries
-        self._entries = 0
+    def __init__(self, max_items: int = 16_384) -> None:
+        self._max_items = max_items
+        self._items = 0
         self._pages: OrderedDict[str, Page] = OrderedDict()
 
     def get(self, key: str) -> Page | None:
@@ -92,13 +92,13 @@ class PageCache:
         return page
 
     def put(self, key: str, page: Page) -> None:
-        if key in self._pages or len(page) > self._max_entries:
+        if key in self._pages or len(page) > self._max_items:
             return
         self._pages[key] = page
-        self._entries += len(page)
-        while self._entries > self._max_entries:
+        self._items += len(page)
+        while self._items > self._max_items:
             _, oldest = self._pages.popitem(last=False)
-            self._entries -= len(oldest)
+            self._items -= len(oldest)
 
 
 class StoreClock:

@@ -1,4 +1,4 @@
-"""Manifests and pages as bytes: JSON that a person can read, one line for each entry, fields always in the same order.
+"""Manifests and pages as bytes: JSON that a person can read, one line for each segment, fields always in the same order.
 
 Keys are written relative to `<cluster>/topics/<topic>/<topic_id>/`; one that lies elsewhere begins with `/`. Reading is
 strict: what is missing, of the wrong type or against an invariant is `TierCorrupt` with the place named; unknown fields
@@ -20,7 +20,6 @@ from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER, Fields, 
 from storage_tiers.cold.manifest.model import (
     CommitId,
     Condemned,
-    Entry,
     Ids,
     Manifest,
     ManifestWriter,
@@ -30,6 +29,7 @@ from storage_tiers.cold.manifest.model import (
     PageKind,
     PageRef,
     Pin,
+    RemoteSegment,
     Removed,
     Section,
     Stamp,
@@ -42,7 +42,7 @@ from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import TopicId
 
 T = TypeVar("T")
-#: An unpacked page of 8,192 entries is about 5 MiB; more than this is a bomb.
+#: An unpacked page of 8,192 segments is about 5 MiB; more than this is a bomb.
 MAX_PAGE_BYTES = 64 << 20
 _GZIP_LEVEL = 6
 
@@ -84,7 +84,7 @@ def encode(manifest: Manifest) -> bytes:
                 for pin in manifest.pins
             ],
             "pages": [_page_ref(ref, prefix) for ref in manifest.pages],
-            "entries": [_entry(entry, prefix) for entry in manifest.entries],
+            "segments": [_segment(segment, prefix) for segment in manifest.segments],
             "removed": [_removed(item, prefix) for item in manifest.removed],
             "condemned": [
                 {"key": _relative(condemned.key, prefix), "at": list(condemned.at)} for condemned in manifest.condemned
@@ -102,7 +102,7 @@ def encode_page(ids: Ids, page: Page) -> bytes:
             "least_reader": LEAST_READER,
             **_ids(ids),
             "kind": page.kind.value,
-            "entries": [_entry(entry, prefix) for entry in page.entries],
+            "segments": [_segment(segment, prefix) for segment in page.segments],
             "removed": [_removed(item, prefix) for item in page.removed],
             "pages": [_page_ref(ref, prefix) for ref in page.pages],
         }
@@ -127,32 +127,32 @@ def _sections(sections: Sequence[Section]) -> dict[str, list[int]]:
     return {section.name: [section.position, section.length, section.crc32c] for section in sections}
 
 
-def _entry(entry: Entry, prefix: str) -> dict[str, object]:
+def _segment(segment: RemoteSegment, prefix: str) -> dict[str, object]:
     fields: dict[str, object] = {
-        "base": entry.base,
-        "end": entry.end,
-        "key": _relative(entry.key, prefix),
-        "position": entry.position,
-        "length": entry.length,
-        "sidecar": _relative(entry.sidecar_key, prefix),
-        "sections": _sections(entry.sections),
-        "min_timestamp": entry.min_timestamp,
-        "max_timestamp": entry.max_timestamp,
-        "max_timestamp_offset": entry.max_timestamp_offset,
-        "records": entry.records,
-        "bytes": entry.bytes,
-        "crc32c": entry.crc32c,
-        "added": list(entry.added),
+        "base": segment.base,
+        "end": segment.end,
+        "key": _relative(segment.key, prefix),
+        "position": segment.position,
+        "length": segment.length,
+        "sidecar": _relative(segment.sidecar_key, prefix),
+        "sections": _sections(segment.sections),
+        "min_timestamp": segment.min_timestamp,
+        "max_timestamp": segment.max_timestamp,
+        "max_timestamp_offset": segment.max_timestamp_offset,
+        "records": segment.records,
+        "bytes": segment.bytes,
+        "crc32c": segment.crc32c,
+        "added": list(segment.added),
     }
-    if entry.gap_from is not None:
-        fields["gap_from"] = entry.gap_from
+    if segment.gap_from is not None:
+        fields["gap_from"] = segment.gap_from
     return fields
 
 
 def _removed(item: Removed, prefix: str) -> dict[str, object]:
     fields: dict[str, object] = {"key": _relative(item.key, prefix)}
-    if item.entry is not None:
-        fields = _entry(item.entry, prefix)
+    if item.segment is not None:
+        fields = _segment(item.segment, prefix)
     fields["removed"] = list(item.at)
     return fields
 
@@ -212,7 +212,7 @@ def decode(data: bytes, ids: Ids | None = None, *, sound: bool = True) -> Manife
         end=fields.natural("end"),
         last_record_epoch=fields.number("last_record_epoch"),
         sidecar=_read_sidecar(fields, prefix),
-        entries=_each(fields, "entries", prefix, _read_entry),
+        segments=_each(fields, "segments", prefix, _read_segment),
         removed=_each(fields, "removed", prefix, _read_removed),
         condemned=_each(fields, "condemned", prefix, _read_condemned),
         pins=_each(fields, "pins", prefix, _read_pin),
@@ -238,7 +238,7 @@ def decode_page(data: bytes, ids: Ids, ref: PageRef) -> Page:
         raise fields.bad("it belongs to another partition")
     page = Page(
         kind=_enum(fields, "kind", PageKind),
-        entries=_each(fields, "entries", ids.prefix, _read_entry),
+        segments=_each(fields, "segments", ids.prefix, _read_segment),
         removed=_each(fields, "removed", ids.prefix, _read_removed),
         pages=_each(fields, "pages", ids.prefix, _read_page_ref),
     )
@@ -251,25 +251,25 @@ def decode_page(data: bytes, ids: Ids, ref: PageRef) -> Page:
 def _misfit(page: Page, ref: PageRef) -> str | None:
     """What of a page is not as the record of it says."""
     if page.kind is not ref.kind or page.count != ref.count:
-        return f"it holds {page.count} {page.kind.value} entries, its manifest says {ref.count}"
-    if bool(page.pages) != bool(ref.level) or (page.pages and (page.entries or page.removed)):
+        return f"it holds {page.count} {page.kind.value} segments, its manifest says {ref.count}"
+    if bool(page.pages) != bool(ref.level) or (page.pages and (page.segments or page.removed)):
         return f"it holds {len(page.pages)} pages, its manifest says that it is of level {ref.level}"
     if any(child.kind is not page.kind or child.level for child in page.pages):
         return "it names pages of another kind, or of its own level"
-    spans: Sequence[Entry | PageRef] = page.entries or page.pages
+    spans: Sequence[RemoteSegment | PageRef] = page.segments or page.pages
     if page.kind is PageKind.REMOVED or not spans:
         return None
     if (spans[0].base, spans[-1].end) != (ref.base, ref.end):
-        return f"its entries do not span [{ref.base}, {ref.end}) as its manifest says"
+        return f"its segments do not span [{ref.base}, {ref.end}) as its manifest says"
     for before, after in itertools.pairwise(spans):
         if after.base < before.end or (after.base > before.end and after.gap_from != before.end):
             return f"offsets [{before.end}, {after.base}) are in none of its ranges, or in two"
-    oldest = oldest_of(page.entries[0]) if page.entries else page.pages[0].oldest
+    oldest = oldest_of(page.segments[0]) if page.segments else page.pages[0].oldest
     if oldest != ref.oldest:
-        return f"its first entry is {oldest}, its manifest says {ref.oldest}"
+        return f"its first segment is {oldest}, its manifest says {ref.oldest}"
     newest_ms = max(span.newest_ms for span in spans)
     if newest_ms != ref.newest_ms:
-        return f"the newest time of its entries is {newest_ms}, its manifest says {ref.newest_ms}"
+        return f"the newest time of its segments is {newest_ms}, its manifest says {ref.newest_ms}"
     return None
 
 
@@ -335,9 +335,9 @@ def _read_sidecar(fields: Fields, prefix: str) -> NewestSidecar | None:
     return NewestSidecar(_key(sidecar, "key", prefix), _read_sections(sidecar), sidecar.flag("alone"))
 
 
-def _read_entry(fields: Fields, prefix: str) -> Entry:
+def _read_segment(fields: Fields, prefix: str) -> RemoteSegment:
     number, natural = fields.number, fields.natural
-    return Entry(
+    return RemoteSegment(
         base=natural("base"),
         end=natural("end"),
         key=_key(fields, "key", prefix),
@@ -359,7 +359,7 @@ def _read_entry(fields: Fields, prefix: str) -> Entry:
 def _read_removed(fields: Fields, prefix: str) -> Removed:
     at = Stamp(*fields.number_pair("removed"))
     if fields.has("base"):
-        return Removed(at, entry=_read_entry(fields, prefix))
+        return Removed(at, segment=_read_segment(fields, prefix))
     return Removed(at, key=_key(fields, "key", prefix))
 
 

@@ -119,28 +119,28 @@ def lost(manifest: Manifest, saved: Manifest, load_page: LoadPage) -> str | None
     if manifest.state is State.DELETED:
         return None  # a deletion lets go of everything
     shared = {ref.key for ref in saved.live_pages} & {ref.key for ref in manifest.live_pages}
-    wanted = {entry.key: entry for entry in saved.entries}
+    wanted = {segment.key: segment for segment in saved.segments}
     for ref in leaves(saved.live_pages, load_page, lambda ref: ref.key not in shared):
         if ref.key not in shared:
-            wanted.update((entry.key, entry) for entry in load_page(ref).entries)
-    for entry in manifest.entries:
-        wanted.pop(entry.key, None)
+            wanted.update((segment.key, segment) for segment in load_page(ref).segments)
+    for segment in manifest.segments:
+        wanted.pop(segment.key, None)
     shown = leaves(
         manifest.live_pages,
         load_page,
-        lambda ref: ref.key not in shared and any(ref.base <= entry.base < ref.end for entry in wanted.values()),
+        lambda ref: ref.key not in shared and any(ref.base <= segment.base < ref.end for segment in wanted.values()),
     )
     for ref in shown:
-        for entry in load_page(ref).entries:
-            wanted.pop(entry.key, None)
+        for segment in load_page(ref).segments:
+            wanted.pop(segment.key, None)
     later = leaves(manifest.removed_pages, load_page, lambda ref: bool(wanted) and ref.last_commit > saved.commit)
     for item in itertools.chain(manifest.removed, *(load_page(ref).removed for ref in later)):
-        if item.entry is not None and item.at.commit > saved.commit:
-            wanted.pop(item.entry.key, None)
+        if item.segment is not None and item.at.commit > saved.commit:
+            wanted.pop(item.segment.key, None)
     if not wanted or manifest.swept > saved.commit:  # what was removed later may have been forgotten since
         return None
-    entry = min(wanted.values(), key=lambda each: each.base)
+    segment = min(wanted.values(), key=lambda each: each.base)
     return (
-        f"the object store shows commit {manifest.commit}, in which the range [{entry.base}, {entry.end}) of commit "
+        f"the object store shows commit {manifest.commit}, in which the range [{segment.base}, {segment.end}) of commit "
         f"{saved.commit} is neither live nor removed"
     )

@@ -16,7 +16,7 @@ from storage_tiers.cold.manifest.documents import FORMAT
 from storage_tiers.types import NO_EPOCH, TopicId, TopicPartition
 
 RECENT_COMMITS = 32
-MAX_ENTRIES = 64
+MAX_SEGMENTS = 64
 MAX_PAGES = 64
 MAX_PINS = 32
 MAX_CONDEMNED = 64
@@ -134,12 +134,12 @@ class PageNeeded(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RemoteSegment:
     """One range of offsets [base, end) in bytes [position, position + length) of an object, with its sidecar.
 
     `bytes` counts the record batches, `crc32c` covers them. `max_timestamp_offset` is the base offset of the first batch
     that holds the largest timestamp (ms), `min_timestamp` the least first timestamp of a batch (a hint, no bound: inside
-    a batch older records may follow). `gap_from` is where the entry before it ended, where that is not `base`.
+    a batch older records may follow). `gap_from` is where the segment before it ended, where that is not `base`.
     """
 
     base: int
@@ -172,21 +172,21 @@ class Oldest(NamedTuple):
     bytes: int
 
 
-def oldest_of(entry: Entry) -> Oldest:
-    return Oldest(entry.end, entry.newest_ms, entry.bytes)
+def oldest_of(segment: RemoteSegment) -> Oldest:
+    return Oldest(segment.end, segment.newest_ms, segment.bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What no longer counts but may still be in the bucket: an entry with its two objects, or one key (an old page)."""
+    """What no longer counts but may still be in the bucket: a remote segment with its two objects, or one key (an old page)."""
 
     at: Stamp
-    entry: Entry | None = None
+    segment: RemoteSegment | None = None
     key: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return (self.entry.key, self.entry.sidecar_key) if self.entry is not None else (self.key,)
+        return (self.segment.key, self.segment.sidecar_key) if self.segment is not None else (self.key,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,17 +207,17 @@ class Pin:
     end: int
 
     def holds(self, item: Removed) -> bool:
-        return item.entry is not None and item.entry.added.commit <= self.commit < item.at.commit
+        return item.segment is not None and item.segment.added.commit <= self.commit < item.at.commit
 
 
 @dataclass(frozen=True, slots=True)
 class PageRef:
-    """A page as the manifest knows it. `base`, `end` span its entries; sums and bounds are over them.
+    """A page as the manifest knows it. `base`, `end` span its segments; sums and bounds are over them.
 
-    `last_commit` is the newest commit that added an entry of a live page, or removed one of a removed page.
+    `last_commit` is the newest commit that added a remote segment of a live page, or removed one of a removed page.
     `first_removed_ms` is the oldest time of removal (0 in a live page), `crc32c` and `length` are of the stored object.
-    Of a live page, `oldest` is what retention asks of its first entry, `newest_ms` the newest time that it counts from:
-    what has not expired, or has as a whole, is known without the page. Of `level` 0 is a page of entries, of level 1 one that
+    Of a live page, `oldest` is what retention asks of its first segment, `newest_ms` the newest time that it counts from:
+    what has not expired, or has as a whole, is known without the page. Of `level` 0 is a page of segments, of level 1 one that
     names pages of level 0; its sums and bounds are over all of theirs.
     """
 
@@ -242,28 +242,28 @@ class PageRef:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Entries that left the manifest: `entries` of a live page in offset order, or `removed` ones in the order of removal. Or,
-    of level 1, `pages` that left it: of the same kind, of level 0, in order."""
+    """Segments that left the manifest: `segments` of a live page in offset order, or `removed` ones in the order of removal.
+    Or, of level 1, `pages` that left it: of the same kind, of level 0, in order."""
 
     kind: PageKind
-    entries: tuple[Entry, ...] = ()
+    segments: tuple[RemoteSegment, ...] = ()
     removed: tuple[Removed, ...] = ()
     pages: tuple[PageRef, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.entries) + len(self.removed) + len(self.pages)
+        return len(self.segments) + len(self.removed) + len(self.pages)
 
     @property
     def count(self) -> int:
-        """Entries and removed items, those of its pages included."""
-        return len(self.entries) + len(self.removed) + sum(ref.count for ref in self.pages)
+        """Segments and removed items, those of its pages included."""
+        return len(self.segments) + len(self.removed) + sum(ref.count for ref in self.pages)
 
 
 @dataclass(frozen=True, slots=True)
 class NewestSidecar:
-    """The sidecar of the last extension: epochs and producers at exactly `end`, whatever became of its entry.
+    """The sidecar of the last extension: epochs and producers at exactly `end`, whatever became of its segment.
 
-    `alone` once the entry is gone from the manifest, so that nothing else names the object.
+    `alone` once the segment is gone from the manifest, so that nothing else names the object.
     """
 
     key: str
@@ -274,7 +274,7 @@ class NewestSidecar:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """`line` is the id of the commit that began this history; only a repair begins another. `swept` is the newest removal
-    whose entry has been dropped: history before it is whole only at pins.
+    whose segment has been dropped: history before it is whole only at pins.
 
     `format` is that of the writer. A node may read a newer one (if its least reader allows) but must not change it.
     """
@@ -293,7 +293,7 @@ class Manifest:
     end: int = 0
     last_record_epoch: int = NO_EPOCH
     sidecar: NewestSidecar | None = None
-    entries: tuple[Entry, ...] = ()
+    segments: tuple[RemoteSegment, ...] = ()
     removed: tuple[Removed, ...] = ()
     condemned: tuple[Condemned, ...] = ()
     pins: tuple[Pin, ...] = ()
@@ -313,9 +313,9 @@ class Manifest:
 
     def keys(self) -> Iterator[str]:
         """Every key that the manifest itself names: live, removed, condemned, pages. Those inside pages are not among them."""
-        for entry in self.entries:
-            yield entry.key
-            yield entry.sidecar_key
+        for segment in self.segments:
+            yield segment.key
+            yield segment.sidecar_key
         for item in self.removed:
             yield from item.keys
         for condemned in self.condemned:

@@ -1,18 +1,18 @@
-"""Keeping the manifest small: transitions that move entries between the manifest and its pages.
+"""Keeping the manifest small: transitions that move segments between the manifest and its pages.
 
-    Manifest.entries ──spill──> live pages          Manifest.removed ──spill──> removed pages
+    Manifest.segments ──spill──> live pages          Manifest.removed ──spill──> removed pages
          └────────retire────────┴──────retire──────>─┘  └──────────drop_gone──────┘
 
 A page is immutable: one that changes is written anew under a new uuid in the same commit, and the old one's key goes to
-`removed`. Live pages stand in offset order before the manifest's entries, removed pages in order of removal.
+`removed`. Live pages stand in offset order before the manifest's segments, removed pages in order of removal.
 
     Manifest.pages ──fold──> a page of pages (level 1) ──unfold──> Manifest.pages, a few at a time
 
-Invariants: after `settle` a manifest has at most 64 entries (live and removed), 64 pages and 32 KiB; a page has at most 8,192
-entries, one of level 1 at most 1,024 pages. A new page is merged with the ones before it while they are no larger than it has
-become, as a binary counter carries: an entry is rewritten about log2(8192/32) times in its life, and few pages are smaller
-than half of 8,192. Pages that can be merged no further are folded, 32 at a time, in commits that have little else to write:
-so a commit writes at most three pages beside the manifest, and nearly all write none. Pages are read only through
+Invariants: after `settle` a manifest has at most 64 segments (live and removed), 64 pages and 32 KiB; a page has at most 8,192
+segments, one of level 1 at most 1,024 pages. A new page is merged with the ones before it while they are no larger than it has
+become, as a binary counter carries: a remote segment is rewritten about log2(8192/32) times in its life, and few pages are
+smaller than half of 8,192. Pages that can be merged no further are folded, 32 at a time, in commits that have little else to
+write: so a commit writes at most three pages beside the manifest, and nearly all write none. Pages are read only through
 `Author.pages`: a transition that lacks one raises `PageNeeded`.
 
 Not promised: room for ever. A manifest that is full of pages of level 1 refuses to grow, which takes 500 million ranges.
@@ -28,17 +28,17 @@ from typing import Any
 
 from storage_tiers.cold.manifest.json import encode, encode_page
 from storage_tiers.cold.manifest.model import (
-    MAX_ENTRIES,
     MAX_MANIFEST_BYTES,
     MAX_PAGES,
+    MAX_SEGMENTS,
     Author,
-    Entry,
     Ids,
     Manifest,
     Page,
     PageKind,
     PageNeeded,
     PageRef,
+    RemoteSegment,
     Removed,
     Stamp,
     oldest_of,
@@ -47,7 +47,7 @@ from storage_tiers.cold.manifest.transitions import advance, next_stamp
 from storage_tiers.errors import StorageError
 from storage_tiers.records.checksum import crc32c
 
-MAX_PAGE_ENTRIES = 8192
+MAX_PAGE_SEGMENTS = 8192
 #: Pages that one page of level 1 names.
 MAX_PAGE_REFS = 1024
 #: Pages that are folded, and unfolded, at a time, and the newest of a kind, which may still be merged.
@@ -55,7 +55,7 @@ FOLDED, UNFOLDED, UNFOLDABLE = 32, 8, 8
 #: Pages of a manifest from which on commits that write few make room, so that those that write many find it; and the most pages
 #: that a commit writes.
 TIDY_PAGES, MAX_PAGE_WRITES = 48, 3
-#: So few entries retired from a page go through the manifest instead of a page of their own.
+#: So few segments retired from a page go through the manifest instead of a page of their own.
 _RETIRED_INLINE = 32
 
 
@@ -102,8 +102,8 @@ def settle(change: ManifestChange, by: Author) -> ManifestChange:
 
 
 def retire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | None:
-    """Raises log start to min(`log_start`, `end`) and moves entries wholly below it to `removed`; None if it changes
-    nothing. Run it again until then: one commit retires entries of one page, or opens one of level 1."""
+    """Raises log start to min(`log_start`, `end`) and moves segments wholly below it to `removed`; None if it changes
+    nothing. Run it again until then: one commit retires segments of one page, or opens one of level 1."""
     log_start = max(manifest.log_start, min(log_start, manifest.end))
     stamp = next_stamp(manifest, by)
     kept: list[PageRef] = list(manifest.live_pages)
@@ -112,30 +112,30 @@ def retire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | N
     removed: list[Removed] = list(manifest.removed)
     writes: list[PageWrite] = []
     if kept and kept[0].base < log_start:
-        entries = _page(kept[0], by).entries
+        segments = _page(kept[0], by).segments
         # What stands in the manifest goes into the same page: it would spill into one of its own else.
-        most = MAX_PAGE_ENTRIES - min(len(removed), MAX_PAGE_ENTRIES - 1)
-        below = min(sum(entry.end <= log_start for entry in entries), most)
+        most = MAX_PAGE_SEGMENTS - min(len(removed), MAX_PAGE_SEGMENTS - 1)
+        below = min(sum(segment.end <= log_start for segment in segments), most)
         if below:
             old = kept.pop(0)
-            removed.extend(Removed(stamp, entry) for entry in entries[:below])
+            removed.extend(Removed(stamp, segment) for segment in segments[:below])
             if below > _RETIRED_INLINE:
                 writes.append(page_write(manifest.ids, Page(PageKind.REMOVED, removed=tuple(removed)), by))
                 removed = []
             removed.append(Removed(stamp, key=old.key))
-            if below < len(entries):
-                writes.append(page_write(manifest.ids, Page(PageKind.LIVE, entries[below:]), by))
+            if below < len(segments):
+                writes.append(page_write(manifest.ids, Page(PageKind.LIVE, segments[below:]), by))
                 kept.insert(0, writes[-1].ref)
     retired = [write.ref for write in writes if write.ref.kind is PageKind.REMOVED]
-    below = 0 if kept else sum(entry.end <= log_start for entry in manifest.entries)
-    removed.extend(Removed(stamp, entry) for entry in manifest.entries[:below])
+    below = 0 if kept else sum(segment.end <= log_start for segment in manifest.segments)
+    removed.extend(Removed(stamp, segment) for segment in manifest.segments[:below])
     if not writes and len(removed) == len(manifest.removed) and log_start == manifest.log_start:
         return None
     new = advance(
         manifest,
         by,
         log_start=log_start,
-        entries=manifest.entries[below:],
+        segments=manifest.segments[below:],
         removed=tuple(removed),
         pages=(*kept, *manifest.removed_pages, *retired),
     )
@@ -161,12 +161,12 @@ def unfold(manifest: Manifest, key: str, by: Author, **changes: Any) -> Manifest
 
 
 def _has_below(ref: PageRef, log_start: int) -> bool:
-    """Whether the first entry of a live page lies wholly below."""
+    """Whether the first segment of a live page lies wholly below."""
     return ref.oldest is not None and ref.oldest.end <= log_start
 
 
 def sweepable(manifest: Manifest, item: Removed) -> tuple[str, ...]:
-    """The keys of a removed item that may be deleted: not the newest sidecar, which outlives its entry."""
+    """The keys of a removed item that may be deleted: not the newest sidecar, which outlives its segment."""
     newest = manifest.sidecar.key if manifest.sidecar is not None else None
     return tuple(key for key in item.keys if key != newest)
 
@@ -194,11 +194,11 @@ def drop_gone(manifest: Manifest, gone: AbstractSet[str], pages: Collection[str]
             refs.append(writes[-1].ref)
     if not dropped and len(condemned) == len(manifest.condemned):
         return None
-    entries = [item.entry for item in dropped if item.entry is not None]
+    segments = [item.segment for item in dropped if item.segment is not None]
     sidecar = manifest.sidecar
-    if sidecar is not None and any(entry.sidecar_key == sidecar.key for entry in entries):
+    if sidecar is not None and any(segment.sidecar_key == sidecar.key for segment in segments):
         sidecar = replace(sidecar, alone=True)
-    swept = max((item.at.commit for item in dropped if item.entry is not None), default=0)
+    swept = max((item.at.commit for item in dropped if item.segment is not None), default=0)
     new = advance(
         manifest,
         by,
@@ -230,30 +230,32 @@ def _page(ref: PageRef, by: Author) -> Page:
 def page_write(ids: Ids, page: Page, by: Author) -> PageWrite:
     """The page as it will be stored, under a new key, with what the manifest records of it."""
     data = encode_page(ids, page)
-    sums = _sums_of_pages(page.pages) if page.pages else _sums_of_entries(page)
+    sums = _sums_of_pages(page.pages) if page.pages else _sums_of_segments(page)
     key = ids.page_key(sums["base"], max(sums["base"], sums["end"] - 1), by.new_uuid())
     ref = PageRef(kind=page.kind, key=key, count=page.count, length=len(data), crc32c=crc32c(data), **sums)
     return PageWrite(ref, page, data)
 
 
-def _sums_of_entries(page: Page) -> dict[str, Any]:
-    items: Sequence[Entry] = page.entries or [item.entry for item in page.removed if item.entry is not None]
+def _sums_of_segments(page: Page) -> dict[str, Any]:
+    items: Sequence[RemoteSegment] = page.segments or [
+        item.segment for item in page.removed if item.segment is not None
+    ]
     if page.kind is PageKind.LIVE:
-        last_commit = max(entry.added.commit for entry in page.entries)
+        last_commit = max(segment.added.commit for segment in page.segments)
     else:
         last_commit = max(item.at.commit for item in page.removed)
     return {
-        "base": min((entry.base for entry in items), default=0),
-        "end": max((entry.end for entry in items), default=0),
-        "min_timestamp": min((entry.min_timestamp for entry in items), default=-1),
-        "max_timestamp": max((entry.max_timestamp for entry in items), default=-1),
-        "records": sum(entry.records for entry in items),
-        "bytes": sum(entry.bytes for entry in items),
+        "base": min((segment.base for segment in items), default=0),
+        "end": max((segment.end for segment in items), default=0),
+        "min_timestamp": min((segment.min_timestamp for segment in items), default=-1),
+        "max_timestamp": max((segment.max_timestamp for segment in items), default=-1),
+        "records": sum(segment.records for segment in items),
+        "bytes": sum(segment.bytes for segment in items),
         "last_commit": last_commit,
         "first_removed_ms": min((item.at.time_ms for item in page.removed), default=0),
-        "gap_from": page.entries[0].gap_from if page.entries else None,
-        "oldest": oldest_of(page.entries[0]) if page.entries else None,
-        "newest_ms": max((entry.newest_ms for entry in page.entries), default=0),
+        "gap_from": page.segments[0].gap_from if page.segments else None,
+        "oldest": oldest_of(page.segments[0]) if page.segments else None,
+        "newest_ms": max((segment.newest_ms for segment in page.segments), default=0),
     }
 
 
@@ -277,14 +279,14 @@ def _sums_of_pages(refs: Sequence[PageRef]) -> dict[str, Any]:
 class _Draft:
     """A manifest on its way to being small. Its commit has been counted already: only the lists change."""
 
-    __slots__ = ("_by", "_manifest", "_measured", "_size", "_stamp", "_writes", "entries", "pages", "removed")
+    __slots__ = ("_by", "_manifest", "_measured", "_size", "_stamp", "_writes", "pages", "removed", "segments")
 
     def __init__(self, change: ManifestChange, by: Author) -> None:
         self._manifest = change.manifest
         self._by = by
         self._stamp = Stamp(change.manifest.commit, by.now_ms)
         self._writes = {write.ref.key: write for write in change.writes}
-        self.entries = change.manifest.entries
+        self.segments = change.manifest.segments
         self.removed = change.manifest.removed
         self.pages = list(change.manifest.pages)
         self._measured: Manifest | None = None
@@ -304,16 +306,16 @@ class _Draft:
         return self._size > MAX_MANIFEST_BYTES
 
     def spill(self) -> None:
-        """Moves the older half of the entries, or everything removed, whichever is more, until the rest fits."""
-        while len(self.entries) + len(self.removed) > MAX_ENTRIES or (self.too_large() and self._movable()):
-            if len(self.removed) >= len(self.entries):
-                page = Page(PageKind.REMOVED, removed=self.removed[:MAX_PAGE_ENTRIES])
-                self.removed = self.removed[MAX_PAGE_ENTRIES:]
+        """Moves the older half of the segments, or everything removed, whichever is more, until the rest fits."""
+        while len(self.segments) + len(self.removed) > MAX_SEGMENTS or (self.too_large() and self._movable()):
+            if len(self.removed) >= len(self.segments):
+                page = Page(PageKind.REMOVED, removed=self.removed[:MAX_PAGE_SEGMENTS])
+                self.removed = self.removed[MAX_PAGE_SEGMENTS:]
                 self.pages.append(self._new(page))
             else:
-                half = min((len(self.entries) + 1) // 2, MAX_PAGE_ENTRIES)
-                page = Page(PageKind.LIVE, self.entries[:half])
-                self.entries = self.entries[half:]
+                half = min((len(self.segments) + 1) // 2, MAX_PAGE_SEGMENTS)
+                page = Page(PageKind.LIVE, self.segments[:half])
+                self.segments = self.segments[half:]
                 live = sum(ref.kind is PageKind.LIVE for ref in self.pages)
                 self.pages.insert(live, self._new(page))
 
@@ -325,7 +327,7 @@ class _Draft:
         start, count = end - 1, self.pages[end - 1].count
         while start > 0 and self.pages[start - 1].kind is kind and not self.pages[start - 1].level:
             before = self.pages[start - 1].count
-            if before > count or before + count > MAX_PAGE_ENTRIES:
+            if before > count or before + count > MAX_PAGE_SEGMENTS:
                 break
             start, count = start - 1, count + before
         if start < end - 1:
@@ -339,7 +341,7 @@ class _Draft:
             if left.kind is right.kind
             and not left.level
             and not right.level
-            and left.count + right.count <= MAX_PAGE_ENTRIES
+            and left.count + right.count <= MAX_PAGE_SEGMENTS
         ]
         if not pairs:
             return False
@@ -391,7 +393,7 @@ class _Draft:
         merged = [self._read(ref) for ref in self.pages[start:end]]
         page = Page(
             merged[0].kind,
-            tuple(itertools.chain.from_iterable(part.entries for part in merged)),
+            tuple(itertools.chain.from_iterable(part.segments for part in merged)),
             tuple(itertools.chain.from_iterable(part.removed for part in merged)),
         )
         for ref in self.pages[start:end]:
@@ -400,7 +402,7 @@ class _Draft:
 
     def _movable(self) -> bool:
         # Fewer are left where they are: a page of two costs the manifest as much as they do.
-        return len(self.entries) + len(self.removed) > 2
+        return len(self.segments) + len(self.removed) > 2
 
     def _read(self, ref: PageRef) -> Page:
         write = self._writes.get(ref.key)
@@ -413,10 +415,10 @@ class _Draft:
 
     def _current(self) -> Manifest:
         pages = tuple(self.pages)
-        if (self.entries, self.removed, pages) != (
-            self._manifest.entries,
+        if (self.segments, self.removed, pages) != (
+            self._manifest.segments,
             self._manifest.removed,
             self._manifest.pages,
         ):
-            self._manifest = replace(self._manifest, entries=self.entries, removed=self.removed, pages=pages)
+            self._manifest = replace(self._manifest, segments=self.segments, removed=self.removed, pages=pages)
         return self._manifest

@@ -29,7 +29,6 @@ from storage_tiers.cold.manifest.model import (
     RECENT_COMMITS,
     Author,
     CommitId,
-    Entry,
     Manifest,
     NewestSidecar,
     Page,
@@ -37,6 +36,7 @@ from storage_tiers.cold.manifest.model import (
     PageNeeded,
     PageRef,
     Pin,
+    RemoteSegment,
     Removed,
     Stamp,
     State,
@@ -56,24 +56,24 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What is there of a basis. `missing` are keys that it, or its pages, name as live, and that the store lacks or holds other
-    bytes of; `lost` are the entries of those that are no pages, in offset order.
+    bytes of; `lost` are the segments of those that are no pages, in offset order.
     `unnamed` are the first offsets of segments that are there and that it does not name. `last_paged` is the last
-    entry of its last live page (None: it has none). `local` is what the local log holds, `epochs` its leader epochs,
+    segment of its last live page (None: it has none). `local` is what the local log holds, `epochs` its leader epochs,
     `log_start` the partition's own."""
 
     missing: Collection[str]
     unnamed: Collection[int]
-    last_paged: Entry | None
+    last_paged: RemoteSegment | None
     local: OffsetRange
     epochs: tuple[EpochEntry, ...]
     log_start: int
-    lost: tuple[Entry, ...] = ()
+    lost: tuple[RemoteSegment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """`basis` up to `end`, without the entries `dropped`; from there to `again` the local log is uploaded again. In place of
-    the entries `given_up` stand ranges without records."""
+    """`basis` up to `end`, without the segments `dropped`; from there to `again` the local log is uploaded again. In place of
+    the segments `given_up` stand ranges without records."""
 
     basis: Manifest
     end: int
@@ -81,8 +81,8 @@ class RepairPlan:
     log_start: int
     last_record_epoch: int
     sidecar: NewestSidecar | None
-    dropped: tuple[Entry, ...] = ()
-    given_up: tuple[Entry, ...] = ()
+    dropped: tuple[RemoteSegment, ...] = ()
+    given_up: tuple[RemoteSegment, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -94,14 +94,14 @@ class RepairPlan:
         return f"{kept}; offsets [{self.end}, {self.again}) are uploaded again from the local log"
 
 
-def joined(entries: Iterable[Entry]) -> tuple[OffsetRange, ...]:
-    """The offsets of entries in offset order, neighbours as one."""
+def joined(segments: Iterable[RemoteSegment]) -> tuple[OffsetRange, ...]:
+    """The offsets of segments in offset order, neighbours as one."""
     found: list[OffsetRange] = []
-    for entry in entries:
-        if found and found[-1].end == entry.base:
-            found[-1] = OffsetRange(found[-1].base, entry.end)
+    for segment in segments:
+        if found and found[-1].end == segment.base:
+            found[-1] = OffsetRange(found[-1].base, segment.end)
         else:
-            found.append(OffsetRange(entry.base, entry.end))
+            found.append(OffsetRange(segment.base, segment.end))
     return tuple(found)
 
 
@@ -172,22 +172,24 @@ def plan(
             f"{max(beyond_end)} lie in the bucket: there was a newer one. The local log holds [{local.base}, {local.end}) and "
             f"not those records. Put the newest version of {manifest.ids.manifest_key} back"
         )
-    pages = sorted(set(evidence.missing) - {key for entry in evidence.lost for key in (entry.key, entry.sidecar_key)})
+    pages = sorted(
+        set(evidence.missing) - {key for segment in evidence.lost for key in (segment.key, segment.sidecar_key)}
+    )
     if pages:
         return Refused(
             f"{pages[0]} is missing, or is not what was written. It names ranges that nothing else names: put it back"
         )
-    lost = [entry for entry in evidence.lost if entry.end > log_start]
-    cut = next((entry for entry in lost if _stands_in(manifest, entry, log_start, evidence)), None)
+    lost = [segment for segment in evidence.lost if segment.end > log_start]
+    cut = next((segment for segment in lost if _stands_in(manifest, segment, log_start, evidence)), None)
     if cut is not None:
-        lost = [entry for entry in lost if entry.end <= cut.base]
+        lost = [segment for segment in lost if segment.end <= cut.base]
     if manifest == shown and not lost:
         accepted = ()  # a repair that was cut has given it up already
     refused = _unaccepted(manifest, lost, evidence, accepted)
     if refused is not None:
         return refused
     if cut is not None:
-        return replace(_cut(manifest, manifest.entries.index(cut), log_start, evidence), given_up=tuple(lost))
+        return replace(_cut(manifest, manifest.segments.index(cut), log_start, evidence), given_up=tuple(lost))
     whole = RepairPlan(
         manifest, manifest.end, manifest.end, min(log_start, manifest.end), manifest.last_record_epoch, manifest.sidecar
     )
@@ -202,7 +204,7 @@ def repaired(repair: RepairPlan, shown: Manifest | None, by: Author) -> Manifest
         check_writer(each, by.writer)
     newest = max(known, key=lambda each: each.commit)
     commit = newest.commit + 1
-    dropped = tuple(Removed(Stamp(commit, by.now_ms), entry) for entry in repair.dropped)
+    dropped = tuple(Removed(Stamp(commit, by.now_ms), segment) for segment in repair.dropped)
     return replace(
         manifest,
         line=by.commit_id,
@@ -216,49 +218,49 @@ def repaired(repair: RepairPlan, shown: Manifest | None, by: Author) -> Manifest
         end=repair.end,
         last_record_epoch=repair.last_record_epoch,
         sidecar=repair.sidecar,
-        entries=manifest.entries[: len(manifest.entries) - len(dropped)],
+        segments=manifest.segments[: len(manifest.segments) - len(dropped)],
         removed=(*manifest.removed, *dropped),
         pins=_pins(known, repair.end),
         swept=max(each.swept for each in known),
     )
 
 
-def with_fillers(manifest: Manifest, fillers: Mapping[str, Entry], by: Author) -> ManifestChange:
-    """The manifest of a repair with other entries, by the key of the lost one in whose place each stands. PageNeeded."""
+def with_fillers(manifest: Manifest, fillers: Mapping[str, RemoteSegment], by: Author) -> ManifestChange:
+    """The manifest of a repair with other segments, by the key of the lost one in whose place each stands. PageNeeded."""
     stamp = Stamp(manifest.commit, by.now_ms)
     swap = _Swap(manifest, fillers, stamp, by)
     pages = tuple(swap.page(ref) if ref.kind is PageKind.LIVE else ref for ref in manifest.pages)
-    entries, sidecar = swap.entries(manifest.entries), manifest.sidecar
+    segments, sidecar = swap.segments(manifest.segments), manifest.sidecar
     if sidecar is not None and sidecar.key in swap.sidecars:
         filler = swap.sidecars[sidecar.key]
         sidecar = NewestSidecar(filler.sidecar_key, filler.sections)
-    new = replace(manifest, entries=entries, pages=pages, sidecar=sidecar, removed=(*manifest.removed, *swap.removed))
+    new = replace(manifest, segments=segments, pages=pages, sidecar=sidecar, removed=(*manifest.removed, *swap.removed))
     return ManifestChange(new, tuple(swap.writes))
 
 
 class _Swap:
-    """Entries for lost ones, also inside pages, which are written anew."""
+    """Segments for lost ones, also inside pages, which are written anew."""
 
-    def __init__(self, manifest: Manifest, fillers: Mapping[str, Entry], stamp: Stamp, by: Author) -> None:
+    def __init__(self, manifest: Manifest, fillers: Mapping[str, RemoteSegment], stamp: Stamp, by: Author) -> None:
         self._ids = manifest.ids
         self._fillers = fillers
-        self._bases = [entry.base for entry in fillers.values()]
+        self._bases = [segment.base for segment in fillers.values()]
         self._stamp = stamp
         self._by = by
         self.removed: list[Removed] = []
         self.writes: list[PageWrite] = []
-        self.sidecars: dict[str, Entry] = {}
+        self.sidecars: dict[str, RemoteSegment] = {}
 
-    def entries(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        return tuple(map(self._entry, entries))
+    def segments(self, segments: tuple[RemoteSegment, ...]) -> tuple[RemoteSegment, ...]:
+        return tuple(map(self._segment, segments))
 
-    def _entry(self, entry: Entry) -> Entry:
-        filler = self._fillers.get(entry.key)
+    def _segment(self, segment: RemoteSegment) -> RemoteSegment:
+        filler = self._fillers.get(segment.key)
         if filler is None:
-            return entry
-        filler = replace(filler, added=self._stamp, gap_from=entry.gap_from)
-        self.removed.append(Removed(self._stamp, entry))
-        self.sidecars[entry.sidecar_key] = filler
+            return segment
+        filler = replace(filler, added=self._stamp, gap_from=segment.gap_from)
+        self.removed.append(Removed(self._stamp, segment))
+        self.sidecars[segment.sidecar_key] = filler
         return filler
 
     def page(self, ref: PageRef) -> PageRef:
@@ -268,22 +270,22 @@ class _Swap:
         if known is None:
             raise PageNeeded(ref)
         self.removed.append(Removed(self._stamp, key=ref.key))
-        changed = Page(ref.kind, self.entries(known.entries), pages=tuple(map(self.page, known.pages)))
+        changed = Page(ref.kind, self.segments(known.segments), pages=tuple(map(self.page, known.pages)))
         self.writes.append(page_write(self._ids, changed, self._by))
         return self.writes[-1].ref
 
 
-def _stands_in(manifest: Manifest, entry: Entry, log_start: int, evidence: Evidence) -> bool:
-    """Whether the local log holds everything from a lost entry on, and no pin keeps it. Only the manifest's own may be cut
+def _stands_in(manifest: Manifest, segment: RemoteSegment, log_start: int, evidence: Evidence) -> bool:
+    """Whether the local log holds everything from a lost segment on, and no pin keeps it. Only the manifest's own may be cut
     off."""
     local = evidence.local
-    if local.base > max(entry.base, log_start) or local.end < manifest.end or entry not in manifest.entries:
+    if local.base > max(segment.base, log_start) or local.end < manifest.end or segment not in manifest.segments:
         return False
-    return not any(pin.end > entry.base for pin in manifest.pins)
+    return not any(pin.end > segment.base for pin in manifest.pins)
 
 
 def _unaccepted(
-    manifest: Manifest, lost: Sequence[Entry], evidence: Evidence, accepted: Sequence[OffsetRange]
+    manifest: Manifest, lost: Sequence[RemoteSegment], evidence: Evidence, accepted: Sequence[OffsetRange]
 ) -> Refused | None:
     """Why what is lost may not be given up; None if all of it, and nothing else, was named."""
     ranges = joined(lost)
@@ -295,8 +297,8 @@ def _unaccepted(
         )
     flags = " ".join(f"--accept-loss {manifest.ids.partition}:{each.base}-{each.end}" for each in ranges)
     missing = frozenset(evidence.missing)
-    keys = [key for entry in lost for key in (entry.key, entry.sidecar_key) if key in missing]
-    pins = {pin.name for pin, entry in itertools.product(manifest.pins, lost) if pin.end > entry.base}
+    keys = [key for segment in lost for key in (segment.key, segment.sidecar_key) if key in missing]
+    pins = {pin.name for pin, segment in itertools.product(manifest.pins, lost) if pin.end > segment.base}
     local = evidence.local
     kept = f"the local log holds [{local.base}, {local.end}) and cannot stand in"
     if pins:
@@ -312,25 +314,27 @@ def _and_more(count: int) -> str:
     return f", and {count} more" if count else ""
 
 
-def _stray(shown: Manifest, saved: Manifest) -> Entry | None:
+def _stray(shown: Manifest, saved: Manifest) -> RemoteSegment | None:
     """A live range of the manifest shown that the saved one neither has nor removed: somebody went on from an older
     manifest."""
     if shown.recent and shown.recent[-1] in saved.recent:
         return None
-    known = {entry.key for entry in saved.entries}
-    known.update(item.entry.key for item in saved.removed if item.entry is not None)
+    known = {segment.key for segment in saved.segments}
+    known.update(item.segment.key for item in saved.removed if item.segment is not None)
     paged = max((ref.last_commit for ref in saved.pages), default=0)
-    return next((entry for entry in shown.entries if entry.key not in known and entry.added.commit > paged), None)
+    return next(
+        (segment for segment in shown.segments if segment.key not in known and segment.added.commit > paged), None
+    )
 
 
 def _cut(manifest: Manifest, place: int, log_start: int, evidence: Evidence) -> RepairPlan:
-    """`manifest` up to the entry at `place`: the local log stands in for what follows."""
-    entry = manifest.entries[place]
-    before = manifest.entries[place - 1] if place else evidence.last_paged
-    end = entry.base if before is None else before.end
+    """`manifest` up to the segment at `place`: the local log stands in for what follows."""
+    segment = manifest.segments[place]
+    before = manifest.segments[place - 1] if place else evidence.last_paged
+    end = segment.base if before is None else before.end
     sidecar = None if before is None else NewestSidecar(before.sidecar_key, before.sections)
     epoch = max((known.epoch for known in evidence.epochs if known.start_offset < end), default=NO_EPOCH)
-    return RepairPlan(manifest, end, manifest.end, min(log_start, end), epoch, sidecar, manifest.entries[place:])
+    return RepairPlan(manifest, end, manifest.end, min(log_start, end), epoch, sidecar, manifest.segments[place:])
 
 
 def _pins(known: list[Manifest], end: int) -> tuple[Pin, ...]:

@@ -69,7 +69,7 @@ class ManifestSummary:
 def summary_of(manifest: Manifest) -> ManifestSummary:
     """Without loading a page."""
     pages = manifest.live_pages
-    oldest = pages[0].oldest if pages else oldest_of(manifest.entries[0]) if manifest.entries else None
+    oldest = pages[0].oldest if pages else oldest_of(manifest.segments[0]) if manifest.segments else None
     return ManifestSummary(
         line=manifest.line,
         commit=manifest.commit,
@@ -81,8 +81,8 @@ def summary_of(manifest: Manifest) -> ManifestSummary:
         end=manifest.end,
         last_record_epoch=manifest.last_record_epoch,
         swept=manifest.swept,
-        ranges=len(manifest.entries) + sum(page.count for page in pages),
-        records=sum(entry.records for entry in manifest.entries) + sum(page.records for page in pages),
+        ranges=len(manifest.segments) + sum(page.count for page in pages),
+        records=sum(segment.records for segment in manifest.segments) + sum(page.records for page in pages),
         bytes=live_bytes(manifest),
         oldest=oldest,
         paged=bool(pages),

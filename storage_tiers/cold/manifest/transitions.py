@@ -5,13 +5,13 @@ A transition takes the old manifest and returns the new one, which only a compar
 whose answer was lost finds its own. Pure.
 
 Invariants, kept by every transition and checked again before a manifest is written (`broken`, `broken_step`):
-- live entries tile: each begins where the one before it ends, or records in `gap_from` where that was, and then the
+- live segments tile: each begins where the one before it ends, or records in `gap_from` where that was, and then the
   offsets between are below log start; the last one ends at `end`; nothing at or above log start is left uncovered;
 - nobody lowers `end`, the leader epoch, the incarnation or log start; `deleted` is the last state;
-- a key that stands in `removed` or `condemned` never becomes a live entry's again.
+- a key that stands in `removed` or `condemned` never becomes a live segment's again.
 
 Not promised: that the objects exist (the uploader verifies them before it commits), nor that the manifest is small; `pages`
-moves entries out of it.
+moves segments out of it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from storage_tiers.cold.manifest.model import (
     Author,
     CommitId,
     Condemned,
-    Entry,
     Ids,
     Manifest,
     ManifestWriter,
     NewestSidecar,
     PageRef,
     Pin,
+    RemoteSegment,
     Removed,
     Stamp,
     State,
@@ -102,35 +102,37 @@ def may_begin(manifest: Manifest, base: int, log_start: int) -> bool:
 
 
 def extend(
-    manifest: Manifest, entry: Entry, by: Author, *, leader_epoch: int, last_record_epoch: int, log_start: int
+    manifest: Manifest, segment: RemoteSegment, by: Author, *, leader_epoch: int, last_record_epoch: int, log_start: int
 ) -> Manifest:
     """Appends a verified range. FencedWriter under an older epoch, InvalidRequest if it does not begin at `end`, or names
     a key that was condemned or removed.
 
-    Only the manifest's own lists are searched for the keys: those in pages were entries that ended at or below `end`.
+    Only the manifest's own lists are searched for the keys: those in pages were segments that ended at or below `end`.
     """
     check_epoch(manifest, leader_epoch)
     log_start = max(manifest.log_start, log_start)
-    if not may_begin(manifest, entry.base, log_start):
-        raise InvalidRequest(f"an extension of {manifest.ids} must begin at offset {manifest.end}, not at {entry.base}")
-    if not entry.base < entry.end:
-        raise InvalidRequest(f"an extension of {manifest.ids} must hold offsets, not [{entry.base}, {entry.end})")
-    if {entry.key, entry.sidecar_key} & set(manifest.keys()):
-        raise InvalidRequest(f"{entry.key} stands in the manifest of {manifest.ids} already; upload under a new uuid")
+    if not may_begin(manifest, segment.base, log_start):
+        raise InvalidRequest(
+            f"an extension of {manifest.ids} must begin at offset {manifest.end}, not at {segment.base}"
+        )
+    if not segment.base < segment.end:
+        raise InvalidRequest(f"an extension of {manifest.ids} must hold offsets, not [{segment.base}, {segment.end})")
+    if {segment.key, segment.sidecar_key} & set(manifest.keys()):
+        raise InvalidRequest(f"{segment.key} stands in the manifest of {manifest.ids} already; upload under a new uuid")
     stamp = next_stamp(manifest, by)
     removed = manifest.removed
     if manifest.sidecar is not None and manifest.sidecar.alone:
         removed = (*removed, Removed(stamp, key=manifest.sidecar.key))
-    entry = replace(entry, added=stamp, gap_from=None if entry.base == manifest.end else manifest.end)
+    segment = replace(segment, added=stamp, gap_from=None if segment.base == manifest.end else manifest.end)
     return advance(
         manifest,
         by,
         leader_epoch=leader_epoch,
         last_record_epoch=last_record_epoch,
-        log_start=min(log_start, entry.end),
-        end=entry.end,
-        sidecar=NewestSidecar(entry.sidecar_key, entry.sections),
-        entries=(*manifest.entries, entry),
+        log_start=min(log_start, segment.end),
+        end=segment.end,
+        sidecar=NewestSidecar(segment.sidecar_key, segment.sections),
+        segments=(*manifest.segments, segment),
         removed=removed,
     )
 
@@ -183,7 +185,7 @@ def touch(manifest: Manifest, by: Author) -> Manifest:
 def delete(manifest: Manifest, by: Author) -> Manifest:
     """The terminal commit. It names nothing: every object of the partition may go after the grace, pinned or not."""
     return advance(
-        manifest, by, state=State.DELETED, sidecar=None, entries=(), removed=(), condemned=(), pins=(), pages=()
+        manifest, by, state=State.DELETED, sidecar=None, segments=(), removed=(), condemned=(), pins=(), pages=()
     )
 
 
@@ -205,7 +207,7 @@ def broken(manifest: Manifest) -> str | None:
 
 
 def _broken_tiling(manifest: Manifest) -> str | None:
-    spans: list[PageRef | Entry] = [*manifest.live_pages, *manifest.entries]
+    spans: list[PageRef | RemoteSegment] = [*manifest.live_pages, *manifest.segments]
     for before, span in zip([None, *spans], spans, strict=False):
         if not 0 <= span.base < span.end:
             return f"a live range [{span.base}, {span.end}) is empty or negative"
@@ -225,7 +227,7 @@ def _broken_tiling(manifest: Manifest) -> str | None:
 
 
 def _broken_keys(manifest: Manifest) -> str | None:
-    live = {key for entry in manifest.entries for key in (entry.key, entry.sidecar_key)} | {
+    live = {key for segment in manifest.segments for key in (segment.key, segment.sidecar_key)} | {
         page.key for page in manifest.pages
     }
     gone = {key for item in manifest.removed for key in item.keys} | {condemned.key for condemned in manifest.condemned}
@@ -249,7 +251,7 @@ def broken_step(old: Manifest, new: Manifest) -> str | None:
         if getattr(new, name) < getattr(old, name):
             return f"{name} would fall from {getattr(old, name)} to {getattr(new, name)}"
     gone = {key for item in old.removed for key in item.keys} | {condemned.key for condemned in old.condemned}
-    for entry in new.entries:
-        if entry.key in gone or entry.sidecar_key in gone:
-            return f"{entry.key} was removed or condemned and would be referenced again"
+    for segment in new.segments:
+        if segment.key in gone or segment.sidecar_key in gone:
+            return f"{segment.key} was removed or condemned and would be referenced again"
     return None

@@ -22,7 +22,7 @@ from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import ClusterState, decode_cluster
 from storage_tiers.cold.manifest.json import decode, decode_page
 from storage_tiers.cold.manifest.lookup import LoadPage
-from storage_tiers.cold.manifest.model import Entry, Ids, Manifest, Page, PageRef, State
+from storage_tiers.cold.manifest.model import Ids, Manifest, Page, PageRef, RemoteSegment, State
 from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic
 from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.cold.segments import sidecar
@@ -180,7 +180,7 @@ class Bucket:
         return decode_page(self.store.get(ref.key).data, ids, ref)
 
     def pages(self, ids: Ids, *, held: int = 1) -> LoadPage:
-        """Loads pages of one partition and remembers the `held` newest; each may have 8,192 entries."""
+        """Loads pages of one partition and remembers the `held` newest; each may have 8,192 segments."""
         known: dict[str, Page] = {}
 
         def load(ref: PageRef) -> Page:
@@ -193,28 +193,28 @@ class Bucket:
 
         return load
 
-    def sidecar(self, entry: Entry, sections: Sequence[str]) -> Sidecar:
-        """These sections of an entry's sidecar, by one ranged GET."""
-        position, length = sidecar.span(entry.sections, sections)
-        return parse_sidecar(entry, sections, self.store.get(entry.sidecar_key, position, length).data)
+    def sidecar(self, segment: RemoteSegment, sections: Sequence[str]) -> Sidecar:
+        """These sections of a remote segment's sidecar, by one ranged GET."""
+        position, length = sidecar.span(segment.sections, sections)
+        return parse_sidecar(segment, sections, self.store.get(segment.sidecar_key, position, length).data)
 
 
-def parse_sidecar(entry: Entry, sections: Sequence[str], data: bytes) -> Sidecar:
+def parse_sidecar(segment: RemoteSegment, sections: Sequence[str], data: bytes) -> Sidecar:
     """`data` holds the span of these sections. TierCorrupt if it is cut short or a section fails its CRC-32C."""
-    position, length = sidecar.span(entry.sections, sections)
-    missing = set(sections) - {section.name for section in entry.sections}
+    position, length = sidecar.span(segment.sections, sections)
+    missing = set(sections) - {section.name for section in segment.sections}
     if missing or len(data) != length:
         fault = f"lacks {', '.join(sorted(missing))}" if missing else f"has {len(data)} of {length} bytes"
-        raise TierCorrupt(f"the sidecar {entry.sidecar_key} {fault}; run `tidelog fsck`")
+        raise TierCorrupt(f"the sidecar {segment.sidecar_key} {fault}; run `tidelog fsck`")
     return sidecar.parse_part(
         data,
         position,
-        entry.sections,
-        base=entry.base,
-        end=entry.end,
-        length=entry.length,
-        crc=entry.crc32c,
-        where=entry.sidecar_key,
+        segment.sections,
+        base=segment.base,
+        end=segment.end,
+        length=segment.length,
+        crc=segment.crc32c,
+        where=segment.sidecar_key,
     )
 
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from storage_tiers.cold.manifest.lookup import LoadPage, entries_for_timestamp, entry_for, state_at
-from storage_tiers.cold.manifest.model import NEVER, Entry, Manifest
+from storage_tiers.cold.manifest.lookup import LoadPage, segment_for, segments_for_timestamp, state_at
+from storage_tiers.cold.manifest.model import NEVER, Manifest, RemoteSegment
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.segments.sidecar import ABORTED, CHECK_BYTES, CHECKS, INDEX, Sidecar
 from storage_tiers.errors import CorruptRecord, TierCorrupt, TierObjectMissing
@@ -51,22 +51,22 @@ def manifest_at(manifest: Manifest, load_page: LoadPage, commit: int) -> Manifes
     """
     if commit == manifest.commit:
         return manifest
-    entries = state_at(manifest, load_page, commit)
+    segments = state_at(manifest, load_page, commit)
     pin = next((pin for pin in manifest.pins if pin.commit == commit), None)
-    first = entries[0] if entries else None
+    first = segments[0] if segments else None
     start = 0 if first is None else first.base
     if pin is not None:
         start = pin.log_start
     elif first is not None and first.base < manifest.log_start < first.end:
         start = manifest.log_start
-    newest = max((entry.added for entry in entries), default=NEVER)
+    newest = max((segment.added for segment in segments), default=NEVER)
     return replace(
         manifest,
         commit=commit,
         committed_at=newest.time_ms,
         log_start=start,
-        end=entries[-1].end if entries else start,
-        entries=tuple(entries),
+        end=segments[-1].end if segments else start,
+        segments=tuple(segments),
         pages=(),
     )
 
@@ -77,27 +77,27 @@ def first_offset_at(bucket: Bucket, manifest: Manifest, load_page: LoadPage, tim
     As Kafka's ListOffsets means it: the first in offset order, timestamps need not rise, markers do not count. Bytes are
     fetched a MiB at a time from the interval that the index names, and only batches that can hold it are decoded.
     """
-    for entry in entries_for_timestamp(manifest, load_page, timestamp):
-        front = bucket.sidecar(entry, _FRONT)
+    for segment in segments_for_timestamp(manifest, load_page, timestamp):
+        front = bucket.sidecar(segment, _FRONT)
         interval = front.interval_for_timestamp(timestamp)
         if interval is None:
             continue
-        at = max(interval[0], front.floor_position(max(manifest.log_start, entry.base))[1])
-        for data, batches in _runs(bucket, entry, front, at, CHECK_BYTES):
+        at = max(interval[0], front.floor_position(max(manifest.log_start, segment.base))[1])
+        for data, batches in _runs(bucket, segment, front, at, CHECK_BYTES):
             for position, size, _, next_offset, _, newest in batches:
                 if newest < timestamp or next_offset <= manifest.log_start:
                     continue
                 try:
                     records = decode_batch(data[position : position + size])
                 except CorruptRecord as error:
-                    raise TierCorrupt(f"{entry.key}: {error}; run `tidelog fsck`") from error
+                    raise TierCorrupt(f"{segment.key}: {error}; run `tidelog fsck`") from error
                 for record in records:
                     if record.offset >= manifest.log_start and record.timestamp >= timestamp:
                         return record.offset
     return None
 
 
-def verify_checks(entry: Entry, mib_crcs: Sequence[int], start: int, data: memoryview) -> None:
+def verify_checks(segment: RemoteSegment, mib_crcs: Sequence[int], start: int, data: memoryview) -> None:
     """Bytes from `start`, a multiple of CHECK_BYTES from the range's first byte, to a check's end or the range's. TierCorrupt
     names the MiB that is not what was uploaded."""
     for at in range(0, len(data), CHECK_BYTES):
@@ -105,7 +105,7 @@ def verify_checks(entry: Entry, mib_crcs: Sequence[int], start: int, data: memor
         found = crc32c(data[at : at + CHECK_BYTES])
         if found != expected:
             raise TierCorrupt(
-                f"{entry.key}: the MiB at byte {entry.position + start + at} has CRC-32C {found:08x}, its sidecar says "
+                f"{segment.key}: the MiB at byte {segment.position + start + at} has CRC-32C {found:08x}, its sidecar says "
                 f"{expected:08x}: it is not what was uploaded, its bytes were changed in the bucket. Run `tidelog fsck`"
             )
 
@@ -123,13 +123,13 @@ class PartitionReader:
         end = self.manifest.end
         while offset < end:
             try:
-                entry = entry_for(self.manifest, self._pages, offset)
-                if entry is None:
+                segment = segment_for(self.manifest, self._pages, offset)
+                if segment is None:
                     return
-                for piece in self._of_entry(entry, offset):
+                for piece in self._of_segment(segment, offset):
                     offset = max(offset, piece.end)
                     yield piece
-                offset = max(offset, entry.end)
+                offset = max(offset, segment.end)
             except TierObjectMissing:
                 self._reload()
 
@@ -148,9 +148,9 @@ class PartitionReader:
         self.manifest = newest
         self._pages = self._bucket.pages(newest.ids)
 
-    def _of_entry(self, entry: Entry, offset: int) -> Iterator[BatchRun]:
-        front = self._bucket.sidecar(entry, _FRONT)
-        for data, batches in _runs(self._bucket, entry, front, front.floor_position(offset)[1], FETCH_BYTES):
+    def _of_segment(self, segment: RemoteSegment, offset: int) -> Iterator[BatchRun]:
+        front = self._bucket.sidecar(segment, _FRONT)
+        for data, batches in _runs(self._bucket, segment, front, front.floor_position(offset)[1], FETCH_BYTES):
             wanted = [batch for batch in batches if batch[3] > offset]
             if wanted:
                 last = wanted[-1]
@@ -160,16 +160,16 @@ class PartitionReader:
 
 
 def _runs(
-    bucket: Bucket, entry: Entry, front: Sidecar, first: int, fetch_bytes: int
+    bucket: Bucket, segment: RemoteSegment, front: Sidecar, first: int, fetch_bytes: int
 ) -> Iterator[tuple[memoryview, list[_Batch]]]:
     """Whole batches of a range, verified, from the one that begins at byte `first` on."""
     rest = b""
-    for start in range(first - first % CHECK_BYTES, entry.length, fetch_bytes):
-        length = min(fetch_bytes, entry.length - start)
-        data = bucket.store.get(entry.key, entry.position + start, length).data
+    for start in range(first - first % CHECK_BYTES, segment.length, fetch_bytes):
+        length = min(fetch_bytes, segment.length - start)
+        data = bucket.store.get(segment.key, segment.position + start, length).data
         if len(data) != length:
-            raise TierCorrupt(f"{entry.key} ends before byte {entry.position + start + length}; run `tidelog fsck`")
-        verify_checks(entry, front.mib_crcs, start, memoryview(data))
+            raise TierCorrupt(f"{segment.key} ends before byte {segment.position + start + length}; run `tidelog fsck`")
+        verify_checks(segment, front.mib_crcs, start, memoryview(data))
         fresh = memoryview(data)[max(first - start, 0) :]
         joined = memoryview(rest + fresh) if rest else fresh
         found, stopped, _ = scan_batches(joined, 0, len(joined))
@@ -177,4 +177,4 @@ def _runs(
         if found:
             yield joined, found
     if rest:
-        raise TierCorrupt(f"{entry.key}: its last {len(rest)} bytes are no whole batch; run `tidelog fsck`")
+        raise TierCorrupt(f"{segment.key}: its last {len(rest)} bytes are no whole batch; run `tidelog fsck`")

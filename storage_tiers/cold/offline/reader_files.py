@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER, Fields, check_version, document
-from storage_tiers.cold.manifest.model import Entry, Ids
+from storage_tiers.cold.manifest.model import Ids, RemoteSegment
 from storage_tiers.cold.segments.range_check import RangeVerdict
 from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import PreconditionFailed, TierObjectMissing
@@ -68,11 +68,11 @@ def advance_cursor(
 
 
 def record_verdict(
-    store: BlockingObjectStore, ids: Ids, reader: str, entry: Entry, verdict: RangeVerdict, *, now_ms: int
+    store: BlockingObjectStore, ids: Ids, reader: str, segment: RemoteSegment, verdict: RangeVerdict, *, now_ms: int
 ) -> bool:
     """False if a verdict of this range stood there already."""
     key = keys.verdict_key(
-        ids.cluster_id, reader, ids.topic, ids.topic_id, ids.partition, entry.added.commit, entry.base
+        ids.cluster_id, reader, ids.topic, ids.topic_id, ids.partition, segment.added.commit, segment.base
     )
     findings = [{"fault": found.fault.value, "key": found.key, "detail": found.detail} for found in verdict.findings]
     return _write_once(
@@ -80,13 +80,13 @@ def record_verdict(
         key,
         {
             **_about(ids, reader),
-            "commit": entry.added.commit,
-            "base": entry.base,
-            "end": entry.end,
-            "segment": entry.key,
+            "commit": segment.added.commit,
+            "base": segment.base,
+            "end": segment.end,
+            "segment": segment.key,
             "verdict": "damaged" if findings else "sound",
             "batches": verdict.batches,
-            "records": entry.records,
+            "records": segment.records,
             "bytes_read": verdict.bytes_read,
             "findings": findings,
             "checked_at": now_ms,

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
 from storage_tiers.cold.manifest.clusters import ClusterFound
 from storage_tiers.cold.manifest.lineage import SeenManifest
-from storage_tiers.cold.manifest.model import Entry, Ids, Manifest, ManifestWriter, PageRef
+from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter, PageRef, RemoteSegment
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process.settings import MIB, TierSettings
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
@@ -30,8 +30,8 @@ from storage_tiers.types import OffsetRange
 LISTED_KEYS = 1000
 #: Names that one answer carries.
 MAX_NAMES = 1000
-#: Entries of a page that one answer carries.
-MAX_PAGE_ENTRIES = 64
+#: Segments of a page that one answer carries.
+MAX_PAGE_SEGMENTS = 64
 #: Seconds that a repair may take for each range: two requests, many at a time; some ranges are read as a whole.
 REPAIR_S_PER_RANGE = 0.5
 #: Seconds that it may take to look through all manifests of a cluster.
@@ -112,9 +112,9 @@ class FetchObject(Question[ReadyFile]):
 
 
 @dataclass(frozen=True, slots=True)
-class PageEntries(Question[tuple[Entry, ...]]):
-    """Up to MAX_PAGE_ENTRIES neighbours in a live page, from the first on that ends after offset `start` and, unless it is
-    None, reaches `timestamp` (ms). No entries: the page has none like that."""
+class PageSegments(Question[tuple[RemoteSegment, ...]]):
+    """Up to MAX_PAGE_SEGMENTS neighbours in a live page, from the first on that ends after offset `start` and, unless it is
+    None, reaches `timestamp` (ms). No segments: the page has none like that."""
 
     ids: Ids
     page: PageRef

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import bisect
 
-from storage_tiers.cold.manifest.model import Entry, Ids, Page, PageNeeded, PageRef
+from storage_tiers.cold.manifest.model import Ids, Page, PageNeeded, PageRef, RemoteSegment
 from storage_tiers.cold.process.context import TierContext
-from storage_tiers.cold.process.operations import MAX_PAGE_ENTRIES, PageEntries, PlanPages
+from storage_tiers.cold.process.operations import MAX_PAGE_SEGMENTS, PageSegments, PlanPages
 from storage_tiers.policy import retention
 from storage_tiers.policy.retention import Expired
 
 
-async def page_entries(context: TierContext, question: PageEntries) -> tuple[Entry, ...]:
+async def page_segments(context: TierContext, question: PageSegments) -> tuple[RemoteSegment, ...]:
     return await _neighbours(context, question.ids, question.page, question.start, question.timestamp)
 
 
@@ -32,15 +32,15 @@ async def plan_pages(context: TierContext, question: PlanPages) -> Expired:
 
 async def _neighbours(
     context: TierContext, ids: Ids, ref: PageRef, start: int, timestamp: int | None
-) -> tuple[Entry, ...]:
+) -> tuple[RemoteSegment, ...]:
     page = await context.live_page(ids, ref)
     for child in page.pages:
         if child.end > start and (timestamp is None or child.max_timestamp >= timestamp):
             found = await _neighbours(context, ids, child, start, timestamp)
             if found:
                 return found
-    at = bisect.bisect_right(page.entries, start, key=lambda entry: entry.end)
+    at = bisect.bisect_right(page.segments, start, key=lambda segment: segment.end)
     if timestamp is not None:
-        while at < len(page.entries) and page.entries[at].max_timestamp < timestamp:
+        while at < len(page.segments) and page.segments[at].max_timestamp < timestamp:
             at += 1
-    return page.entries[at : at + MAX_PAGE_ENTRIES]
+    return page.segments[at : at + MAX_PAGE_SEGMENTS]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MIB = 1 << 20
-#: The unit of the cache and of ranged GETs, aligned to the start of an entry; the last one of an entry is shorter.
+#: The unit of the cache and of ranged GETs, aligned to the start of a remote segment; the last one of a remote segment is
+#: shorter.
 CHUNK_BYTES = 4 * MIB
 #: The largest sidecar or page that is read whole.
 MAX_METADATA_OBJECT_BYTES = 64 * MIB

@@ -82,7 +82,7 @@ _ROWS: tuple[Operation[TierContext], ...] = (
     ask.FetchChunk.by(STEPS, lambda at, q: at.downloads.fetch_chunk(q)),
     ask.FetchObject.by(STEPS, lambda at, q: at.downloads.fetch_object(q)),
     ask.Hurry.by(NONE, lambda at, q: at.downloads.hurry(q)),
-    ask.PageEntries.by(STEPS, page_work.page_entries),
+    ask.PageSegments.by(STEPS, page_work.page_segments),
     ask.PlanPages.by(STEPS, page_work.plan_pages),
     # --- the cluster and its topics
     ask.Probe.by(COMMIT, store_work.probe, "the probe"),

@@ -48,7 +48,7 @@ SHRUNK_BYTES = 2 * CHUNK_BYTES
 
 
 class ChunkKey(NamedTuple):
-    """A chunk of an entry: `position` is where the entry begins in its object, `number` counts chunks from there."""
+    """A chunk of a remote segment: `position` is where the segment begins in its object, `number` counts chunks from there."""
 
     object_key: str
     position: int

@@ -15,9 +15,9 @@ from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, TypeVar
 
 from storage_tiers.clock import Clock
-from storage_tiers.cold.manifest.model import Entry, NewestSidecar
+from storage_tiers.cold.manifest.model import NewestSidecar, RemoteSegment
 from storage_tiers.cold.process.client import TierClient
-from storage_tiers.cold.process.operations import FetchChunk, FetchObject, Hurry, PageEntries, ReadyFile
+from storage_tiers.cold.process.operations import FetchChunk, FetchObject, Hurry, PageSegments, ReadyFile
 from storage_tiers.cold.process.settings import CHUNK_BYTES, MAX_METADATA_OBJECT_BYTES, MIB
 from storage_tiers.cold.read.cache import ChunkCache, ChunkKey
 from storage_tiers.cold.read.known_ranges import KnownRanges
@@ -81,28 +81,28 @@ class Hydrator:
         return sum(flight.question is not None for flight in self._flights.values())
 
     # --- what is here -------------------------------------------------------------------------------------------------
-    def front(self, entry: Entry) -> Sidecar | None:
-        """Index, checksums and aborted transactions of an entry, if they are in memory."""
-        found = self._fronts.get(entry.sidecar_key)
+    def front(self, segment: RemoteSegment) -> Sidecar | None:
+        """Index, checksums and aborted transactions of a remote segment, if they are in memory."""
+        found = self._fronts.get(segment.sidecar_key)
         if found is not None:
-            self._fronts.move_to_end(entry.sidecar_key)
+            self._fronts.move_to_end(segment.sidecar_key)
         return found
 
-    def chunk(self, entry: Entry, index: int) -> SharedFile | None:
-        return self.cache.get(ChunkKey(entry.key, entry.position, index))
+    def chunk(self, segment: RemoteSegment, index: int) -> SharedFile | None:
+        return self.cache.get(ChunkKey(segment.key, segment.position, index))
 
-    def chunks(self, entry: Entry, indexes: range) -> list[SharedFile]:
+    def chunks(self, segment: RemoteSegment, indexes: range) -> list[SharedFile]:
         """Those of them that are here."""
-        return [file for index in indexes if (file := self.chunk(entry, index)) is not None]
+        return [file for index in indexes if (file := self.chunk(segment, index)) is not None]
 
     # --- what is brought ----------------------------------------------------------------------------------------------
-    async def bring_front(self, entry: Entry) -> None:
+    async def bring_front(self, segment: RemoteSegment) -> None:
         """Returns once `front` has it, for now. Raises what the tier process answered."""
-        await self._join(self._front_flight(entry, urgent=True))
+        await self._join(self._front_flight(segment, urgent=True))
 
-    async def bring_chunks(self, entry: Entry, indexes: range) -> None:
-        """Returns once `chunk` has them all, for now; the entry's front is in memory."""
-        flights = [self._chunk_flight(entry, index, urgent=True) for index in indexes]
+    async def bring_chunks(self, segment: RemoteSegment, indexes: range) -> None:
+        """Returns once `chunk` has them all, for now; the segment's front is in memory."""
+        flights = [self._chunk_flight(segment, index, urgent=True) for index in indexes]
         for flight in flights:
             if flight is not None:
                 await self._join(flight)
@@ -115,8 +115,8 @@ class Hydrator:
         data = await self.once((newest.key, position), lambda: self._fetch(FetchObject(newest.key, position, length)))
         return sidecar.parse_part(data, position, newest.sections, base=0, end=end, length=0, crc=0, where=newest.key)
 
-    async def page_entries(self, question: PageEntries) -> tuple[Entry, ...]:
-        """Some entries of a page, in order; the tier process reads and keeps the page."""
+    async def page_segments(self, question: PageSegments) -> tuple[RemoteSegment, ...]:
+        """Some segments of a page, in order; the tier process reads and keeps the page."""
         return await self.once(question, lambda: self._client.ask(question))
 
     async def once(self, name: Hashable, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -127,16 +127,16 @@ class Hydrator:
         found: T = await asyncio.shield(flight.task)
         return found
 
-    def want(self, entry: Entry, index: int) -> bool:
-        """Reads a chunk ahead, with its entry's front if need be. False if that would fill the cache with unread ones."""
-        key = ChunkKey(entry.key, entry.position, index)
+    def want(self, segment: RemoteSegment, index: int) -> bool:
+        """Reads a chunk ahead, with its segment's front if need be. False if that would fill the cache with unread ones."""
+        key = ChunkKey(segment.key, segment.position, index)
         if key in self.cache or key in self._flights:
             return True
-        size = chunk_length(entry, index)
+        size = chunk_length(segment, index)
         if self.cache.unread_bytes + self._read_ahead_bytes + size > self.cache.limit_bytes // 2:
             return False
         self._read_ahead_bytes += size
-        self.spawn(self._want(entry, index, size))
+        self.spawn(self._want(segment, index, size))
         return True
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -166,29 +166,29 @@ class Hydrator:
         # Shielded: one who stops waiting must not end it for the others.
         await asyncio.shield(flight.task)
 
-    def _front_flight(self, entry: Entry, *, urgent: bool) -> PendingFetch:
-        flight = self._flights.get(entry.sidecar_key)
+    def _front_flight(self, segment: RemoteSegment, *, urgent: bool) -> PendingFetch:
+        flight = self._flights.get(segment.sidecar_key)
         if flight is None:
-            position, length = sidecar.front(entry.sections)
+            position, length = sidecar.front(segment.sections)
             if not 0 < length <= MAX_METADATA_OBJECT_BYTES:
-                raise TierCorrupt(f"the manifest says that {entry.sidecar_key} has {length} bytes of index")
-            question = FetchObject(entry.sidecar_key, position, length, urgent)
-            flight = self._fly(entry.sidecar_key, self._bring_front(entry, question), question)
+                raise TierCorrupt(f"the manifest says that {segment.sidecar_key} has {length} bytes of index")
+            question = FetchObject(segment.sidecar_key, position, length, urgent)
+            flight = self._fly(segment.sidecar_key, self._bring_front(segment, question), question)
         return flight
 
-    def _chunk_flight(self, entry: Entry, index: int, *, urgent: bool) -> PendingFetch | None:
+    def _chunk_flight(self, segment: RemoteSegment, index: int, *, urgent: bool) -> PendingFetch | None:
         """None if it is in the cache."""
-        key = ChunkKey(entry.key, entry.position, index)
+        key = ChunkKey(segment.key, segment.position, index)
         if key in self.cache:
             return None
         flight = self._flights.get(key)
         if flight is None:
-            front = self._fronts.get(entry.sidecar_key)
+            front = self._fronts.get(segment.sidecar_key)
             if front is None:
-                raise TierUnavailable(f"the sidecar of {entry.key} left memory again; ask again")
+                raise TierUnavailable(f"the sidecar of {segment.key} left memory again; ask again")
             crcs = tuple(front.mib_crcs[index * _MIBS : (index + 1) * _MIBS])
-            start = entry.position + index * CHUNK_BYTES
-            question = FetchChunk(entry.key, start, chunk_length(entry, index), crcs, urgent)
+            start = segment.position + index * CHUNK_BYTES
+            question = FetchChunk(segment.key, start, chunk_length(segment, index), crcs, urgent)
             flight = self._fly(key, self._bring_chunk(key, question), question)
         return flight
 
@@ -200,26 +200,26 @@ class Hydrator:
         flight.task.add_done_callback(lambda _: self._flights.pop(name))
         return flight
 
-    async def _bring_front(self, entry: Entry, question: FetchObject) -> None:
+    async def _bring_front(self, segment: RemoteSegment, question: FetchObject) -> None:
         data = await self._fetch(question)
 
         def parse() -> Sidecar:
             return sidecar.parse_part(
                 data,
                 question.position,
-                entry.sections,
-                base=entry.base,
-                end=entry.end,
-                length=entry.length,
-                crc=entry.crc32c,
-                where=entry.sidecar_key,
+                segment.sections,
+                base=segment.base,
+                end=segment.end,
+                length=segment.length,
+                crc=segment.crc32c,
+                where=segment.sidecar_key,
             )
 
         found = await asyncio.to_thread(parse) if len(data) > _PARSE_IN_THREAD_BYTES else parse()
         if not found.index or not found.mib_crcs:
-            raise TierCorrupt(f"{entry.sidecar_key} has no index or no checksums; run `tidelog fsck`")
+            raise TierCorrupt(f"{segment.sidecar_key} has no index or no checksums; run `tidelog fsck`")
         self.sidecars += 1
-        self._fronts[entry.sidecar_key] = found
+        self._fronts[segment.sidecar_key] = found
         self._fronts_bytes += _cost(found)
         while self._fronts_bytes > MAX_SIDECAR_BYTES and len(self._fronts) > 1:
             self._fronts_bytes -= _cost(self._fronts.popitem(last=False)[1])
@@ -242,11 +242,11 @@ class Hydrator:
                 self.held_s += held_s
                 await self._clock.sleep(held_s)
 
-    async def _want(self, entry: Entry, index: int, size: int) -> None:
+    async def _want(self, segment: RemoteSegment, index: int, size: int) -> None:
         try:
-            if self.front(entry) is None:
-                await asyncio.shield(self._front_flight(entry, urgent=False).task)
-            flight = self._chunk_flight(entry, index, urgent=False)
+            if self.front(segment) is None:
+                await asyncio.shield(self._front_flight(segment, urgent=False).task)
+            flight = self._chunk_flight(segment, index, urgent=False)
             if flight is not None:
                 await asyncio.shield(flight.task)
         except LogError:
@@ -299,13 +299,13 @@ def _read_all(path: str) -> bytes:
         return file.read()
 
 
-def chunk_length(entry: Entry, index: int) -> int:
-    """The last chunk of an entry is shorter."""
-    return min(CHUNK_BYTES, entry.length - index * CHUNK_BYTES)
+def chunk_length(segment: RemoteSegment, index: int) -> int:
+    """The last chunk of a remote segment is shorter."""
+    return min(CHUNK_BYTES, segment.length - index * CHUNK_BYTES)
 
 
-def chunk_count(entry: Entry) -> int:
-    return -(-entry.length // CHUNK_BYTES)
+def chunk_count(segment: RemoteSegment) -> int:
+    return -(-segment.length // CHUNK_BYTES)
 
 
 def _cost(parsed: Sidecar) -> int:

@@ -13,22 +13,22 @@ import bisect
 from collections import OrderedDict
 from typing import NamedTuple
 
-from storage_tiers.cold.manifest.model import Entry, Ids, Manifest
+from storage_tiers.cold.manifest.model import Ids, Manifest, RemoteSegment
 
 #: Bytes of manifests and of neighbours from pages in memory: 200 full manifests, or 1,300 of 24 ranges.
 MAX_KNOWN_BYTES = 32 << 20
 #: Runs of neighbours from pages that a partition has at most: readers in so many places.
 MAX_RUNS = 16
-#: Bytes in memory of a manifest without ranges, of an entry and of a reference to a page, keys and sections included.
-MANIFEST_BYTES, ENTRY_BYTES, PAGE_REF_BYTES = 8 << 10, 2 << 10, 1 << 10
+#: Bytes in memory of a manifest without ranges, of a remote segment and of a reference to a page, keys and sections included.
+MANIFEST_BYTES, SEGMENT_BYTES, PAGE_REF_BYTES = 8 << 10, 2 << 10, 1 << 10
 
 
 class _Run(NamedTuple):
-    """Neighbours in a page: all of its entries that hold offsets [start, end)."""
+    """Neighbours in a page: all of its segments that hold offsets [start, end)."""
 
     start: int
     end: int
-    entries: tuple[Entry, ...]
+    segments: tuple[RemoteSegment, ...]
 
 
 class _Known:
@@ -72,7 +72,7 @@ class KnownRanges:
             known.manifest = manifest
             self._settle(known)
 
-    def run(self, ids: Ids, page_key: str, offset: int) -> tuple[Entry, ...]:
+    def run(self, ids: Ids, page_key: str, offset: int) -> tuple[RemoteSegment, ...]:
         """Neighbours in a page, one of which holds `offset`; empty if they are not here."""
         known = self._known.get(ids)
         if known is not None:
@@ -80,13 +80,13 @@ class KnownRanges:
             for name, run in known.runs.items():
                 if name[0] == page_key and run.start <= offset < run.end:
                     known.runs.move_to_end(name)
-                    return run.entries
+                    return run.segments
         return ()
 
-    def keep_run(self, ids: Ids, page_key: str, offset: int, entries: tuple[Entry, ...]) -> None:
-        """`entries` are all that hold offsets from `offset` up to the end of the last one."""
+    def keep_run(self, ids: Ids, page_key: str, offset: int, segments: tuple[RemoteSegment, ...]) -> None:
+        """`segments` are all that hold offsets from `offset` up to the end of the last one."""
         known = self._of(ids)
-        known.runs[page_key, offset] = _Run(offset, entries[-1].end, entries)
+        known.runs[page_key, offset] = _Run(offset, segments[-1].end, segments)
         if len(known.runs) > MAX_RUNS:
             known.runs.popitem(last=False)
         self._settle(known)
@@ -103,7 +103,7 @@ class KnownRanges:
 
     def _settle(self, known: _Known) -> None:
         self.bytes -= known.bytes
-        known.bytes = sum(len(run.entries) for run in known.runs.values()) * ENTRY_BYTES
+        known.bytes = sum(len(run.segments) for run in known.runs.values()) * SEGMENT_BYTES
         if known.manifest is not None:
             known.bytes += cost(known.manifest)
         self.bytes += known.bytes
@@ -115,11 +115,11 @@ def cost(manifest: Manifest) -> int:
     """Bytes of a decoded manifest in memory, by estimate."""
     return (
         MANIFEST_BYTES
-        + (len(manifest.entries) + len(manifest.removed)) * ENTRY_BYTES
+        + (len(manifest.segments) + len(manifest.removed)) * SEGMENT_BYTES
         + len(manifest.pages) * PAGE_REF_BYTES
     )
 
 
-def entry_of(entries: tuple[Entry, ...], offset: int) -> Entry:
+def segment_of(segments: tuple[RemoteSegment, ...], offset: int) -> RemoteSegment:
     """Of neighbours one of which holds `offset`, that one."""
-    return entries[bisect.bisect_right(entries, offset, key=lambda entry: entry.end)]
+    return segments[bisect.bisect_right(segments, offset, key=lambda segment: segment.end)]

@@ -4,7 +4,7 @@
 waiter ends when it is worth asking again, and what is missing is on its way whether or not anybody still waits.
 
 Invariants: an answer begins with the batch that holds the offset, or, where compaction or log start left a hole, with the
-next one there is; its bytes were verified; it stays inside one entry, which holds whole batches. What log start hides is
+next one there is; its bytes were verified; it stays inside one segment, which holds whole batches. What log start hides is
 never looked for. An answer may be cut inside a batch, but never inside its first.
 
 Not promised: that the manifest is the newest. If an object is gone, `reload` is called, which makes the newest manifest current
@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from storage_tiers.cold.manifest.model import Entry, Ids, Manifest
+from storage_tiers.cold.manifest.model import Ids, Manifest, RemoteSegment
 from storage_tiers.cold.process.settings import CHUNK_BYTES
 from storage_tiers.cold.read import timestamps as cold_times
 from storage_tiers.cold.read.fetcher import Hydrator, chunk_count
@@ -51,8 +51,8 @@ class ColdMiss:
 
 
 class _ChunkPlace(NamedTuple):
-    """A chunk, as read-ahead names it: by its entry's base and its index, or, the last of an entry, by the entry's end,
-    which tells what follows without knowing it."""
+    """A chunk, as read-ahead names it: by its segment's base and its index, or, the last of a remote segment, by the segment's
+    end, which tells what follows without knowing it."""
 
     offset: int
     number: int
@@ -110,13 +110,13 @@ class ColdReader:
         except Missing:
             self._hydrator.misses += 1
             return ColdMiss(self._hydration(manifest, offset, log_start))
-        if answer.entry is None:
+        if answer.segment is None:
             return answer.slices
         self._hydrator.hits += 1
         if self._held:
             self._release(offset)
         for index in answer.chunks:
-            self._accessed(manifest, answer.entry, index)
+            self._accessed(manifest, answer.segment, index)
         return answer.slices
 
     # --- times and epochs ---------------------------------------------------------------------------------------------
@@ -220,25 +220,27 @@ class ColdReader:
             file.release()
 
     # --- reading ahead ------------------------------------------------------------------------------------------------
-    def _accessed(self, manifest: Manifest, entry: Entry, index: int) -> None:
-        window = self._read_ahead.accessed(_place(entry, index), _place_before(entry, index))
+    def _accessed(self, manifest: Manifest, segment: RemoteSegment, index: int) -> None:
+        window = self._read_ahead.accessed(_place(segment, index), _place_before(segment, index))
         if window is None:
             return
-        for wanted, (following, number) in enumerate(self._chunks_after(manifest, entry, index)):
+        for wanted, (following, number) in enumerate(self._chunks_after(manifest, segment, index)):
             if window <= 0 or wanted == MAX_CHUNKS_AHEAD or not self._hydrator.want(following, number):
                 return
             window -= min(CHUNK_BYTES, following.length - number * CHUNK_BYTES)
 
-    def _chunks_after(self, manifest: Manifest, entry: Entry, index: int) -> Iterator[tuple[Entry, int]]:
-        """As far as entries are known; one that stands in a page not read yet is fetched for the next time."""
-        following: Entry | None = entry
+    def _chunks_after(
+        self, manifest: Manifest, segment: RemoteSegment, index: int
+    ) -> Iterator[tuple[RemoteSegment, int]]:
+        """As far as segments are known; one that stands in a page not read yet is fetched for the next time."""
+        following: RemoteSegment | None = segment
         start = index + 1
         while following is not None:
             for number in range(start, chunk_count(following)):
                 yield following, number
             start = 0
             try:
-                following = self._view.entry_at(manifest, following.end)
+                following = self._view.segment_at(manifest, following.end)
             except Missing as missing:
                 self._hydrator.spawn(_bring(missing))
                 return
@@ -257,11 +259,11 @@ def _seen(waiter: asyncio.Future[None]) -> None:
         waiter.exception()  # nobody need wait for it
 
 
-def _place(entry: Entry, index: int) -> _ChunkPlace:
-    return _ChunkPlace(entry.end, -1) if index == chunk_count(entry) - 1 else _ChunkPlace(entry.base, index)
+def _place(segment: RemoteSegment, index: int) -> _ChunkPlace:
+    return _ChunkPlace(segment.end, -1) if index == chunk_count(segment) - 1 else _ChunkPlace(segment.base, index)
 
 
-def _place_before(entry: Entry, index: int) -> _ChunkPlace:
+def _place_before(segment: RemoteSegment, index: int) -> _ChunkPlace:
     if index > 0:
-        return _ChunkPlace(entry.base, index - 1)
-    return _ChunkPlace(entry.base if entry.gap_from is None else entry.gap_from, -1)
+        return _ChunkPlace(segment.base, index - 1)
+    return _ChunkPlace(segment.base if segment.gap_from is None else segment.gap_from, -1)

@@ -1,7 +1,7 @@
-"""What is at hand of one partition's tiered range, without waiting: answers, and the entries, sidecars and bytes that they are
+"""What is at hand of one partition's tiered range, without waiting: answers, and the segments, sidecars and bytes that they are
 made of. Or `Missing`, which can bring it.
 
-`answer` goes the whole way of a read in one pass: the entry that holds an offset, its sidecar, the interval, that interval's
+`answer` goes the whole way of a read in one pass: the segment that holds an offset, its sidecar, the interval, that interval's
 batch headers to the batch, its chunks. Every method either answers from memory and the chunk cache in this turn of the
 loop, or raises `Missing`. So a read is written once, as plain code, and is tried again as each missing thing arrives
 (`complete`).
@@ -19,11 +19,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from storage_tiers.cold.manifest.model import Entry, Ids, Manifest, PageRef
-from storage_tiers.cold.process.operations import PageEntries
+from storage_tiers.cold.manifest.model import Ids, Manifest, PageRef, RemoteSegment
+from storage_tiers.cold.process.operations import PageSegments
 from storage_tiers.cold.process.settings import CHUNK_BYTES
 from storage_tiers.cold.read.fetcher import Hydrator
-from storage_tiers.cold.read.known_ranges import entry_of
+from storage_tiers.cold.read.known_ranges import segment_of
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import OffsetOutOfRange, StorageError, TierCorrupt, TierUnavailable
 from storage_tiers.records.batch import HEADER_BYTES
@@ -67,17 +67,17 @@ class ColdSlices:
 
 
 class Located(NamedTuple):
-    entry: Entry
+    segment: RemoteSegment
     front: Sidecar
     position: int
     size: int
 
 
 class Answer(NamedTuple):
-    """`slices` come from these chunks of `entry`; None: the tier has nothing from the offset on."""
+    """`slices` come from these chunks of `segment`; None: the tier has nothing from the offset on."""
 
     slices: ColdSlices
-    entry: Entry | None
+    segment: RemoteSegment | None
     chunks: range
 
 
@@ -97,53 +97,54 @@ class ColdView:
             return Answer(ColdSlices((), manifest.end), None, range(0))
         slices = self._slices(located, offset, max_bytes)
         first = located.position // CHUNK_BYTES
-        return Answer(slices, located.entry, range(first, first + len(slices.slices)))
+        return Answer(slices, located.segment, range(first, first + len(slices.slices)))
 
     def first_batch(self, manifest: Manifest, offset: int, log_start: int) -> list[SharedFile]:
         """The chunks that hold it, not yet acquired; none past the tier's end."""
         located = self._locate(manifest, offset, log_start)
         if located is None:
             return []
-        return self.files(located.entry, located.position, located.position + located.size)
+        return self.files(located.segment, located.position, located.position + located.size)
 
     def _locate(self, manifest: Manifest, offset: int, log_start: int) -> Located | None:
         """The batch that holds `offset`, or the next one; None if the tier has no more."""
         log_start = max(log_start, manifest.log_start)
         if offset < log_start:
             raise OffsetOutOfRange(f"{self.ids}: offset {offset} is below log start {log_start}; read from there")
-        entry = self.entry_at(manifest, offset)
-        while entry is not None:
-            front = self.front(entry)
-            found = self._find_batch(entry, front, offset)
+        segment = self.segment_at(manifest, offset)
+        while segment is not None:
+            front = self.front(segment)
+            found = self._find_batch(segment, front, offset)
             if found is not None:
-                return Located(entry, front, *found)
-            entry = self.entry_at(manifest, entry.end)
+                return Located(segment, front, *found)
+            segment = self.segment_at(manifest, segment.end)
         return None
 
-    def _find_batch(self, entry: Entry, front: Sidecar, offset: int) -> tuple[int, int] | None:
-        """(position, size) of an entry's first batch that ends at or after `offset`; None if the rest of it is a hole."""
+    def _find_batch(self, segment: RemoteSegment, front: Sidecar, offset: int) -> tuple[int, int] | None:
+        """(position, size) of a remote segment's first batch that ends at or after `offset`; None if the rest of it is a
+        hole."""
         _, at = front.floor_position(offset)
         until = front.end_position(offset)
-        while at < entry.length:
+        while at < segment.length:
             window = min(until - at, WALK_BYTES) if at < until else WALK_BYTES
-            piece = self.read(entry, at, window)
+            piece = self.read(segment, at, window)
             found, second, third = find_batch(piece, 0, len(piece), offset, False)
-            if found >= 0 and at + found + second <= entry.length:
+            if found >= 0 and at + found + second <= segment.length:
                 return at + found, second
             if found != -1 or (second == 0 and len(piece) < HEADER_BYTES):
-                raise TierCorrupt(f"{entry.key}: no whole batch begins at byte {at + second}; run `tidelog fsck`")
+                raise TierCorrupt(f"{segment.key}: no whole batch begins at byte {at + second}; run `tidelog fsck`")
             # Where the walk stopped before a batch that the window cuts, its header may be there: step over it.
             at += second + (third if len(piece) - second >= HEADER_BYTES else 0)
         return None
 
     def _slices(self, located: Located, offset: int, max_bytes: int) -> ColdSlices:
-        entry, front, position, size = located
+        segment, front, position, size = located
         least = position + size
-        limit = min(entry.length, max(position + max_bytes, least))
-        files = self.files(entry, position, least)
+        limit = min(segment.length, max(position + max_bytes, least))
+        files = self.files(segment, position, least)
         index = position // CHUNK_BYTES + len(files)
         while index * CHUNK_BYTES < limit:
-            more = self.more(entry, index)
+            more = self.more(segment, index)
             if more is None:
                 limit = index * CHUNK_BYTES
                 break
@@ -180,62 +181,62 @@ class ColdView:
             "and restart the node"
         )
 
-    # --- entries ------------------------------------------------------------------------------------------------------
-    def entry_at(self, manifest: Manifest, offset: int) -> Entry | None:
-        """The entry that holds `offset`, or the next one where a gap does; None at or past the end."""
+    # --- segments ------------------------------------------------------------------------------------------------------
+    def segment_at(self, manifest: Manifest, offset: int) -> RemoteSegment | None:
+        """The segment that holds `offset`, or the next one where a gap does; None at or past the end."""
         if manifest.pages:
             for page in manifest.live_pages:
                 if offset < page.end:
-                    return self._entry_in_page(page, offset)
-        at = bisect.bisect_right(manifest.entries, offset, key=lambda entry: entry.end)
-        return manifest.entries[at] if at < len(manifest.entries) else None
+                    return self._segment_in_page(page, offset)
+        at = bisect.bisect_right(manifest.segments, offset, key=lambda segment: segment.end)
+        return manifest.segments[at] if at < len(manifest.segments) else None
 
-    def _entry_in_page(self, page: PageRef, offset: int) -> Entry:
+    def _segment_in_page(self, page: PageRef, offset: int) -> RemoteSegment:
         found = self._hydrator.known.run(self.ids, page.key, offset)
         if found:
-            return entry_of(found, offset)
+            return segment_of(found, offset)
         raise Missing(lambda: self._bring_run(page, offset))
 
-    async def page_entries(self, page: PageRef, start: int, timestamp: int | None = None) -> tuple[Entry, ...]:
+    async def page_segments(self, page: PageRef, start: int, timestamp: int | None = None) -> tuple[RemoteSegment, ...]:
         """Some neighbours in a page, from the first that ends after `start` and reaches `timestamp` (ms) on."""
-        return await self._hydrator.page_entries(PageEntries(self.ids, page, start, timestamp))
+        return await self._hydrator.page_segments(PageSegments(self.ids, page, start, timestamp))
 
     async def _bring_run(self, page: PageRef, offset: int) -> None:
-        entries = await self.page_entries(page, offset)
-        if not entries or entries[-1].end > page.end:
+        segments = await self.page_segments(page, offset)
+        if not segments or segments[-1].end > page.end:
             raise TierCorrupt(f"page {page.key} does not hold offset {offset} as its manifest says; run `tidelog fsck`")
-        self._hydrator.known.keep_run(self.ids, page.key, offset, entries)
+        self._hydrator.known.keep_run(self.ids, page.key, offset, segments)
 
-    def front(self, entry: Entry) -> Sidecar:
-        """Index, checksums and aborted transactions of an entry."""
-        found = self._hydrator.front(entry)
+    def front(self, segment: RemoteSegment) -> Sidecar:
+        """Index, checksums and aborted transactions of a remote segment."""
+        found = self._hydrator.front(segment)
         if found is None:
-            raise Missing(lambda: self._hydrator.bring_front(entry))
+            raise Missing(lambda: self._hydrator.bring_front(segment))
         return found
 
     # --- bytes --------------------------------------------------------------------------------------------------------
-    def files(self, entry: Entry, start: int, end: int) -> list[SharedFile]:
-        """The chunks that hold bytes [start, end) of an entry, in order; not yet acquired."""
+    def files(self, segment: RemoteSegment, start: int, end: int) -> list[SharedFile]:
+        """The chunks that hold bytes [start, end) of a remote segment, in order; not yet acquired."""
         indexes = range(start // CHUNK_BYTES, -(-end // CHUNK_BYTES))
-        found = [self._hydrator.chunk(entry, index) for index in indexes]
+        found = [self._hydrator.chunk(segment, index) for index in indexes]
         present = [file for file in found if file is not None]
         if len(present) != len(found):
-            self.front(entry)  # its checksums come first
+            self.front(segment)  # its checksums come first
             raise Missing(
-                lambda: self._hydrator.bring_chunks(entry, indexes), lambda: self._hydrator.chunks(entry, indexes)
+                lambda: self._hydrator.bring_chunks(segment, indexes), lambda: self._hydrator.chunks(segment, indexes)
             )
         return present
 
-    def more(self, entry: Entry, index: int) -> SharedFile | None:
+    def more(self, segment: RemoteSegment, index: int) -> SharedFile | None:
         """A further chunk if it happens to be here."""
-        return self._hydrator.chunk(entry, index)
+        return self._hydrator.chunk(segment, index)
 
-    def read(self, entry: Entry, position: int, length: int) -> bytearray:
-        """A copy of bytes [position, position + length) of an entry, or fewer at its end."""
-        end = min(position + length, entry.length)
+    def read(self, segment: RemoteSegment, position: int, length: int) -> bytearray:
+        """A copy of bytes [position, position + length) of a remote segment, or fewer at its end."""
+        end = min(position + length, segment.length)
         data = bytearray(end - position)
         view = memoryview(data)
-        for file in self.files(entry, position, end):
+        for file in self.files(segment, position, end):
             within = position % CHUNK_BYTES
             size = min(CHUNK_BYTES - within, end - position)
             self._read_into(file, view[:size], within)
@@ -264,7 +265,7 @@ def _offset_after(front: Sidecar, position: int) -> int:
 
 
 def _cut(files: list[SharedFile], position: int, limit: int) -> tuple[FileSlice, ...]:
-    """Bytes [position, limit) of an entry as slices of its chunks, each file acquired once."""
+    """Bytes [position, limit) of a remote segment as slices of its chunks, each file acquired once."""
     slices = []
     for file in files:
         within = position % CHUNK_BYTES

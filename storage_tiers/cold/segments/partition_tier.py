@@ -103,9 +103,9 @@ class PartitionTier:
             nonlocal uploaded
             if not self._continues(manifest, job) or manifest.commit == uploaded.seen_commit:
                 return
-            named = uploaded.entry.key, uploaded.entry.sidecar_key
+            named = uploaded.segment.key, uploaded.segment.sidecar_key
             if set(manifest.keys()).isdisjoint(named) and await self._uploader.still_there(uploaded):
-                uploaded = Uploaded(uploaded.entry, uploaded.sidecar_length, uploaded.sidecar_crc32c, manifest.commit)
+                uploaded = Uploaded(uploaded.segment, uploaded.sidecar_length, uploaded.sidecar_crc32c, manifest.commit)
             else:
                 uploaded = await self._uploader.upload(job, built, manifest)
 
@@ -114,7 +114,7 @@ class PartitionTier:
                 return None
             return transitions.extend(
                 manifest,
-                uploaded.entry,
+                uploaded.segment,
                 by,
                 leader_epoch=job.leader_epoch,
                 last_record_epoch=job.last_record_epoch,

@@ -1,10 +1,10 @@
 """One range in the bucket against what its manifest says: the object's bytes, its batches, its sidecar, each recomputed.
 
-    store ──pieces──> batches ──> what the entry and the sidecar must say ──compare──> findings
+    store ──pieces──> batches ──> what the segment and the sidecar must say ──compare──> findings
                          └──────> `observe`, for whoever follows a partition from range to range
 
 For whoever must know that history is whole: `tidelog fsck` over everything, a handler over what a commit added. Everything
-that the batches of this range alone determine is compared: the entry's sums and times, the sidecar's index and checks. What
+that the batches of this range alone determine is compared: the segment's sums and times, the sidecar's index and checks. What
 takes the ranges before it (epochs, producers, aborted transactions) is the observer's. Payloads are inflated and walked
 record by record only if asked for; a batch's CRC-32C covers them, and they were checked when they were appended.
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from storage_tiers.cold.manifest.model import Entry
+from storage_tiers.cold.manifest.model import RemoteSegment
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.sidecar import CHECK_BYTES, INTERVAL_BYTES, IndexRow, Sidecar
 from storage_tiers.cold.stores.port import BlockingObjectStore
@@ -47,7 +47,7 @@ class Fault(Enum):
     FOREIGN_SIDECAR = "another segment's sidecar"
     BAD_SIDECAR = "unreadable sidecar"
     WRONG_SIDECAR = "a sidecar that its batches contradict"
-    WRONG_ENTRY = "a manifest that its batches contradict"
+    WRONG_SEGMENT = "a manifest that its batches contradict"
     WRONG_RECORDS = "batches are not those of its range"
     UNDECODABLE = "records that cannot be decoded"
 
@@ -70,26 +70,28 @@ class RangeVerdict:
     whole: bool = True
 
 
-def sidecar_bytes(entry: Entry) -> int:
+def sidecar_bytes(segment: RemoteSegment) -> int:
     """The length of the sidecar's object, as the manifest knows its sections."""
-    return max((section.position + section.length for section in entry.sections), default=0)
+    return max((section.position + section.length for section in segment.sections), default=0)
 
 
 def check_range(
     store: BlockingObjectStore,
-    entry: Entry,
+    segment: RemoteSegment,
     *,
     payloads: bool = False,
     observe: Observe = lambda batch, header: None,
 ) -> RangeVerdict:
     """Reads and verifies every byte of the range and of its sidecar. Errors: those of the store but `TierObjectMissing`,
     which is a finding."""
-    check = _RangeCheck(store, entry, _RangeWalk(entry, payloads, observe))
+    check = _RangeCheck(store, segment, _RangeWalk(segment, payloads, observe))
     try:
         check.sidecar()
         check.segment()
     except TierObjectMissing as error:
-        check.add(Fault.MISSING, entry.key, f"it is named for offsets [{entry.base}, {entry.end}) and gone: {error}")
+        check.add(
+            Fault.MISSING, segment.key, f"it is named for offsets [{segment.base}, {segment.end}) and gone: {error}"
+        )
         check.walk.sound = False
     check.compare()
     return RangeVerdict(tuple(check.findings), check.walk.batches, check.bytes_read, check.parsed, check.walk.sound)
@@ -98,19 +100,19 @@ def check_range(
 class _RangeWalk:
     """Batches of a range that arrives in pieces, and what they say of it."""
 
-    def __init__(self, entry: Entry, payloads: bool, observe: Observe) -> None:
-        self._entry = entry
+    def __init__(self, segment: RemoteSegment, payloads: bool, observe: Observe) -> None:
+        self._segment = segment
         self._payloads = payloads
         self._observe = observe
         self._rest = b""
         self._at = 0
-        self.following = entry.base
+        self.following = segment.base
         self.sound = True
         self.undecodable = ""
         self.records = self.batches = 0
         self.epoch = -1
         self.min_timestamp = self.max_timestamp = 0
-        self.max_timestamp_offset = entry.base
+        self.max_timestamp_offset = segment.base
         self.rows: list[IndexRow] = []
 
     def feed(self, piece: bytes) -> None:
@@ -121,7 +123,7 @@ class _RangeWalk:
             at = start + header.size
             batch = data[start:at]
             check_crc(batch, header)
-            if not self.following <= header.base_offset or header.next_offset > self._entry.end:
+            if not self.following <= header.base_offset or header.next_offset > self._segment.end:
                 raise CorruptRecord(
                     f"a batch of offsets [{header.base_offset}, {header.next_offset}) follows offset {self.following}"
                 )
@@ -168,9 +170,9 @@ def _undecodable(batch: memoryview, header: BatchHeader) -> str:
 
 
 class _RangeCheck:
-    def __init__(self, store: BlockingObjectStore, entry: Entry, walk: _RangeWalk) -> None:
+    def __init__(self, store: BlockingObjectStore, segment: RemoteSegment, walk: _RangeWalk) -> None:
         self._store = store
-        self._entry = entry
+        self._segment = segment
         self.walk = walk
         self.parsed: Sidecar | None = None
         self.findings: list[RangeFinding] = []
@@ -181,54 +183,54 @@ class _RangeCheck:
         self.findings.append(RangeFinding(fault, key, detail))
 
     def sidecar(self) -> None:
-        entry = self._entry
+        segment = self._segment
         try:
-            data = self._store.get(entry.sidecar_key).data
+            data = self._store.get(segment.sidecar_key).data
         except TierObjectMissing as error:
-            detail = f"it is named for offsets [{entry.base}, {entry.end}) and gone: {error}"
-            self.add(Fault.MISSING, entry.sidecar_key, detail)
+            detail = f"it is named for offsets [{segment.base}, {segment.end}) and gone: {error}"
+            self.add(Fault.MISSING, segment.sidecar_key, detail)
             return
         self.bytes_read += len(data)
         try:
-            parsed = sidecar.parse(data, entry.sidecar_key)
-            table = sidecar.read_table(data, entry.sidecar_key)
+            parsed = sidecar.parse(data, segment.sidecar_key)
+            table = sidecar.read_table(data, segment.sidecar_key)
         except (TierCorrupt, StoreRefused) as error:
-            self.add(Fault.BAD_SIDECAR, entry.sidecar_key, str(error))
+            self.add(Fault.BAD_SIDECAR, segment.sidecar_key, str(error))
             return
-        named = (entry.base, entry.end, entry.length, entry.crc32c)
+        named = (segment.base, segment.end, segment.length, segment.crc32c)
         if (parsed.base, parsed.end, parsed.length, parsed.crc32c) != named:
             self.add(
                 Fault.FOREIGN_SIDECAR,
-                entry.sidecar_key,
+                segment.sidecar_key,
                 f"it describes offsets [{parsed.base}, {parsed.end}) in {parsed.length} bytes, its segment holds "
-                f"[{entry.base}, {entry.end}) in {entry.length}",
+                f"[{segment.base}, {segment.end}) in {segment.length}",
             )
-        elif table != entry.sections:
-            self.add(Fault.FOREIGN_SIDECAR, entry.sidecar_key, "its section table is not the one in the manifest")
+        elif table != segment.sections:
+            self.add(Fault.FOREIGN_SIDECAR, segment.sidecar_key, "its section table is not the one in the manifest")
         else:
             self.parsed = parsed
             self._layout(len(data))
 
     def _layout(self, size: int) -> None:
         """Sections lie one after the other behind the table, the known ones first and in their order."""
-        sections = self._entry.sections
+        sections = self._segment.sections
         at = sidecar.table_bytes(len(sections))
         for section in sections:
             if section.position != at:
                 detail = f"section {section.name!r} begins at byte {section.position}, not at {at}"
-                self.add(Fault.BAD_SIDECAR, self._entry.sidecar_key, detail)
+                self.add(Fault.BAD_SIDECAR, self._segment.sidecar_key, detail)
             at += section.length
         if tuple(section.name for section in sections)[: len(SECTIONS)] != SECTIONS:
             names = ", ".join(section.name for section in sections)
-            self.add(Fault.BAD_SIDECAR, self._entry.sidecar_key, f"its sections are {names}")
+            self.add(Fault.BAD_SIDECAR, self._segment.sidecar_key, f"its sections are {names}")
         if at != size:
-            self.add(Fault.BAD_SIDECAR, self._entry.sidecar_key, f"its sections end at byte {at} of {size}")
+            self.add(Fault.BAD_SIDECAR, self._segment.sidecar_key, f"its sections end at byte {at} of {size}")
 
     def segment(self) -> None:
-        entry, walk = self._entry, self.walk
+        segment, walk = self._segment, self.walk
         crc, at, problem = 0, 0, ""
-        while at < entry.length:
-            piece = self._store.get(entry.key, entry.position + at, min(PIECE_BYTES, entry.length - at)).data
+        while at < segment.length:
+            piece = self._store.get(segment.key, segment.position + at, min(PIECE_BYTES, segment.length - at)).data
             if not piece:
                 break
             crc = crc32c(piece, crc)
@@ -240,22 +242,24 @@ class _RangeCheck:
                     walk.feed(piece)
                 except CorruptRecord as error:
                     problem = str(error)
-        if at < entry.length:
-            self.add(Fault.TRUNCATED, entry.key, f"{at} of {entry.length} bytes could be read")
-        elif crc != entry.crc32c:
-            detail = f"CRC-32C of [{entry.base}, {entry.end}) is {crc:#010x}, the manifest says {entry.crc32c:#010x}"
-            self.add(Fault.FLIPPED, entry.key, f"{detail}; {problem}" if problem else detail)
-        elif problem or walk.left or walk.following != entry.end or walk.records != entry.records:
+        if at < segment.length:
+            self.add(Fault.TRUNCATED, segment.key, f"{at} of {segment.length} bytes could be read")
+        elif crc != segment.crc32c:
+            detail = (
+                f"CRC-32C of [{segment.base}, {segment.end}) is {crc:#010x}, the manifest says {segment.crc32c:#010x}"
+            )
+            self.add(Fault.FLIPPED, segment.key, f"{detail}; {problem}" if problem else detail)
+        elif problem or walk.left or walk.following != segment.end or walk.records != segment.records:
             self.add(
                 Fault.WRONG_RECORDS,
-                entry.key,
+                segment.key,
                 problem
                 or f"its batches hold {walk.records} records up to offset {walk.following}, with {walk.left} bytes left; "
-                f"the manifest says {entry.records} up to {entry.end}",
+                f"the manifest says {segment.records} up to {segment.end}",
             )
-        walk.sound = not self._fault_in(entry.key)
+        walk.sound = not self._fault_in(segment.key)
         if walk.undecodable:
-            self.add(Fault.UNDECODABLE, entry.key, walk.undecodable)
+            self.add(Fault.UNDECODABLE, segment.key, walk.undecodable)
 
     def _sum(self, piece: bytes, at: int) -> None:
         """Pieces begin at whole MiB of the range."""
@@ -273,25 +277,25 @@ class _RangeCheck:
         return any(finding.key == key for finding in self.findings)
 
     def compare(self) -> None:
-        """What the batches say, where they are sound, with what the entry and the sidecar say."""
+        """What the batches say, where they are sound, with what the segment and the sidecar say."""
         if not self.walk.sound:
             return
-        entry, walk = self._entry, self.walk
+        segment, walk = self._segment, self.walk
         for name, found in (
-            ("bytes", entry.length),
+            ("bytes", segment.length),
             ("min_timestamp", walk.min_timestamp),
             ("max_timestamp", walk.max_timestamp),
             ("max_timestamp_offset", walk.max_timestamp_offset),
         ):
-            said = getattr(entry, name)
+            said = getattr(segment, name)
             if said != found:
-                self.add(Fault.WRONG_ENTRY, entry.key, f"{name} is {said} in the manifest, {found} in its batches")
+                self.add(Fault.WRONG_SEGMENT, segment.key, f"{name} is {said} in the manifest, {found} in its batches")
         if self.parsed is None:
             return
         if list(self.parsed.mib_crcs) != self._mib_crcs:
-            self.add(Fault.WRONG_SIDECAR, entry.sidecar_key, "its checks are not those of the segment's bytes")
+            self.add(Fault.WRONG_SIDECAR, segment.sidecar_key, "its checks are not those of the segment's bytes")
         if list(self.parsed.index) != walk.rows:
-            self.add(Fault.WRONG_SIDECAR, entry.sidecar_key, _difference(self.parsed.index, walk.rows))
+            self.add(Fault.WRONG_SIDECAR, segment.sidecar_key, _difference(self.parsed.index, walk.rows))
 
 
 def _difference(said: Sequence[IndexRow], found: list[IndexRow]) -> str:

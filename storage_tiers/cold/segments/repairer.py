@@ -26,7 +26,7 @@ from pathlib import Path
 
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.commit import CommitLoop
-from storage_tiers.cold.manifest.model import Author, Entry, Manifest, PageRef
+from storage_tiers.cold.manifest.model import Author, Manifest, PageRef, RemoteSegment
 from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.cold.manifest.repair import (
     Evidence,
@@ -136,11 +136,11 @@ class Repairer:
         sizes = {info.key: info.size async for info in self._store.list(ids.segments_prefix)}
         if manifest.live_pages:
             sizes.update({info.key: info.size async for info in self._store.list(ids.pages_prefix)})
-        refs, entries = list(manifest.live_pages), list(manifest.entries)
-        while refs or entries:
-            if any(_is_missed(entry, log_start, sizes) for entry in entries):
+        refs, segments = list(manifest.live_pages), list(manifest.segments)
+        while refs or segments:
+            if any(_is_missed(segment, log_start, sizes) for segment in segments):
                 return True
-            entries.clear()
+            segments.clear()
             if refs:
                 ref = refs.pop()
                 if sizes.get(ref.key) != ref.length:
@@ -150,7 +150,7 @@ class Repairer:
                 except (TierObjectMissing, TierCorrupt):
                     return True
                 refs.extend(page.pages)
-                entries.extend(page.entries)
+                segments.extend(page.segments)
         return False
 
     async def _commit(self, repair: RepairPlan, shown: Manifest | None, local: LocalEvidence) -> Manifest:
@@ -161,7 +161,7 @@ class Repairer:
 
         return await self._loop.commit_repair(shown, make)
 
-    async def _filler(self, manifest: Manifest, lost: Entry, epochs: tuple[EpochEntry, ...]) -> Entry:
+    async def _filler(self, manifest: Manifest, lost: RemoteSegment, epochs: tuple[EpochEntry, ...]) -> RemoteSegment:
         """Uploads a range of a lost one's offsets, without records."""
         last_epoch = manifest.last_record_epoch if lost.end == manifest.end else None
         data, history = empty_range(lost.base, lost.end, epochs, last_epoch)
@@ -181,9 +181,9 @@ class Repairer:
                 producer_snapshot=str(paths[1]),
             )
             built = await self._uploader.build(job)
-            return (await self._uploader.upload(job, built, manifest)).entry
+            return (await self._uploader.upload(job, built, manifest)).segment
 
-    async def _producers(self, lost: Entry) -> bytes:
+    async def _producers(self, lost: RemoteSegment) -> bytes:
         """The producers at a lost range's end, where its sidecar is there to tell; else none."""
         if await _there(self._holds_sidecar(lost)):
             return sidecar.parse((await self._store.get(lost.sidecar_key)).data, lost.sidecar_key).producer_snapshot
@@ -191,8 +191,8 @@ class Repairer:
 
     async def _evidence(self, manifest: Manifest, local: LocalEvidence) -> tuple[Evidence, int]:
         missing: set[str] = set()
-        lost: list[Entry] = []
-        last_paged: Entry | None = None
+        lost: list[RemoteSegment] = []
+        last_paged: RemoteSegment | None = None
         refs = list(reversed(manifest.live_pages))
         while refs:
             ref = refs.pop()
@@ -203,11 +203,11 @@ class Repairer:
             if page.pages:
                 refs.extend(reversed(page.pages))
                 continue
-            last_paged = page.entries[-1]
-            await self._look_for(page.entries, missing, lost)
-        await self._look_for(manifest.entries, missing, lost)
+            last_paged = page.segments[-1]
+            await self._look_for(page.segments, missing, lost)
+        await self._look_for(manifest.segments, missing, lost)
         unnamed = await self._unnamed(manifest)
-        ranges = len(manifest.entries) + sum(ref.count for ref in manifest.live_pages)
+        ranges = len(manifest.segments) + sum(ref.count for ref in manifest.live_pages)
         checked = 2 * ranges + len(manifest.live_pages)
         found = Evidence(missing, unnamed, last_paged, local.held, local.epochs, local.log_start, tuple(lost))
         return found, checked
@@ -229,47 +229,50 @@ class Repairer:
             if isinstance(parsed, keys.SegmentKey):
                 yield parsed, info.key
 
-    async def _look_for(self, entries: tuple[Entry, ...], missing: set[str], lost: list[Entry]) -> None:
-        """Adds the keys of what is not there, and the entries that it is of."""
-        for some in _in_bunches(entries):
-            verdicts = await asyncio.gather(*(self._lacks(entry) for entry in some))
-            for entry, gone in zip(some, verdicts, strict=True):
+    async def _look_for(
+        self, segments: tuple[RemoteSegment, ...], missing: set[str], lost: list[RemoteSegment]
+    ) -> None:
+        """Adds the keys of what is not there, and the segments that it is of."""
+        for some in _in_bunches(segments):
+            verdicts = await asyncio.gather(*(self._lacks(segment) for segment in some))
+            for segment, gone in zip(some, verdicts, strict=True):
                 missing.update(gone)
                 if gone:
-                    lost.append(entry)
+                    lost.append(segment)
 
-    async def _lacks(self, entry: Entry) -> list[str]:
-        gone = [] if await _there(self._holds_segment(entry)) else [entry.key]
-        return gone if await _there(self._holds_sidecar(entry)) else [*gone, entry.sidecar_key]
+    async def _lacks(self, segment: RemoteSegment) -> list[str]:
+        gone = [] if await _there(self._holds_segment(segment)) else [segment.key]
+        return gone if await _there(self._holds_sidecar(segment)) else [*gone, segment.sidecar_key]
 
     async def _holds_page(self, ref: PageRef) -> bool:
         """A page in memory does not say that the store still has it."""
         data = (await self._store.get(ref.key)).data
         return (len(data), crc32c(data)) == (ref.length, ref.crc32c)
 
-    async def _holds_segment(self, entry: Entry) -> bool:
-        info = await self._store.head(entry.key)
-        if info.size < entry.position + entry.length:
+    async def _holds_segment(self, segment: RemoteSegment) -> bool:
+        info = await self._store.head(segment.key)
+        if info.size < segment.position + segment.length:
             return False
-        if info.crc32c is not None and (entry.position, info.size) == (0, entry.length):
-            return info.crc32c == entry.crc32c
-        found, at = 0, entry.position
-        while at < entry.position + entry.length:
-            size = min(_READ_BACK_BYTES, entry.position + entry.length - at)
-            piece = (await self._store.get(entry.key, at, size)).data
+        if info.crc32c is not None and (segment.position, info.size) == (0, segment.length):
+            return info.crc32c == segment.crc32c
+        found, at = 0, segment.position
+        while at < segment.position + segment.length:
+            size = min(_READ_BACK_BYTES, segment.position + segment.length - at)
+            piece = (await self._store.get(segment.key, at, size)).data
             if not piece:
                 return False
             found, at = crc32c(piece, found), at + len(piece)
-        return found == entry.crc32c
+        return found == segment.crc32c
 
-    async def _holds_sidecar(self, entry: Entry) -> bool:
-        data = (await self._store.get(entry.sidecar_key)).data
-        if len(data) != sidecar_bytes(entry):
+    async def _holds_sidecar(self, segment: RemoteSegment) -> bool:
+        data = (await self._store.get(segment.sidecar_key)).data
+        if len(data) != sidecar_bytes(segment):
             return False
-        parsed = sidecar.parse(data, entry.sidecar_key)
+        parsed = sidecar.parse(data, segment.sidecar_key)
         named = (parsed.base, parsed.end, parsed.length, parsed.crc32c)
         return (
-            named == (entry.base, entry.end, entry.length, entry.crc32c) and sidecar.read_table(data) == entry.sections
+            named == (segment.base, segment.end, segment.length, segment.crc32c)
+            and sidecar.read_table(data) == segment.sections
         )
 
 
@@ -278,25 +281,25 @@ def empty_range(
 ) -> tuple[bytes, tuple[EpochEntry, ...]]:
     """Batches without records over offsets [base, end), one for each leader epoch, and the history of epochs up to `end`, the
     last of which is `last_epoch`, if given. What lies before the history is of its first epoch."""
-    history = [entry for entry in epochs if entry.start_offset < end] or [EpochEntry(max(last_epoch or 0, 0), base)]
+    history = [each for each in epochs if each.start_offset < end] or [EpochEntry(max(last_epoch or 0, 0), base)]
     if last_epoch is not None and history[-1].epoch != last_epoch:
-        history = [entry for entry in history if entry.epoch < last_epoch]
+        history = [each for each in history if each.epoch < last_epoch]
         history.append(EpochEntry(last_epoch, max(base, history[-1].start_offset + 1) if history else base))
-    bounds = [base, *(entry.start_offset for entry in history[1:] if entry.start_offset > base), end]
+    bounds = [base, *(each.start_offset for each in history[1:] if each.start_offset > base), end]
     pieces = []
     for start, stop in itertools.pairwise(bounds):
-        epoch = max((entry for entry in history if entry.start_offset <= start), default=history[0]).epoch
+        epoch = max((each for each in history if each.start_offset <= start), default=history[0]).epoch
         for at in range(start, stop, _MOST_OF_A_BATCH):
             pieces += [build_empty_batch(at, min(stop, at + _MOST_OF_A_BATCH), leader_epoch=epoch)]
     return b"".join(pieces), tuple(history)
 
 
-def _is_missed(entry: Entry, log_start: int, sizes: Mapping[str, int]) -> bool:
+def _is_missed(segment: RemoteSegment, log_start: int, sizes: Mapping[str, int]) -> bool:
     """Whether a listing, the bytes of objects by their keys, lacks some of a live range that can still be read."""
-    if entry.end <= log_start:
+    if segment.end <= log_start:
         return False
-    short = sizes.get(entry.key, -1) < entry.position + entry.length
-    return short or sizes.get(entry.sidecar_key) != sidecar_bytes(entry)
+    short = sizes.get(segment.key, -1) < segment.position + segment.length
+    return short or sizes.get(segment.sidecar_key) != sidecar_bytes(segment)
 
 
 async def _any(listing: AsyncIterator[object]) -> bool:
@@ -312,6 +315,6 @@ async def _there(question: Awaitable[bool]) -> bool:
         return False
 
 
-def _in_bunches(entries: tuple[Entry, ...]) -> Iterator[tuple[Entry, ...]]:
-    for start in range(0, len(entries), CHECKS_AT_ONCE):
-        yield entries[start : start + CHECKS_AT_ONCE]
+def _in_bunches(segments: tuple[RemoteSegment, ...]) -> Iterator[tuple[RemoteSegment, ...]]:
+    for start in range(0, len(segments), CHECKS_AT_ONCE):
+        yield segments[start : start + CHECKS_AT_ONCE]

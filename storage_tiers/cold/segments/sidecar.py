@@ -14,7 +14,7 @@ All numbers are big-endian. The header's CRC covers everything before it and the
     producer  Kafka's producer snapshot, byte for byte, as of exactly `end`
 
 The first three serve a first read and lie together at the front; the others rebuild a log. The table also stands in the
-manifest's entry, so that one ranged GET fetches what is wanted without reading the header first.
+manifest's segment, so that one ranged GET fetches what is wanted without reading the header first.
 
 Invariants: built from the batches' own headers, in pieces of 1 MiB, never from a local index file; every batch's own
 CRC-32C was checked, so that what a disk has damaged is not sealed under checksums that fit; a section is served only if its
@@ -405,9 +405,9 @@ def parse_part(
     crc: int,
     where: str = "a sidecar",
 ) -> Sidecar:
-    """The sections that lie whole in bytes [position, position + len(data)) of a sidecar, by the table of its entry.
+    """The sections that lie whole in bytes [position, position + len(data)) of a sidecar, by the table of its segment.
 
-    `base`, `end`, `length` and `crc` are the segment's, as the entry says them.
+    `base`, `end`, `length` and `crc` are the segment's, as the segment says them.
     """
     found: dict[str, bytes] = {}
     for section in sections:
@@ -456,7 +456,7 @@ def table_bytes(count: int) -> int:
 
 
 def read_table(data: bytes, where: str = "a sidecar") -> tuple[Section, ...]:
-    """The section table at the front of a sidecar, for who has no entry."""
+    """The section table at the front of a sidecar, for who has no segment."""
     return _parse_head(data, where)[4]
 
 

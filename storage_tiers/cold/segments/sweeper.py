@@ -266,7 +266,7 @@ class Sweeper:
 
 
 def _named(page: Page) -> Iterable[str]:
-    live = ((entry.key, entry.sidecar_key) for entry in page.entries)
+    live = ((segment.key, segment.sidecar_key) for segment in page.segments)
     removed = (item.keys for item in page.removed)
     return itertools.chain.from_iterable(itertools.chain(live, removed, ((ref.key,) for ref in page.pages)))
 
@@ -277,7 +277,7 @@ def _discard(found: dict[str, Listed], names: Iterable[str]) -> None:
 
 
 def _may_name(ref: PageRef, found: dict[str, Listed]) -> bool:
-    """Pages name old pages' keys anywhere in `removed`; a segment's key begins with an offset of its entry."""
+    """Pages name old pages' keys anywhere in `removed`; a segment's key begins with an offset of its segment."""
     for key in found:
         try:
             parsed = keys.parse(key)

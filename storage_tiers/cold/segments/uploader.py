@@ -1,4 +1,4 @@
-"""From a local segment to two verified objects and the entry that will name them.
+"""From a local segment to two verified objects and the segment that will name them.
 
 Invariants: an object is written under a fresh uuid and never again; it counts as uploaded only when its length and
 CRC-32C are those of the local bytes, as the store reports them or, where it reports none, as they are read back. At most
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from storage_tiers.clock import Rng
-from storage_tiers.cold.manifest.model import Entry, Ids, Manifest
+from storage_tiers.cold.manifest.model import Ids, Manifest, RemoteSegment
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.sidecar import SidecarBytes
 from storage_tiers.cold.stores.port import FileBody, ObjectInfo, ObjectStore
@@ -62,9 +62,9 @@ def in_thread(function: Callable[[], SidecarBytes]) -> Awaitable[SidecarBytes]:
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """An entry whose objects were there after the manifest of `seen_commit` had been read."""
+    """A remote segment whose objects were there after the manifest of `seen_commit` had been read."""
 
-    entry: Entry
+    segment: RemoteSegment
     sidecar_length: int
     sidecar_crc32c: int
     seen_commit: int
@@ -108,7 +108,7 @@ class Uploader:
     async def upload(self, job: ExtendJob, built: SidecarBytes, manifest: Manifest) -> Uploaded:
         """Stores segment and sidecar under a fresh uuid. `manifest` was read before this call."""
         uuid = self._rng.token(16).hex()
-        entry = Entry(
+        segment = RemoteSegment(
             base=job.base,
             end=job.end,
             key=self._ids.segment_key(job.base, job.leader_epoch, uuid),
@@ -123,23 +123,23 @@ class Uploader:
             bytes=job.length,
             crc32c=built.crc32c,
         )
-        uploaded = Uploaded(entry, len(built.data), crc32c(built.data), manifest.commit)
+        uploaded = Uploaded(segment, len(built.data), crc32c(built.data), manifest.commit)
         body = FileBody(job.path, job.position, job.length, built.crc32c)
         # The small one first: where the store refuses, little is sent in vain.
-        await self._put(entry.sidecar_key, built.data, uploaded.sidecar_length, uploaded.sidecar_crc32c)
-        await self._put(entry.key, body, entry.length, entry.crc32c)
+        await self._put(segment.sidecar_key, built.data, uploaded.sidecar_length, uploaded.sidecar_crc32c)
+        await self._put(segment.key, body, segment.length, segment.crc32c)
         return uploaded
 
     async def still_there(self, uploaded: Uploaded) -> bool:
         """Whether both objects are in the store with the right bytes."""
-        entry = uploaded.entry
-        return await self._holds(entry.key, entry.length, entry.crc32c) and await self._holds(
-            entry.sidecar_key, uploaded.sidecar_length, uploaded.sidecar_crc32c
+        segment = uploaded.segment
+        return await self._holds(segment.key, segment.length, segment.crc32c) and await self._holds(
+            segment.sidecar_key, uploaded.sidecar_length, uploaded.sidecar_crc32c
         )
 
     async def forget(self, uploaded: Uploaded) -> None:
         """Deletes both objects; only for a partition whose manifest can never name them."""
-        await self._store.delete([uploaded.entry.key, uploaded.entry.sidecar_key])
+        await self._store.delete([uploaded.segment.key, uploaded.segment.sidecar_key])
 
     async def _put(self, key: str, body: bytes | FileBody, length: int, crc: int) -> None:
         info = await self._store.put(key, body)

@@ -20,10 +20,10 @@ from tests.service.broker.test_store_lineage import T0, configure, grown, led, m
 async def test_a_lost_range_is_taken_again_from_the_local_log(tmp_path: Path) -> None:
     async with grown(tmp_path) as (node, _):
         manifest, end = manifest_of(node), led(node).log.hot.end_offset
-        for entry in manifest.entries[-2:]:
-            await node.store.delete([entry.key])
+        for segment in manifest.segments[-2:]:
+            await node.store.delete([segment.key])
         dry = await node.core.cold.repair(T0, apply=False)
-        lost = manifest.entries[-2].base
+        lost = manifest.segments[-2].base
         assert f"offsets [{lost}, {end}) are uploaded again from the local log" in dry.summary
         done = await node.core.cold.repair(T0, apply=True)
         assert (done.summary, done.commit) == (dry.summary, manifest.commit + 1)
@@ -38,8 +38,8 @@ async def test_what_a_repair_counts_on_is_not_evicted_meanwhile(tmp_path: Path) 
     """The bucket held it a moment ago; the repair is about to let go of it there."""
     async with grown(tmp_path) as (node, _):
         manifest, end = manifest_of(node), led(node).log.hot.end_offset
-        await node.store.delete([manifest.entries[-1].key])
-        held = node.store.hold(1, "head", manifest.entries[0].key)
+        await node.store.delete([manifest.segments[-1].key])
+        held = node.store.hold(1, "head", manifest.segments[0].key)
         repairing = asyncio.ensure_future(node.core.cold.repair(T0, apply=True))
         await held.reached.wait()
         with pytest.raises(TierUnavailable, match="is being repaired"):

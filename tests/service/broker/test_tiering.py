@@ -219,7 +219,7 @@ async def test_a_manifest_that_says_deleted_is_no_reason_to_evict(node: Running)
     led = await filled(node, KEPT)
     await node.seal("t")
     manifest, known = await manifest_of(led), led.log.tier
-    gone = replace(manifest, commit=manifest.commit + 1, state=State.DELETED, entries=(), sidecar=None)
+    gone = replace(manifest, commit=manifest.commit + 1, state=State.DELETED, segments=(), sidecar=None)
     with pytest.raises(FencedWriter):
         await node.node.work.tiering.accept(led, gone)
     assert led.log.tier is known

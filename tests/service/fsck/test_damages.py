@@ -30,7 +30,7 @@ from storage_tiers.records.builder import build_batch
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import TopicId
 from tests.service.fsck.test_field_mutations import stored
-from tests.service.fsck.test_section_mutations import entries
+from tests.service.fsck.test_section_mutations import segments
 from tests.storage_tiers.cold.full_store import CLUSTER, FLIGHTS, GONE, INCARNATION, NOW_MS, FullStore, ids_of, plain
 from tests.storage_tiers.cold.support import DAY, Local, no_producers, tier_of
 
@@ -107,25 +107,25 @@ def test_a_manifest_older_than_its_segments(store: BlockingMemoryStore, behind: 
     """As a bucket restored to yesterday has it: the manifest is whole by itself, newer segments lie beside it."""
 
     def older(manifest: Manifest) -> Manifest:
-        left = manifest.entries[:-behind]
+        left = manifest.segments[:-behind]
         end = left[-1].end if left else manifest.live_pages[-1].end
-        newest = entries(store)[end - 10]
+        newest = segments(store)[end - 10]
         sidecar = dataclasses.replace(
             manifest.sidecar,  # type: ignore[type-var]
             key=ids_of(1).prefix + newest["sidecar"],
             sections=left[-1].sections if left else manifest.sidecar.sections,  # type: ignore[union-attr]
         )
-        return dataclasses.replace(manifest, entries=left, end=end, sidecar=sidecar)
+        return dataclasses.replace(manifest, segments=left, end=end, sidecar=sidecar)
 
     rewrite(store, older)
     assert (FindingKind.WENT_BACK, MANIFEST) in found(store)
 
 
 def test_one_upload_that_was_never_committed_is_no_damage(store: BlockingMemoryStore) -> None:
-    entry = manifest_of(store).entries[-1]
+    segment = manifest_of(store).segments[-1]
     for old, new in (
-        (entry.key, ids_of(1).segment_key(120, 2, "a" * 32)),
-        (entry.sidecar_key, ids_of(1).sidecar_key(120, 2, "a" * 32)),
+        (segment.key, ids_of(1).segment_key(120, 2, "a" * 32)),
+        (segment.sidecar_key, ids_of(1).sidecar_key(120, 2, "a" * 32)),
     ):
         data = store.get(old).data
         if new.endswith(".idx"):
@@ -142,7 +142,7 @@ def _moved(head: tuple[object, ...]) -> tuple[object, ...]:
 
 # --- objects ----------------------------------------------------------------------------------------------------------
 def pinned(store: BlockingMemoryStore) -> Removed:
-    (item,) = [item for item in manifest_of(store).removed if item.entry is not None]
+    (item,) = [item for item in manifest_of(store).removed if item.segment is not None]
     assert manifest_of(store).pins[0].holds(item)
     return item
 
@@ -165,15 +165,15 @@ def test_a_pinned_ranges_object_is_flipped(store: BlockingMemoryStore) -> None:
 
 
 def test_what_no_pin_holds_may_be_gone(store: BlockingMemoryStore) -> None:
-    entry = entries(store)[10]
-    store.delete([ids_of(1).prefix + entry["key"]])
+    segment = segments(store)[10]
+    store.delete([ids_of(1).prefix + segment["key"]])
     assert found(store) == set()
 
 
 @pytest.mark.parametrize("name", ["key", "sidecar"])
 def test_bytes_appended(store: BlockingMemoryStore, name: str) -> None:
     for base in (40, 110):
-        key = ids_of(1).prefix + entries(store)[base][name]
+        key = ids_of(1).prefix + segments(store)[base][name]
         store.put(key, store.get(key).data + b"x")
         assert (FindingKind.TRUNCATED, key) in found(store, quick=True)
 
@@ -195,34 +195,34 @@ def test_a_page_is_missing(store: BlockingMemoryStore) -> None:
 
 
 def test_records_that_no_reader_can_decode(store: BlockingMemoryStore) -> None:
-    """Every checksum fits: the batch's own, the checks', the entry's."""
+    """Every checksum fits: the batch's own, the checks', the segment's."""
     for damage in (_garbage_payload, _wrong_count_inside):
         batches = [build_batch([plain(offset)], base_offset=offset, leader_epoch=1) for offset in range(10)]
         batches[4] = damage(batches[4])
         data = b"".join(batches)
-        entry = manifest_of(store, 3).entries[0]
-        assert len(data) == entry.length
-        whole = data + store.get(entry.key).data[entry.length :]
-        store.put(entry.key, whole)
-        sidecar = bytearray(store.get(entry.sidecar_key).data)
-        at = {section.name: section.position for section in entry.sections}["checks"]
+        segment = manifest_of(store, 3).segments[0]
+        assert len(data) == segment.length
+        whole = data + store.get(segment.key).data[segment.length :]
+        store.put(segment.key, whole)
+        sidecar = bytearray(store.get(segment.sidecar_key).data)
+        at = {section.name: section.position for section in segment.sections}["checks"]
         sidecar[at : at + 4] = struct.pack(">I", crc32c(data))
         sections = tuple(
             section._replace(crc32c=crc32c(bytes(sidecar[at : at + 4]))) if section.name == "checks" else section
-            for section in entry.sections
+            for section in segment.sections
         )
         table = b"".join(struct.pack(">8sQQI", each.name.encode(), *each[1:]) for each in sections)
         head = struct.pack(">8sHHIqqQI", *struct.unpack_from(">8sHHIqqQ", sidecar), crc32c(data))
         store.put(
-            entry.sidecar_key, head + struct.pack(">I", crc32c(table, crc32c(head))) + table + bytes(sidecar[188:])
+            segment.sidecar_key, head + struct.pack(">I", crc32c(table, crc32c(head))) + table + bytes(sidecar[188:])
         )
-        changed = dataclasses.replace(entry, crc32c=crc32c(data), sections=sections)
+        changed = dataclasses.replace(segment, crc32c=crc32c(data), sections=sections)
         rewrite(
             store,
-            lambda old, changed=changed: dataclasses.replace(old, entries=(changed, *old.entries[1:])),  # type: ignore[misc]
+            lambda old, changed=changed: dataclasses.replace(old, segments=(changed, *old.segments[1:])),  # type: ignore[misc]
             3,
         )
-        assert found(store) == {(FindingKind.UNDECODABLE, entry.key)}
+        assert found(store) == {(FindingKind.UNDECODABLE, segment.key)}
 
 
 def _signed(batch: bytearray) -> bytes:
@@ -403,7 +403,7 @@ def test_a_saved_manifest_of_long_ago_whose_ranges_are_gone(store: BlockingMemor
     later = dataclasses.replace(now, commit=now.commit + 40, recent=ids)
     store.put(MANIFEST, encode(later))
     assert local(store, data_dir) == []
-    first, *rest = later.entries
+    first, *rest = later.segments
     moved = dataclasses.replace(rest[0], base=first.base)
-    store.put(MANIFEST, encode(dataclasses.replace(later, entries=(moved, *rest[1:]))))
+    store.put(MANIFEST, encode(dataclasses.replace(later, segments=(moved, *rest[1:]))))
     assert local(store, data_dir) == [(FindingKind.WENT_BACK, str(data_dir / "flights-1" / "tiered-manifest.json"))]

@@ -26,7 +26,7 @@ Path = tuple[str | int, ...]
 HUGE = 1 << 62
 #: In place of a checksum: the one that fits.
 SEALED = object()
-LISTS = ("entries", "removed", "condemned", "pins", "pages", "earlier", "recent")
+LISTS = ("segments", "removed", "condemned", "pins", "pages", "earlier", "recent")
 
 _CLOCK = "a time by the writer's clock, which nothing else records"
 _WHO = "who it was, nothing else records"
@@ -64,9 +64,9 @@ UNTOLD: Mapping[str, tuple[set[str], str]] = {
     "manifest.pins": ({"without its first", "without its last"}, "a pin may be taken away"),
     "manifest.pins[].name": ({"another", "longer"}, "any name is one"),
     "manifest.pins[].log_start": ({"one more"}, "any offset of the first range may be log start"),
-    "manifest.entries": ({"without its first"}, _ORPHAN),
-    "manifest.entries[].added[0]": ({"one more", "one less"}, _WHICH_COMMIT),
-    "manifest.entries[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
+    "manifest.segments": ({"without its first"}, _ORPHAN),
+    "manifest.segments[].added[0]": ({"one more", "one less"}, _WHICH_COMMIT),
+    "manifest.segments[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
     "manifest.removed": ({"without its first", "without its last"}, _ORPHAN),
     "manifest.removed[].added[0]": ({"one more", "one less"}, _WHICH_COMMIT),
     "manifest.removed[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
@@ -76,8 +76,8 @@ UNTOLD: Mapping[str, tuple[set[str], str]] = {
     "manifest.condemned[].at[0]": ({"one more", "one less"}, _WHICH_COMMIT),
     "manifest.condemned[].at[1]": ({"one more", "one less", "huge"}, _CLOCK),
     "page.format": ({"one more", "huge"}, _NEWER),
-    "page.entries[].added[0]": ({"one more", "one less"}, _WHICH_COMMIT),
-    "page.entries[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
+    "page.segments[].added[0]": ({"one more", "one less"}, _WHICH_COMMIT),
+    "page.segments[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
     "page.removed[].added[0]": ({"one more", "one less"}, _WHICH_COMMIT),
     "page.removed[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
     "page.removed[].removed[0]": ({"one more", "one less"}, _WHICH_COMMIT),
@@ -133,7 +133,7 @@ def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def name_of(kind: str, path: Path) -> str:
-    """Numbers of list items left out: `manifest.entries[].sections.index[1]` keeps those of pairs and spans."""
+    """Numbers of list items left out: `manifest.segments[].sections.index[1]` keeps those of pairs and spans."""
     text = kind
     for at, step in enumerate(path):
         if isinstance(step, str):

@@ -62,8 +62,8 @@ def test_a_sound_bucket_is_sound_and_every_byte_was_read(store: BlockingMemorySt
     report = checked(store)
     assert report.findings == []
     assert (report.clusters, report.partitions, report.ranges) == (1, 1, 3)
-    segments = sum(entry.length for entry in manifest_of(store).entries)
-    sidecars = sum(store.head(entry.sidecar_key).size for entry in manifest_of(store).entries)
+    segments = sum(segment.length for segment in manifest_of(store).segments)
+    sidecars = sum(store.head(segment.sidecar_key).size for segment in manifest_of(store).segments)
     assert report.bytes_read == segments + sidecars
 
 
@@ -73,43 +73,43 @@ def test_quick_reads_manifests_only(store: BlockingMemoryStore) -> None:
 
 
 def test_a_flipped_byte(store: BlockingMemoryStore) -> None:
-    entry = manifest_of(store).entries[1]
-    data = bytearray(store.get(entry.key).data)
+    segment = manifest_of(store).segments[1]
+    data = bytearray(store.get(segment.key).data)
     data[200] ^= 1
-    store.put(entry.key, bytes(data))
+    store.put(segment.key, bytes(data))
     finding = only(checked(store))
-    assert (finding.kind, finding.key) == (FindingKind.FLIPPED, entry.key)
+    assert (finding.kind, finding.key) == (FindingKind.FLIPPED, segment.key)
     assert checked(store, quick=True).findings == []
 
 
 def test_a_flipped_byte_in_a_sidecar(store: BlockingMemoryStore) -> None:
-    entry = manifest_of(store).entries[0]
-    data = bytearray(store.get(entry.sidecar_key).data)
+    segment = manifest_of(store).segments[0]
+    data = bytearray(store.get(segment.sidecar_key).data)
     data[-1] ^= 1
-    store.put(entry.sidecar_key, bytes(data))
+    store.put(segment.sidecar_key, bytes(data))
     finding = only(checked(store))
-    assert (finding.kind, finding.key) == (FindingKind.BAD_SIDECAR, entry.sidecar_key)
+    assert (finding.kind, finding.key) == (FindingKind.BAD_SIDECAR, segment.sidecar_key)
 
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_truncated_object(store: BlockingMemoryStore, quick: bool) -> None:
-    entry = manifest_of(store).entries[2]
-    store.put(entry.key, store.get(entry.key).data[:-1])
+    segment = manifest_of(store).segments[2]
+    store.put(segment.key, store.get(segment.key).data[:-1])
     finding = only(checked(store, quick=quick))
-    assert (finding.kind, finding.key) == (FindingKind.TRUNCATED, entry.key)
+    assert (finding.kind, finding.key) == (FindingKind.TRUNCATED, segment.key)
 
 
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("which", ["key", "sidecar_key"])
 def test_a_missing_object(store: BlockingMemoryStore, quick: bool, which: str) -> None:
-    key: str = getattr(manifest_of(store).entries[0], which)
+    key: str = getattr(manifest_of(store).segments[0], which)
     store.delete([key])
     finding = only(checked(store, quick=quick))
     assert (finding.kind, finding.key) == (FindingKind.MISSING, key)
 
 
 def test_another_segments_sidecar(store: BlockingMemoryStore) -> None:
-    first, second, _ = manifest_of(store).entries
+    first, second, _ = manifest_of(store).segments
     store.put(first.sidecar_key, store.get(second.sidecar_key).data)
     report = checked(store)
     assert only(report).key == first.sidecar_key
@@ -118,10 +118,10 @@ def test_another_segments_sidecar(store: BlockingMemoryStore) -> None:
 
 def test_another_segments_bytes_under_a_right_checksum(store: BlockingMemoryStore) -> None:
     manifest = manifest_of(store)
-    first, second, third = manifest.entries
+    first, second, third = manifest.segments
     swapped = dataclasses.replace(first, length=second.length, bytes=second.bytes, crc32c=second.crc32c)
     store.put(first.key, store.get(second.key).data)
-    store.put(IDS.manifest_key, encode(dataclasses.replace(manifest, entries=(swapped, second, third))))
+    store.put(IDS.manifest_key, encode(dataclasses.replace(manifest, segments=(swapped, second, third))))
     kinds = {finding.kind for finding in checked(store).findings}
     assert FindingKind.WRONG_RECORDS in kinds
 
@@ -147,17 +147,17 @@ def test_what_a_reader_keeps_is_no_orphan(store: BlockingMemoryStore) -> None:
 
 
 def test_overlapping_ranges(store: BlockingMemoryStore) -> None:
-    first, second, third = manifest_of(store).entries
+    first, second, third = manifest_of(store).segments
     rewritten(
         store,
-        lambda manifest: dataclasses.replace(manifest, entries=(first, dataclasses.replace(second, base=9), third)),
+        lambda manifest: dataclasses.replace(manifest, segments=(first, dataclasses.replace(second, base=9), third)),
     )
     assert FindingKind.OVERLAP in {finding.kind for finding in checked(store, quick=True).findings}
 
 
 def test_a_hole_between_ranges(store: BlockingMemoryStore) -> None:
-    first, _, third = manifest_of(store).entries
-    rewritten(store, lambda manifest: dataclasses.replace(manifest, entries=(first, third)))
+    first, _, third = manifest_of(store).segments
+    rewritten(store, lambda manifest: dataclasses.replace(manifest, segments=(first, third)))
     findings = checked(store, quick=True).findings
     assert (FindingKind.HOLE, IDS.manifest_key) in {(finding.kind, finding.key) for finding in findings}
 
@@ -191,8 +191,8 @@ def data_dir(store: BlockingMemoryStore, tmp_path: Path) -> Path:
         f"version=1\ncluster.id={IDS.cluster_id}\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAA\n"
     )
     (partition / "partition.metadata").write_text(f"version: 0\ntopic_id: {IDS.topic_id}")
-    for entry in manifest_of(store).entries:
-        (partition / f"{entry.base:020d}.log").write_bytes(store.get(entry.key).data)
+    for segment in manifest_of(store).segments:
+        (partition / f"{segment.base:020d}.log").write_bytes(store.get(segment.key).data)
     return directory
 
 
@@ -254,13 +254,13 @@ def test_exit_codes(directory: Path, store: BlockingMemoryStore, tmp_path: Path)
     victim.write_bytes(victim.read_bytes()[:-5])
     shown = runner.invoke(app, ["fsck", "--store", str(directory)])
     assert shown.exit_code == 1
-    assert f" (truncated): {manifest_of(store).entries[2].key}\n" in shown.output, "the page's name of the finding"
+    assert f" (truncated): {manifest_of(store).segments[2].key}\n" in shown.output, "the page's name of the finding"
     damaged = runner.invoke(app, ["fsck", "--store", str(directory), "--json"])
     assert damaged.exit_code == 1
     printed = json.loads(damaged.output)
     assert printed["sound"] is False
     assert [finding["kind"] for finding in printed["findings"]] == ["truncated"]
-    assert printed["findings"][0]["key"] == manifest_of(store).entries[2].key
+    assert printed["findings"][0]["key"] == manifest_of(store).segments[2].key
     missing = runner.invoke(app, ["fsck", "--store", str(tmp_path / "nowhere")])
     assert missing.exit_code == 2
 

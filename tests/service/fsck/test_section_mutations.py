@@ -47,13 +47,13 @@ UNTOLD: Mapping[str, tuple[set[str], str]] = {
 }
 
 
-def sections_of(store: BlockingMemoryStore, entry: Mapping[str, Any]) -> dict[str, bytes]:
-    data = store.get(ids_of(1).prefix + entry["sidecar"]).data
-    return {name: data[at : at + length] for name, (at, length, _) in entry["sections"].items()}
+def sections_of(store: BlockingMemoryStore, segment: Mapping[str, Any]) -> dict[str, bytes]:
+    data = store.get(ids_of(1).prefix + segment["sidecar"]).data
+    return {name: data[at : at + length] for name, (at, length, _) in segment["sections"].items()}
 
 
 def rebuilt(
-    entry: Mapping[str, Any], sections: Mapping[str, bytes], head: tuple[int, ...] | None = None
+    segment: Mapping[str, Any], sections: Mapping[str, bytes], head: tuple[int, ...] | None = None
 ) -> tuple[bytes, dict[str, list[int]]]:
     """A sidecar of these sections, with its table."""
     at = HEAD.size + 4 + 28 * len(sections)
@@ -65,10 +65,10 @@ def rebuilt(
         FORMAT,
         LEAST_READER,
         len(sections),
-        entry["base"],
-        entry["end"],
-        entry["length"],
-        entry["crc32c"],
+        segment["base"],
+        segment["end"],
+        segment["length"],
+        segment["crc32c"],
     )
     front = HEAD.pack(b"TIDELIDX", *fields)
     rows = b"".join(struct.pack(">8sQQI", name.encode(), *span) for name, span in table.items())
@@ -81,18 +81,18 @@ def write(mutated: Mutated, base: int, data: bytes, table: Mapping[str, list[int
     manifest = stored(store, ids.manifest_key)
     for ref in manifest["pages"]:
         page = stored(store, ids.prefix + ref["key"])
-        for entry in (*page["entries"], *page["removed"]):
-            if entry.get("base") == base:
-                entry["sections"] = table
-                mutated.put(ids.prefix + entry["sidecar"], data)
+        for segment in (*page["segments"], *page["removed"]):
+            if segment.get("base") == base:
+                segment["sections"] = table
+                mutated.put(ids.prefix + segment["sidecar"], data)
                 packed = _packed(page)
                 mutated.put(ids.prefix + ref["key"], packed)
                 ref.update(length=len(packed), crc32c=crc32c(packed))
-    for entry in (*manifest["entries"], *manifest["removed"]):
-        if entry.get("base") == base:
-            entry["sections"] = table
-            mutated.put(ids.prefix + entry["sidecar"], data)
-            if manifest["sidecar"]["key"] == entry["sidecar"]:
+    for segment in (*manifest["segments"], *manifest["removed"]):
+        if segment.get("base") == base:
+            segment["sections"] = table
+            mutated.put(ids.prefix + segment["sidecar"], data)
+            if manifest["sidecar"]["key"] == segment["sidecar"]:
                 manifest["sidecar"]["sections"] = table
     mutated.put(ids.manifest_key, document(manifest))
 
@@ -103,16 +103,16 @@ def _packed(page: Any) -> bytes:
     return gzip.compress(document(page))
 
 
-def entries(store: BlockingMemoryStore) -> dict[int, Any]:
+def segments(store: BlockingMemoryStore) -> dict[int, Any]:
     ids = ids_of(1)
     manifest = stored(store, ids.manifest_key)
     pages = [stored(store, ids.prefix + ref["key"]) for ref in manifest["pages"]]
     lists = [
-        manifest["entries"],
+        manifest["segments"],
         manifest["removed"],
-        *(each[name] for each in pages for name in ("entries", "removed")),
+        *(each[name] for each in pages for name in ("segments", "removed")),
     ]
-    return {entry["base"]: entry for found in lists for entry in found if "base" in entry}
+    return {segment["base"]: segment for found in lists for segment in found if "base" in segment}
 
 
 def numbers(value: int, size: int) -> Iterator[tuple[str, int]]:
@@ -128,10 +128,10 @@ def test_every_wrong_number_is_found(full: FullStore, name: str) -> None:
     mutated = Mutated(full.store)
     missed: set[tuple[str, str]] = set()
     tried = 0
-    found = entries(full.store)
+    found = segments(full.store)
     for base in (20, 40, 50, 90, 110):
-        entry = found[base]
-        for field, what, data, table in _mutations(full.store, entry, name):
+        segment = found[base]
+        for field, what, data, table in _mutations(full.store, segment, name):
             tried += 1
             write(mutated, base, data, table)
             try:
@@ -146,11 +146,11 @@ def test_every_wrong_number_is_found(full: FullStore, name: str) -> None:
 
 
 def _mutations(
-    store: BlockingMemoryStore, entry: Any, name: str
+    store: BlockingMemoryStore, segment: Any, name: str
 ) -> Iterator[tuple[str, str, bytes, Mapping[str, list[int]]]]:
-    sections = sections_of(store, entry)
+    sections = sections_of(store, segment)
     if name == "header":
-        yield from _of_header(entry, sections)
+        yield from _of_header(segment, sections)
         return
     layout, fields = ROWS[name]
     skip = PREFACE.get(name, 0)
@@ -169,48 +169,50 @@ def _mutations(
                 new = [layout.pack(*each) for each in rows]
                 new[at] = changed
                 none = " of none" if field == "coordinator_epoch" and rows[at][place] == -1 else ""
-                yield f"{name}.{field}{none}", what, *_with(entry, sections, name, new)
+                yield f"{name}.{field}{none}", what, *_with(segment, sections, name, new)
     for what, left in (
         ("without its first", rows[1:]),
         ("without its last", rows[:-1]),
         ("its last twice", [*rows, *rows[-1:]]),
     ):
         if left != rows:
-            yield f"{name} rows", what, *_with(entry, sections, name, [layout.pack(*each) for each in left])
+            yield f"{name} rows", what, *_with(segment, sections, name, [layout.pack(*each) for each in left])
 
 
 def _with(
-    entry: Any, sections: Mapping[str, bytes], name: str, rows: list[bytes]
+    segment: Any, sections: Mapping[str, bytes], name: str, rows: list[bytes]
 ) -> tuple[bytes, Mapping[str, list[int]]]:
     body = b"".join(rows)
     if name == "producer":
         counted = struct.pack(">i", len(rows)) + body
         body = struct.pack(">hI", 1, crc32c(counted)) + counted
-    return rebuilt(entry, {**sections, name: body})
+    return rebuilt(segment, {**sections, name: body})
 
 
-def _of_header(entry: Any, sections: Mapping[str, bytes]) -> Iterator[tuple[str, str, bytes, Mapping[str, list[int]]]]:
-    good, table = rebuilt(entry, sections)
+def _of_header(
+    segment: Any, sections: Mapping[str, bytes]
+) -> Iterator[tuple[str, str, bytes, Mapping[str, list[int]]]]:
+    good, table = rebuilt(segment, sections)
     fields = HEAD.unpack_from(good)[1:]
     for place, field in enumerate(HEAD_FIELDS[1:]):
         for what, wrong in numbers(fields[place], struct.calcsize("HHIqqQI"[place])):
             changed = list(fields)
             changed[place] = wrong
             try:
-                data, _ = rebuilt(entry, sections, tuple(changed))
+                data, _ = rebuilt(segment, sections, tuple(changed))
             except struct.error:
                 continue
             yield f"header.{field}", what, data, table
     flipped = bytearray(good)
     flipped[0] ^= 1
     yield "header.magic", "flipped", bytes(flipped), table
-    yield "header rows", "one section less", *rebuilt(entry, {k: v for k, v in sections.items() if k != "producer"})
+    yield "header rows", "one section less", *rebuilt(segment, {k: v for k, v in sections.items() if k != "producer"})
     swapped = dict(reversed(list(sections.items())))
-    yield "header rows", "in another order", *rebuilt(entry, swapped)
+    yield "header rows", "in another order", *rebuilt(segment, swapped)
     yield "header rows", "bytes behind it", good + b"x", table
     moved = copy.deepcopy(table)
     moved["aborted"][0] += 1
-    yield "header rows", "an entry of other sections", good, moved
+    yield "header rows", "a remote segment of other sections", good, moved
 
 
 def test_the_table_has_every_section_and_every_field() -> None:
@@ -220,7 +222,7 @@ def test_the_table_has_every_section_and_every_field() -> None:
 
 
 def test_a_rebuilt_sidecar_is_the_writers(full: FullStore) -> None:
-    for base, entry in entries(full.store).items():
-        data, table = rebuilt(entry, sections_of(full.store, entry))
-        assert data == full.store.get(ids_of(1).prefix + entry["sidecar"]).data, base
-        assert json.loads(json.dumps(table)) == entry["sections"]
+    for base, segment in segments(full.store).items():
+        data, table = rebuilt(segment, sections_of(full.store, segment))
+        assert data == full.store.get(ids_of(1).prefix + segment["sidecar"]).data, base
+        assert json.loads(json.dumps(table)) == segment["sections"]

@@ -86,7 +86,7 @@ async def a_chunk_is_read_ahead(world: World) -> AsyncIterator[None]:
     yield
     hydrator, manifest = world.node.tier.hydrator, await manifest_of(partition(world))
     assert hydrator is not None
-    assert hydrator.want(manifest.entries[-1], 0)
+    assert hydrator.want(manifest.segments[-1], 0)
     await until(lambda: hydrator.read_ahead == 1)
     yield
 
@@ -100,7 +100,7 @@ async def a_fetch_yields_to_producers(world: World) -> AsyncIterator[None]:
     await world.node.append("t", b"produced")
     # Fetched for somebody who waited for it: what is read ahead makes up for that. The pace looks anew at such a time.
     hydrator.pace.delay(8 * MIB, world.inner.ground.host.clock.monotonic() + 2 * PERIOD_S, urgent=True)
-    assert hydrator.want(manifest.entries[-1], 0)
+    assert hydrator.want(manifest.segments[-1], 0)
     await until(lambda: hydrator.read_ahead == 1)
     yield
 
@@ -158,7 +158,7 @@ async def a_read_is_asked_again(world: World) -> AsyncIterator[None]:
 async def an_object_is_damaged(world: World) -> AsyncIterator[None]:
     await cold(world)
     manifest = await manifest_of(partition(world))
-    oldest = manifest.entries[0]
+    oldest = manifest.segments[0]
     body = await world.node.store.get(oldest.key)
     await world.node.store.delete([oldest.key])
     await world.node.store.put(oldest.key, body.data[:-1] + b"\1")

@@ -178,7 +178,7 @@ async def build(directory: Path) -> FullStore:
     clock = EagerClock(NOW_MS)
     full = FullStore(MemoryStore(clock), clock, [])
     _documents(full.store)
-    with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_ENTRIES=6):
+    with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_SEGMENTS=6):
         await _rich(full, directory)
         await _alone(full, directory)
         await _packed(full, directory)
@@ -329,8 +329,8 @@ async def _rich(full: FullStore, directory: Path) -> None:
     await tier.retire(43)
     manifest = await tier.claim(3)
     assert {page.kind.value for page in manifest.pages} == {"live", "removed"}
-    assert manifest.entries and manifest.pins and manifest.condemned and manifest.swept
-    assert {item.entry is None for item in manifest.removed} == {True, False}
+    assert manifest.segments and manifest.pins and manifest.condemned and manifest.swept
+    assert {item.segment is None for item in manifest.removed} == {True, False}
 
 
 async def _alone(full: FullStore, directory: Path) -> None:
@@ -350,17 +350,17 @@ async def _packed(full: FullStore, directory: Path) -> None:
     tier = _tier(full, ids_of(3))
     jobs = _numbered(directory / "packed", (0, 10), (10, 20)).ranges()
     manifest = await _extend(tier, jobs)
-    first, second = manifest.entries
+    first, second = manifest.segments
     store = full.store
     packed = store.get(first.key).data + store.get(second.key).data
     key = ids_of(3).segment_key(0, 1, "9" * 32)
     store.put(key, packed)
     store.delete([first.key, second.key])
-    entries = (
+    segments = (
         dataclasses.replace(first, key=key),
         dataclasses.replace(second, key=key, position=first.length),
     )
-    store.put(manifest.ids.manifest_key, encode(dataclasses.replace(manifest, entries=entries)))
+    store.put(manifest.ids.manifest_key, encode(dataclasses.replace(manifest, segments=segments)))
 
 
 async def _gap(full: FullStore, directory: Path) -> None:
@@ -370,14 +370,14 @@ async def _gap(full: FullStore, directory: Path) -> None:
     await _extend(tier, [before, first])
     manifest = await _extend(tier, [dataclasses.replace(after, log_start=27)])
     assert (
-        manifest.entries[-1].gap_from == 20
+        manifest.segments[-1].gap_from == 20
         and manifest.log_start == 27
-        and manifest.entries[0].end <= manifest.log_start
+        and manifest.segments[0].end <= manifest.log_start
     )
 
 
 def _readers(store: BlockingMemoryStore) -> None:
     cursor = advance_cursor(store, read_cursor(store, ids_of(1), "audit"), 2, writer="w", now_ms=NOW_MS)
     record_missed(store, cursor, 3, now_ms=NOW_MS)
-    entry = stored_manifest(store, ids_of(3)).entries[0]
-    record_verdict(store, ids_of(3), "audit", entry, RangeVerdict((), 10, 100), now_ms=NOW_MS)
+    segment = stored_manifest(store, ids_of(3)).segments[0]
+    record_verdict(store, ids_of(3), "audit", segment, RangeVerdict((), 10, 100), now_ms=NOW_MS)

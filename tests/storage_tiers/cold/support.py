@@ -11,7 +11,7 @@ from storage_tiers.clock import Clock, ManualClock, SeededRng
 from storage_tiers.cold.manifest import lookup
 from storage_tiers.cold.manifest.commit import CommitSettings, ReadSaved
 from storage_tiers.cold.manifest.json import decode, decode_page
-from storage_tiers.cold.manifest.model import Entry, Ids, Manifest, ManifestWriter, Page, PageRef, Section
+from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter, Page, PageRef, RemoteSegment, Section
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.segments.sidecar import SidecarBytes
 from storage_tiers.cold.segments.uploader import ExtendJob
@@ -40,13 +40,13 @@ async def inline(function: Callable[[], SidecarBytes]) -> SidecarBytes:
     return function()
 
 
-def entry_of(
+def segment_of(
     ids: Ids, base: int, end: int, uuid: int, *, timestamp: int = 1_700_000_000_000, size: int = 1000
-) -> Entry:
-    """An entry of plausible size without objects."""
+) -> RemoteSegment:
+    """A remote segment of plausible size without objects."""
     name = f"{uuid:032x}"
     sections = tuple(Section(kind, at * 4096, 4096, 0xC0FFEE00 + at) for at, kind in enumerate(("index", "checks")))
-    return Entry(
+    return RemoteSegment(
         base,
         end,
         ids.segment_key(base, 1, name),
@@ -139,9 +139,9 @@ def stored_manifest(store: BlockingMemoryStore, ids: Ids = IDS) -> Manifest:
     return decode(store.get(ids.manifest_key).data, ids)
 
 
-def stored_live(store: BlockingMemoryStore, manifest: Manifest) -> list[Entry]:
-    """Every live entry, its pages read from the store."""
-    return list(lookup.live_entries(manifest, lambda ref: decode_page(store.get(ref.key).data, manifest.ids, ref)))
+def stored_live(store: BlockingMemoryStore, manifest: Manifest) -> list[RemoteSegment]:
+    """Every live segment, its pages read from the store."""
+    return list(lookup.live_segments(manifest, lambda ref: decode_page(store.get(ref.key).data, manifest.ids, ref)))
 
 
 def page_loader(store: BlockingMemoryStore, ids: Ids = IDS) -> lookup.LoadPage:

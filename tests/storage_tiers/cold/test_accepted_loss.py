@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.fsck.bucket import FsckScope, check_bucket
-from storage_tiers.cold.manifest.model import Entry
+from storage_tiers.cold.manifest.model import RemoteSegment
 from storage_tiers.cold.manifest.transitions import broken
 from storage_tiers.cold.segments.repairer import LocalEvidence, empty_range
 from storage_tiers.records.batch import headers
@@ -27,18 +27,18 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def records(world: World, entry: Entry) -> list[int]:
-    data = world.store.blocking().get(entry.key, entry.position, entry.length).data
+def records(world: World, segment: RemoteSegment) -> list[int]:
+    data = world.store.blocking().get(segment.key, segment.position, segment.length).data
     return [r.offset for at, header in headers(data) for r in decode_batch(data[at : at + header.size])]
 
 
-async def lose(world: World, ranges: int, *lost: int, sidecars: bool = False) -> list[Entry]:
-    """So many ranges, the manifest and some objects gone; gives the live entries."""
+async def lose(world: World, ranges: int, *lost: int, sidecars: bool = False) -> list[RemoteSegment]:
+    """So many ranges, the manifest and some objects gone; gives the live segments."""
     saved = await world.extend(ranges)
-    entries = stored_live(world.store.blocking(), saved)
-    world.store.blocking().delete([entries[place].sidecar_key if sidecars else entries[place].key for place in lost])
+    segments = stored_live(world.store.blocking(), saved)
+    world.store.blocking().delete([segments[place].sidecar_key if sidecars else segments[place].key for place in lost])
     restore(world, None)
-    return entries
+    return segments
 
 
 @pytest.mark.parametrize("place", [0, 3, 69], ids=["in a page", "further in the page", "the last"])
@@ -106,18 +106,21 @@ async def test_neighbours_are_one_loss(world: World) -> None:
     assert "[10, 30) and [40, 50)" in refused.refused
     _, manifest = await world.tier.repair(NOTHING, apply=True, accepted=(OffsetRange(40, 50), OffsetRange(10, 30)))
     assert manifest is not None
-    assert [entry.records for entry in manifest.entries] == [10, 0, 0, 10, 0, 10]
+    assert [segment.records for segment in manifest.segments] == [10, 0, 0, 10, 0, 10]
 
 
 async def test_a_range_behind_a_gap_is_given_up_and_the_gap_stays(world: World) -> None:
     """Its offsets before it were deleted before they were uploaded."""
     await world.extend()
     saved = await world.tier.extend(world.local.job(20, 10, log_start=20))
-    world.store.blocking().delete([saved.entries[-1].key])
+    world.store.blocking().delete([saved.segments[-1].key])
     restore(world, None)
     _, manifest = await world.tier.repair(NOTHING, apply=True, accepted=(OffsetRange(20, 30),))
     assert manifest is not None and broken(manifest) is None
-    assert [(entry.base, entry.end, entry.gap_from) for entry in manifest.entries] == [(0, 10, None), (20, 30, 10)]
+    assert [(segment.base, segment.end, segment.gap_from) for segment in manifest.segments] == [
+        (0, 10, None),
+        (20, 30, 10),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -38,48 +38,48 @@ class PageReader:
     def key(self, text: str) -> str:
         return text[1:] if text.startswith("/") else self.prefix + text
 
-    def entry(self, offset: int) -> dict[str, Any]:
+    def segment(self, offset: int) -> dict[str, Any]:
         assert self.manifest["log_start"] <= offset < self.manifest["end"]
-        entries, refs = self.manifest["entries"], list(self.manifest["pages"])
+        segments, refs = self.manifest["segments"], list(self.manifest["pages"])
         while refs:
             ref = refs.pop()
             if ref["kind"] == "live" and ref["base"] <= offset < ref["end"]:
                 data = self.store.get(self.key(ref["key"])).data
                 assert (len(data), crc32c(data)) == (ref["length"], ref["crc32c"])
                 page = read_document(gzip.decompress(data))
-                entries, refs = page["entries"], page["pages"]
-        (found,) = [entry for entry in entries if entry["base"] <= offset < entry["end"]]
+                segments, refs = page["segments"], page["pages"]
+        (found,) = [segment for segment in segments if segment["base"] <= offset < segment["end"]]
         assert isinstance(found, dict)
         return found
 
-    def section(self, entry: dict[str, Any], name: str) -> bytes:
-        position, length, crc = entry["sections"][name]
-        data = self.store.get(self.key(entry["sidecar"]), position, length).data
+    def section(self, segment: dict[str, Any], name: str) -> bytes:
+        position, length, crc = segment["sections"][name]
+        data = self.store.get(self.key(segment["sidecar"]), position, length).data
         assert crc32c(data) == crc
         return data
 
     def batch_at(self, offset: int) -> bytes:
-        entry = self.entry(offset)
-        rows = list(struct.iter_unpack(">IIq", self.section(entry, "index")))
-        position = max(row[1] for row in rows if entry["base"] + row[0] <= offset)
-        checks = [value for (value,) in struct.iter_unpack(">I", self.section(entry, "checks"))]
-        segment = b""
+        segment = self.segment(offset)
+        rows = list(struct.iter_unpack(">IIq", self.section(segment, "index")))
+        position = max(row[1] for row in rows if segment["base"] + row[0] <= offset)
+        checks = [value for (value,) in struct.iter_unpack(">I", self.section(segment, "checks"))]
+        data = b""
         for number in range(position // MIB, len(checks)):
-            piece = self.store.get(self.key(entry["key"]), entry["position"] + number * MIB, MIB).data
+            piece = self.store.get(self.key(segment["key"]), segment["position"] + number * MIB, MIB).data
             assert crc32c(piece) == checks[number]
-            segment += piece
+            data += piece
         at = position % MIB
         while True:
-            base, length = struct.unpack_from(">qi", segment, at)
-            if base + struct.unpack_from(">i", segment, at + 23)[0] >= offset:
-                return segment[at : at + 12 + length]
+            base, length = struct.unpack_from(">qi", data, at)
+            if base + struct.unpack_from(">i", data, at + 23)[0] >= offset:
+                return data[at : at + 12 + length]
             at += 12 + length
 
     def first_at_or_after(self, timestamp: int) -> dict[str, Any]:
-        for entry in self.manifest["entries"]:
-            if entry["max_timestamp"] >= timestamp:
-                assert isinstance(entry, dict)
-                return entry
+        for segment in self.manifest["segments"]:
+            if segment["max_timestamp"] >= timestamp:
+                assert isinstance(segment, dict)
+                return segment
         raise AssertionError("no such record")
 
 
@@ -88,7 +88,7 @@ async def test_a_reader_written_from_the_page_reads_everything(tmp_path: Path) -
     memory = MemoryStore(clock)
     tier, local = tier_of(memory, clock), Local(tmp_path)
     with mock.patch.multiple(
-        "storage_tiers.cold.manifest.pages", MAX_ENTRIES=4, MAX_PAGES=3, MAX_PAGE_ENTRIES=2, UNFOLDABLE=1
+        "storage_tiers.cold.manifest.pages", MAX_SEGMENTS=4, MAX_PAGES=3, MAX_PAGE_SEGMENTS=2, UNFOLDABLE=1
     ):
         for base in range(0, 100, 10):
             await tier.extend(local.job(base, 10, text="x" * 20_000))
@@ -100,14 +100,14 @@ async def test_a_reader_written_from_the_page_reads_everything(tmp_path: Path) -
     newest = reader.first_at_or_after(1_700_000_000_099)
     assert newest["base"] == 90
     for offset in (20, 90):
-        head = memory.blocking().get(reader.key(reader.entry(offset)["sidecar"])).data
+        head = memory.blocking().get(reader.key(reader.segment(offset)["sidecar"])).data
         magic, version, least, count, base, end, length, crc, header = struct.unpack_from(">8sHHIqqQII", head)
         assert (magic, version, least, base, end) == (b"TIDELIDX", 2, 2, offset, offset + 10)
         assert header == crc32c(head[:44] + head[48 : 48 + count * 28])
-        entry = reader.entry(offset)
-        assert (length, crc) == (entry["length"], entry["crc32c"])
-        assert list(struct.iter_unpack(">iq", reader.section(entry, "epochs"))) == [(1, 0)]
-        assert reader.section(entry, "producer") == f"producers@{offset + 10}".encode()
+        segment = reader.segment(offset)
+        assert (length, crc) == (segment["length"], segment["crc32c"])
+        assert list(struct.iter_unpack(">iq", reader.section(segment, "epochs"))) == [(1, 0)]
+        assert reader.section(segment, "producer") == f"producers@{offset + 10}".encode()
 
 
 def test_the_page_explains_every_field() -> None:

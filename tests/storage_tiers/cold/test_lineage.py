@@ -170,12 +170,12 @@ async def many_commits(tier: PartitionTier, count: int = RECENT_COMMITS + 3) -> 
         await tier.claim(loaded.manifest.leader_epoch + epoch + 1)
 
 
-@pytest.mark.parametrize("entries", [64, 2], ids=["in the manifest", "in pages"])
+@pytest.mark.parametrize("segments", [64, 2], ids=["in the manifest", "in pages"])
 @pytest.mark.parametrize("swept", [True, False], ids=["some forgotten", "nothing forgotten"])
 async def test_more_commits_than_a_manifest_remembers(
-    store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path, entries: int, swept: bool
+    store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path, segments: int, swept: bool
 ) -> None:
-    with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_ENTRIES=entries):
+    with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_SEGMENTS=segments):
         first = tier_of(store, clock)
         for base in range(0, 80, 10):
             await first.extend(local.job(base, 10))
@@ -192,15 +192,15 @@ async def test_more_commits_than_a_manifest_remembers(
         loaded = await again.load()
     assert loaded is not None and lineage.beyond_recent(loaded.manifest, seen)
     assert loaded.manifest.log_start == 45
-    assert (loaded.manifest.swept > seen.commit) is swept and bool(loaded.manifest.removed_pages) is (entries == 2)
+    assert (loaded.manifest.swept > seen.commit) is swept and bool(loaded.manifest.removed_pages) is (segments == 2)
 
 
-@pytest.mark.parametrize("entries", [64, 2], ids=["in the manifest", "in pages"])
+@pytest.mark.parametrize("segments", [64, 2], ids=["in the manifest", "in pages"])
 async def test_a_second_history_of_more_commits_than_a_manifest_remembers(
-    store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path, entries: int
+    store: MemoryStore, clock: EagerClock, local: Local, tmp_path: Path, segments: int
 ) -> None:
     """The bucket is put back, and somebody who has seen nothing goes on: as long, and longer, with other records."""
-    with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_ENTRIES=entries):
+    with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_SEGMENTS=segments):
         first = tier_of(store, clock)
         await first.extend(local.job(0, 10))
         yesterday = stored(store)[IDS.manifest_key]

@@ -28,7 +28,7 @@ from storage_tiers.cold.manifest.pages import ManifestChange, PageWrite
 from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.errors import StoreRefused, TierCorrupt
 from storage_tiers.records.checksum import crc32c
-from tests.storage_tiers.cold.support import IDS, entry_of
+from tests.storage_tiers.cold.support import IDS, segment_of
 
 
 def full_manifest() -> tuple[Manifest, dict[str, PageWrite]]:
@@ -50,24 +50,24 @@ def full_manifest() -> tuple[Manifest, dict[str, PageWrite]]:
         return settled.manifest
 
     for base in range(0, 1000, 10):
-        entry = entry_of(IDS, base, base + 10, next(numbers))
-        manifest = settle(transitions.extend(manifest, entry, by(), leader_epoch=4, last_record_epoch=3, log_start=0))
+        segment = segment_of(IDS, base, base + 10, next(numbers))
+        manifest = settle(transitions.extend(manifest, segment, by(), leader_epoch=4, last_record_epoch=3, log_start=0))
     manifest = settle(transitions.pin(manifest, "report", by()))
     manifest = settle(pages.retire(manifest, 355, by()))
     manifest = settle(pages.retire(manifest, 395, by()))
     manifest = settle(transitions.condemn(manifest, [IDS.segment_key(5, 1, "f" * 32)], by()))
-    entry = entry_of(IDS, 1005, 1010, next(numbers))
-    manifest = settle(transitions.extend(manifest, entry, by(), leader_epoch=4, last_record_epoch=4, log_start=1007))
+    segment = segment_of(IDS, 1005, 1010, next(numbers))
+    manifest = settle(transitions.extend(manifest, segment, by(), leader_epoch=4, last_record_epoch=4, log_start=1007))
     manifest = settle(pages.retire(manifest, 415, by()))
     assert (
         manifest.pages
-        and manifest.entries
+        and manifest.segments
         and manifest.removed
         and manifest.condemned
         and manifest.pins
         and manifest.sidecar
     )
-    assert manifest.entries[-1].gap_from == 1000
+    assert manifest.segments[-1].gap_from == 1000
     return manifest, written
 
 
@@ -84,18 +84,18 @@ def test_it_is_json_that_a_person_can_read() -> None:
     text = encode(manifest).decode()
     document = json.loads(text)
     assert list(document)[:3] == ["format", "least_reader", "cluster_id"]
-    assert document["entries"][0]["key"].startswith("segments/00003/0000000")
+    assert document["segments"][0]["key"].startswith("segments/00003/0000000")
     assert max(map(len, text.splitlines())) < 1000
-    assert len(text.splitlines()) > len(manifest.entries) + len(manifest.pages) + len(manifest.removed)
+    assert len(text.splitlines()) > len(manifest.segments) + len(manifest.pages) + len(manifest.removed)
     page = json.loads(gzip.decompress(written[manifest.pages[0].key].data))
     assert (page["kind"], page["topic_id"], page["partition"]) == ("live", str(IDS.topic_id), 3)
 
 
 def test_keys_outside_the_topic_are_absolute() -> None:
     manifest, _ = full_manifest()
-    packed = replace(manifest.entries[-1], key="elsewhere/packed.log", position=4096)
-    manifest = replace(manifest, entries=(*manifest.entries[:-1], packed))
-    assert json.loads(encode(manifest))["entries"][-1]["key"] == "/elsewhere/packed.log"
+    packed = replace(manifest.segments[-1], key="elsewhere/packed.log", position=4096)
+    manifest = replace(manifest, segments=(*manifest.segments[:-1], packed))
+    assert json.loads(encode(manifest))["segments"][-1]["key"] == "/elsewhere/packed.log"
     assert decode(encode(manifest), IDS) == manifest
 
 
@@ -109,7 +109,7 @@ def changed(data: bytes, change: dict[str, Any], drop: str | None = None) -> byt
 def test_unknown_fields_are_ignored_everywhere() -> None:
     manifest, _ = full_manifest()
     document = json.loads(encode(manifest))
-    for place in (document, document["writer"], *document["entries"], *document["removed"], *document["pages"]):
+    for place in (document, document["writer"], *document["segments"], *document["removed"], *document["pages"]):
         place["of_the_future"] = {"anything": [1, None]}
     assert decode(sealed(document), IDS) == manifest
 
@@ -124,7 +124,7 @@ def test_every_missing_or_mistyped_field_is_named() -> None:
             decode(changed(data, {}, drop=name), IDS)
         with pytest.raises(TierCorrupt, match=name):
             decode(changed(data, {name: 1.5}), IDS)
-    for list_name in ("entries", "removed", "pages", "pins", "condemned"):
+    for list_name in ("segments", "removed", "pages", "pins", "condemned"):
         document = json.loads(data)
         for name in document[list_name][-1]:
             if name in ("gap_from", "base"):
@@ -186,9 +186,9 @@ def test_versions_are_refused_precisely() -> None:
 
 def test_invariants_are_checked_on_reading() -> None:
     manifest, _ = full_manifest()
-    hole = replace(manifest, entries=(manifest.entries[0], *manifest.entries[2:]))
+    hole = replace(manifest, segments=(manifest.segments[0], *manifest.segments[2:]))
     overlap = replace(
-        manifest, entries=(manifest.entries[0], replace(manifest.entries[1], base=manifest.entries[1].base - 1))
+        manifest, segments=(manifest.segments[0], replace(manifest.segments[1], base=manifest.segments[1].base - 1))
     )
     for damaged, fault in (
         (hole, "are in no live range"),
@@ -196,7 +196,7 @@ def test_invariants_are_checked_on_reading() -> None:
         (replace(manifest, end=manifest.end + 1), "the last live range ends at"),
         (replace(manifest, log_start=manifest.end + 1), "log start"),
         (replace(manifest, recent=manifest.recent[:-1]), "recent commits"),
-        (replace(manifest, removed=(Removed(Stamp(1, 1), manifest.entries[0]),)), "live and removed at once"),
+        (replace(manifest, removed=(Removed(Stamp(1, 1), manifest.segments[0]),)), "live and removed at once"),
     ):
         with pytest.raises(TierCorrupt, match=fault):
             decode(encode(damaged), IDS)
@@ -214,13 +214,13 @@ def test_pages_are_checked_against_the_manifest() -> None:
         (b"no gzip at all", "not gzip"),
         (gzip.compress(b"x" * 100)[:-4], "cut short"),
         (encode_page(other, written[ref.key].page), "another partition"),
-        (encode_page(IDS, Page(PageKind.LIVE, written[ref.key].page.entries[:-1])), "its manifest says"),
+        (encode_page(IDS, Page(PageKind.LIVE, written[ref.key].page.segments[:-1])), "its manifest says"),
     ):
         with pytest.raises(TierCorrupt, match=fault):
             decode_page(content, IDS, replace(ref, length=len(content), crc32c=crc32c(content)))
     assert ref.oldest is not None
     for wrong in (ref.oldest._replace(newest_ms=0), ref.oldest._replace(bytes=1), None):
-        with pytest.raises(TierCorrupt, match="its first entry is"):
+        with pytest.raises(TierCorrupt, match="its first segment is"):
             decode_page(data, IDS, replace(ref, oldest=wrong))
     with pytest.raises(TierCorrupt, match="the newest time"):
         decode_page(data, IDS, replace(ref, newest_ms=0))

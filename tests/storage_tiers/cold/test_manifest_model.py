@@ -17,25 +17,25 @@ from storage_tiers.cold.manifest import lookup, model, pages, transitions
 from storage_tiers.cold.manifest.json import decode, decode_page, encode
 from storage_tiers.cold.manifest.model import (
     Author,
-    Entry,
     Manifest,
     ManifestWriter,
     Page,
     PageKind,
     PageNeeded,
     PageRef,
+    RemoteSegment,
 )
 from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.cold.manifest.transitions import broken, broken_step, first_manifest
 from storage_tiers.errors import FencedWriter, InvalidRequest, StorageError
-from tests.storage_tiers.cold.support import IDS, entry_of
+from tests.storage_tiers.cold.support import IDS, segment_of
 
-SMALL: dict[str, Any] = {"MAX_ENTRIES": 6, "MAX_PAGES": 40, "MAX_PAGE_ENTRIES": 24, "_RETIRED_INLINE": 1}
+SMALL: dict[str, Any] = {"MAX_SEGMENTS": 6, "MAX_PAGES": 40, "MAX_PAGE_SEGMENTS": 24, "_RETIRED_INLINE": 1}
 #: So few pages in a manifest that nearly all of them are folded.
 DEEP = SMALL | {
     "MAX_PAGES": 12,
     "TIDY_PAGES": 9,
-    "MAX_PAGE_ENTRIES": 4,
+    "MAX_PAGE_SEGMENTS": 4,
     "MAX_PAGE_REFS": 64,
     "FOLDED": 3,
     "UNFOLDED": 2,
@@ -47,7 +47,7 @@ DEEP = SMALL | {
 class Known:
     """One range as the model knows it."""
 
-    entry: Entry
+    segment: RemoteSegment
     added: int
     removed: int | None = None
     dropped: bool = False
@@ -110,16 +110,16 @@ class ManifestModel(RuleBasedStateMachine):
     @rule(length=st.integers(1, 9), gap=st.sampled_from([0, 0, 0, 3]), timestamp=st.integers(0, 50))
     def extend(self, length: int, gap: int, timestamp: int) -> None:
         base = self.end + gap
-        entry = entry_of(IDS, base, base + length, next(self.ids), timestamp=timestamp)
+        segment = segment_of(IDS, base, base + length, next(self.ids), timestamp=timestamp)
         log_start = base if gap else 0
         self.commit(
             lambda manifest, by: transitions.extend(
-                manifest, entry, by, leader_epoch=1, last_record_epoch=1, log_start=log_start
+                manifest, segment, by, leader_epoch=1, last_record_epoch=1, log_start=log_start
             )
         )
         self.log_start = max(self.log_start, log_start)
         self.end = base + length
-        self.known.append(Known(self.manifest.entries[-1], self.manifest.commit))
+        self.known.append(Known(self.manifest.segments[-1], self.manifest.commit))
 
     @rule(length=st.integers(1, 20))
     def extend_many(self, length: int) -> None:
@@ -134,17 +134,17 @@ class ManifestModel(RuleBasedStateMachine):
             live = len(list(lookup._all_live(self.manifest, self.load)))
             model = [known for known in self.known if known.removed is None]
             for known in model[: len(model) - live]:
-                assert known.entry.end <= self.log_start
+                assert known.segment.end <= self.log_start
                 known.removed = self.manifest.commit
-        assert all(known.removed or known.entry.end > self.log_start for known in self.known)
+        assert all(known.removed or known.segment.end > self.log_start for known in self.known)
 
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
         removed = [k for k in self.known if k.removed and not k.dropped and not self._pinned(k)]
         chosen = [known for known in removed if data.draw(st.booleans())]
         newest = self.manifest.sidecar.key if self.manifest.sidecar else None
-        gone = {key for known in chosen for key in (known.entry.key, known.entry.sidecar_key)} - {newest}
-        gone |= {item.keys[0] for item in self._removed() if item.entry is None}
+        gone = {key for known in chosen for key in (known.segment.key, known.segment.sidecar_key)} - {newest}
+        gone |= {item.keys[0] for item in self._removed() if item.segment is None}
         gone |= self.condemned
         self.condemned.clear()
         for ref in [ref for ref in self.manifest.removed_pages if ref.level][:2]:
@@ -153,7 +153,7 @@ class ManifestModel(RuleBasedStateMachine):
             self.commit(lambda manifest, by, named=named: pages.drop_gone(manifest, gone, named, by))  # type: ignore[misc]
         folded = {key for item in self._removed() for key in item.keys}
         for known in chosen:
-            if known.entry.key in folded:
+            if known.segment.key in folded:
                 continue
             known.dropped = True
             self.forgotten = max(self.forgotten, known.removed or 0)
@@ -185,14 +185,14 @@ class ManifestModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def never_again(self, data: st.DataObject) -> None:
         """A key that was condemned or removed is refused, whether the manifest or a page knows it."""
-        gone = sorted(self.condemned) + [k.entry.key for k in self.known if k.removed and not k.dropped]
+        gone = sorted(self.condemned) + [k.segment.key for k in self.known if k.removed and not k.dropped]
         if not gone:
             return
         key = data.draw(st.sampled_from(gone))
         if key not in set(self.manifest.keys()):
             return  # in a page: such a key had a range below `end`, and no extension begins there
-        entry = entry_of(IDS, self.end, self.end + 1, next(self.ids))
-        clash = Entry(**{f: getattr(entry, f) for f in entry.__slots__} | {"key": key})
+        segment = segment_of(IDS, self.end, self.end + 1, next(self.ids))
+        clash = RemoteSegment(**{f: getattr(segment, f) for f in segment.__slots__} | {"key": key})
         with pytest.raises(InvalidRequest, match="already"):
             self.commit(
                 lambda manifest, by: transitions.extend(
@@ -203,24 +203,24 @@ class ManifestModel(RuleBasedStateMachine):
     # --- what must be true --------------------------------------------------------------------------------------------
     @invariant()
     def both_say_the_same(self) -> None:
-        live = [known.entry for known in self.known if known.removed is None]
+        live = [known.segment for known in self.known if known.removed is None]
         assert list(lookup._all_live(self.manifest, self.load)) == live
-        masked = [entry for entry in live if entry.end > self.log_start]
-        assert list(lookup.live_entries(self.manifest, self.load)) == masked
+        masked = [segment for segment in live if segment.end > self.log_start]
+        assert list(lookup.live_segments(self.manifest, self.load)) == masked
         assert (self.manifest.log_start, self.manifest.end) == (self.log_start, self.end)
         for offset in (self.log_start, self.log_start + 3, self.end - 1, self.end):
             if offset >= self.log_start:
-                at = next((entry for entry in masked if entry.base <= offset < entry.end), None)
-                found = lookup.entry_for(self.manifest, self.load, offset)
+                at = next((segment for segment in masked if segment.base <= offset < segment.end), None)
+                found = lookup.segment_for(self.manifest, self.load, offset)
                 assert found == at or (found is not None and found.gap_from is not None)
-        assert lookup.live_bytes(self.manifest) == sum(entry.bytes for entry in live)
+        assert lookup.live_bytes(self.manifest) == sum(segment.bytes for segment in live)
 
     @invariant()
     def times_are_found(self) -> None:
-        masked = [k.entry for k in self.known if k.removed is None and k.entry.end > self.log_start]
+        masked = [k.segment for k in self.known if k.removed is None and k.segment.end > self.log_start]
         for timestamp in (0, 20, 50):
-            expected = [entry for entry in masked if entry.max_timestamp >= timestamp]
-            assert list(lookup.entries_for_timestamp(self.manifest, self.load, timestamp)) == expected
+            expected = [segment for segment in masked if segment.max_timestamp >= timestamp]
+            assert list(lookup.segments_for_timestamp(self.manifest, self.load, timestamp)) == expected
 
     @invariant()
     def history_is_whole(self) -> None:
@@ -231,11 +231,11 @@ class ManifestModel(RuleBasedStateMachine):
             (self.manifest.commit + self.forgotten) // 2,
             *self.pins.values(),
         }:
-            expected = [k.entry for k in self.known if k.added <= commit and (not k.removed or k.removed > commit)]
+            expected = [k.segment for k in self.known if k.added <= commit and (not k.removed or k.removed > commit)]
             assert lookup.state_at(self.manifest, self.load, commit) == expected
         middle = (self.manifest.commit + self.forgotten) // 2
-        events = [(k.added, "added", k.entry) for k in self.known if k.added > middle]
-        events += [(k.removed, "removed", k.entry) for k in self.known if k.removed and k.removed > middle]
+        events = [(k.added, "added", k.segment) for k in self.known if k.added > middle]
+        events += [(k.removed, "removed", k.segment) for k in self.known if k.removed and k.removed > middle]
         assert sorted(lookup.events_after(self.manifest, self.load, middle), key=repr) == sorted(events, key=repr)
         if self.forgotten:
             with pytest.raises(InvalidRequest, match="swept"):
@@ -243,24 +243,24 @@ class ManifestModel(RuleBasedStateMachine):
 
     @invariant()
     def the_manifest_is_small(self) -> None:
-        assert len(self.manifest.entries) + len(self.manifest.removed) <= self.bounds["MAX_ENTRIES"] + 1
+        assert len(self.manifest.segments) + len(self.manifest.removed) <= self.bounds["MAX_SEGMENTS"] + 1
         assert len(self.manifest.pages) <= self.bounds["MAX_PAGES"] or not self._mergeable()
-        assert all(ref.count <= self.bounds["MAX_PAGE_ENTRIES"] for ref in self.manifest.pages if not ref.level)
+        assert all(ref.count <= self.bounds["MAX_PAGE_SEGMENTS"] for ref in self.manifest.pages if not ref.level)
 
     @invariant()
     def every_object_is_named(self) -> None:
         named = set(self.manifest.keys())
         for ref in lookup.leaves(self.manifest.pages, self.load):
             page = self.pages[ref.key]
-            named |= {key for entry in page.entries for key in (entry.key, entry.sidecar_key)}
+            named |= {key for segment in page.segments for key in (segment.key, segment.sidecar_key)}
             named |= {key for item in page.removed for key in item.keys}
         for known in self.known:
             if not known.dropped:
-                assert {known.entry.key, known.entry.sidecar_key} <= named
+                assert {known.segment.key, known.segment.sidecar_key} <= named
         assert self.condemned <= named
         if self.known:
             assert self.manifest.sidecar is not None
-            assert self.manifest.sidecar.key == self.known[-1].entry.sidecar_key
+            assert self.manifest.sidecar.key == self.known[-1].segment.sidecar_key
 
     def _removed(self) -> list[model.Removed]:
         inside = [
@@ -273,7 +273,7 @@ class ManifestModel(RuleBasedStateMachine):
 
     def _mergeable(self) -> bool:
         neighbours = [pair for pair in itertools.pairwise(self.manifest.pages) if not any(ref.level for ref in pair)]
-        return any(a.kind is b.kind and a.count + b.count <= self.bounds["MAX_PAGE_ENTRIES"] for a, b in neighbours)
+        return any(a.kind is b.kind and a.count + b.count <= self.bounds["MAX_PAGE_SEGMENTS"] for a, b in neighbours)
 
 
 class DeepManifestModel(ManifestModel):
@@ -320,14 +320,14 @@ def test_the_last_32_commits_are_remembered() -> None:
     assert manifest.has_commit(f"{9:032x}") and not manifest.has_commit(f"{8:032x}")
 
 
-def test_twenty_thousand_entries_stay_within_bounds() -> None:
+def test_twenty_thousand_segments_stay_within_bounds() -> None:
     manifest, written, held = first_manifest(IDS), 0, 0
     pages_by_key: dict[str, Page] = {}
     names = author(1).new_uuid
     for number in range(20_000):
         by = Author(ManifestWriter(1, 1), f"{number:032x}", number, names, pages_by_key)
-        entry = entry_of(IDS, number * 1000, number * 1000 + 1000, number)
-        manifest = transitions.extend(manifest, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)
+        segment = segment_of(IDS, number * 1000, number * 1000 + 1000, number)
+        manifest = transitions.extend(manifest, segment, by, leader_epoch=1, last_record_epoch=1, log_start=0)
         if number % 40:
             continue  # settled forty at a time: seconds instead of a minute
         change = pages.settle(ManifestChange(manifest), by)
@@ -340,26 +340,26 @@ def test_twenty_thousand_entries_stay_within_bounds() -> None:
         dropped = pages.drop_gone(manifest, old_pages, (), by)
         manifest = dropped.manifest if dropped is not None else manifest
     assert held <= model.MAX_MANIFEST_BYTES
-    assert len(manifest.entries) + len(manifest.removed) <= model.MAX_ENTRIES + 40
+    assert len(manifest.segments) + len(manifest.removed) <= model.MAX_SEGMENTS + 40
     assert len(manifest.pages) <= 16 < model.MAX_PAGES
-    assert all(ref.count <= pages.MAX_PAGE_ENTRIES for ref in manifest.pages)
-    live = list(lookup.live_entries(manifest, lambda ref: pages_by_key[ref.key]))
-    assert [entry.base for entry in live] == list(range(0, 20_000_000, 1000))
+    assert all(ref.count <= pages.MAX_PAGE_SEGMENTS for ref in manifest.pages)
+    live = list(lookup.live_segments(manifest, lambda ref: pages_by_key[ref.key]))
+    assert [segment.base for segment in live] == list(range(0, 20_000_000, 1000))
     stored = sum(ref.length for ref in manifest.live_pages)
-    assert written < 10 * stored, "an entry is rewritten a few times in its life, not with every spill"
+    assert written < 10 * stored, "a remote segment is rewritten a few times in its life, not with every spill"
 
 
 def test_a_full_manifest_says_so() -> None:
     manifest = first_manifest(IDS)
     known: dict[str, Page] = {}
-    with mock.patch.multiple(pages, MAX_ENTRIES=2, MAX_PAGES=2, MAX_PAGE_ENTRIES=2):
+    with mock.patch.multiple(pages, MAX_SEGMENTS=2, MAX_PAGES=2, MAX_PAGE_SEGMENTS=2):
         with pytest.raises(StorageError, match=r"segment\.bytes"):
             for number in range(20):
                 by = Author(ManifestWriter(1, 1), f"{number:032x}", number, author(number).new_uuid, known)
-                entry = entry_of(IDS, number, number + 1, number)
+                segment = segment_of(IDS, number, number + 1, number)
                 change = pages.settle(
                     ManifestChange(
-                        transitions.extend(manifest, entry, by, leader_epoch=1, last_record_epoch=1, log_start=0)
+                        transitions.extend(manifest, segment, by, leader_epoch=1, last_record_epoch=1, log_start=0)
                     ),
                     by,
                 )
@@ -369,10 +369,10 @@ def test_a_full_manifest_says_so() -> None:
 
 
 def full_page(number: int, by: Author) -> tuple[PageRef, Page]:
-    """The record of a page as full as pages get, of which one entry is made, and that entry as a page."""
+    """The record of a page as full as pages get, of which one segment is made, and that segment as a page."""
     base, end = number * 8192 * 10, (number + 1) * 8192 * 10
-    entry = entry_of(IDS, base, end, number, timestamp=number)
-    write = pages.page_write(IDS, Page(PageKind.LIVE, (entry,)), by)
+    segment = segment_of(IDS, base, end, number, timestamp=number)
+    write = pages.page_write(IDS, Page(PageKind.LIVE, (segment,)), by)
     return replace(write.ref, count=8192), write.page
 
 
@@ -406,11 +406,11 @@ def test_ten_million_ranges_stay_within_bounds() -> None:
 
     for offset in (0, 5_000_000, 77_777_777, manifest.end - 1):
         asked.clear()
-        found = lookup.entry_for(manifest, load, offset)
+        found = lookup.segment_for(manifest, load, offset)
         assert found is not None
         assert found.base <= offset < found.end
         assert len(asked) <= 2
-    assert [entry.base for entry in lookup.live_entries(manifest, load)] == [n * 8192 * 10 for n in range(1250)]
+    assert [segment.base for segment in lookup.live_segments(manifest, load)] == [n * 8192 * 10 for n in range(1250)]
 
 
 def test_what_was_folded_is_retired_and_forgotten() -> None:

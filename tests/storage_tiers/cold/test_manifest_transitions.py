@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 from storage_tiers.cold.manifest import transitions
-from storage_tiers.cold.manifest.model import MAX_CONDEMNED, Author, Entry, Manifest, ManifestWriter, State
+from storage_tiers.cold.manifest.model import MAX_CONDEMNED, Author, Manifest, ManifestWriter, RemoteSegment, State
 from storage_tiers.cold.manifest.transitions import broken, broken_step, first_manifest
 from storage_tiers.errors import DeletedInStore, FencedWriter, InvalidRequest
-from tests.storage_tiers.cold.support import IDS, entry_of
+from tests.storage_tiers.cold.support import IDS, segment_of
 
-FIRST, SECOND, THIRD = (entry_of(IDS, 10 * n, 10 * n + 10, n + 1) for n in range(3))
+FIRST, SECOND, THIRD = (segment_of(IDS, 10 * n, 10 * n + 10, n + 1) for n in range(3))
 
 
 def by(number: int, incarnation: int = 1) -> Author:
     return Author(ManifestWriter(1, incarnation), f"{number:032x}", 1000 + number, lambda: f"{number:032x}", {})
 
 
-def extended(manifest: Manifest, entry: Entry, *, epoch: int = 3) -> Manifest:
+def extended(manifest: Manifest, segment: RemoteSegment, *, epoch: int = 3) -> Manifest:
     return transitions.extend(
         manifest,
-        entry,
+        segment,
         by(manifest.commit + 1),
         leader_epoch=epoch,
         last_record_epoch=epoch,
@@ -51,19 +51,19 @@ def test_nobody_extends_under_an_older_epoch(manifest: Manifest) -> None:
         replace(THIRD, sidecar_key="condemned"),
     ],
 )
-def test_a_key_that_the_manifest_names_never_becomes_another_ranges(manifest: Manifest, taken: Entry) -> None:
+def test_a_key_that_the_manifest_names_never_becomes_another_ranges(manifest: Manifest, taken: RemoteSegment) -> None:
     named = transitions.condemn(manifest, ["condemned"], by(3))
     with pytest.raises(InvalidRequest, match="stands in the manifest"):
         extended(named, taken)
 
 
 def test_a_range_begins_at_the_end_or_where_log_start_hides_what_is_missing(manifest: Manifest) -> None:
-    later = entry_of(IDS, 25, 30, 9)
+    later = segment_of(IDS, 25, 30, 9)
     for log_start in (0, 24):
         with pytest.raises(InvalidRequest, match="must begin at offset 20, not at 25"):
             transitions.extend(manifest, later, by(3), leader_epoch=3, last_record_epoch=3, log_start=log_start)
     found = transitions.extend(manifest, later, by(3), leader_epoch=3, last_record_epoch=3, log_start=25)
-    assert (found.log_start, found.entries[-1].gap_from, broken(found)) == (25, 20, None)
+    assert (found.log_start, found.segments[-1].gap_from, broken(found)) == (25, 20, None)
 
 
 def test_as_many_keys_stand_condemned_as_the_format_has_room_for(manifest: Manifest) -> None:
@@ -83,7 +83,7 @@ def test_a_deleted_manifest_names_nothing_and_is_the_last_one(manifest: Manifest
     named = transitions.condemn(transitions.pin(manifest, "kept", by(3)), ["orphan"], by(4))
     gone = transitions.delete(named, by(5))
     assert gone.state is State.DELETED
-    assert (gone.entries, gone.removed, gone.condemned, gone.pins, gone.pages, gone.sidecar) == (
+    assert (gone.segments, gone.removed, gone.condemned, gone.pins, gone.pages, gone.sidecar) == (
         (),
         (),
         (),

@@ -47,12 +47,12 @@ async def test_extension_uploads_then_names_what_it_uploaded(
     manifest = await tier.extend(job)
     assert (manifest.end, manifest.commit, manifest.leader_epoch, manifest.incarnation) == (10, 1, 1, 1)
     assert stored_manifest(memory.blocking()) == manifest == tier.manifest
-    (entry,) = manifest.entries
-    assert memory.blocking().get(entry.key).data == Path(job.path).read_bytes()
-    side = sidecar.parse(memory.blocking().get(entry.sidecar_key).data)
+    (segment,) = manifest.segments
+    assert memory.blocking().get(segment.key).data == Path(job.path).read_bytes()
+    side = sidecar.parse(memory.blocking().get(segment.sidecar_key).data)
     assert side.producer_snapshot == b"producers@10"
     assert side.epochs == job.epochs
-    assert entry.records == 10
+    assert segment.records == 10
 
 
 async def test_two_puts_a_segment_and_one_commit(store: FaultyStore, clock: EagerClock, local: Local) -> None:
@@ -92,16 +92,16 @@ async def test_a_gap_is_recorded_only_below_log_start(
     assert (await tier.extend(local.job(20, 10, log_start=19))).end == 10
     manifest = await tier.extend(local.job(20, 10, log_start=23))
     assert (manifest.end, manifest.log_start) == (30, 23)
-    assert manifest.entries[-1].gap_from == 10
+    assert manifest.segments[-1].gap_from == 10
     manifest = await tier.retire(manifest.log_start)
-    assert [entry.base for entry in stored_live(memory.blocking(), manifest)] == [20]
+    assert [segment.base for segment in stored_live(memory.blocking(), manifest)] == [20]
     assert (await tier.extend(local.job(30, 1))).log_start == 23, "log start never falls"
 
 
 async def test_the_first_extension_may_begin_anywhere(store: FaultyStore, clock: EagerClock, local: Local) -> None:
     tier = tier_of(store, clock)
     manifest = await tier.extend(local.job(5000, 10, log_start=5003))
-    assert (manifest.log_start, manifest.end, manifest.entries[0].gap_from) == (5003, 5010, 0)
+    assert (manifest.log_start, manifest.end, manifest.segments[0].gap_from) == (5003, 5010, 0)
 
 
 async def test_lower_epochs_and_incarnations_are_fenced(store: FaultyStore, clock: EagerClock, local: Local) -> None:
@@ -187,8 +187,8 @@ async def test_a_large_segment_goes_up_in_parts(
     )
     assert len(data) > MULTIPART_THRESHOLD
     manifest = await tier_of(store, clock).extend(local.job(0, 17, data=data))
-    assert memory.blocking().head(manifest.entries[0].key).size == len(data)
-    side = sidecar.parse(memory.blocking().get(manifest.entries[0].sidecar_key).data)
+    assert memory.blocking().head(manifest.segments[0].key).size == len(data)
+    side = sidecar.parse(memory.blocking().get(manifest.segments[0].sidecar_key).data)
     assert len(side.mib_crcs) == 18 and len(side.index) == 17
 
 
@@ -210,7 +210,7 @@ async def test_deletion_is_terminal(store: FaultyStore, memory: MemoryStore, clo
     await tier.pin("kept")
     await zombie.load()
     manifest = await tier.delete_partition()
-    assert (manifest.state, manifest.end, manifest.entries) == (State.DELETED, 10, ())
+    assert (manifest.state, manifest.end, manifest.segments) == (State.DELETED, 10, ())
     assert (await tier.delete_partition()).commit == manifest.commit
     for act in (zombie.extend(local.job(10, 10)), zombie.claim(9), zombie.raise_log_start(5), zombie.pin("x")):
         with pytest.raises(FencedWriter, match="deleted"):
@@ -249,18 +249,18 @@ async def test_sweeping_takes_only_what_is_past_the_grace(
     manifest = stored_manifest(memory.blocking())
     assert manifest.removed == () and manifest.swept == 4
     kept = {info.key for info in memory.blocking().list("")}
-    assert kept == {IDS.manifest_key, manifest.entries[0].key, manifest.entries[0].sidecar_key}
+    assert kept == {IDS.manifest_key, manifest.segments[0].key, manifest.segments[0].sidecar_key}
     commits = manifest.commit
     await tier.sweep(DAY)
     assert stored_manifest(memory.blocking()).commit == commits, "a sweep without work commits nothing"
 
 
-async def test_the_newest_sidecar_outlives_its_entry(
+async def test_the_newest_sidecar_outlives_its_segment(
     store: FaultyStore, memory: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
     tier = tier_of(store, clock)
     manifest = await tier.extend(local.job(0, 10))
-    sidecar_key = manifest.entries[0].sidecar_key
+    sidecar_key = manifest.segments[0].sidecar_key
     await tier.retire(10)
     clock.advance(DAY / 1000)
     await tier.sweep(DAY)

@@ -69,14 +69,14 @@ def evidence(
     *missing: str,
     local: OffsetRange = EVERYTHING,
     log_start: int = 0,
-    last_paged: model.Entry | None = None,
+    last_paged: model.RemoteSegment | None = None,
     unnamed: tuple[int, ...] = (),
     of: Manifest | None = None,
-    lost: tuple[model.Entry, ...] = (),
+    lost: tuple[model.RemoteSegment, ...] = (),
 ) -> Evidence:
-    """`of` is the manifest in whose own entries the missing objects are."""
-    entries = () if of is None else of.entries
-    lost = lost or tuple(each for each in entries if {each.key, each.sidecar_key} & set(missing))
+    """`of` is the manifest in whose own segments the missing objects are."""
+    segments = () if of is None else of.segments
+    lost = lost or tuple(each for each in segments if {each.key, each.sidecar_key} & set(missing))
     return Evidence(set(missing), unnamed, last_paged, local, EPOCHS, log_start, lost)
 
 
@@ -103,8 +103,8 @@ async def test_the_manifest_seen_counts_where_all_that_it_names_is_there(world: 
     assert broken(manifest) is None
     assert manifest.commit == saved.commit + 1
     assert manifest.line != saved.line
-    assert (manifest.entries, manifest.pages, manifest.pins, manifest.sidecar) == (
-        saved.entries,
+    assert (manifest.segments, manifest.pages, manifest.pins, manifest.sidecar) == (
+        saved.segments,
         saved.pages,
         saved.pins,
         saved.sidecar,
@@ -166,20 +166,20 @@ async def test_pins_of_both_manifests_are_kept_as_far_as_the_repair_reaches(worl
 
 async def test_what_is_missing_at_the_end_is_uploaded_again_from_the_local_log(world: World) -> None:
     saved = await world.extend(4)
-    lost = saved.entries[2]
+    lost = saved.segments[2]
     repair = planned(plan(saved, None, evidence(lost.sidecar_key, local=OffsetRange(20, 60), of=saved)))
     assert (repair.end, repair.again) == (20, 40)
     assert "offsets [20, 40) are uploaded again" in repair.summary
     manifest = repaired(repair, None, world.author())
     assert broken(manifest) is None
-    assert [entry.base for entry in manifest.entries] == [0, 10]
+    assert [segment.base for segment in manifest.segments] == [0, 10]
     assert manifest.sidecar is not None
-    assert manifest.sidecar.key == saved.entries[1].sidecar_key
+    assert manifest.sidecar.key == saved.segments[1].sidecar_key
     gone = {key for item in manifest.removed for key in item.keys}
-    assert {saved.entries[2].key, saved.entries[3].key} <= gone
+    assert {saved.segments[2].key, saved.segments[3].key} <= gone
     again = transitions.extend(
         manifest,
-        replace(saved.entries[2], key=saved.entries[2].key + "x", sidecar_key=saved.entries[2].sidecar_key + "x"),
+        replace(saved.segments[2], key=saved.segments[2].key + "x", sidecar_key=saved.segments[2].sidecar_key + "x"),
         world.author(),
         leader_epoch=1,
         last_record_epoch=1,
@@ -191,24 +191,24 @@ async def test_what_is_missing_at_the_end_is_uploaded_again_from_the_local_log(w
 
 async def test_where_everything_is_missing_and_held_locally_the_manifest_begins_anew(world: World) -> None:
     saved = await world.extend(2)
-    manifest = repaired(planned(plan(saved, None, evidence(saved.entries[0].key, of=saved))), None, world.author())
-    assert (manifest.end, manifest.entries, manifest.sidecar, manifest.last_record_epoch) == (0, (), None, -1)
+    manifest = repaired(planned(plan(saved, None, evidence(saved.segments[0].key, of=saved))), None, world.author())
+    assert (manifest.end, manifest.segments, manifest.sidecar, manifest.last_record_epoch) == (0, (), None, -1)
     assert broken(manifest) is None
 
 
 @pytest.mark.parametrize("local", [OffsetRange(25, 60), OffsetRange(0, 39)])
 async def test_what_is_missing_and_not_held_locally_is_asked_for(world: World, local: OffsetRange) -> None:
     saved = await world.extend(4)
-    refused = plan(saved, None, evidence(saved.entries[2].key, local=local, of=saved))
+    refused = plan(saved, None, evidence(saved.segments[2].key, local=local, of=saved))
     assert isinstance(refused, Refused)
-    assert saved.entries[2].key in refused.why
+    assert saved.segments[2].key in refused.why
     assert "put the object back" in refused.why
 
 
 async def test_below_log_start_nothing_has_to_be_there(world: World) -> None:
     saved = await world.extend(4)
     repair = planned(
-        plan(saved, None, evidence(saved.entries[0].key, local=OffsetRange(40, 40), log_start=10, of=saved))
+        plan(saved, None, evidence(saved.segments[0].key, local=OffsetRange(40, 40), log_start=10, of=saved))
     )
     assert repair.end == 40
 
@@ -216,7 +216,7 @@ async def test_below_log_start_nothing_has_to_be_there(world: World) -> None:
 async def test_a_pinned_range_is_not_given_up(world: World) -> None:
     await world.extend(3)
     saved = await world.tier.pin("audit")
-    refused = plan(saved, None, evidence(saved.entries[1].key, of=saved))
+    refused = plan(saved, None, evidence(saved.segments[1].key, of=saved))
     assert isinstance(refused, Refused)
     assert "audit" in refused.why
 
@@ -224,7 +224,7 @@ async def test_a_pinned_range_is_not_given_up(world: World) -> None:
 async def test_what_a_page_names_cannot_be_cut(world: World) -> None:
     saved = await world.extend(80)
     page = saved.live_pages[0]
-    first = next(iter(lookup.live_entries(saved, page_loader(world.store.blocking()))))
+    first = next(iter(lookup.live_segments(saved, page_loader(world.store.blocking()))))
     for key, lost in ((page.key, ()), (first.key, (first,))):
         refused = plan(saved, None, evidence(key, lost=lost))
         assert isinstance(refused, Refused)
@@ -233,9 +233,9 @@ async def test_what_a_page_names_cannot_be_cut(world: World) -> None:
 
 async def test_after_pages_the_manifest_ends_where_the_last_one_does(world: World) -> None:
     saved = await world.extend(80)
-    entries = list(lookup.live_entries(saved, page_loader(world.store.blocking())))
-    last_paged = entries[len(entries) - len(saved.entries) - 1]
-    repair = planned(plan(saved, None, evidence(saved.entries[0].key, last_paged=last_paged, of=saved)))
+    segments = list(lookup.live_segments(saved, page_loader(world.store.blocking())))
+    last_paged = segments[len(segments) - len(saved.segments) - 1]
+    repair = planned(plan(saved, None, evidence(saved.segments[0].key, last_paged=last_paged, of=saved)))
     assert repair.end == last_paged.end
     manifest = repaired(repair, None, world.author())
     assert broken(manifest) is None
@@ -298,7 +298,7 @@ async def test_what_was_removed_stays_removed(world: World) -> None:
     world.clock.advance(2 * DAY / 1000)
     repair = planned(plan(saved, before, evidence(log_start=20)))
     manifest = repaired(repair, before, world.author())
-    live = {entry.key for entry in manifest.entries}
+    live = {segment.key for segment in manifest.segments}
     assert live.isdisjoint(key for item in saved.removed for key in item.keys)
     assert manifest.removed == saved.removed
     assert broken(manifest) is None
@@ -316,12 +316,12 @@ async def test_a_repair_elsewhere_does_not_discard_what_only_this_log_holds(worl
 
 async def test_a_newer_commit_of_the_same_line_is_nobodys_repair(world: World) -> None:
     saved = await world.extend(2)
-    stray = replace(saved.entries[-1], base=20, end=30, key=saved.entries[-1].key + "x", added=model.Stamp(3, 0))
+    stray = replace(saved.segments[-1], base=20, end=30, key=saved.segments[-1].key + "x", added=model.Stamp(3, 0))
     shown = replace(
         saved,
         commit=4,
         recent=(saved.recent[0], *(model.CommitId(commit, f"another {commit}") for commit in (2, 3, 4))),
-        entries=(*saved.entries, stray),
+        segments=(*saved.segments, stray),
         end=30,
     )
     assert isinstance(basis(shown, saved, None, UP_TO_DATE), Refused)
@@ -376,17 +376,17 @@ async def test_a_repair_shows_everything_again_and_the_partition_goes_on(world: 
 async def test_what_is_not_what_was_uploaded_counts_as_missing(world: World, damage: str) -> None:
     saved = await world.extend(3)
     restore(world, None)
-    blocking, entry = world.store.blocking(), saved.entries[1]
-    key = entry.key if damage.startswith("segment") else entry.sidecar_key
+    blocking, segment = world.store.blocking(), saved.segments[1]
+    key = segment.key if damage.startswith("segment") else segment.sidecar_key
     data = bytearray(blocking.get(key).data)
     blocking.delete([key])
     if damage == "another sidecar":
-        blocking.put(key, blocking.get(saved.entries[0].sidecar_key).data)
+        blocking.put(key, blocking.get(saved.segments[0].sidecar_key).data)
     elif damage.endswith("flipped"):
         data[-1] ^= 1
         blocking.put(key, bytes(data))
     refused, _ = await world.tier.repair(NOTHING_HELD, apply=True)
-    assert key in refused.refused or entry.key in refused.refused
+    assert key in refused.refused or segment.key in refused.refused
     assert not blocking_has_manifest(world)
     report, manifest = await world.tier.repair(HELD, apply=True)
     assert manifest is not None
@@ -401,13 +401,13 @@ async def test_other_bytes_are_found_also_where_the_store_tells_no_checksum(worl
     tier.expect(lineage.seen_of(saved, "here"))
     restore(world, None)
     assert (await tier.repair(NOTHING_HELD, apply=False))[0].refused == ""
-    blocking, entry = world.store.blocking(), saved.entries[1]
-    data = bytearray(blocking.get(entry.key).data)
+    blocking, segment = world.store.blocking(), saved.segments[1]
+    data = bytearray(blocking.get(segment.key).data)
     data[-1] ^= 1
-    blocking.delete([entry.key])
-    blocking.put(entry.key, bytes(data))
+    blocking.delete([segment.key])
+    blocking.put(segment.key, bytes(data))
     refused, _ = await tier.repair(NOTHING_HELD, apply=True)
-    assert entry.key in refused.refused
+    assert segment.key in refused.refused
     assert not blocking_has_manifest(world)
 
 

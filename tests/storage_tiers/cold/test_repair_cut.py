@@ -32,15 +32,15 @@ class Damaged:
 
     def __init__(self, world: World, saved: Manifest, kind: str) -> None:
         self.world, self.saved, self.kind = world, saved, kind
-        self.entries = stored_live(world.store.blocking(), saved)
+        self.segments = stored_live(world.store.blocking(), saved)
         self.local = NOTHING
         self.accepted: tuple[OffsetRange, ...] = ()
         lost: list[str] = []
         if kind == "the end is held locally":
-            lost = [saved.entries[-1].key]
-            self.local = LocalEvidence(OffsetRange(saved.entries[-1].base, 80), EPOCHS, 0)
+            lost = [saved.segments[-1].key]
+            self.local = LocalEvidence(OffsetRange(saved.segments[-1].base, 80), EPOCHS, 0)
         elif kind == "a range is given up":
-            lost = [self.entries[1].key]
+            lost = [self.segments[1].key]
             self.accepted = (OffsetRange(10, 20),)
         world.store.blocking().delete(lost)
         restore(world, None)
@@ -68,11 +68,11 @@ class Damaged:
         manifest = stored_manifest(store.blocking())
         assert broken(manifest) is None and manifest.commit > self.saved.commit and manifest.line != self.saved.line
         live = stored_live(store.blocking(), manifest)
-        kept = {entry.base: entry for entry in live if entry.records}
+        kept = {segment.base: segment for segment in live if segment.records}
         given_up = {each.base for each in self.accepted}
         again_from = self.local.held.base if self.kind == "the end is held locally" else 80
         assert manifest.end == again_from
-        assert kept == {e.base: e for e in self.entries if e.base not in given_up and e.end <= again_from}
+        assert kept == {e.base: e for e in self.segments if e.base not in given_up and e.end <= again_from}
         assert manifest.log_start == self.saved.log_start
         while manifest.end < 90:
             manifest = await tier.extend(self.world.local.job(manifest.end, 10))
@@ -85,7 +85,7 @@ class Damaged:
 
 @pytest.fixture(autouse=True)
 def small_manifests() -> Iterator[None]:
-    with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_ENTRIES=4):
+    with mock.patch.multiple("storage_tiers.cold.manifest.pages", MAX_SEGMENTS=4):
         yield
 
 

@@ -70,7 +70,7 @@ async def test_a_lost_object_is_named_and_given_up_only_by_its_offsets(world: Wo
 
 async def test_a_lost_range_is_taken_again_from_the_local_log(world: World) -> None:
     saved = await world.extend(5)
-    world.store.blocking().delete([saved.entries[3].key])
+    world.store.blocking().delete([saved.segments[3].key])
     dry, _ = await world.tier.repair(HELD, apply=False)
     assert "up to offset 30; offsets [30, 50) are uploaded again from the local log" in dry.summary
     report, manifest = await world.tier.repair(HELD, apply=True)
@@ -119,7 +119,7 @@ def damaged(world: World, key: str, damage: str) -> bytes:
 
 async def test_what_lies_below_log_start_is_not_missed(world: World) -> None:
     saved = await world.extend(3)
-    world.store.blocking().delete([saved.entries[0].key])
+    world.store.blocking().delete([saved.segments[0].key])
     assert (await world.tier.repair(NOTHING_HELD, apply=False))[0].refused
     assert await world.tier.repair(replace(NOTHING_HELD, log_start=10), apply=True) == (RepairReport(), None)
 

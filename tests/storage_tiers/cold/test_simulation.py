@@ -30,7 +30,7 @@ from storage_tiers.clock import ManualClock
 from storage_tiers.cold.manifest import lookup
 from storage_tiers.cold.manifest.json import decode, decode_page
 from storage_tiers.cold.manifest.lineage import SeenManifest, seen_of
-from storage_tiers.cold.manifest.model import Entry, Manifest, State
+from storage_tiers.cold.manifest.model import Manifest, RemoteSegment, State
 from storage_tiers.cold.manifest.transitions import broken, broken_step, first_manifest
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.bodies import hand_over
@@ -57,7 +57,7 @@ class Monitor:
     def __init__(self, store: MemoryStore) -> None:
         self.objects = store.blocking()
         self.manifest = first_manifest(IDS)
-        self.history: list[Entry] = []
+        self.history: list[RemoteSegment] = []
         self.puts = 0
         self.versions: list[bytes] = []
         self.astray = False
@@ -72,7 +72,7 @@ class Monitor:
             new = decode(self.objects.get(key).data, IDS)
             assert broken(new) is None and broken_step(self.manifest, new) is None
             if new.end > self.manifest.end:
-                self.history.append(new.entries[-1] if new.entries else self.live(new)[-1])
+                self.history.append(new.segments[-1] if new.segments else self.live(new)[-1])
             self.manifest = new
             self.after_delete()
 
@@ -89,17 +89,17 @@ class Monitor:
         self.astray = False
 
     def after_delete(self) -> None:
-        for entry in self.live(self.manifest):
-            data = self.objects.get(entry.key).data
-            assert (len(data), crc32c(data)) == (entry.length, entry.crc32c)
-            assert self.objects.head(entry.sidecar_key).size > 0
+        for segment in self.live(self.manifest):
+            data = self.objects.get(segment.key).data
+            assert (len(data), crc32c(data)) == (segment.length, segment.crc32c)
+            assert self.objects.head(segment.sidecar_key).size > 0
         if self.manifest.sidecar is not None:
             assert self.objects.head(self.manifest.sidecar.key).size > 0
         pinned = [item for item in self.manifest.removed if any(pin.holds(item) for pin in self.manifest.pins)]
         for key in itertools.chain.from_iterable(item.keys for item in pinned):
             assert self.objects.head(key).size > 0
 
-    def live(self, manifest: Manifest) -> list[Entry]:
+    def live(self, manifest: Manifest) -> list[RemoteSegment]:
         return list(lookup._all_live(manifest, lambda ref: decode_page(self.objects.get(ref.key).data, IDS, ref)))
 
 
@@ -378,10 +378,10 @@ class Simulation:
     # --- what must be true at the end -----------------------------------------------------------------------------
     def check(self, *, delete: bool) -> None:
         history = self.monitor.history
-        epochs = [int(entry.key.split("/")[-1].split("-")[1]) for entry in history]
+        epochs = [int(segment.key.split("/")[-1].split("-")[1]) for segment in history]
         assert epochs == sorted(epochs)
-        assert [entry.base for entry in history] == [0, *(entry.end for entry in history[:-1])]
-        by_range = {(entry.base, entry.end): entry for entry in history}
+        assert [segment.base for segment in history] == [0, *(segment.end for segment in history[:-1])]
+        by_range = {(segment.base, segment.end): segment for segment in history}
         for span, crc in self.acknowledged.items():
             assert by_range[span].crc32c == crc, f"the acknowledged range {span} holds other records"
         stored = {info.key for info in self.memory.blocking().list("")}
@@ -389,18 +389,18 @@ class Simulation:
         if delete:
             assert manifest.state is State.DELETED and stored == {IDS.manifest_key}
             return
-        named = {key for entry in self.monitor.live(manifest) for key in (entry.key, entry.sidecar_key)}
+        named = {key for segment in self.monitor.live(manifest) for key in (segment.key, segment.sidecar_key)}
         assert manifest.sidecar is not None
         assert stored == named | {IDS.manifest_key, manifest.sidecar.key} | {ref.key for ref in manifest.pages}
 
 
 async def simulate(seed: int, directory: Path) -> Simulation:
-    """Every other schedule with a manifest so small that most entries live in pages."""
+    """Every other schedule with a manifest so small that most segments live in pages."""
     simulation = Simulation(seed, directory)
     delete = seed % 4 == 3
     bounds: dict[str, Any] = {"UNFOLDED": 1}
     if seed % 2:
-        bounds |= {"MAX_ENTRIES": 4, "MAX_PAGE_ENTRIES": 8, "_RETIRED_INLINE": 1}
+        bounds |= {"MAX_SEGMENTS": 4, "MAX_PAGE_SEGMENTS": 8, "_RETIRED_INLINE": 1}
     with mock.patch.multiple("storage_tiers.cold.manifest.pages", **bounds):
         await simulation.run(delete=delete)
     simulation.check(delete=delete)

@@ -48,10 +48,10 @@ class World:
         """Everything that the manifest names is there, byte for byte."""
         blocking = self.memory.blocking()
         manifest = stored_manifest(blocking)
-        for entry in stored_live(blocking, manifest):
-            data = blocking.get(entry.key).data
-            assert (len(data), crc32c(data)) == (entry.length, entry.crc32c)
-            assert blocking.head(entry.sidecar_key).size > 0
+        for segment in stored_live(blocking, manifest):
+            data = blocking.get(segment.key).data
+            assert (len(data), crc32c(data)) == (segment.length, segment.crc32c)
+            assert blocking.head(segment.sidecar_key).size > 0
         if manifest.sidecar is not None:
             assert blocking.head(manifest.sidecar.key).size > 0
         return manifest
@@ -80,7 +80,7 @@ async def test_swept_while_it_stalls(world: World, held: str, earlier: int) -> N
     assert manifest == world.check()
     assert manifest.end == earlier + 10
     if earlier:
-        assert manifest.entries[-1].key not in uploaded, "what was condemned is uploaded again under another name"
+        assert manifest.segments[-1].key not in uploaded, "what was condemned is uploaded again under another name"
 
 
 async def test_condemned_but_not_yet_deleted(world: World) -> None:
@@ -122,7 +122,7 @@ async def test_condemned_between_verification_and_commit(world: World) -> None:
 
 @pytest.mark.parametrize(
     "bounds",
-    [{"MAX_ENTRIES": 2}, {"MAX_ENTRIES": 4, "MAX_PAGES": 3, "MAX_PAGE_ENTRIES": 2, "UNFOLDABLE": 1}],
+    [{"MAX_SEGMENTS": 2}, {"MAX_SEGMENTS": 4, "MAX_PAGES": 3, "MAX_PAGE_SEGMENTS": 2, "UNFOLDABLE": 1}],
     ids=["in a page", "in a page of a page"],
 )
 async def test_referenced_and_spilled_while_the_sweeper_stalls(world: World, bounds: dict[str, Any]) -> None:
@@ -162,11 +162,11 @@ async def test_retention_and_sweep_pass_by_a_stalled_extension(world: World) -> 
     gate.open()
     manifest = await extension
     assert (manifest.log_start, manifest.end) == (10, 20), "a delayed writer does not bring log start back"
-    assert [entry.base for entry in stored_live(world.memory.blocking(), world.check())] == [10]
+    assert [segment.base for segment in stored_live(world.memory.blocking(), world.check())] == [10]
     assert len(world.keys()) == 3, "the swept range is gone but for its sidecar, which was the newest when it was swept"
     await world.past_the_grace()
     await world.sweeper.sweep(DAY)
-    assert sorted(world.keys()) == sorted([manifest.entries[0].key, manifest.entries[0].sidecar_key])
+    assert sorted(world.keys()) == sorted([manifest.segments[0].key, manifest.segments[0].sidecar_key])
 
 
 async def test_a_retirement_that_landed_late_takes_effect_once(world: World) -> None:
@@ -182,7 +182,7 @@ async def test_a_retirement_that_landed_late_takes_effect_once(world: World) -> 
     await retirement
     manifest = world.check()
     assert (manifest.log_start, manifest.end) == (15, 30)
-    assert [item.entry.base for item in manifest.removed if item.entry] == [0]
+    assert [item.segment.base for item in manifest.removed if item.segment] == [0]
 
 
 @pytest.mark.parametrize("held", [".log", ".idx", "/manifests/"])

@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks.history import synthetic
 from storage_tiers.cold.manifest.lineage import seen_of
-from storage_tiers.cold.manifest.model import Condemned, Entry, Ids, Manifest, PageRef, Pin, Removed, Stamp
+from storage_tiers.cold.manifest.model import Condemned, Ids, Manifest, PageRef, Pin, RemoteSegment, Removed, Stamp
 from storage_tiers.cold.manifest.summary import summary_of
 from storage_tiers.cold.manifest.transitions import first_manifest
-from storage_tiers.cold.read.known_ranges import ENTRY_BYTES, MAX_RUNS, KnownRanges, cost, entry_of
+from storage_tiers.cold.read.known_ranges import MAX_RUNS, SEGMENT_BYTES, KnownRanges, cost, segment_of
 from storage_tiers.types import TopicId
 
 IDS = [Ids("c", "t", TopicId(bytes(16)), number) for number in range(8)]
@@ -25,8 +25,8 @@ def manifest() -> Manifest:
 
 def test_it_says_of_the_live_ranges_what_the_manifest_does(manifest: Manifest) -> None:
     summary = summary_of(manifest)
-    live: list[PageRef | Entry] = [*manifest.live_pages, *manifest.entries]
-    assert summary.ranges == sum(ref.count for ref in manifest.live_pages) + len(manifest.entries)
+    live: list[PageRef | RemoteSegment] = [*manifest.live_pages, *manifest.segments]
+    assert summary.ranges == sum(ref.count for ref in manifest.live_pages) + len(manifest.segments)
     assert summary.records == sum(each.records for each in live)
     assert summary.bytes == sum(each.bytes for each in live)
     assert summary.oldest == manifest.live_pages[0].oldest
@@ -41,11 +41,11 @@ def test_its_digest_is_that_of_the_manifest(manifest: Manifest) -> None:
 
 
 def test_a_sweep_is_due_when_the_oldest_removal_that_no_pin_holds_has_stood_for_the_grace(manifest: Manifest) -> None:
-    (entry, *_) = manifest.entries
-    entry = replace(entry, added=Stamp(5, 0))
+    (segment, *_) = manifest.segments
+    segment = replace(segment, added=Stamp(5, 0))
     manifest = replace(manifest, pages=())
     assert not summary_of(manifest).sweep_is_due(1 << 60, 0)
-    removed = replace(manifest, removed=(Removed(Stamp(9, 2_000), entry), Removed(Stamp(10, 3_000), key="old page")))
+    removed = replace(manifest, removed=(Removed(Stamp(9, 2_000), segment), Removed(Stamp(10, 3_000), key="old page")))
     assert [summary_of(removed).sweep_is_due(now, 500) for now in (2_499, 2_500)] == [False, True]
     pinned = replace(removed, pins=(Pin("p", 6, 0, 10),))
     assert [summary_of(pinned).sweep_is_due(now, 500) for now in (3_499, 3_500)] == [False, True]
@@ -65,14 +65,14 @@ def test_what_was_used_longest_ago_goes_first(manifest: Manifest) -> None:
 
 def test_runs_count_and_go_with_their_partition(manifest: Manifest) -> None:
     run = tuple(neighbours(64))
-    known = KnownRanges(MAX_RUNS * 64 * ENTRY_BYTES + cost(manifest))
+    known = KnownRanges(MAX_RUNS * 64 * SEGMENT_BYTES + cost(manifest))
     known.keep_manifest(IDS[1], manifest)
     for number in range(MAX_RUNS + 1):
         known.keep_run(IDS[0], f"page {number}", 0, run)
-    assert known.bytes == MAX_RUNS * 64 * ENTRY_BYTES + cost(manifest)
+    assert known.bytes == MAX_RUNS * 64 * SEGMENT_BYTES + cost(manifest)
     assert known.run(IDS[0], "page 0", 5) == ()
     found = known.run(IDS[0], "page 1", 5)
-    assert entry_of(found, 5).base <= 5 < entry_of(found, 5).end
+    assert segment_of(found, 5).base <= 5 < segment_of(found, 5).end
     assert known.run(IDS[0], "page 1", run[-1].end) == ()
     known.keep_run(IDS[2], "another", 0, run)
     assert known.manifest(IDS[1]) is None
@@ -91,7 +91,7 @@ def test_a_manifest_that_was_replaced_is_kept_only_where_the_old_one_was(manifes
     assert known.bytes == cost(manifest)
 
 
-def neighbours(count: int) -> list[Entry]:
-    (entry, *_) = synthetic(24)[0].entries
+def neighbours(count: int) -> list[RemoteSegment]:
+    (segment, *_) = synthetic(24)[0].segments
     spans = itertools.pairwise(range(0, 10 * count + 1, 10))
-    return [replace(entry, base=base, end=end) for base, end in spans]
+    return [replace(segment, base=base, end=end) for base, end in spans]

@@ -57,5 +57,5 @@ async def test_other_bytes_of_the_same_length_are_never_named(tmp_path: Path, te
     store.damaged = "no key"
     manifest = await tier.extend(local.job(10, 10))
     assert manifest.end == 20
-    for entry in stored_live(memory.blocking(), manifest):
-        assert memory.blocking().head(entry.key).crc32c == entry.crc32c
+    for segment in stored_live(memory.blocking(), manifest):
+        assert memory.blocking().head(segment.key).crc32c == segment.crc32c

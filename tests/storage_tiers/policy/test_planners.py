@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from storage_tiers.cold.manifest.model import (
     Author,
-    Entry,
     ManifestWriter,
     Page,
     PageKind,
     PageRef,
     Pin,
+    RemoteSegment,
     Removed,
     Stamp,
 )
@@ -31,13 +31,13 @@ from storage_tiers.policy.retention import (
     RetentionLimits,
     RetentionPlan,
     goes,
-    plan_entries,
     plan_local,
     plan_pages,
+    plan_segments,
 )
 from storage_tiers.policy.segments import Now
 from storage_tiers.policy.tiering import TieringPlan, Upload, plan_tiering
-from tests.storage_tiers.cold.support import IDS, entry_of
+from tests.storage_tiers.cold.support import IDS, segment_of
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -61,12 +61,12 @@ def segments(*ends: int, max_timestamp: int = NOW, first_append_ms: int = NOW) -
     return made
 
 
-def paged(entries: list[Entry], size: int) -> tuple[list[PageRef], Callable[[PageRef], Page]]:
-    """The entries in live pages of `size`."""
+def paged(remotes: list[RemoteSegment], size: int) -> tuple[list[PageRef], Callable[[PageRef], Page]]:
+    """The segments in live pages of `size`."""
     numbers = itertools.count()
     by = Author(ManifestWriter(1, 1), "c", NOW, lambda: f"{next(numbers):032x}")
     made = [
-        page_write(IDS, Page(PageKind.LIVE, tuple(entries[at : at + size])), by) for at in range(0, len(entries), size)
+        page_write(IDS, Page(PageKind.LIVE, tuple(remotes[at : at + size])), by) for at in range(0, len(remotes), size)
     ]
     pages = {write.ref.key: write.page for write in made}
     return [write.ref for write in made], lambda ref: pages[ref.key]
@@ -74,19 +74,25 @@ def paged(entries: list[Entry], size: int) -> tuple[list[PageRef], Callable[[Pag
 
 class TestRetention:
     def plan(
-        self, cold: list[Entry], hot: list[Segment], *, tier_end: int = 0, high_watermark: int = 1000, **limits: int
+        self,
+        cold: list[RemoteSegment],
+        hot: list[Segment],
+        *,
+        tier_end: int = 0,
+        high_watermark: int = 1000,
+        **limits: int,
     ) -> RetentionPlan:
         moment = Moment(RetentionLimits(**limits), Now(NOW, NOW), high_watermark)
         local = [segment for segment in hot if segment.end > tier_end]
-        total = sum(entry.bytes for entry in cold) + sum(segment.size_bytes for segment in local)
+        total = sum(remote.bytes for remote in cold) + sum(segment.size_bytes for segment in local)
         found = Expired(0, total - moment.limits.retention_bytes)
-        by_entries = plan_entries(cold, found, moment)
+        by_segments = plan_segments(cold, found, moment)
         for size in (1, 2, 5):
-            assert plan_pages(*paged(cold, size), found, moment) == by_entries
+            assert plan_pages(*paged(cold, size), found, moment) == by_segments
         if cold and cold[0].end <= high_watermark:
             oldest_goes = goes(NOW - cold[0].newest_ms, cold[0].bytes, found.excess, moment.limits)
-            assert oldest_goes == (by_entries.end > 0)
-        return plan_local(local, by_entries, moment)
+            assert oldest_goes == (by_segments.end > 0)
+        return plan_local(local, by_segments, moment)
 
     def test_unlimited_keeps_everything(self) -> None:
         assert self.plan([], segments(10, 20, max_timestamp=0)) == RetentionPlan(0)
@@ -114,13 +120,13 @@ class TestRetention:
         assert self.plan([], hot, retention_bytes=0) == RetentionPlan(40, roll_active=True), "as Kafka does"
 
     def test_both_tiers_count_once(self) -> None:
-        cold = [entry_of(IDS, base, base + 10, base, size=100, timestamp=NOW) for base in (0, 10)]
+        cold = [segment_of(IDS, base, base + 10, base, size=100, timestamp=NOW) for base in (0, 10)]
         hot = segments(10, 20, 30, 40)
         assert self.plan(cold, hot, tier_end=20, retention_bytes=300) == RetentionPlan(10)
         assert self.plan(cold, hot[1:], tier_end=20, retention_bytes=100) == RetentionPlan(30)
 
-    def test_the_first_entries_are_judged_by_the_size_of_all(self) -> None:
-        cold = [entry_of(IDS, base, base + 10, base, size=100, timestamp=NOW) for base in range(0, 50, 10)]
+    def test_the_first_segments_are_judged_by_the_size_of_all(self) -> None:
+        cold = [segment_of(IDS, base, base + 10, base, size=100, timestamp=NOW) for base in range(0, 50, 10)]
         moment = Moment(RetentionLimits(retention_bytes=500), Now(NOW, NOW), 1000)
         refs, load_page = paged(cold, 2)
         assert plan_pages(refs[:1], load_page, Expired(0, 100), moment) == Expired(10, 0, stopped=True)
@@ -131,13 +137,13 @@ class TestRetention:
         st.sampled_from((-1, HOUR)),
         st.integers(0, 120),
     )
-    def test_pages_expire_as_their_entries_do(
+    def test_pages_expire_as_their_segments_do(
         self, made: list[tuple[int, int]], retention_bytes: int, retention_ms: int, high_watermark: int
     ) -> None:
         """Also where whole pages go by their sums, without having been read."""
         cold = [
             replace(
-                entry_of(IDS, at * 10, at * 10 + 10, at, size=size, timestamp=time), added=Stamp(at, NOW - 2 * HOUR)
+                segment_of(IDS, at * 10, at * 10 + 10, at, size=size, timestamp=time), added=Stamp(at, NOW - 2 * HOUR)
             )
             for at, (size, time) in enumerate(made)
         ]
@@ -145,7 +151,7 @@ class TestRetention:
         self.plan(cold, [], tier_end=120, high_watermark=high_watermark, **limits)
 
     def test_of_a_long_history_only_the_page_is_read_in_which_the_line_falls(self) -> None:
-        cold = [entry_of(IDS, at * 10, at * 10 + 10, at, size=100, timestamp=NOW - HOUR + at) for at in range(1000)]
+        cold = [segment_of(IDS, at * 10, at * 10 + 10, at, size=100, timestamp=NOW - HOUR + at) for at in range(1000)]
         refs, load_page = paged(cold, 10)
         read: list[str] = []
 
@@ -157,8 +163,8 @@ class TestRetention:
         assert plan_pages(refs, reading, Expired(0, 0), moment).end == 5050
         assert read == [refs[50].key]
 
-    def test_an_entry_without_timestamps_counts_from_its_upload(self) -> None:
-        cold = [replace(entry_of(IDS, 0, 10, 0, timestamp=-1), added=Stamp(1, NOW - 2 * HOUR))]
+    def test_a_segment_without_timestamps_counts_from_its_upload(self) -> None:
+        cold = [replace(segment_of(IDS, 0, 10, 0, timestamp=-1), added=Stamp(1, NOW - 2 * HOUR))]
         assert self.plan(cold, segments(20), tier_end=10, retention_ms=HOUR).log_start == 10
 
 
@@ -251,8 +257,8 @@ class TestEviction:
 
 class TestOrphans:
     def test_due_removed_waits_for_the_grace_and_for_pins(self) -> None:
-        entry = replace(entry_of(IDS, 0, 10, 1), added=Stamp(3, 0))
-        item = Removed(Stamp(7, 1000), entry)
+        remote = replace(segment_of(IDS, 0, 10, 1), added=Stamp(3, 0))
+        item = Removed(Stamp(7, 1000), remote)
         assert due_removed([item], (), 1099, 100) == []
         assert due_removed([item], (), 1100, 100) == [item]
         assert due_removed([item], (Pin("p", 3, 0, 10),), 1100, 100) == []

@@ -22,7 +22,7 @@ from storage_tiers.errors import OffsetOutOfRange, TierCorrupt, TierObjectMissin
 from storage_tiers.records.batch import headers
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import AbortedTransaction, EpochEntry, TimestampOffset
-from tests.storage_tiers.cold.support import IDS, entry_of
+from tests.storage_tiers.cold.support import IDS, segment_of
 from tests.storage_tiers.tier.support import WRITER, Broker, batch, broker, read, taken, until
 
 MIB = 1 << 20
@@ -59,7 +59,7 @@ async def test_what_was_brought_stays_until_who_waited_for_it_has_read_it(
 
         def arrived(_: asyncio.Future[None]) -> None:
             nonlocal file
-            file = b.hydrator.chunk(manifest.entries[0], 0)
+            file = b.hydrator.chunk(manifest.segments[0], 0)
             assert file is not None
             users.append(file.users)
 
@@ -94,7 +94,7 @@ async def test_any_offset_begins_with_its_batch(tmp_path: Path) -> None:
             assert len(data) <= max(first.size, 100_000)
 
 
-async def test_a_scan_has_no_gap_and_no_repeat_across_entries_and_chunks(tmp_path: Path) -> None:
+async def test_a_scan_has_no_gap_and_no_repeat_across_segments_and_chunks(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         content, offset = b"", 0
         for size in (5 * MIB, 300_000, 4 * MIB, 60_000, 9 * MIB):
@@ -155,7 +155,7 @@ async def test_a_recorded_gap_is_stepped_over(tmp_path: Path) -> None:
         await b.upload(batch(0, 10), 0, 10)
         await b.client.ask(RaiseLogStart(b.reader().ids, WRITER, 10))
         manifest = await b.upload(batch(30, 10), 30, 40, log_start=30)
-        assert manifest.log_start == 30 and manifest.entries[-1].gap_from == 10
+        assert manifest.log_start == 30 and manifest.segments[-1].gap_from == 10
         assert taken(await read(b.reader(), manifest, 30, log_start=30)) == batch(30, 10)
 
 
@@ -248,7 +248,7 @@ async def test_identical_requests_at_one_time_are_one_request(tmp_path: Path) ->
         at = 1_700_000_000_003
         looking = (reader.offset_for_timestamp(manifest, at, log_start=0) for reader in readers)
         assert set(await asyncio.gather(*looking)) == {TimestampOffset(at, 3, 1)}
-        assert Counter(b.client.stats.asked) - before == {"FetchObject": 2, "PageEntries": 1, "FetchChunk": 1}
+        assert Counter(b.client.stats.asked) - before == {"FetchObject": 2, "PageSegments": 1, "FetchChunk": 1}
         assert b.hydrator.in_flight == 0
 
 
@@ -269,20 +269,20 @@ async def test_a_tampered_chunk_is_refused_and_never_cached(tmp_path: Path) -> N
         content = batch(0, 10)
         manifest = await b.upload(content, 0, 10)
         for damaged in (content[:-1] + bytes([content[-1] ^ 1]), content[:-5], b""):
-            await b.store.put(manifest.entries[0].key, damaged)
+            await b.store.put(manifest.segments[0].key, damaged)
             found = b.reader().read(manifest, 0, 100, log_start=0)
             assert isinstance(found, ColdMiss)
             with pytest.raises(TierCorrupt, match="fsck"):
                 await found.waiter
             assert len(b.cache) == 0 and list((tmp_path / "cache").iterdir()) == []
-        await b.store.put(manifest.entries[0].key, content)
+        await b.store.put(manifest.segments[0].key, content)
         assert taken(await read(b.reader(), manifest, 0)) == content
 
 
 async def test_a_damaged_sidecar_is_refused(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         manifest = await b.upload(batch(0, 10), 0, 10)
-        key = manifest.entries[0].sidecar_key
+        key = manifest.segments[0].sidecar_key
         whole = (await b.store.get(key)).data
         for damaged in (whole[:100], whole[:-1] + b"x", bytes(len(whole))):
             await b.store.put(key, damaged)
@@ -300,7 +300,7 @@ async def test_objects_of_another_segment_are_refused(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.upload(batch(0, 10), 0, 10)
         manifest = await b.upload(batch(10, 10), 10, 20)
-        first, second = manifest.entries
+        first, second = manifest.segments
         await b.store.put(first.key, (await b.store.get(second.key)).data)
         found = b.reader().read(manifest, 0, 100, log_start=0)
         assert isinstance(found, ColdMiss)
@@ -313,7 +313,7 @@ async def test_a_missing_object_reloads_the_manifest(tmp_path: Path) -> None:
         await b.upload(batch(0, 10), 0, 10)
         old = await b.upload(batch(10, 10), 10, 20)
         await b.client.ask(Retire(old.ids, WRITER, 10))
-        await b.store.delete([old.entries[0].key, old.entries[0].sidecar_key])
+        await b.store.delete([old.segments[0].key, old.segments[0].sidecar_key])
         reader = b.reader()
         with pytest.raises(OffsetOutOfRange, match="below log start 10"):
             await read(reader, lambda: b.manifest, 3)
@@ -325,7 +325,7 @@ async def test_a_missing_object_reloads_the_manifest(tmp_path: Path) -> None:
 async def test_a_missing_object_that_the_newest_manifest_names_is_an_error(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         manifest = await b.upload(batch(0, 10), 0, 10)
-        await b.store.delete([manifest.entries[0].key])
+        await b.store.delete([manifest.segments[0].key])
         found = b.reader().read(manifest, 0, 100, log_start=0)
         assert isinstance(found, ColdMiss)
         with pytest.raises(TierObjectMissing):
@@ -383,17 +383,17 @@ async def test_the_indexes_of_twenty_segments_of_a_gibibyte_stay_at_hand(tmp_pat
         Section(sidecar.CHECKS, len(rows), len(checks), crc32c(checks)),
     )
     async with broker(tmp_path) as b:
-        entries = []
+        segments = []
         for number in range(20):
-            made = entry_of(IDS, number << 32, (number + 1) << 32, number, size=1 << 30)
-            entries.append(replace(made, sections=sections))
+            made = segment_of(IDS, number << 32, (number + 1) << 32, number, size=1 << 30)
+            segments.append(replace(made, sections=sections))
             await b.store.put(made.sidecar_key, rows + checks)
-        for entry in entries * 3:
-            if b.hydrator.front(entry) is None:
-                await b.hydrator.bring_front(entry)
-            front = b.hydrator.front(entry)
+        for segment in segments * 3:
+            if b.hydrator.front(segment) is None:
+                await b.hydrator.bring_front(segment)
+            front = b.hydrator.front(segment)
             assert front is not None
-            assert front.floor_position(entry.base + 77) == (entry.base + 77, 77 * sidecar.INTERVAL_BYTES)
+            assert front.floor_position(segment.base + 77) == (segment.base + 77, 77 * sidecar.INTERVAL_BYTES)
             assert list(front.mib_crcs) == list(range(1024))
         assert b.gets(".idx") == 20
 

@@ -55,7 +55,7 @@ async def test_a_scan_costs_at_most_260_gets_a_gib(tmp_path: Path) -> None:
         manifest = await uploaded(b, 1, 80 * MIB)
         before = b.store.count("get")
         total = await scan(b.reader(), manifest)
-        assert total == manifest.entries[0].length
+        assert total == manifest.segments[0].length
         gets = b.store.count("get") - before
         # Every chunk once, and one sidecar: 257 for a segment of 1 GiB.
         assert gets == -(-total // CHUNK_BYTES) + 1

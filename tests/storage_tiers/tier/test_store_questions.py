@@ -10,13 +10,13 @@ import pytest
 
 from storage_tiers.clock import ManualClock, SeededRng, SystemClock
 from storage_tiers.cold.manifest.model import (
-    Entry,
     Ids,
     Manifest,
     ManifestWriter,
     Page,
     PageKind,
     PageRef,
+    RemoteSegment,
     Removed,
     Stamp,
     State,
@@ -34,19 +34,19 @@ from storage_tiers.cold.process.operations import (
     HighestIncarnation,
     Hurry,
     LoadManifest,
-    PageEntries,
+    PageSegments,
     PublishTopic,
     TakePartition,
     TierCounters,
 )
-from storage_tiers.cold.process.page_work import page_entries
+from storage_tiers.cold.process.page_work import page_segments
 from storage_tiers.cold.process.repair_work import AT_ONCE
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.process.table import TABLE
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import InvalidRequest, StoreRefused, TierUnavailable
-from tests.storage_tiers.cold.support import HOUR, IDS, TOPIC_ID, EagerClock, entry_of
+from tests.storage_tiers.cold.support import HOUR, IDS, TOPIC_ID, EagerClock, segment_of
 from tests.storage_tiers.tier.support import WRITER, Broker, batch, broker, until
 from tests.support.faulty_store import FaultyStore
 
@@ -164,7 +164,7 @@ async def test_a_manifest_that_is_gone_is_not_begun_anew_where_segments_begin_ab
     async with broker(tmp_path) as node:
         await node.upload(batch(0), 0, 1)
         manifest = await node.upload(batch(1), 1, 2)
-        first = manifest.entries[0]
+        first = manifest.segments[0]
         await node.store.delete([IDS.manifest_key, first.key, first.sidecar_key])
         with pytest.raises(StoreRefused, match="has no manifest"):
             await node.client.ask(TakePartition(IDS, NEWER, 0, with_producers=False, dry=True))
@@ -182,18 +182,20 @@ def context(directory: Path, store: ObjectStore | None = None, **settings: int) 
     return TierContext(opened, TierSettings(**settings), str(directory), EagerClock(), SeededRng(1), counters)
 
 
-def ref_of(name: str, entries: tuple[Entry, ...], *, level: int = 0, kind: PageKind = PageKind.LIVE) -> PageRef:
+def ref_of(
+    name: str, segments: tuple[RemoteSegment, ...], *, level: int = 0, kind: PageKind = PageKind.LIVE
+) -> PageRef:
     return PageRef(
         kind,
         name,
-        entries[0].base,
-        entries[-1].end,
-        len(entries),
+        segments[0].base,
+        segments[-1].end,
+        len(segments),
         100,
         0,
-        min(entry.min_timestamp for entry in entries),
-        max(entry.max_timestamp for entry in entries),
-        len(entries),
+        min(segment.min_timestamp for segment in segments),
+        max(segment.max_timestamp for segment in segments),
+        len(segments),
         100,
         1,
         level=level,
@@ -202,12 +204,12 @@ def ref_of(name: str, entries: tuple[Entry, ...], *, level: int = 0, kind: PageK
 
 def remembered(directory: Path) -> tuple[TierContext, PageRef]:
     """A page of two pages of two ranges; range n holds offsets [10n, 10n + 10), all of time 100n."""
-    made = [entry_of(IDS, 10 * n, 10 * n + 10, n + 1, timestamp=100 * n) for n in range(4)]
+    made = [segment_of(IDS, 10 * n, 10 * n + 10, n + 1, timestamp=100 * n) for n in range(4)]
     halves = tuple(made[:2]), tuple(made[2:])
     refs = tuple(ref_of(f"page-{n}", half) for n, half in enumerate(halves))
     upper, known = ref_of("upper", tuple(made), level=1), context(directory)
     for ref, half in zip(refs, halves, strict=True):
-        known._pages.put(ref.key, Page(PageKind.LIVE, entries=half))
+        known._pages.put(ref.key, Page(PageKind.LIVE, segments=half))
     known._pages.put(upper.key, Page(PageKind.LIVE, pages=refs))
     return known, upper
 
@@ -230,11 +232,11 @@ def remembered(directory: Path) -> tuple[TierContext, PageRef]:
         (20, 0, 20),
     ],
 )
-async def test_entries_of_a_page_of_pages_begin_with_the_first_that_can_answer(
+async def test_segments_of_a_page_of_pages_begin_with_the_first_that_can_answer(
     tmp_path: Path, start: int, timestamp: int | None, base: int | None
 ) -> None:
     known, upper = remembered(tmp_path)
-    found = await page_entries(known, PageEntries(IDS, upper, start, timestamp))
+    found = await page_segments(known, PageSegments(IDS, upper, start, timestamp))
     assert (found[0].base if found else None) == base
 
 

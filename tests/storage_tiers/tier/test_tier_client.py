@@ -232,7 +232,7 @@ async def test_the_life_of_a_partition(tmp_path: Path) -> None:
         assert (await b.client.ask(RaiseLogStart(IDS, WRITER, 4))).log_start == 4
         manifest = await b.upload(batch(10, 10), 10, 20)
         manifest = await b.client.ask(Retire(IDS, WRITER, 15))
-        assert (manifest.log_start, len(manifest.entries), len(manifest.removed)) == (15, 1, 1)
+        assert (manifest.log_start, len(manifest.segments), len(manifest.removed)) == (15, 1, 1)
         report = await b.client.ask(Sweep(IDS, WRITER, 0))
         assert report.removed == 2
         assert (await b.client.ask(DeletePartition(IDS, WRITER))).state is State.DELETED

@@ -17,11 +17,11 @@ from storage_tiers.cold.manifest import model, transitions
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder
 from storage_tiers.cold.manifest.lineage import SeenManifest
 from storage_tiers.cold.manifest.model import (
-    Entry,
     ManifestWriter,
     Oldest,
     PageKind,
     PageRef,
+    RemoteSegment,
     Section,
     Stamp,
     State,
@@ -87,8 +87,8 @@ QUESTIONS: list[questions.Question[Any]] = [
     questions.FetchChunk("k", 1, 2, (3, 4), urgent=False),
     questions.FetchObject("k", 1, 2),
     questions.Hurry("k", 1, 2),
-    questions.PageEntries(IDS, PAGE, 5, None),
-    questions.PageEntries(IDS, PAGE, 5, -1),
+    questions.PageSegments(IDS, PAGE, 5, None),
+    questions.PageSegments(IDS, PAGE, 5, -1),
     questions.PlanPages(IDS, (PAGE,), Expired(0, 5), Moment(RetentionLimits(1, 2), Now(3, 3), 4)),
     questions.Probe("c/"),
     questions.ReadStoreTime("c/"),
@@ -216,12 +216,12 @@ def test_other_frames_cross_unchanged(frame: Frame) -> None:
 
 
 def test_answers_cross_as_their_questions_say() -> None:
-    entry = Entry(0, 9, "k", 0, 5, "s", (Section("index", 0, 1, 2),), 1, 2, 3, 4, 5, 6, Stamp(1, 2), None)
+    segment = RemoteSegment(0, 9, "k", 0, 5, "s", (Section("index", 0, 1, 2),), 1, 2, 3, 4, 5, 6, Stamp(1, 2), None)
     manifest = transitions.claim_epoch(
         transitions.first_manifest(IDS), 5, model.Author(WRITER, "c" * 32, 7, lambda: "0" * 32)
     )
     for name, answer in (
-        ("PageEntries", (entry,)),
+        ("PageSegments", (segment,)),
         ("Stats", COUNTERS),
         ("ReadTopic", None),
         ("ReadTopic", TOPIC),

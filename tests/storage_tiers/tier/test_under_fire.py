@@ -24,7 +24,7 @@ from tests.storage_tiers.tier.support import QUICK, WRITER, Broker, batch, broke
 from tests.storage_tiers.tier.test_tier_life import Losing
 
 PATIENT = dataclasses.replace(QUICK, read_deadline_s=20.0, commit_deadline_s=20.0)
-ENTRIES = 20
+SEGMENTS = 20
 
 
 class World:
@@ -39,7 +39,7 @@ class World:
 
     async def write(self) -> None:
         offset = 0
-        for _ in range(ENTRIES):
+        for _ in range(SEGMENTS):
             base, parts, size, wanted = offset, [], 0, self.rng.choice((2_000, 300_000, 2 * MIB, 6 * MIB))
             while size < wanted:
                 count = self.rng.randint(1, 9)
@@ -194,7 +194,7 @@ async def test_a_chunk_that_a_thread_has_read_is_let_go(tmp_path: Path) -> None:
             pytest.skip("files live in memory here")
         await found.waiter
         taken(await read(reader, manifest, 1))
-        chunk = b.hydrator.chunk(manifest.entries[0], 0)
+        chunk = b.hydrator.chunk(manifest.segments[0], 0)
         assert chunk is not None and chunk.users == 1
 
 

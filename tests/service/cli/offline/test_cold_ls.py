@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.manifest.model import MAX_ENTRIES, Ids, State
+from storage_tiers.cold.manifest.model import MAX_SEGMENTS, Ids, State
 from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
 from storage_tiers.cold.stores.directory import DirectoryStore
 from storage_tiers.cold.stores.location import StoreLocation
@@ -136,13 +136,13 @@ def test_a_manifest_that_cannot_be_read_does_not_hide_the_others(url: str) -> No
 
 async def test_ranges_that_left_the_root_are_listed_too(tmp_path: Path) -> None:
     store = await open_store(StoreLocation.parse("memory://many-ranges"), OsFiles(), EagerClock())
-    await offload(store, tmp_path, IDS, [(base, 1) for base in range(MAX_ENTRIES + 10)])
+    await offload(store, tmp_path, IDS, [(base, 1) for base in range(MAX_SEGMENTS + 10)])
 
     ran = tidelog("cold", "ls", "--store", "memory://many-ranges", "--json")
 
     (part,) = ran.json["partitions"]
-    assert [piece["base"] for piece in part["ranges"]] == list(range(MAX_ENTRIES + 10))
-    assert ran.json["totals"]["ranges"] == part["records"] == MAX_ENTRIES + 10
+    assert [piece["base"] for piece in part["ranges"]] == list(range(MAX_SEGMENTS + 10))
+    assert ran.json["totals"]["ranges"] == part["records"] == MAX_SEGMENTS + 10
 
 
 def test_an_empty_store_is_empty(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from service.cli.offline.dump_line import Line
 from service.cli.offline.log_files import dump_offset_index, dump_time_index
 from storage_tiers.cold.manifest.json import encode
-from storage_tiers.cold.manifest.model import Author, Entry, Ids, ManifestWriter
+from storage_tiers.cold.manifest.model import Author, Ids, ManifestWriter, RemoteSegment
 from storage_tiers.cold.manifest.transitions import extend, first_manifest
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.hot.indexes import OffsetIndex, TimeIndex, encode_transactions
@@ -374,27 +374,27 @@ def test_a_sidecar_is_shown_section_by_section(partition: Path, tmp_path: Path) 
     assert tidelog("log", "dump", path).code == 1
 
 
-def test_a_manifest_is_shown_entry_by_entry(tmp_path: Path) -> None:
+def test_a_manifest_is_shown_segment_by_segment(tmp_path: Path) -> None:
     ids = Ids("cluster", "flights", TOPIC_ID, 0)
-    entry = Entry(
+    segment = RemoteSegment(
         0, 10, ids.segment_key(0, 1, "a" * 32), 0, 500, ids.sidecar_key(0, 1, "a" * 32), (), START, START, 0, 10, 500, 1
     )
     author = Author(ManifestWriter(1, 1), "b" * 32, START, lambda: "c" * 32)
-    manifest = extend(first_manifest(ids), entry, author, leader_epoch=1, last_record_epoch=1, log_start=0)
+    manifest = extend(first_manifest(ids), segment, author, leader_epoch=1, last_record_epoch=1, log_start=0)
     path = tmp_path / "00000.json"
     path.write_bytes(encode(manifest))
 
     lines = tidelog("log", "dump", "--json", path).json_lines
 
-    assert [line["kind"] for line in lines] == ["manifest", "entry"]
+    assert [line["kind"] for line in lines] == ["manifest", "segment"]
     assert (lines[0]["topic"], lines[0]["commit"], lines[0]["end"]) == ("flights", 1, 10)
-    assert lines[1]["key"] == entry.key
+    assert lines[1]["key"] == segment.key
 
 
 def test_other_documents_and_pages_are_shown_as_they_are(tmp_path: Path) -> None:
     topic, page = tmp_path / "topic.json", tmp_path / f"0-9-{'a' * 32}.json.gz"
     topic.write_text('{"format": 1, "topic": "flights", "earlier": ["x"]}')
-    page.write_bytes(gzip.compress(b'{"format": 1, "entries": [{"base": 0}, {"base": 5}]}'))
+    page.write_bytes(gzip.compress(b'{"format": 1, "segments": [{"base": 0}, {"base": 5}]}'))
 
     ran = tidelog("log", "dump", "--json", topic, page)
 
@@ -403,6 +403,6 @@ def test_other_documents_and_pages_are_shown_as_they_are(tmp_path: Path) -> None
         ("document", None),
         ("earlier", None),
         ("page", None),
-        ("entries", 0),
-        ("entries", 5),
+        ("segments", 0),
+        ("segments", 5),
     ]
