@@ -1,4 +1,4 @@
-"""The brokers of a run, with one face: an address, a process to be measured, a start that can be timed."""
+"""The brokers of a run, with one interface: an address, a process to be measured, a start that can be timed."""
 
 from __future__ import annotations
 

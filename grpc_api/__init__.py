@@ -1,1 +1,1 @@
-"""The core's contract, its gRPC face, and the client SDK. May import `storage_tiers` only."""
+"""The core's contract, its gRPC server, and the client SDK. May import `storage_tiers` only."""

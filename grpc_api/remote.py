@@ -114,7 +114,7 @@ class RemoteCore:
     @classmethod
     @asynccontextmanager
     async def connect(cls, address: str, *, clock: Clock, rng: Rng) -> AsyncIterator[RemoteCore]:
-        """A core on the node at `address` (HOST:PORT of its gRPC face), until the block ends."""
+        """A core on the node at `address` (HOST:PORT of its gRPC listener), until the block ends."""
         async with open_channel(address) as channel:
             core = cls(channel, address, clock, rng)
             await core.topics.open()

@@ -217,7 +217,7 @@ class MessageHandler:
                 logger,
                 "request.refused",
                 by=api,
-                door="kafka",
+                server="kafka",
                 api=api,
                 version=version,
                 client=f"{call.client.host}:{call.client.port}",
@@ -225,5 +225,5 @@ class MessageHandler:
                 error=error,
             )
         else:
-            events.error(logger, "request.defect", door="kafka", api=api, version=version, defect=error)
+            events.error(logger, "request.defect", server="kafka", api=api, version=version, defect=error)
         return self._refuse(request, call, code_of(error), message_of(error))

@@ -13,11 +13,11 @@ log = logging.getLogger("kafka_gateway.server")
 
 def refused(session: GatewaySession, error: Exception) -> None:
     """A frame that is none, or that asks for what is not served; its connection ends."""
-    events.provoked(log, "request.refused", by=session.address[0], door="kafka", client=_of(session), error=error)
+    events.provoked(log, "request.refused", by=session.address[0], server="kafka", client=_of(session), error=error)
 
 
 def defect(session: GatewaySession, error: BaseException) -> None:
-    events.error(log, "request.defect", door="kafka", client=_of(session), defect=error)
+    events.error(log, "request.defect", server="kafka", client=_of(session), defect=error)
 
 
 def closed(session: GatewaySession, reason: str) -> None:

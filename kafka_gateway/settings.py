@@ -1,6 +1,6 @@
 """All that the gateway may be set to, and what it is where nobody says: the one home of its settings.
 
-A node makes them of its configs (`service.build.doors`). What handlers need beside, and nobody sets, is in `options.py`.
+A node makes them of its configs (`service.build.servers`). What handlers need beside, and nobody sets, is in `options.py`.
 """
 
 from __future__ import annotations

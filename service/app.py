@@ -1,8 +1,8 @@
 """The process: takes its addresses, opens a node, serves until it is told to stop, takes all down in order.
 
-Start: lock the directory, recover the metadata log, claim this start, recover the partitions, open the doors, then probe
+Start: lock the directory, recover the metadata log, claim this start, recover the partitions, start the servers, then probe
 the store in the background (a store that does not answer stops only uploads and cold reads). Stop, at SIGTERM or SIGINT:
-unready at once, doors closed, answers in flight finished, everything flushed, clean-shutdown marker.
+unready at once, servers closed, answers in flight finished, everything flushed, clean-shutdown marker.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from service.announcing import announce, invite
-from service.build.doors import open_doors, taken_sockets
 from service.build.ground import Host, Listening
+from service.build.servers import start_servers, taken_sockets
 from service.directory.beginning import StoppedBeforeStart
 from service.ending import Ending
 from service.http import serve_http
@@ -66,7 +66,7 @@ def run(settings: NodeSettings) -> int:
 
 @dataclass(slots=True)
 class _Telemetry:
-    """What the HTTP door shows: nothing before the node serves."""
+    """What the HTTP server shows: nothing before the node serves."""
 
     scraper: Scraper | None = None
 
@@ -101,8 +101,8 @@ async def _serve(settings: NodeSettings) -> int:
         except StoppedBeforeStart:
             return _stopped(0, 0)
         stack.push_async_callback(node.close)
-        doors = await stack.enter_async_context(open_doors(node, sockets))
-        shown.scraper = Scraper(node, doors.gateway)
+        servers = await stack.enter_async_context(start_servers(node, sockets))
+        shown.scraper = Scraper(node, servers.gateway)
         readiness.recovered = True
         replace_file(OsFiles(), str(settings.data_dir / "endpoints.json"), addresses.document())
         topics, took_ms = len(node.ground.metadata.image.topics), round((clock.monotonic() - began) * 1000)
@@ -111,7 +111,7 @@ async def _serve(settings: NodeSettings) -> int:
         code = await _until_stopped(node, lambda trouble: invite(settings, addresses, node.cluster_id, trouble))
         readiness.stopping = True
         began = clock.monotonic()
-        events.info(log, "node.stopping", connections=doors.gateway.connections)
+        events.info(log, "node.stopping", connections=servers.gateway.connections)
     return _stopped(code, round((clock.monotonic() - began) * 1000))
 
 

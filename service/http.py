@@ -1,4 +1,4 @@
-"""The HTTP door: /healthz (the process answers), /readyz (it serves, or why not), /metrics (for Prometheus), /stats (what it
+"""The HTTP server: /healthz (the process answers), /readyz (it serves, or why not), /metrics (for Prometheus), /stats (what it
 has done, as JSON)."""
 
 from __future__ import annotations

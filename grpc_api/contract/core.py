@@ -1,4 +1,4 @@
-"""The whole core, as its two faces hold it."""
+"""The whole core, as the Kafka gateway and the gRPC server use it."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class NodeQueries(Protocol):
 
 
 class NodeCore(Core, Protocol):
-    """The core of this very process, as its Kafka face holds it."""
+    """The core in this process, as the Kafka gateway uses it."""
 
     @property
     def node(self) -> NodeQueries: ...

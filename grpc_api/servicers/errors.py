@@ -33,16 +33,16 @@ async def ending(name: str, context: Any) -> AsyncIterator[None]:
     try:
         yield
     except LogError as error:
-        events.provoked(log, "request.refused", by=name, door="grpc", api=name, client=context.peer(), error=error)
+        events.provoked(log, "request.refused", by=name, server="grpc", api=name, client=context.peer(), error=error)
         _end(context, meaning(error).status, sentence(error))
         context.set_trailing_metadata(trailing_metadata(error))
         forget_frames(error)
     except (asyncio.CancelledError, grpc.aio.AbortError):
         raise
     except grpc.aio.InternalError as error:
-        events.debug(log, "request.abandoned", door="grpc", api=name, error=error)
+        events.debug(log, "request.abandoned", server="grpc", api=name, error=error)
     except Exception as error:  # noqa: BLE001 - the caller gets an answer, the node goes on
-        events.error(log, "request.defect", door="grpc", api=name, defect=error)
+        events.error(log, "request.defect", server="grpc", api=name, defect=error)
         _end(context, grpc.StatusCode.INTERNAL, "the node met a defect of its own; its log has the details")
         forget_frames(error)
 

@@ -1,4 +1,4 @@
-"""The gRPC face of a node: the servicers on one port, with health checking and reflection.
+"""The gRPC server of a node: the servicers on one port, with health checking and reflection.
 
 grpc is imported when a server is asked for and not before: a process without one does not pay its memory.
 """

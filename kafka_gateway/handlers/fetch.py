@@ -275,7 +275,7 @@ def _failed(
 def refuse(request: FetchRequest, version: int, correlation: int, error: BaseException) -> Sequence[Piece]:
     """One error for the whole request; below version 13, as in Kafka, also for every partition that it names."""
     if not isinstance(error, LogError):
-        events.error(logger, "request.defect", door="kafka", api="Fetch", version=version, defect=error)
+        events.error(logger, "request.defect", server="kafka", api="Fetch", version=version, defect=error)
     failed = error if isinstance(error, LogError) else LogError("unexpected")
     rows = _failed(request, failed, aborted=()) if version < 13 else ()
     return encode(rows, version, correlation, error=code_of(error), session_id=request.session_id)

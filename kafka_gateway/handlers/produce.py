@@ -220,7 +220,7 @@ class ProduceHandler:
         self, request: ProduceRequest, version: int, correlation: int, error: BaseException
     ) -> Generator[None, None, bytes]:
         if not isinstance(error, LogError):
-            events.error(logger, "request.defect", door="kafka", api="Produce", version=version, defect=error)
+            events.error(logger, "request.defect", server="kafka", api="Produce", version=version, defect=error)
         self.errors[code_of(error)] += len(request.indexes)
         if request.acks == _NONE:
             raise CloseConnection(str(error))

@@ -176,7 +176,7 @@ def all_topics(bootstrap: str, admin: AdminClient) -> list[str]:
 
 
 def grpc_address(bootstrap: str, admin: AdminClient) -> str:
-    """Of the node's gRPC face. CommandError for a broker that has none."""
+    """The address of the node's gRPC listener. CommandError for a broker that has none."""
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     cluster = outcome(

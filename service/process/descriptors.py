@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 #: Descriptors that are parked for logs.
 RESERVED = 64
-#: What a node opens besides logs and connections: libraries, metadata, the loop, its doors, the tier process, cached chunks.
+#: Descriptors besides logs and connections: libraries, metadata, the loop, listeners, the tier process, cached chunks.
 FIXED = 192
 #: A partition's active segment, and one more that is flushed, uploaded or read.
 PER_PARTITION = 2

@@ -47,17 +47,17 @@ def ran(command: str, node: Node) -> str:
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, dict[str, str]]:
-    """A node that has stopped again, and what each command and the first two doors' examples printed."""
+    """A node that has stopped again, and what each command and the examples of Kafka clients and gRPC printed."""
     (block,) = blocks("sh", "The command line")
     commands = [line.split("#")[0].strip() for line in block.splitlines()]
     with Node(tmp_path_factory.mktemp("readme")) as node:
         outputs = {command: ran(command, node) for command in commands}
-        for door in ("Kafka clients", "gRPC"):
-            (example,) = blocks("python", door)
+        for section in ("Kafka clients", "gRPC"):
+            (example,) = blocks("python", section)
             done = subprocess.run(
                 [sys.executable, "-c", here(example, node)], capture_output=True, text=True, timeout=60, check=False
             )
-            outputs[door] = done.stdout + done.stderr
+            outputs[section] = done.stdout + done.stderr
         assert node.stop() == 0
     return node, outputs
 

@@ -70,14 +70,14 @@ def goes_on(node: Node, partitions: int) -> None:
         assert code == single_requests.NONE
 
 
-@pytest.mark.parametrize("door", ["kafka", "http", "grpc"])
-def test_strangers_take_no_descriptor_that_a_log_needs(node: Limited, door: str) -> None:
+@pytest.mark.parametrize("server", ["kafka", "http", "grpc"])
+def test_strangers_take_no_descriptor_that_a_log_needs(node: Limited, server: str) -> None:
     create_topic(node, TOPIC, 8, configs=SMALL)
     goes_on(node, 8)
     before = open_files(node)
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(single_requests.connected(node.kafka))
-        stack.enter_context(strangers(getattr(node, door), LIMIT + 26))
+        stack.enter_context(strangers(getattr(node, server), LIMIT + 26))
         until(lambda: open_files(node) > before + 40, "strangers came in")
         for _ in range(6):
             for number in range(8):

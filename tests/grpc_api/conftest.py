@@ -1,4 +1,4 @@
-"""A node in this process with its gRPC face on a port of its own, and a client of the SDK on it."""
+"""A node in this process with its gRPC server on a port of its own, and a client of the SDK on it."""
 
 from __future__ import annotations
 

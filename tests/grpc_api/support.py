@@ -1,4 +1,4 @@
-"""A node with its gRPC face, which can go away and come back on its port while the core goes on."""
+"""A node with its gRPC server, which can go away and come back on its port while the core goes on."""
 
 from __future__ import annotations
 

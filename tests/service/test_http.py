@@ -1,4 +1,4 @@
-"""The HTTP door before strangers: what they get wrong is answered, and is not in the log."""
+"""The HTTP server before strangers: what they get wrong is answered, and is not in the log."""
 
 from __future__ import annotations
 

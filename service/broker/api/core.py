@@ -1,4 +1,4 @@
-"""The whole core of one broker, as the gateway and the gRPC face hold it."""
+"""The whole core of one broker, as the Kafka gateway and the gRPC server use it."""
 
 from __future__ import annotations
 

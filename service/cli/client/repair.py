@@ -20,7 +20,7 @@ def repairs(
     apply: bool,
     losses: Sequence[Loss] = (),
 ) -> Iterator[PartitionRepair]:
-    """One after another, through the node whose gRPC face is at `address`: with `cluster` first the cluster's file, then of
+    """One after another, through the node whose gRPC listener is at `address`: with `cluster` first the cluster's file, then of
     each topic its file and its partitions. CommandError, Unreachable."""
     import grpc
 

@@ -42,7 +42,7 @@ from storage_tiers.files import Files
 
 #: Files are copied and summed in pieces of this size.
 COPY_BYTES = 1 << 20
-#: Threads of the asynchronous face, which bounds the disk operations under way.
+#: Threads of the asynchronous interface, which bounds the disk operations under way.
 THREADS = 4
 #: Lock files: keys share them by hash, so that their number stays bounded and none is ever unlinked.
 LOCK_FILES = 64
@@ -326,7 +326,7 @@ class BlockingDirectoryStore:
 
 
 class DirectoryStore:
-    """The asynchronous face: the same code on a few threads."""
+    """The asynchronous interface: the same code on a few threads."""
 
     def __init__(self, root: str, files: Files, rng: Rng | None = None) -> None:
         self._store = BlockingDirectoryStore(root, files, rng)

@@ -1,7 +1,7 @@
 """An object store in this process's memory: a product for demos and embedded use, and the twin that unit tests run on.
 
 Invariants: it keeps every promise of the port, `etag` is the MD5 of the content as S3's is (so equal contents have equal
-etags), and the asynchronous face gives up the event loop before each effect, so that racing writers do race. Objects
+etags), and the asynchronous interface gives up the event loop before each effect, so that racing writers do race. Objects
 above MULTIPART_THRESHOLD are taken in parts and seen as an unfinished upload meanwhile.
 
 Not promised: durability, a bound on memory (the sum of what is stored is the caller's), visibility to other processes.
@@ -142,7 +142,7 @@ class BlockingMemoryStore:
 
 
 class MemoryStore:
-    """The asynchronous face. `blocking()` shows the same objects to code without an event loop."""
+    """The asynchronous interface. `blocking()` shows the same objects to code without an event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._objects = BlockingMemoryStore(clock)

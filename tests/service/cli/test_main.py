@@ -136,7 +136,7 @@ def test_a_store_that_is_not_there_is_one_line_and_exit_code_2() -> None:
     assert ran.err.startswith("tidelog: there is no directory /nowhere/at/all")
 
 
-def test_a_grpc_face_that_is_not_there_is_unreachable_too() -> None:
+def test_a_grpc_listener_that_is_not_there_is_unreachable_too() -> None:
     with pytest.raises(Unreachable, match=r"cannot seal flights through 127\.0\.0\.1"):
         address = f"127.0.0.1:{free_port()}"
         _seal(address, address, "flights", wait=True, timeout=1)

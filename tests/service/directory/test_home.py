@@ -72,7 +72,7 @@ async def test_a_copy_reads_and_takes_nothing_before_the_store_is_claimed(tmp_pa
     node.store.down = True
     async with running(directory, node.store, REFUSE) as copy:
         readiness = copy.node.ground.readiness
-        readiness.recovered = True  # what the application does once the doors are open
+        readiness.recovered = True  # what the application does once the servers listen
         with pytest.raises(LeaderNotAvailable, match="copied, restored or moved"):
             await copy.append("t", b"a")
         with pytest.raises(LeaderNotAvailable):

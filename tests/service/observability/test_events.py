@@ -146,7 +146,7 @@ def test_a_frame_that_is_none(node: Node, log: Log) -> None:
         sock.sendall(struct.pack(">i", -5))
         assert sock.recv(1) == b""
         client = "{}:{}".format(*sock.getsockname())
-    assert log.wait("request.refused", door="kafka", client=client)["error"]
+    assert log.wait("request.refused", server="kafka", client=client)["error"]
     assert log.wait("connection.closed", client=client)["reason"]
 
 

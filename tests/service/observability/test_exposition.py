@@ -76,7 +76,7 @@ def test_openmetrics_is_given_to_who_prefers_it(accept: str, wanted: bool) -> No
     assert prefers_open_metrics(accept) is wanted
 
 
-async def test_the_door_says_which_form_it_is_and_waits_for_the_node() -> None:
+async def test_the_server_says_which_form_it_is_and_waits_for_the_node() -> None:
     import aiohttp
 
     started: list[bool] = []

@@ -22,7 +22,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from kafka_gateway.server import GatewayServer, serve
-from service.build.doors import gateway_options
+from service.build.servers import gateway_options
 from service.observability.scrape import Scraper
 from tests.kafka_gateway.kio_frames import milliseconds, request_frame, response
 from tests.service.broker.support import Running, running

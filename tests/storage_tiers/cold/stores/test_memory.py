@@ -1,4 +1,4 @@
-"""The memory store beyond the conformance suite: uploads under way, and its two faces."""
+"""The memory store beyond the conformance suite: uploads under way, and its two interfaces."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_keys_that_come_and_go_during_a_listing() -> None:
     assert seen == ["a", "b", "c"]
 
 
-async def test_both_faces_show_the_same_objects() -> None:
+async def test_both_interfaces_show_the_same_objects() -> None:
     store = MemoryStore(ManualClock())
     await store.put("a/1", b"one")
     store.blocking().put("a/2", b"two")

@@ -1,4 +1,4 @@
-"""The doors of a node: the sockets that it takes before it is put together, and the servers that speak on them."""
+"""The servers of a node, for Kafka's protocol and gRPC, and the sockets that it binds before its parts are built."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Sockets:
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class Servers:
     gateway: GatewayServer
     grpc: GrpcServer
 
@@ -75,7 +75,7 @@ def _taken(at: Endpoint) -> socket.socket:
 
 
 @contextlib.asynccontextmanager
-async def open_doors(node: Node, sockets: Sockets) -> AsyncIterator[Doors]:
+async def start_servers(node: Node, sockets: Sockets) -> AsyncIterator[Servers]:
     """Serves on both while the body runs; answers in flight are finished then, as far as there is time."""
     from grpc_api.servicers.server import serve_grpc
     from kafka_gateway.server import serve
@@ -89,7 +89,7 @@ async def open_doors(node: Node, sockets: Sockets) -> AsyncIterator[Doors]:
             port, connections = held.getsockname()[1], _shares(node, node.configs.broker).grpc
             grpc = await serve_grpc(core, sockets.grpc_host, port, connections=connections)
         stack.push_async_callback(grpc.stop)
-        yield Doors(gateway, grpc)
+        yield Servers(gateway, grpc)
 
 
 def gateway_options(node: Node) -> Options:
