@@ -17,9 +17,9 @@ _PART = re.compile(r"^## Metrics\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _HEAD = """\
 ## Metrics
 
-`GET /metrics` on the node's HTTP port (printed at the start, and in `endpoints.json`; `--http-listener` sets it) is what
-Prometheus scrapes: text format, or OpenMetrics where `Accept` prefers it. The port takes 64 connections (fewer where
-descriptors are few); one more takes the place of the oldest that no answer is being made for.
+Prometheus scrapes `GET /metrics` on the node's HTTP port (printed at the start, and in `endpoints.json`; `--http-listener` sets
+it): text format, or OpenMetrics if `Accept` prefers it. The port accepts 64 connections, fewer if file descriptors are scarce;
+a further one replaces the oldest idle connection.
 
 ```yaml
 scrape_configs:
@@ -27,21 +27,21 @@ scrape_configs:
     static_configs: [{targets: ["127.0.0.1:9094"]}]
 ```
 
-Kafka's MBeans have the names that the Prometheus JMX exporter's rules for Kafka give them, so dashboards and alerts made for
-Kafka apply. Different are TotalTimeMs, a histogram and not quantiles of a sample (`histogram_quantile(0.99, sum by (request,
-le) (rate(kafka_network_requestmetrics_totaltimems_bucket[5m])))`), and the other times, which have a sum and a count. Fetches
-of consumers are `request="Fetch"`. Counters begin at 0 at each start. A metric with `topic` also has one sample without it, the
-sum of all topics: ask for `topic=""` or `topic!=""`.
+Metrics of Kafka's MBeans have the names that the Prometheus JMX exporter's rules for Kafka give them, so Kafka's dashboards and
+alerts apply. TotalTimeMs differs: it is a histogram, not quantiles of a sample (`histogram_quantile(0.99, sum by (request,
+le) (rate(kafka_network_requestmetrics_totaltimems_bucket[5m])))`). The other times have only a sum and a count. Consumer
+fetches are `request="Fetch"`. Counters begin at 0 at each start. A metric with the label `topic` also has one sample without
+it, the sum of all topics: select with `topic=""` or `topic!=""`.
 
-What is listed one by one is bounded: `tidelog.metrics.topics` (1,000) and `tidelog.metrics.partitions` (2,000), both changed
-live; beyond them topics and partitions count in the sums only, and `tidelog_metrics_left_out` says how many they are. Other
-labels have as many values as there are APIs, error codes and kinds of store requests. `promtool check metrics` objects to two
-names, `delayedOperation` and `..._connection_count`: they are Kafka's.
+`tidelog.metrics.topics` (1,000) and `tidelog.metrics.partitions` (2,000), both dynamic, bound the topics and partitions listed
+one by one. Those beyond count in the sums only; `tidelog_metrics_left_out` is their number. The values of other
+labels are bounded by the numbers of APIs, error codes and kinds of store requests. `promtool check metrics` objects to two
+of Kafka's names, `delayedOperation` and `..._connection_count`.
 
-A scrape looks at a few partitions a turn of the event loop. It starts no tier process, and waits at most a second for the one
-that runs. Nothing is counted for each record; idle shares look back 30 s.
+A scrape visits a few partitions per iteration of the event loop. It starts no tier process, and waits at most a second for a
+running one. No metric costs work per record. Idle shares cover the last 30 s.
 
-Rules for Prometheus stand in `packaging/prometheus/alerts.yaml`, each explained in
+`packaging/prometheus/alerts.yaml` has alert rules for Prometheus, each explained in
 [production.md](production.md#what-each-alert-means). They watch
 `tidelog_ready == 0`; `tidelog_store_reachable == 0`; `tidelog_store_cluster_behind > 0` and
 `tidelog_partitions_store_behind > 0` (the bucket went backwards); `tidelog_tier_upload_lag_seconds_max` above a few times
@@ -54,7 +54,8 @@ Rules for Prometheus stand in `packaging/prometheus/alerts.yaml`, each explained
 _UNSUPPORTED = """\
 ### Not served
 
-Of the metrics of Apache Kafka 4.2.1's brokers; those of group and transaction coordinators come with these.
+These metrics of Apache Kafka 4.2.1's brokers are not served. Metrics of the group and transaction coordinators are not listed:
+neither coordinator exists yet.
 """
 
 

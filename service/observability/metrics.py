@@ -77,39 +77,47 @@ def _own(kind: MetricKind, name: str, help_text: str, labels: tuple[str, ...] = 
 _TOPICS = (
     _of_topics("MessagesInPerSec", "Records appended, counted as offsets."),
     _of_topics("BytesInPerSec", "Bytes of record batches appended."),
-    _of_topics("BytesOutPerSec", "Bytes of record batches that fetches were answered with, from both tiers."),
+    _of_topics("BytesOutPerSec", "Bytes of record batches returned by fetches, from both tiers."),
     _of_topics("BytesRejectedPerSec", "Bytes of batches refused because they were too large."),
     _of_topics("TotalProduceRequestsPerSec", "Batches that producers sent, one for each partition of a request."),
-    _of_topics("TotalFetchRequestsPerSec", "Partitions that fetches asked for, one for each partition of a request."),
-    _of_topics("FailedProduceRequestsPerSec", "Batches that were refused; without topic also those of unknown topics."),
-    _of_topics("FailedFetchRequestsPerSec", "Partitions of fetches that were answered with an error."),
-    _of_all_topics("InvalidMagicNumberRecordsPerSec", "Batches refused for a message format that is not served."),
-    _of_all_topics("InvalidMessageCrcRecordsPerSec", "Batches refused for a checksum or framing that does not fit."),
+    _of_topics("TotalFetchRequestsPerSec", "Partitions requested by fetches, one for each partition of a request."),
+    _of_topics(
+        "FailedProduceRequestsPerSec", "Batches that were refused; the sample without topic also counts unknown topics."
+    ),
+    _of_topics("FailedFetchRequestsPerSec", "Partitions of fetches answered with an error."),
+    _of_all_topics("InvalidMagicNumberRecordsPerSec", "Batches refused for an unsupported message format."),
+    _of_all_topics("InvalidMessageCrcRecordsPerSec", "Batches refused for a wrong checksum or framing."),
     _of_all_topics("InvalidOffsetOrSequenceRecordsPerSec", "Batches refused as INVALID_RECORD for any other rule."),
-    _of_all_topics("NoKeyCompactedTopicRecordsPerSec", "Batches refused for records without key on a compacted topic."),
+    _of_all_topics(
+        "NoKeyCompactedTopicRecordsPerSec", "Batches refused for records without a key on a compacted topic."
+    ),
 )
 
 _REMOTE = (
-    _of_topics("RemoteFetchBytesPerSec", "Bytes of fetch answers that came from the bucket."),
-    _of_topics("RemoteFetchRequestsPerSec", "Partitions of fetches that were answered from the bucket."),
-    _of_topics("RemoteFetchErrorsPerSec", "Partitions of fetches that could not be answered from the bucket."),
-    _of_topics("RemoteCopyBytesPerSec", "Bytes of segments that are in the bucket since this start."),
-    _of_topics("RemoteCopyRequestsPerSec", "Uploads of segments begun."),
-    _of_topics("RemoteCopyErrorsPerSec", "Uploads of segments that failed; they are tried again."),
-    _of_topics("RemoteDeleteRequestsPerSec", "Objects that were deleted from the bucket."),
-    _of_topics("RemoteDeleteErrorsPerSec", "Sweeps of a partition's objects that failed; they are tried again."),
+    _of_topics("RemoteFetchBytesPerSec", "Bytes returned by fetches from the bucket."),
+    _of_topics("RemoteFetchRequestsPerSec", "Partitions of fetches answered from the bucket."),
+    _of_topics("RemoteFetchErrorsPerSec", "Partitions of fetches for which reading from the bucket failed."),
+    _of_topics("RemoteCopyBytesPerSec", "Bytes of segments offloaded since this start."),
+    _of_topics("RemoteCopyRequestsPerSec", "Offloads of segments started."),
+    _of_topics("RemoteCopyErrorsPerSec", "Offloads of segments that failed; they are retried."),
+    _of_topics("RemoteDeleteRequestsPerSec", "Objects deleted from the bucket."),
+    _of_topics("RemoteDeleteErrorsPerSec", "Sweeps of a partition's objects that failed; they are retried."),
     _of_topics("RemoteCopyLagBytes", "Bytes of closed segments that are not in the bucket yet.", _GAUGE),
     _of_topics("RemoteCopyLagSegments", "Closed segments that are not in the bucket yet.", _GAUGE),
     _of_topics("RemoteLogSizeBytes", "Bytes of record batches in the bucket.", _GAUGE),
-    _of_topics("RemoteLogMetadataCount", "Ranges in the bucket that manifests name.", _GAUGE),
+    _of_topics("RemoteLogMetadataCount", "Segments in the bucket that manifests name.", _GAUGE),
 )
 
 _REPLICAS = (
     _bean(_GAUGE, "server", "ReplicaManager", "PartitionCount", "Partitions on this node."),
-    _bean(_GAUGE, "server", "ReplicaManager", "LeaderCount", "Partitions that this node leads: those it serves."),
+    _bean(_GAUGE, "server", "ReplicaManager", "LeaderCount", "Partitions that this node leads and serves."),
     _bean(_GAUGE, "server", "ReplicaManager", "OfflineReplicaCount", "Partitions that could not be opened."),
     _bean(
-        _GAUGE, "server", "ReplicaManager", "UnderReplicatedPartitions", "Partitions with fewer in sync than replicas."
+        _GAUGE,
+        "server",
+        "ReplicaManager",
+        "UnderReplicatedPartitions",
+        "Partitions with fewer in-sync replicas than replicas.",
     ),
     _bean(_GAUGE, "server", "ReplicaManager", "UnderMinIsrPartitionCount", "Partitions below min.insync.replicas."),
     _bean(_GAUGE, "server", "ReplicaManager", "AtMinIsrPartitionCount", "Partitions at min.insync.replicas exactly."),
@@ -119,7 +127,7 @@ _REPLICAS = (
         "server",
         "DelayedOperationPurgatory",
         "PurgatorySize",
-        "Requests that wait: produce for its flush, fetch for new records or for the bucket.",
+        "Delayed requests: produce until its flush, fetch until new records or the bucket's answer.",
         ("delayedOperation",),
     ),
     _bean(_GAUGE, "server", "FetchSessionCache", "NumIncrementalFetchSessions", "Fetch sessions (KIP-227)."),
@@ -135,7 +143,7 @@ _REPLICAS = (
         "server",
         "FetchSessionCache",
         "IncrementalFetchSessionEvictionsPerSec",
-        "Fetch sessions that gave way to others.",
+        "Fetch sessions evicted for others.",
         name="kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
     ),
     _bean(
@@ -147,7 +155,7 @@ _REPLICAS = (
     ),
 )
 
-_IDLE = "requests and answers; over the last 30 s that were scraped, at the first scrape since the start."
+_IDLE = "requests and answers; over the last 30 s of scrapes (at the first scrape: since the start)."
 _SOCKETS = (
     _bean(
         _GAUGE,
@@ -174,8 +182,8 @@ _SOCKETS = (
         )
         for name, kind, help_text in (
             ("connection_count", _GAUGE, "Connections of Kafka clients."),
-            ("connection_creation_total", _COUNTER, "Connections that were accepted."),
-            ("connection_close_total", _COUNTER, "Connections that were closed, by whomever."),
+            ("connection_creation_total", _COUNTER, "Connections accepted."),
+            ("connection_close_total", _COUNTER, "Connections closed, by either side."),
             ("incoming_byte_total", _COUNTER, "Bytes received from Kafka clients."),
             ("outgoing_byte_total", _COUNTER, "Bytes sent to Kafka clients."),
         )
@@ -202,19 +210,22 @@ _REQUESTS = (
         "network",
         "RequestMetrics",
         "ErrorsPerSec",
-        "Error codes in answers, by API and Kafka's name of the error. NONE is not counted.",
+        "Error codes in responses, by API and Kafka's error name. NONE is not counted.",
         ("request", "error"),
         name="kafka_network_requestmetrics_errors_total",
     ),
-    _time("RequestBytes", "Bytes of requests, as their frames say."),
-    _time("TotalTimeMs", "Milliseconds from when a request could start until its answer was made.", _HISTOGRAM),
+    _time("RequestBytes", "Bytes of requests, by their frames' sizes."),
+    _time("TotalTimeMs", "Milliseconds from when a request could start until its response was built.", _HISTOGRAM),
     _time(
-        "RequestQueueTimeMs", "Milliseconds that requests waited for those before them in the same turn of the loop."
+        "RequestQueueTimeMs", "Milliseconds that requests waited for earlier ones in the same iteration of the loop."
     ),
     _time("LocalTimeMs", "Milliseconds in the handler."),
-    _time("RemoteTimeMs", "Milliseconds that requests waited for a flush, for new records, for the bucket."),
-    _time("ResponseQueueTimeMs", "Milliseconds that answers waited for the end of their turn; one for each write."),
-    _time("ResponseSendTimeMs", "Milliseconds of writing answers to the socket; one for each write."),
+    _time("RemoteTimeMs", "Milliseconds that requests waited for a flush, new records or the bucket."),
+    _time(
+        "ResponseQueueTimeMs",
+        "Milliseconds that responses waited for the end of their iteration of the loop; one for each write.",
+    ),
+    _time("ResponseSendTimeMs", "Milliseconds of writing responses to the socket; one for each write."),
 )
 
 
@@ -224,18 +235,22 @@ def _of_log(bean: str, help_text: str) -> Metric:
 
 _LOGS = (
     _of_log("Size", "Bytes of a partition's local segments."),
-    _of_log("LogStartOffset", "First offset that can be read, in either tier."),
-    _of_log("LogEndOffset", "Offset that the next record takes."),
+    _of_log("LogStartOffset", "First readable offset, in either tier."),
+    _of_log("LogEndOffset", "Offset of the next record."),
     _of_log("NumLogSegments", "Local segments."),
     _bean(
         _SUMMARY,
         "log",
         "LogFlushStats",
         "LogFlushRateAndTimeMs",
-        "Milliseconds of fsyncs, with their wait for a thread.",
+        "Milliseconds of fsyncs, including the wait for a thread.",
     ),
     _bean(
-        _GAUGE, "log", "LogManager", "OfflineLogDirectoryCount", "1 while the disk refuses the data directory's writes."
+        _GAUGE,
+        "log",
+        "LogManager",
+        "OfflineLogDirectoryCount",
+        "1 while the disk refuses writes to the data directory.",
     ),
 )
 
@@ -245,116 +260,132 @@ def _of_controller(bean: str, help_text: str) -> Metric:
 
 
 _CONTROLLER = (
-    _of_controller("ActiveControllerCount", "1: a node is its own quorum of one."),
-    _of_controller("ActiveBrokerCount", "Brokers that serve."),
-    _of_controller("FencedBrokerCount", "Brokers that are registered and do not serve."),
+    _of_controller("ActiveControllerCount", "Always 1: a node is its own quorum of one."),
+    _of_controller("ActiveBrokerCount", "Brokers that are registered and not fenced."),
+    _of_controller("FencedBrokerCount", "Brokers that are registered and fenced."),
     _of_controller("GlobalTopicCount", "Topics."),
     _of_controller("GlobalPartitionCount", "Partitions of all topics."),
     _of_controller(
-        "OfflinePartitionsCount", "Partitions without a leader that serves: not opened, or waiting for the bucket."
+        "OfflinePartitionsCount", "Partitions without a serving leader: not opened, or waiting for the bucket."
     ),
-    _of_controller("PreferredReplicaImbalanceCount", "Partitions that are not led by their first replica."),
-    _of_controller("MetadataErrorCount", "Changes of the metadata that the disk refused."),
-    _of_controller("LastAppliedRecordOffset", "Index of the last entry of the metadata log that is applied."),
-    _of_controller("LastCommittedRecordOffset", "Index of the last entry of the metadata log that is durable."),
+    _of_controller("PreferredReplicaImbalanceCount", "Partitions not led by their first replica."),
+    _of_controller("MetadataErrorCount", "Metadata changes that could not be written to disk."),
+    _of_controller("LastAppliedRecordOffset", "Index of the last applied entry of the metadata log."),
+    _of_controller("LastCommittedRecordOffset", "Index of the last durable entry of the metadata log."),
 )
 
 _TIER = (
-    _own(_GAUGE, "tier_upload_lag_bytes", "Bytes that are not in the bucket yet, open segments included.", _PARTITION),
-    _own(_GAUGE, "tier_upload_lag_seconds", "Age of the oldest segment that is not in the bucket yet.", _PARTITION),
+    _own(_GAUGE, "tier_upload_lag_bytes", "Bytes not in the bucket yet, including open segments.", _PARTITION),
+    _own(_GAUGE, "tier_upload_lag_seconds", "Age of the oldest segment not in the bucket yet.", _PARTITION),
     _own(
         _GAUGE,
         "tier_upload_lag_segments",
-        "Segments not in the bucket yet, open ones with records included.",
+        "Segments not in the bucket yet, including open ones with records.",
         _PARTITION,
     ),
-    _own(_GAUGE, "tier_upload_lag_seconds_max", "The largest of all partitions, also of those that are not listed."),
     _own(
-        _COUNTER, "served_bytes_total", "Bytes of record batches that fetches were answered with, by tier.", ("tier",)
+        _GAUGE,
+        "tier_upload_lag_seconds_max",
+        "The largest lag of all partitions, including those not listed one by one.",
     ),
+    _own(_COUNTER, "served_bytes_total", "Bytes of record batches returned by fetches, by tier.", ("tier",)),
     _own(
         _COUNTER,
         "local_evicted_bytes_total",
-        "Bytes of local segments that went because the bucket has them, or expired.",
+        "Bytes of local segments deleted because the bucket has them, or because they expired.",
     ),
-    _own(_COUNTER, "cold_chunk_reads_total", "Cold reads, by whether the cache had what they needed.", ("result",)),
+    _own(_COUNTER, "cold_chunk_reads_total", "Cold reads, by whether the cache had their chunks.", ("result",)),
     _own(
-        _COUNTER, "cold_chunks_fetched_total", "Chunks brought from the bucket: asked for, or read ahead.", ("reason",)
+        _COUNTER,
+        "cold_chunks_fetched_total",
+        "Chunks fetched from the bucket: on demand, or by read-ahead.",
+        ("reason",),
     ),
-    _own(_COUNTER, "cold_chunks_evicted_total", "Chunks that made room for others in the cache."),
+    _own(_COUNTER, "cold_chunks_evicted_total", "Chunks evicted from the cache."),
     _own(_COUNTER, "cold_chunks_wasted_total", "Chunks read ahead that were evicted unread."),
-    _own(_COUNTER, "cold_sidecars_fetched_total", "Index parts of sidecars brought from the bucket."),
+    _own(_COUNTER, "cold_sidecars_fetched_total", "Index parts of sidecars fetched from the bucket."),
     _own(_GAUGE, "cold_chunk_cache_bytes", "Bytes of disk that the chunk cache uses."),
     _own(_GAUGE, "cold_chunk_cache_limit_bytes", "Bytes of disk that the chunk cache may use."),
     _own(
-        _COUNTER, "cold_fetches_held_seconds_total", "Seconds that chunks were fetched later for the sake of producers."
+        _COUNTER,
+        "cold_fetches_held_seconds_total",
+        "Seconds by which chunk fetches were delayed in favour of producers.",
     ),
-    _own(_GAUGE, "cold_fetches_in_flight", "Chunks and sidecars on their way from the bucket."),
-    _own(_COUNTER, "store_requests_total", "Requests of the object store; a part of an upload is one.", ("operation",)),
-    _own(_COUNTER, "store_errors_total", "Calls of the object store that failed.", ("operation", "error")),
-    _own(_SUMMARY, "store_request_seconds", "Seconds of calls of the object store, well or not.", ("operation",)),
+    _own(_GAUGE, "cold_fetches_in_flight", "Chunks and sidecars being fetched from the bucket."),
+    _own(
+        _COUNTER,
+        "store_requests_total",
+        "Requests to the object store; each part of a multipart upload counts.",
+        ("operation",),
+    ),
+    _own(_COUNTER, "store_errors_total", "Calls to the object store that failed.", ("operation", "error")),
+    _own(_SUMMARY, "store_request_seconds", "Seconds of calls to the object store, successful or not.", ("operation",)),
     _own(_COUNTER, "store_downloaded_bytes_total", "Bytes read from the object store."),
     _own(_COUNTER, "store_uploaded_bytes_total", "Bytes written to the object store."),
-    _own(_COUNTER, "store_retries_total", "Reads of the object store that were asked again."),
+    _own(_COUNTER, "store_retries_total", "Retried reads of the object store."),
     _own(
         _GAUGE,
         "store_cluster_behind",
-        "1 while the store shows an older `cluster.json` than this node has written, or none: nothing there is touched.",
+        "1 while `cluster.json` in the store is missing or older than this node has written: the node changes nothing there.",
     ),
-    _own(_GAUGE, "store_reachable", "1 while the object store answers, 0 since it did not."),
-    _own(_GAUGE, "tier_process_running", "1 while the tier process runs; it ends after a minute without work."),
+    _own(_GAUGE, "store_reachable", "1 while the object store answers, else 0."),
+    _own(_GAUGE, "tier_process_running", "1 while the tier process runs; it exits after a minute without work."),
     _own(_GAUGE, "tier_process_resident_bytes", "Memory of the tier process; 0 while none runs."),
-    _own(_GAUGE, "tier_process_peak_resident_bytes", "The most memory of the tier process that runs, or ran last."),
+    _own(_GAUGE, "tier_process_peak_resident_bytes", "Peak memory of the current or last tier process."),
     _own(_COUNTER, "tier_process_starts_total", "Tier processes started."),
-    _own(_COUNTER, "tier_process_lost_total", "Tier processes that ended unasked."),
-    _own(_COUNTER, "tier_questions_total", "What the tier process was asked for.", ("question",)),
-    _own(_COUNTER, "tier_question_failures_total", "What of it failed, by error.", ("error",)),
+    _own(_COUNTER, "tier_process_lost_total", "Tier processes that exited unexpectedly."),
+    _own(_COUNTER, "tier_questions_total", "Operations requested of the tier process.", ("question",)),
+    _own(_COUNTER, "tier_question_failures_total", "Operations of the tier process that failed, by error.", ("error",)),
 )
 
 _NODE = (
-    _own(_GAUGE, "node_info", "Always 1; who this is.", ("version", "cluster_id", "node_id")),
+    _own(_GAUGE, "node_info", "Always 1; the node's identity.", ("version", "cluster_id", "node_id")),
     _own(_GAUGE, "ready", "1 while /readyz answers 200."),
     _own(
         _GAUGE,
         "partitions_store_behind",
-        "Partitions of which the object store shows less than this node has seen: nothing is deleted or evicted there.",
+        "Partitions of which the object store shows less than this node has seen: nothing of them is deleted or evicted.",
     ),
     _own(_GAUGE, "waiting_partitions", "Partitions that wait for the object store before they serve."),
     _own(
         _GAUGE,
         "clock_step_seconds",
-        "How far the wall clock is ahead of what is expected since it was set; 0 while it is trusted.",
+        "Seconds by which the wall clock, after it was set, is ahead of the expected time; 0 while it is trusted.",
     ),
     _own(
         _COUNTER,
         "descriptor_shortages_total",
-        "How often a file of a log could not be opened at once, as the process had no descriptor left.",
+        "Times that a log's file could not be opened at once because no file descriptor was left.",
     ),
     _own(_GAUGE, "disk_used_ratio", "Used share of the data directory's file system, 0 to 1."),
-    _own(_COUNTER, "produce_throttled_total", "Produce requests held back because the disk fills."),
+    _own(_COUNTER, "produce_throttled_total", "Produce requests delayed because the disk is filling."),
     _own(_COUNTER, "produce_refused_total", "Batches refused because the disk is full."),
-    _own(_GAUGE, "append_queue_bytes", "Bytes of batches that wait for a thread to examine, repack or write them."),
-    _own(_COUNTER, "append_written_by_threads_total", "Batches that threads wrote, as the page cache was slow."),
+    _own(_GAUGE, "append_queue_bytes", "Bytes of batches that wait for a thread to validate, repack or write them."),
+    _own(_COUNTER, "append_written_by_threads_total", "Batches written by threads because the page cache was slow."),
     _own(
         _GAUGE,
         "append_seconds_per_gigabyte",
-        "What the event loop's own appends of batches from 16 KiB on cost lately, in processor time; threads write above 1.6.",
+        "Recent processor time per GB of the event loop's own appends of batches of at least 16 KiB; above 1.6 threads write.",
     ),
     _own(_COUNTER, "gateway_busy_seconds_total", "Seconds that the event loop spent on Kafka requests and answers."),
     _own(
         _COUNTER,
         "gateway_failures_total",
-        "Requests that failed beyond their handler and closed their connection: defects.",
+        "Requests that failed outside their handler and closed their connection: bugs.",
     ),
-    _own(_SUMMARY, "scrape_seconds", "Seconds of earlier scrapes, shared with all other work of the loop."),
-    _own(_GAUGE, "metrics_left_out", "Topics and partitions beyond those that are listed one by one.", ("kind",)),
+    _own(
+        _SUMMARY,
+        "scrape_seconds",
+        "Duration of earlier scrapes in seconds, including other work of the event loop meanwhile.",
+    ),
+    _own(_GAUGE, "metrics_left_out", "Topics and partitions beyond those listed one by one.", ("kind",)),
     Metric("process_cpu_seconds_total", _COUNTER, "Processor time of the broker process, in seconds."),
     Metric("process_resident_memory_bytes", _GAUGE, "Memory of the broker process."),
     Metric("process_virtual_memory_bytes", _GAUGE, "Address space of the broker process."),
     Metric("process_threads", _GAUGE, "Threads of the broker process."),
     Metric("process_open_fds", _GAUGE, "Open files of the broker process."),
     Metric("process_max_fds", _GAUGE, "Files that the broker process may open."),
-    Metric("process_start_time_seconds", _GAUGE, "When the broker process began, in seconds since 1970."),
+    Metric("process_start_time_seconds", _GAUGE, "Start of the broker process, in seconds since 1970."),
 )
 
 #: Headings of the reference page, and what stands under them.

@@ -28,7 +28,7 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             _TOPICS + "ReplicationBytes*",
             _TOPICS + "ReassignmentBytes*",
         ),
-        "One node, one replica, one directory: nothing follows, nothing moves. The sums of ReplicaManager are served.",
+        "One node, one replica, one directory: no followers, no reassignment. ReplicaManager's totals are served.",
     ),
     (
         (
@@ -57,7 +57,7 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             "kafka.server:type=raft-metrics",
             "kafka.server:type=registration-metrics",
         ),
-        "A quorum of one: no elections, no heartbeats, no queue between controller and broker, nothing to lag behind.",
+        "A quorum of one: no elections, no heartbeats, no queue between controller and broker, no lag.",
     ),
     (
         (
@@ -89,7 +89,7 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             "kafka.server:type=Request",
             "kafka.network:type=RequestMetrics,name=ThrottleTimeMs",
         ),
-        "There are no quotas. What a filling disk holds back is tidelog_produce_throttled_total.",
+        "There are no quotas. tidelog_produce_throttled_total counts requests delayed by a filling disk.",
     ),
     (
         (
@@ -98,7 +98,7 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             "kafka.network:type=RequestMetrics,name=MessageConversionsTimeMs",
             "kafka.network:type=RequestMetrics,name=TemporaryMemoryBytes",
         ),
-        "Batches are never converted between message formats: only format 2 is taken and given.",
+        "Batches are never converted between message formats: only format 2 is accepted and returned.",
     ),
     (
         (
@@ -111,8 +111,8 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             "kafka.server:type=KafkaRequestHandlerPool,name=ControllerRequestHandlerAvgIdlePercent",
             "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations",
         ),
-        "One event loop in place of acceptors, processors, handlers and the queues between them; its idle share is served. "
-        "What waits is counted once, as PurgatorySize.",
+        "One event loop replaces acceptors, processors, handlers and the queues between them; its idle share is served. "
+        "PurgatorySize counts delayed requests.",
     ),
     (
         (
@@ -122,8 +122,8 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             _TOPICS + "RemoteDeleteLag*",
             "kafka.server:type=DelayedRemoteFetchMetrics,name=ExpiresPerSec",
         ),
-        "Parts that the tier does not have: no pool of readers, no followers that rebuild state, sizes known without "
-        "computing; what a manifest has dropped waits for its grace, not for a worker.",
+        "The tier has no pool of readers and no followers that rebuild state, knows sizes without computing them, and "
+        "deletes objects after a grace period, not when a worker is free.",
     ),
     (
         (
@@ -136,7 +136,7 @@ UNSUPPORTED: tuple[tuple[tuple[str, ...], str], ...] = (
             "kafka.server:type=client-metrics",
             "kafka.server:type=plugins",
         ),
-        "Said elsewhere: OfflineLogDirectoryCount, tidelog_node_info, process_*, and the node exporter's disks; clients' own "
-        "metrics go to the log where metric.reporters says so.",
+        "Served under other names: OfflineLogDirectoryCount, tidelog_node_info, process_*, and the node exporter's disk "
+        "metrics. Clients' own metrics go to the log if metric.reporters says so.",
     ),
 )
