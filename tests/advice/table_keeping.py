@@ -274,7 +274,6 @@ STORE_ROWS = (
     ),
     row("upload under a new uuid", LIBRARIES + "a_range_is_uploaded_again_under_a_new_name"),
     row("is not deleted in the bucket; delete it first", STORE + "what_is_swept_is_deleted_first"),
-    row("start from the live state", LIBRARIES + "who_reads_events_too_late_starts_from_the_live_state"),
     row(
         "(r|R)un `tidelog fsck`",
         DAMAGE + "what_is_damaged_is_found_where_the_error_says_to_look",

@@ -21,7 +21,7 @@ from service.metadata import records_pb2 as pb
 from service.settings import NodeSettings
 from service.takeover.offline import restore
 from storage_tiers.clock import SystemClock
-from storage_tiers.cold.manifest import lineage, lookup, model, pages, transitions
+from storage_tiers.cold.manifest import lineage, model, pages, transitions
 from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -40,7 +40,7 @@ from tests.advice.messages import ROOT, advice
 from tests.advice.support import leads
 from tests.grpc_api.support import Served, served
 from tests.service.broker.support import TIERED, filled, running, until
-from tests.storage_tiers.cold.support import IDS, page_loader, segment_of, stored_live, stored_manifest, tier_of
+from tests.storage_tiers.cold.support import IDS, segment_of, stored_manifest, tier_of
 from tests.storage_tiers.cold.test_repair import World, world
 from tests.support.faulty_store import FaultyStore
 from tests.support.s3_proxy import S3Proxy, answer
@@ -85,23 +85,6 @@ async def test_condemned_keys_that_are_gone_make_room(world: World) -> None:
     again = transitions.condemn(dropped.manifest, names[most:], world.author())
     assert [condemned.key for condemned in again.condemned] == names[10:]
     assert again.segments == manifest.segments and transitions.broken(again) is None
-
-
-async def test_who_reads_events_too_late_starts_from_the_live_state(world: World) -> None:
-    await world.extend(4)
-    manifest = await world.tier.retire(20)
-    world.clock.advance(3 * 24 * 3600)
-    for _ in range(3):
-        await world.tier.sweep(1000)
-    manifest = stored_manifest(world.store.blocking())
-    load = page_loader(world.store.blocking())
-    with pytest.raises(InvalidRequest, match="start from the live state"):
-        lookup.events_after(manifest, load, 1)
-    assert [segment.base for segment in stored_live(world.store.blocking(), manifest)] == [20, 30]
-    cursor = manifest.commit
-    await world.extend()
-    later = stored_manifest(world.store.blocking())
-    assert [event.segment.base for event in lookup.events_after(later, load, cursor)] == [40]
 
 
 async def test_a_node_that_cannot_follow_its_metadata_is_started_again(

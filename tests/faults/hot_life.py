@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from storage_tiers.clock import SeededRng
 from storage_tiers.hot.batch_write import BatchWrite
 from storage_tiers.hot.checkpoints import (
     LOG_STARTS,
@@ -45,6 +44,7 @@ from tests.storage_tiers.hot.support import (
     placed,
     read_all,
 )
+from tests.support.clock import SeededRng
 
 SETTINGS = LogSettings(segment_bytes=900, index_interval_bytes=250)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.clock import SeededRng
 from storage_tiers.cold.stores.directory import BlockingDirectoryStore
 from storage_tiers.errors import LogError
 from storage_tiers.files import OsFiles
 from tests.faults.power_loss import Operation, RecordingFiles, cuts, materialise, sites
+from tests.support.clock import SeededRng
 
 #: What each key may hold after a power loss now; None is absence.
 Allowed = dict[str, tuple[bytes | None, ...]]

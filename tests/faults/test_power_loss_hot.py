@@ -14,7 +14,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage_tiers.clock import SeededRng
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.checkpoints import (
     LOG_STARTS,
@@ -34,6 +33,7 @@ from tests.storage_tiers.hot.support import (
     open_log,
     read_all,
 )
+from tests.support.clock import SeededRng
 
 #: States tried per cut in the normal run, and in the whole one.
 SAMPLE, WHOLE = 3, 16

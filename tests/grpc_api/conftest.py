@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from grpc_api.sdk.client import Client
-from storage_tiers.clock import SeededRng
 from tests.grpc_api.support import Served, served
+from tests.support.clock import SeededRng
 
 
 @pytest.fixture

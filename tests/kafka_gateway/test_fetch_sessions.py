@@ -7,8 +7,8 @@ import pytest
 from grpc_api.contract.log import Fetched, FetchPartition
 from kafka_gateway.fetch_sessions import EVICTION_MS, CachedPartition, FetchContext, FetchSessionCache, next_epoch
 from kafka_gateway.hot_parse import FetchRequest
-from storage_tiers.clock import SeededRng
 from storage_tiers.types import TopicPartition
+from tests.support.clock import SeededRng
 
 NOT_FOUND, WRONG_EPOCH = 70, 71
 

@@ -10,13 +10,13 @@ from urllib.parse import quote_plus
 
 from lambdas.environment import Settings
 from lambdas.verify_commit import handle
-from storage_tiers.clock import SeededRng
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import BlockingMemoryStore, MemoryStore
 from tests.storage_tiers.cold.support import IDS, EagerClock, Local, stored_manifest, tier_of
+from tests.support.clock import SeededRng
 
 READER = "verify-commit"
 LOCATION = StoreLocation.parse("s3://history/live")

@@ -12,12 +12,12 @@ import boto3
 import pytest
 
 from lambdas.verify_commit import handle
-from storage_tiers.clock import SeededRng
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.s3_blocking import BlockingS3Store
 from tests.lambdas.support import READER, SETTINGS, Context, World, batch, hint
 from tests.storage_tiers.cold.support import DAY, stored_manifest
 from tests.support import s3_servers
+from tests.support.clock import SeededRng
 from tests.support.node import ROOT
 
 TEMPLATE = ROOT / "terraform" / "modules" / "lambdas" / "verify_commit_policy.json.tftpl"

@@ -10,7 +10,6 @@ import pytest
 
 from lambdas.environment import read_settings
 from lambdas.verify_commit import Verifier
-from storage_tiers.clock import SeededRng
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.offline.reader_files import advance_cursor, read_cursor
 from storage_tiers.cold.stores.memory import BlockingMemoryStore
@@ -18,6 +17,7 @@ from storage_tiers.cold.stores.port import FileBody, ObjectBody, ObjectInfo, Unf
 from storage_tiers.errors import InvalidConfig, PreconditionFailed, TierCorrupt, TierUnavailable
 from tests.lambdas.support import LOCATION, READER, Context, World, hint, notification
 from tests.storage_tiers.cold.support import DAY, IDS, stored_live, stored_manifest
+from tests.support.clock import SeededRng
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from service.takeover.run import RecoveryPoint, TakeOver
 from storage_tiers.clock import SystemClock, SystemRng
 from storage_tiers.cold.manifest.model import ManifestWriter
 from storage_tiers.cold.process.client import TierClient
-from storage_tiers.cold.process.local import LocalLauncher
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import ObjectStore
@@ -21,6 +20,7 @@ from storage_tiers.files import Files, OsFiles
 from storage_tiers.hot.data_dir import DataDirectory
 from tests.service.broker.support import TIERED, running, until
 from tests.support.faulty_store import FaultyStore
+from tests.support.local_tier import LocalLauncher
 
 SNAPSHOTS = {"tidelog.metadata.snapshot.interval.ms": "100"}
 

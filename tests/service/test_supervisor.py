@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from service.supervisor import Worker, supervised
-from storage_tiers.clock import ManualClock
 from storage_tiers.errors import FencedWriter, LogError, TierUnavailable
+from tests.support.clock import ManualClock
 
 
 async def turn() -> None:

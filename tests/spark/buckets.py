@@ -12,7 +12,6 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from pyspark_tidelog import DefaultSource
-from storage_tiers.clock import ManualClock, SeededRng
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, encode_cluster
 from storage_tiers.cold.manifest.commit import CommitSettings
 from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter, State
@@ -24,6 +23,7 @@ from storage_tiers.records.batch import Codec, headers
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.types import AbortedTransaction, EpochEntry, TopicId
 from tests.support.blocking_adapter import BlockingAdapter
+from tests.support.clock import ManualClock, SeededRng
 
 CLUSTER = "ckQWLXMZQKGqoUySTmrTXA"
 #: For JVMs of tests: start fast, no threads for what pays off after minutes only.

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from examples.flights.spark_python import python_for_spark
-from storage_tiers.clock import ManualClock
 from storage_tiers.cold.stores.directory import BlockingDirectoryStore
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.files import OsFiles
 from tests.spark.buckets import JAVA_OPTIONS, START_MS, Bucket
 from tests.support import s3_servers
+from tests.support.clock import ManualClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from storage_tiers.clock import SeededRng
 from storage_tiers.uuids import parse_uuid, random_uuid, uuid_text
+from tests.support.clock import SeededRng
 
 
 class _Drawn(SeededRng):

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from storage_tiers.clock import ManualClock
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import StoreRefused, TierUnavailable
+from tests.support.clock import ManualClock
 from tests.support.faulty_store import FaultyStore
 
 

@@ -18,11 +18,12 @@ import pytest
 
 from lambdas.environment import Settings
 from lambdas.verify_commit import handle
-from storage_tiers.clock import SeededRng, SystemClock
+from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.s3_blocking import BlockingS3Store
 from tests.lambdas.support import Context, World
 from tests.support import s3_servers
+from tests.support.clock import SeededRng
 from tests.support.node import ROOT
 from tests.terraform.support import Terraform, terraform_missing
 

@@ -1,4 +1,4 @@
-"""Questions to a manifest: which segment holds an offset or a time, what was live at a commit, what happened since.
+"""Questions to a manifest: which segment holds an offset or a time, what was live at a commit, what was added since.
 
 Pure: pages come from `load_page`, which may raise `PageNeeded` to have the question asked again (`CommitLoop.look`) or read
 the store itself (blocking tools). A page is asked for only if its range or its times can matter.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, NamedTuple
 
 from storage_tiers.cold.manifest.model import (
     Manifest,
@@ -24,14 +23,6 @@ from storage_tiers.cold.manifest.model import (
 from storage_tiers.errors import InvalidRequest, OffsetOutOfRange
 
 LoadPage = Callable[[PageRef], Page]
-
-
-class ManifestEvent(NamedTuple):
-    """What a commit did to a remote segment."""
-
-    commit: int
-    kind: Literal["added", "removed"]
-    segment: RemoteSegment
 
 
 def leaves(
@@ -99,27 +90,6 @@ def state_at(manifest: Manifest, load_page: LoadPage, commit: int) -> list[Remot
     gone = (item for item in _all_removed(manifest, load_page, commit) if item.at.commit > commit)
     live.extend(item.segment for item in gone if item.segment is not None and item.segment.added.commit <= commit)
     return sorted(live, key=lambda segment: segment.base)
-
-
-def events_after(manifest: Manifest, load_page: LoadPage, cursor: int) -> list[ManifestEvent]:
-    """What happened after commit `cursor`, in order of commit. InvalidRequest if some of it has been swept."""
-    if cursor < manifest.swept:
-        raise InvalidRequest(
-            f"{manifest.ids}: ranges removed up to commit {manifest.swept} have been swept, events after commit {cursor} are "
-            "no longer whole; start from the live state"
-        )
-    events = [
-        ManifestEvent(segment.added.commit, "added", segment)
-        for segments in _segment_lists(manifest, load_page, lambda ref: ref.last_commit > cursor)
-        for segment in segments
-        if segment.added.commit > cursor
-    ]
-    for item in _all_removed(manifest, load_page, cursor):
-        if item.segment is not None and item.at.commit > cursor:
-            events.append(ManifestEvent(item.at.commit, "removed", item.segment))
-            if item.segment.added.commit > cursor:
-                events.append(ManifestEvent(item.segment.added.commit, "added", item.segment))
-    return sorted(events, key=lambda event: (event.commit, event.kind, event.segment.base))
 
 
 def added_after(manifest: Manifest, load_page: LoadPage, cursor: int) -> list[RemoteSegment]:

@@ -8,7 +8,7 @@ import pytest
 
 from grpc_api.sdk.murmur2 import murmur2
 from grpc_api.sdk.partitioner import StickyPartitioner, partition_of_key
-from storage_tiers.clock import SeededRng
+from tests.support.clock import SeededRng
 
 #: (key in hexadecimal, Utils.murmur2, partition of 7), printed by kafka-clients 4.2.1 under Java 17: every length up to 40,
 #: bytes above 127, and the keys of Kafka's own tests.

@@ -29,7 +29,6 @@ from service.settings import NodeSettings
 from service.supervisor import supervised
 from storage_tiers.clock import Clock, SystemClock, SystemRng
 from storage_tiers.cold.manifest.model import Manifest
-from storage_tiers.cold.process.local import LocalLauncher
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import ObjectStore
@@ -40,6 +39,7 @@ from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.records.decoder import Record, decode_batch
 from storage_tiers.types import TimestampOffset, TopicPartition
 from tests.support.faulty_store import FaultyStore
+from tests.support.local_tier import LocalLauncher
 
 #: Small segments, and nothing kept locally that the bucket holds.
 TIERED = {"internal.segment.bytes": "2000", "local.retention.bytes": "1", "retention.ms": "-1"}

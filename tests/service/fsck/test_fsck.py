@@ -15,7 +15,6 @@ from service.cli.main import app
 from service.fsck.bucket import FsckScope, check_bucket
 from service.fsck.findings import Finding, FindingKind, Report
 from service.fsck.local import check_local
-from storage_tiers.clock import SeededRng
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, encode_cluster
 from storage_tiers.cold.manifest.json import decode, encode
@@ -24,6 +23,7 @@ from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
 from storage_tiers.cold.stores.memory import BlockingMemoryStore, MemoryStore
 from storage_tiers.errors import InvalidConfig
 from tests.storage_tiers.cold.support import DAY, IDS, EagerClock, Local, no_producers, tier_of
+from tests.support.clock import SeededRng
 
 NOW_MS = 1_700_000_000_000
 LATER_MS = NOW_MS + 10 * DAY

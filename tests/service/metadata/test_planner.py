@@ -14,7 +14,6 @@ from service.metadata import planner
 from service.metadata import records_pb2 as pb
 from service.metadata.image import MetadataImage
 from service.metadata.planner import create_partitions, create_topic, delete_topic, delete_topic_by_id
-from storage_tiers.clock import SeededRng
 from storage_tiers.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -31,6 +30,7 @@ from storage_tiers.errors import (
 )
 from storage_tiers.types import TopicId
 from tests.service.metadata.records import deleted, image_with_brokers, new_topic, topic_id
+from tests.support.clock import SeededRng
 
 CONFIGS = Resolver({}, node_id=1, has_store=False)
 ONE = image_with_brokers([None]).apply_batch(new_topic("a.b", 1, 3))

@@ -22,7 +22,6 @@ from unittest import mock
 
 import cramjam
 
-from storage_tiers.clock import ManualClock, SeededRng
 from storage_tiers.cold.manifest import keys, transitions
 from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, encode_cluster
 from storage_tiers.cold.manifest.commit import CommitSettings
@@ -40,6 +39,7 @@ from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, b
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import AbortedTransaction, EpochEntry, TopicId
 from tests.storage_tiers.cold.support import EagerClock, inline, stored_manifest
+from tests.support.clock import ManualClock, SeededRng
 
 CLUSTER = "ckQWLXMZQKGqoUySTmrTXA"
 FLIGHTS = TopicId(bytes(range(16)))

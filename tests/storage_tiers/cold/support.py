@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_tiers.clock import Clock, ManualClock, SeededRng
+from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest import lookup
 from storage_tiers.cold.manifest.commit import CommitSettings, ReadSaved
 from storage_tiers.cold.manifest.json import decode, decode_page
@@ -20,6 +20,7 @@ from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.types import EpochEntry, TopicId
+from tests.support.clock import ManualClock, SeededRng
 
 HOUR = 3_600_000
 DAY = 24 * HOUR

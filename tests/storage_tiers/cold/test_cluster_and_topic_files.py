@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from storage_tiers.clock import ManualClock
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import (
     TAKE_OVER_GAP,
@@ -33,6 +32,7 @@ from storage_tiers.cold.manifest.topic_file import (
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import FencedWriter, StoreBehind, TierCorrupt, TierUnavailable
 from storage_tiers.types import TopicId
+from tests.support.clock import ManualClock
 from tests.support.faulty_store import FaultyStore
 
 CLUSTER = "ckQWLXMZQKGqoUySTmrTXA"

@@ -233,13 +233,6 @@ class ManifestModel(RuleBasedStateMachine):
         }:
             expected = [k.segment for k in self.known if k.added <= commit and (not k.removed or k.removed > commit)]
             assert lookup.state_at(self.manifest, self.load, commit) == expected
-        middle = (self.manifest.commit + self.forgotten) // 2
-        events = [(k.added, "added", k.segment) for k in self.known if k.added > middle]
-        events += [(k.removed, "removed", k.segment) for k in self.known if k.removed and k.removed > middle]
-        assert sorted(lookup.events_after(self.manifest, self.load, middle), key=repr) == sorted(events, key=repr)
-        if self.forgotten:
-            with pytest.raises(InvalidRequest, match="swept"):
-                lookup.events_after(self.manifest, self.load, self.forgotten - 1)
 
     @invariant()
     def the_manifest_is_small(self) -> None:

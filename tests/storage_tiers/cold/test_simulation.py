@@ -26,7 +26,6 @@ from unittest import mock
 
 import pytest
 
-from storage_tiers.clock import ManualClock
 from storage_tiers.cold.manifest import lookup
 from storage_tiers.cold.manifest.json import decode, decode_page
 from storage_tiers.cold.manifest.lineage import SeenManifest, seen_of
@@ -46,6 +45,7 @@ from storage_tiers.errors import (
 )
 from storage_tiers.records.checksum import crc32c
 from tests.storage_tiers.cold.support import HOUR, IDS, Local, tier_of
+from tests.support.clock import ManualClock
 
 T = TypeVar("T")
 GRACE = HOUR

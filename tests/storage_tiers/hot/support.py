@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from storage_tiers.clock import ManualClock, SeededRng
 from storage_tiers.files import Files, OsFiles
 from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.settings import LogSettings
 from storage_tiers.records.batch import assign, read_header
 from storage_tiers.records.builder import ControlKind, NewRecord, build_batch, build_control_batch
 from storage_tiers.types import FileSlice, TopicId, TopicPartition
+from tests.support.clock import ManualClock, SeededRng
 
 PARTITION = TopicPartition("flights", 3)
 TOPIC_ID = TopicId(b"topic-id-0123456")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.clock import SeededRng
 from storage_tiers.errors import DirectoryLocked, StorageError
 from storage_tiers.files import OsFiles
 from storage_tiers.hot import checkpoints
@@ -17,6 +16,7 @@ from storage_tiers.hot.data_dir import DataDirectory
 from storage_tiers.hot.layout import parse_partition, removal_name
 from storage_tiers.types import TopicPartition
 from tests.storage_tiers.hot.support import PARTITION, TOPIC_ID, open_log
+from tests.support.clock import SeededRng
 
 FILES = OsFiles()
 
@@ -62,7 +62,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     first = directory(tmp_path / "data")
     program = (
         "import sys\n"
-        "from storage_tiers.clock import SeededRng\nfrom storage_tiers.files import OsFiles\n"
+        "from tests.support.clock import SeededRng\nfrom storage_tiers.files import OsFiles\n"
         "from storage_tiers.errors import DirectoryLocked\nfrom storage_tiers.hot.data_dir import DataDirectory\n"
         "try:\n    DataDirectory.open(sys.argv[1], files=OsFiles(), rng=SeededRng(1))\n"
         "except DirectoryLocked as error:\n    sys.exit(str(error))\n"

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.clock import ManualClock, SeededRng
 from storage_tiers.files import OsFiles
 from storage_tiers.hot.data_dir import read_topic_id
 from storage_tiers.hot.log import HotLog
@@ -19,6 +18,7 @@ from storage_tiers.hot.settings import LogSettings
 from storage_tiers.records.batch import headers
 from storage_tiers.types import AbortedTransaction, EpochEntry, TopicPartition
 from tests.storage_tiers.hot.support import START_MS, read_all
+from tests.support.clock import ManualClock, SeededRng
 
 GOLDEN = Path(__file__).parent / "kafka_4_2_1"
 NAME = "golden-0"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.clock import ManualClock
 from storage_tiers.errors import (
     CorruptRecord,
     InconsistentTopicId,
@@ -36,6 +35,7 @@ from tests.storage_tiers.hot.support import (
     read_all,
     take,
 )
+from tests.support.clock import ManualClock
 
 
 # --- appending and reading --------------------------------------------------------------------------------------------

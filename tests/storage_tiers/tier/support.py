@@ -11,11 +11,10 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_tiers.clock import SeededRng, SystemClock
+from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter
 from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.launcher import TierLauncher
-from storage_tiers.cold.process.local import LocalLauncher
 from storage_tiers.cold.process.operations import Extend, LoadManifest
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.read.cache import ChunkCache
@@ -30,7 +29,9 @@ from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.records.builder import NewRecord, build_batch
 from storage_tiers.types import AbortedTransaction, EpochEntry
 from tests.storage_tiers.cold.support import IDS, EagerClock
+from tests.support.clock import SeededRng
 from tests.support.faulty_store import FaultyStore
+from tests.support.local_tier import LocalLauncher
 
 WRITER = ManifestWriter(1, 1)
 MEMORY = StoreLocation.parse("memory://tier-tests")

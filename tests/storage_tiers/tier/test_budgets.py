@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from storage_tiers.backoff import Backoff, BackoffSettings
-from storage_tiers.clock import SeededRng
 from storage_tiers.cold.process.byte_budget import ByteBudget, Ticket
 from storage_tiers.cold.process.settings import CHUNK_BYTES
 from storage_tiers.cold.read.prefetch import MAX_STREAMS, MAX_WINDOW_BYTES, ReadAhead
+from tests.support.clock import SeededRng
 
 
 class Users:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.clock import ManualClock, SeededRng, SystemClock
+from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import (
     Ids,
     Manifest,
@@ -48,6 +48,7 @@ from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import InvalidRequest, StoreRefused, TierUnavailable
 from tests.storage_tiers.cold.support import HOUR, IDS, TOPIC_ID, EagerClock, segment_of
 from tests.storage_tiers.tier.support import WRITER, Broker, batch, broker, until
+from tests.support.clock import ManualClock, SeededRng
 from tests.support.faulty_store import FaultyStore
 
 CLUSTER = IDS.cluster_id

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from storage_tiers.clock import SeededRng
 from storage_tiers.cold.process.launcher import ExecLauncher, Launched
-from storage_tiers.cold.process.local import LocalHandle, LocalLauncher
 from storage_tiers.cold.process.operations import (
     Claim,
     Probe,
@@ -30,6 +28,8 @@ from storage_tiers.errors import (
 from tests.storage_tiers.cold.support import IDS, EagerClock
 from tests.storage_tiers.tier.downloaded import BYTES, chunk, files
 from tests.storage_tiers.tier.support import QUICK, WRITER, broker, no_descriptors, until
+from tests.support.clock import SeededRng
+from tests.support.local_tier import LocalHandle, LocalLauncher
 
 
 async def test_it_starts_with_the_first_question_and_ends_when_idle(tmp_path: Path) -> None:

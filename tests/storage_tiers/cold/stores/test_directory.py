@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from storage_tiers.clock import SeededRng
 from storage_tiers.cold.stores import directory
 from storage_tiers.cold.stores.directory import COPY_BYTES, BlockingDirectoryStore, DirectoryStore
 from storage_tiers.cold.stores.port import FileBody, UnfinishedUpload
 from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierUnavailable
 from storage_tiers.files import Buffer, OsFiles
+from tests.support.clock import SeededRng
 
 PROCESSES = 4
 

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from storage_tiers.clock import ManualClock
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import MULTIPART_THRESHOLD
 from storage_tiers.errors import TierUnavailable
+from tests.support.clock import ManualClock
 
 IN_PARTS = bytes(MULTIPART_THRESHOLD + 1)
 

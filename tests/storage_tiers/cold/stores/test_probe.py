@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.clock import ManualClock, SeededRng, SystemClock
+from storage_tiers.clock import SystemClock
 from storage_tiers.cold.stores.directory import DirectoryStore
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
@@ -15,6 +15,7 @@ from storage_tiers.cold.stores.probe import LEFT_OVER_MS, probe_conditional_writ
 from storage_tiers.cold.stores.s3 import S3Store
 from storage_tiers.errors import LogError, PreconditionFailed, StoreRefused, TierUnavailable
 from storage_tiers.files import OsFiles
+from tests.support.clock import ManualClock, SeededRng
 from tests.support.faulty_store import FaultyStore
 from tests.support.s3_servers import BUCKET, REGION, S3Server
 

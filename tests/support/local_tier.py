@@ -1,6 +1,4 @@
-"""A tier "process" inside this one: the same server over the same socket pair, for programs and tests that want no second
-interpreter. Nothing in a broker imports it: it would bring the store's libraries and its work with it.
-"""
+"""A tier process inside this one: the same server over the same socket pair, without a second interpreter."""
 
 from __future__ import annotations
 
