@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kafka_gateway.strangers import stranger
+from kafka_gateway.foreign_protocols import foreign_protocol
 from storage_tiers.types import FileSlice
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ class Connection:
     def _check(self, size: int) -> None:
         if size < 8 or size > self._largest:
             bounds = f"a frame of {size} bytes; between 8 and {self._largest} are taken"
-            raise InvalidFrame(stranger(size) or bounds)
+            raise InvalidFrame(foreign_protocol(size) or bounds)
 
     def blocked_for(self, api_key: int) -> bool:
         """Whether a request of this kind must wait for earlier answers, or for the client to read them."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from grpc_api.contract.log import Append, FetchPartition
-from kafka_gateway.unfit import NO_BATCH, no_zstd, second_batch, unknown_id
+from kafka_gateway.produce_refusals import NO_BATCH, no_zstd, second_batch, unknown_id
 from storage_tiers.errors import LogError
 from storage_tiers.types import TopicId, TopicPartition
 

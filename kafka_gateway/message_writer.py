@@ -21,8 +21,8 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
+from kafka_gateway.answer_primitives import array_size, varint
 from kafka_gateway.message_reader import Clocked, Endless
-from kafka_gateway.wire import array_size, varint
 from storage_tiers.errors import PolicyViolation
 
 #: Of one answer. Kafka's would end at 2 GiB, where a frame's size no longer fits its four bytes.

@@ -19,6 +19,7 @@ from grpc_api.contract.core import Core
 from grpc_api.contract.log import Fetch, Fetched, Isolation
 from grpc_api.contract.ready import settled
 from grpc_api.contract.topics import Endpoint
+from kafka_gateway.answer_primitives import array_size, bytes_size, nullable_text, text, varint
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of
 from kafka_gateway.fetch_sessions import (
@@ -35,7 +36,6 @@ from kafka_gateway.fetch_sessions import (
 from kafka_gateway.hot_parse import FetchReading, FetchRequest, HotParser
 from kafka_gateway.options import Options
 from kafka_gateway.reply import DelayedReply, Reply
-from kafka_gateway.wire import array_size, bytes_size, nullable_text, text, varint
 from storage_tiers import events
 from storage_tiers.errors import FencedLeaderEpoch, InvalidRequest, LogError, NotLeader
 from storage_tiers.steps import emptying

@@ -17,12 +17,12 @@ from typing import TypeAlias
 
 from grpc_api.contract.core import Core
 from grpc_api.contract.log import Append, Appended, ProduceAcks
+from kafka_gateway.answer_primitives import array_size, nullable_text, text
 from kafka_gateway.connection import Piece
 from kafka_gateway.errors import code_of, message_of
 from kafka_gateway.hot_parse import HotParser, ProduceRequest
 from kafka_gateway.produce_answer import produce_answer
 from kafka_gateway.reply import CloseConnection, DelayedReply, Reply
-from kafka_gateway.wire import array_size, nullable_text, text
 from storage_tiers import events
 from storage_tiers.errors import (
     InvalidRecord,

@@ -1,4 +1,4 @@
-"""The few primitives of Kafka's protocol that hand-written answers are made of (KIP-482 for the compact forms)."""
+"""The primitive types of Kafka's protocol that hand-written answers use (compact forms: KIP-482)."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def nullable_text(value: bytes | None, flexible: bool) -> bytes:
 
 
 def bytes_size(size: int, flexible: bool) -> bytes:
-    """What stands before so many bytes of records."""
+    """The length field before `size` bytes of records."""
     return varint(size + 1) if flexible else _INT32(size)
