@@ -47,7 +47,7 @@ class ByteBudget:
         finally:
             self._give_back(ticket)
 
-    def hurry(self, ticket: Ticket) -> None:
+    def raise_priority(self, ticket: Ticket) -> None:
         """Someone waits for it now: it joins the urgent, behind those that are there."""
         if ticket.urgent:
             return

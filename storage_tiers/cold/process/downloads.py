@@ -13,7 +13,7 @@ import os
 from storage_tiers.clock import Rng
 from storage_tiers.cold.process.byte_budget import ByteBudget, Ticket
 from storage_tiers.cold.process.chunk_file import ChunkFile
-from storage_tiers.cold.process.operations import FetchChunk, FetchObject, Hurry, ReadyFile
+from storage_tiers.cold.process.operations import FetchChunk, FetchObject, RaisePriority, ReadyFile
 from storage_tiers.cold.process.patient_reads import GetStore, PatientReads
 from storage_tiers.cold.process.settings import CHUNK_BYTES, MAX_METADATA_OBJECT_BYTES, MIB, TierSettings
 from storage_tiers.errors import InvalidRequest
@@ -40,10 +40,10 @@ class Downloads:
             raise InvalidRequest(f"{question.length} bytes of {question.key} are not fetched as one object")
         return await self._download(question, None)
 
-    async def hurry(self, question: Hurry) -> None:
+    async def raise_priority(self, question: RaisePriority) -> None:
         for ticket, wanted in self._wanted.items():
             if (wanted.key, wanted.position, wanted.length) == (question.key, question.position, question.length):
-                self.budget.hurry(ticket)
+                self.budget.raise_priority(ticket)
 
     async def _download(self, question: FetchChunk | FetchObject, crcs: tuple[int, ...] | None) -> ReadyFile:
         """`crcs` None: nothing is verified."""

@@ -133,7 +133,7 @@ class PlanPages(Question[Expired]):
 
 
 @dataclass(frozen=True, slots=True)
-class Hurry(Question[None]):
+class RaisePriority(Question[None]):
     """Someone waits now for a download that was asked for as read-ahead. Nothing if it is over."""
 
     key: str

@@ -162,7 +162,7 @@ class Hydrator:
         question = flight.question
         if not flight.urgent and question is not None:
             flight.urgent = True
-            self.spawn(self._client.ask(Hurry(question.key, question.position, question.length)))
+            self.spawn(self._client.ask(RaisePriority(question.key, question.position, question.length)))
         # Shielded: one who stops waiting must not end it for the others.
         await asyncio.shield(flight.task)
 

@@ -54,13 +54,13 @@ async def test_bytes_and_holders_are_bounded_in_order() -> None:
     assert users.budget.most_held_bytes == 7
 
 
-async def test_urgent_first_and_hurried_on() -> None:
+async def test_urgent_first_and_raised() -> None:
     users = Users(ByteBudget(10, 10))
     await users.start("first", 10)
     await users.start("later", 10, urgent=False)
     await users.start("ahead", 10, urgent=False)
     await users.start("now", 10)
-    users.budget.hurry(users.tickets["ahead"])
+    users.budget.raise_priority(users.tickets["ahead"])
     for name in ("first", "now", "ahead", "later"):
         assert users.order[-1] == name
         await users.end(name)

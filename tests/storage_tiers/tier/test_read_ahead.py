@@ -129,14 +129,14 @@ async def test_what_someone_waits_for_overtakes_what_was_read_ahead(tmp_path: Pa
         await until(lambda: b.hydrator.brought >= 4)
         taken(await read(reader, manifest, 13, 1000))
         ahead = b.hydrator.read_ahead
-        asked = b.client.stats.asked["Hurry"]
+        asked = b.client.stats.asked["RaisePriority"]
         found = reader.read(manifest, 30, 1000, log_start=0)
         if isinstance(found, ColdMiss):
             await found.waiter
             found = reader.read(manifest, 30, 1000, log_start=0)
         assert not isinstance(found, ColdMiss)
         assert taken(found) == batch(30, size=1_000_000)
-        assert b.client.stats.asked["Hurry"] <= asked + 1 and b.hydrator.read_ahead >= ahead
+        assert b.client.stats.asked["RaisePriority"] <= asked + 1 and b.hydrator.read_ahead >= ahead
 
 
 async def test_a_full_disk_shrinks_the_cache_and_asks_to_retry(tmp_path: Path) -> None:

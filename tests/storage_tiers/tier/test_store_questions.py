@@ -32,7 +32,7 @@ from storage_tiers.cold.process.operations import (
     DeletePartition,
     FetchObject,
     HighestIncarnation,
-    Hurry,
+    RaisePriority,
     LoadManifest,
     PageSegments,
     PublishTopic,
@@ -85,7 +85,7 @@ async def test_what_asks_no_store_does_not_say_that_it_is_back(tmp_path: Path) -
         node.store.down = True
         with pytest.raises(TierUnavailable):
             await node.client.ask(LoadManifest(IDS, WRITER))
-        await node.client.ask(Hurry("key", 0, 1))
+        await node.client.ask(RaisePriority("key", 0, 1))
         await node.client.refresh_counters()
         assert node.client.trouble is not None
         node.store.down = False
@@ -279,7 +279,7 @@ async def test_only_the_download_that_somebody_waits_for_goes_first_and_none_is_
     tasks = [asyncio.ensure_future(fetched(position)) for position in (0, 10, 20)]
     await under_way.reached.wait()
     await until(lambda: len(downloads._wanted) == 3)
-    await downloads.hurry(Hurry("object", 20, 10))
+    await downloads.raise_priority(RaisePriority("object", 20, 10))
     under_way.open()
     await asyncio.gather(*tasks)
     assert ended == [0, 20, 10]

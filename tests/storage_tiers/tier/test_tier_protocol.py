@@ -279,7 +279,7 @@ def test_an_error_of_another_version_keeps_its_advice() -> None:
         b'{"frame": "ask", "number": 1, "operation": "Stats", "body": {"more": 1}}',
         b'{"frame": "ask", "number": 1, "operation": "Probe", "body": {}}',
         b'{"frame": "ask", "number": 1, "operation": "Probe", "body": {"key_prefix": 7}}',
-        b'{"frame": "ask", "number": 1, "operation": "Hurry", "body": []}',
+        b'{"frame": "ask", "number": 1, "operation": "RaisePriority", "body": []}',
         b'{"frame": "configure", "body": {}}',
         b'{"frame": "reply"}',
         b"\xff\xfe",
