@@ -83,7 +83,7 @@ class TierContext:
             async def attempt() -> bytes:
                 return (await (await self.store()).get(ref.key)).data
 
-            data = await self.reads.until_answered(f"bytes of {ref.key}", attempt)
+            data = await self.reads.retry_until_deadline(f"bytes of {ref.key}", attempt)
             page = await asyncio.to_thread(manifest_json.decode_page, data, ids, ref)
             self._pages.put(ref.key, page)
         if page.kind is not PageKind.LIVE:

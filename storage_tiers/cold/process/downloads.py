@@ -69,4 +69,4 @@ class Downloads:
             file.restart()
             await store.get_into(question.key, question.position, question.length, file.write)
 
-        await self._reads.until_answered(f"bytes of {question.key}", attempt)
+        await self._reads.retry_until_deadline(f"bytes of {question.key}", attempt)

@@ -28,7 +28,7 @@ class PatientReads:
         self._rng = rng
         self.repeated = 0
 
-    async def until_answered(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def retry_until_deadline(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """TierUnavailable at the deadline, with the store's last word."""
         backoff = Backoff(self._backoff, self._rng)
         failure = "no answer yet"

@@ -153,7 +153,7 @@ async def perform(context: TierContext, question: Question[Answer]) -> Answer:
     what = row.what.format(q=question)
     match row.deadline:
         case Deadline.READ:
-            return await context.reads.until_answered(what, lambda: row.run(context, question))
+            return await context.reads.retry_until_deadline(what, lambda: row.run(context, question))
         case Deadline.COMMIT:
             return await context.in_time(row.run(context, question), what, question.extra_s(context.settings))
         case Deadline.UPLOAD:

@@ -21,7 +21,7 @@ from storage_tiers.types import NO_PRODUCER_ID
 
 async def take_partition(context: TierContext, question: ask.TakePartition) -> ask.TakenPartition:
     tier = await context.partition(question.ids, question.writer)
-    loaded = await context.reads.until_answered(f"manifest of {question.ids}", tier.load)
+    loaded = await context.reads.retry_until_deadline(f"manifest of {question.ids}", tier.load)
     if question.dry:
         loaded = await _newest(context, tier, loaded)
     manifest = loaded.manifest if loaded is not None else first_manifest(question.ids)
@@ -45,13 +45,13 @@ async def _newest(context: TierContext, tier: PartitionTier, loaded: LoadedManif
     ids = tier.ids
     while loaded is None or loaded.manifest.state is not State.DELETED:
         manifest = loaded.manifest if loaded is not None else None
-        seen = await context.reads.until_answered(
+        seen = await context.reads.retry_until_deadline(
             f"segments of {ids}", functools.partial(_committed_beyond, context, ids, manifest)
         )
         if not seen:
             break
         # Its owner may have committed while it was looked at.
-        again = await context.reads.until_answered(f"manifest of {ids}", tier.load)
+        again = await context.reads.retry_until_deadline(f"manifest of {ids}", tier.load)
         if again is not None and again.manifest.end != (manifest.end if manifest is not None else 0):
             loaded = again
             continue
@@ -97,7 +97,7 @@ async def _highest_producer(context: TierContext, manifest: Manifest) -> int:
     async def attempt() -> bytes:
         return (await (await context.store()).get(newest.key, position, length)).data
 
-    data = await context.reads.until_answered(f"bytes of {newest.key}", attempt)
+    data = await context.reads.retry_until_deadline(f"bytes of {newest.key}", attempt)
     part = sidecar.parse_part(
         data, position, newest.sections, base=0, end=manifest.end, length=0, crc=0, where=newest.key
     )
