@@ -24,7 +24,7 @@ from service.broker.background.flusher import Flusher
 from service.broker.background.lineage import StoreLineage
 from service.broker.background.partition_work import PartitionWork
 from service.broker.background.store_access import StoreAccess
-from service.broker.partition.leading import adopt
+from service.broker.partition.leading import reconcile
 from service.broker.partition.partition import Partition
 from service.broker.partition.saved_manifest import say_committed
 from storage_tiers import events
@@ -270,7 +270,7 @@ class Tiering:
             # Also where nothing is tiered: that may be switched on in both directories some day.
             await self._claim(partition, manifest)
         self.lineage.caught_up(partition)
-        await adopt(partition)
+        await reconcile(partition)
         self._compared.add(partition)
         self._tidying.request(partition)
 
@@ -332,7 +332,7 @@ class Tiering:
         with self._extensions.under_way(partition, job):
             manifest = await self._extend(partition, job)
         # Another writer may have extended the manifest first: what it wrote there stands, and wins (I9).
-        await adopt(partition)
+        await reconcile(partition)
         if manifest.end <= upload.start:
             raise TierUnavailable(
                 f"{partition.partition}: the manifest still ends at {manifest.end}; it is extended again"

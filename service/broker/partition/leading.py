@@ -71,8 +71,8 @@ def _epoch_before(epochs: Sequence[EpochEntry], end: int) -> int:
     return max((entry.epoch for entry in epochs if entry.start_offset < end), default=NO_EPOCH)
 
 
-async def adopt(partition: Partition) -> None:
-    """Takes the manifest over where the local log disagrees with it, then lets the partition lead."""
+async def reconcile(partition: Partition) -> None:
+    """Reconciles the local log with the manifest where they disagree, then lets the partition lead."""
     tiered = partition.log
     completed: ManifestSummary | None = None
     while (tier := tiered.tier) is not None and tier is not completed and not agrees(partition, tier):

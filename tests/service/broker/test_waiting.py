@@ -13,7 +13,7 @@ import pytest
 from grpc_api.contract.log import Append, FetchPartition
 from grpc_api.contract.ready import settled
 from service.broker.background.flusher import FLUSH_THREADS
-from service.broker.partition.leading import adopt
+from service.broker.partition.leading import reconcile
 from service.broker.partition.partition import Partition
 from storage_tiers.cold.manifest.model import Manifest
 from storage_tiers.cold.read.reader import ColdReader
@@ -64,7 +64,7 @@ async def test_an_append_that_is_discarded_for_the_buckets_history_is_refused(no
     committed = await unacknowledged(node)
     reading = asyncio.ensure_future(node.read("t", 40, wait_ms=20_000))
     await another_history(led, [EpochEntry(7, 0)])
-    await asyncio.wait_for(adopt(led), 20)
+    await asyncio.wait_for(reconcile(led), 20)
     with pytest.raises(LeaderNotAvailable):
         await committed
     led._on_flush_needed = node.node.work.flusher.request
@@ -108,7 +108,7 @@ async def test_a_manifest_that_its_sidecar_contradicts_discards_nothing(node: Ru
     led = node.node.broker.partitions.get(T0)
     await another_history(led, [EpochEntry(3, 0)])
     with pytest.raises(TierCorrupt, match="fsck"):
-        await asyncio.wait_for(adopt(led), 20)
+        await asyncio.wait_for(reconcile(led), 20)
     assert (led.log.hot.local_start_offset, led.log.hot.end_offset) == (0, 40)
     with pytest.raises(LeaderNotAvailable):
         await node.append("t", b"too early")
