@@ -82,7 +82,7 @@ async def _by_partitions(table: Table, directory: Path, rounds: int) -> None:
             more = count - len(node.node.broker.partitions)
             await node.create(f"t{count}", more, {"retention.ms": str(10**12)})
             for partition in node.node.broker.partitions:
-                partition.log.follow(synthetic(24, partition.ids)[0])
+                partition.log.apply(synthetic(24, partition.ids)[0])
             node.node.broker.sweeping._listed_at = node.node.ground.host.clock.monotonic()
             ticks = dict(zip(ROUNDS, _rounds(node), strict=True))
             for _ in range(rounds):

@@ -32,7 +32,7 @@ class TieredLog:
         self.tier: ManifestSummary | None = None
         self.read_bytes = 0
 
-    def follow(self, manifest: Manifest | None) -> None:
+    def apply(self, manifest: Manifest | None) -> None:
         """This manifest is current from now on. Only its summary is kept, and the rest where readers have loaded it."""
         self.tier = None if manifest is None else summary_of(manifest)
         if self.cold is not None:

@@ -14,7 +14,7 @@ from service.broker.api.node_service import NodeService
 from service.broker.api.producer_ids import ProducerIds, blocks_of
 from service.broker.api.repairing import Repairing
 from service.broker.api.topic_service import TopicService
-from service.broker.background.following import follow
+from service.broker.background.metadata_publisher import publish_to
 from service.broker.background.maintenance import Maintenance
 from service.broker.background.retention import Retention
 from service.broker.background.sweeping import Sweeping
@@ -54,7 +54,7 @@ def build_broker(
         on_open=partial(opened, partitions=partitions, home=None if tier is None else home),
         on_close=work.tiering.forget,
     )
-    follow(ground.metadata, assignment, work.topic_files, ground.ending.end)
+    publish_to(ground.metadata, assignment, work.topic_files, ground.ending.end)
     queues = AppendQueues()
     return Broker(
         core=_core(ground, configs, tier, work, partitions, assignment, queues),

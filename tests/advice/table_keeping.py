@@ -141,7 +141,7 @@ DIRECTORY_ROWS = (
     ),
     row(
         "cannot follow its metadata .*start it again",
-        LIBRARIES + "a_node_that_cannot_follow_its_metadata_is_started_again",
+        LIBRARIES + "a_node_that_cannot_apply_its_metadata_is_started_again",
     ),
     row("start the version that wrote it, or newer", LIBRARIES + "a_record_of_a_newer_version_is_left_to_that"),
 )

@@ -87,7 +87,7 @@ async def test_condemned_keys_that_are_gone_make_room(world: World) -> None:
     assert again.segments == manifest.segments and transitions.broken(again) is None
 
 
-async def test_a_node_that_cannot_follow_its_metadata_is_started_again(
+async def test_a_node_that_cannot_apply_its_metadata_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path) as node:

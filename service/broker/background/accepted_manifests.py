@@ -66,7 +66,7 @@ class AcceptedManifests:
             if known is not None and manifest.commit == known.commit:
                 return
             await self._save(partition, manifest)
-            partition.log.follow(manifest)
+            partition.log.apply(manifest)
         self._on_newer(partition)
 
     async def current(self, partition: Partition) -> Manifest | None:

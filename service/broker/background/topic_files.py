@@ -87,7 +87,7 @@ class TopicFiles:
         """It is called with each topic whose file is gone from the store, or older there than was seen."""
         self._listeners.append(on_behind)
 
-    def follow(self, image: MetadataImage, changes: Changes) -> None:
+    def apply(self, image: MetadataImage, changes: Changes) -> None:
         """After every change of the metadata."""
         self._due.update(dict.fromkeys(changes.topics))
         for resource in changes.configs:

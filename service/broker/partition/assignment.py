@@ -99,11 +99,11 @@ class Assignment:
                 self._hold_back(topic_id, key, error)
         data.remove_deleted()
 
-    def follow(self, image: MetadataImage, changes: Changes) -> None:
+    def apply(self, image: MetadataImage, changes: Changes) -> None:
         """After every change of the image; looks at what changed and at nothing else."""
         before, self._seen = self._seen, image
-        self._follow_topics(before, image, changes.topics)
-        self._follow_configs(image, changes.configs)
+        self._apply_topics(before, image, changes.topics)
+        self._apply_configs(image, changes.configs)
 
     @property
     def unopened(self) -> int:
@@ -142,7 +142,7 @@ class Assignment:
             await asyncio.wait({self._opening})
         self._threads.shutdown()
 
-    def _follow_topics(self, before: MetadataImage, image: MetadataImage, changed: Sequence[TopicId]) -> None:
+    def _apply_topics(self, before: MetadataImage, image: MetadataImage, changed: Sequence[TopicId]) -> None:
         for topic_id in changed:
             known = before.topics.get(topic_id)
             if known is not None and topic_id not in image.topics:
@@ -163,7 +163,7 @@ class Assignment:
             elif known.state.leader_epoch != placed.leader_epoch:
                 known.begin_epoch(placed.leader_epoch)
 
-    def _follow_configs(self, image: MetadataImage, changed: Sequence[Resource]) -> None:
+    def _apply_configs(self, image: MetadataImage, changed: Sequence[Resource]) -> None:
         """Looks at the partitions of the topics that changed; at all of them where a broker's configs did."""
         if any(resource.kind is ResourceKind.BROKER for resource in changed):
             concerned = list(self._partitions)

@@ -34,7 +34,7 @@ def opened(partition: Partition, partitions: Partitions, home: HomeGuard | None)
         events.warning(log, "manifest.unusable", partition=hot.partition, path=hot.directory, error=error)
         wait_for_store(partition)
         return
-    partition.log.follow(manifest)
+    partition.log.apply(manifest)
     tier = partition.log.tier
     if (tiered and lost) or (tier is not None and not agrees(partition, tier)):
         wait_for_store(partition)

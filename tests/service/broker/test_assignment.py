@@ -117,13 +117,13 @@ async def test_a_topic_that_is_deleted_and_created_again_while_it_is_made(tmp_pa
         assert [record.value for record in await node.read("t", 0)] == [b"a"]
 
 
-async def test_a_node_that_cannot_follow_its_metadata_stops(tmp_path: Path) -> None:
+async def test_a_node_that_cannot_apply_its_metadata_stops(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
 
         def fail(_: object) -> None:
             raise ValueError("a defect")
 
-        node.node.broker.assignment.follow = fail  # type: ignore[method-assign, assignment]
+        node.node.broker.assignment.apply = fail  # type: ignore[method-assign, assignment]
         await node.create("t")
         assert node.node.ground.ending.fatal is not None
         assert node.node.ground.ending.stop.is_set()

@@ -51,7 +51,7 @@ async def another_history(led: Partition, epochs: Sequence[EpochEntry]) -> None:
             return state
 
     led.log.cold = Another(cold.ids, cold._hydrator, load=cold._load, reload=cold._reload)
-    led.log.follow(replace(manifest, leader_epoch=7, last_record_epoch=7))
+    led.log.apply(replace(manifest, leader_epoch=7, last_record_epoch=7))
 
 
 async def test_an_append_that_is_discarded_for_the_buckets_history_is_refused(node: Running) -> None:

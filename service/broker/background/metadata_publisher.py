@@ -1,4 +1,4 @@
-"""Takes each change of the metadata over: partitions are opened and closed, topic files become due."""
+"""Applies each change of the metadata image: partitions open and close, topic files become due."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from storage_tiers.errors import LogError
 log = logging.getLogger(__name__)
 
 
-def follow(
+def publish_to(
     metadata: MetadataLog, assignment: Assignment, topic_files: TopicFiles, on_fatal: Callable[[LogError], None]
 ) -> None:
-    """From now on, before who asked for a change is answered. A defect ends the node: it would serve what is not so."""
+    """Subscribes to `metadata`. Each change is applied before its request is answered. A defect calls `on_fatal`: the node
+    would serve outdated state."""
 
     def changed(image: MetadataImage, changes: Changes) -> None:
         try:
-            assignment.follow(image, changes)
-            topic_files.follow(image, changes)
+            assignment.apply(image, changes)
+            topic_files.apply(image, changes)
         except Exception as error:  # noqa: BLE001 - said, and the node ends
-            events.error(log, "metadata.not_followed", defect=error)
-            on_fatal(LogError(f"the node cannot follow its metadata ({error!r}); start it again"))
+            events.error(log, "metadata.not_applied", defect=error)
+            on_fatal(LogError(f"the node cannot apply its metadata ({error!r}); start it again"))
 
     metadata.subscribe(changed)
