@@ -14,8 +14,8 @@ from service.broker.api.node_service import NodeService
 from service.broker.api.producer_ids import ProducerIds, blocks_of
 from service.broker.api.repairing import Repairing
 from service.broker.api.topic_service import TopicService
-from service.broker.background.metadata_publisher import publish_to
 from service.broker.background.maintenance import Maintenance
+from service.broker.background.metadata_publisher import publish_to
 from service.broker.background.retention import Retention
 from service.broker.background.sweeping import Sweeping
 from service.broker.partition.assignment import Assignment

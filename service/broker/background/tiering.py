@@ -1,9 +1,9 @@
 """Moves closed ranges of the partitions to the bucket, and lets local segments go once they are there.
 
 Order for each range: fsync, upload, verify and commit (in the tier process), save the manifest locally and synced, only then
-evict. What fails is planned anew from the newest manifest; a writer that was fenced ends the node. Two kinds of work, each once
-a partition at a time: offloading, a bounded number in all, and tidying, which needs the disk alone and waits for no store:
-closed segments are flushed, and those below log start go, whether it answers or not.
+evict. A failed step is planned anew from the newest manifest; a fenced writer ends the node. Each partition has two kinds of
+work, each at most once at a time: offloading, of which the node has a bounded number, and local retention, which needs only the
+disk: closed segments are flushed, and those below log start are deleted, whether the store answers or not.
 
 Not promised: that an upload is under way at once. A partition waits its turn, and while the store is away everything waits.
 """
@@ -51,8 +51,8 @@ log = logging.getLogger(__name__)
 
 #: Partitions that are worked on at once.
 CONCURRENT_PARTITIONS = 4
-#: Partitions that are tidied at once: it costs the event loop a moment each, and the disk much more.
-CONCURRENT_TIDYING = 16
+#: Partitions that local retention works on at once: it costs the event loop a moment each, and the disk much more.
+CONCURRENT_LOCAL_RETENTION = 16
 #: Bounds of the pause between two looks at a partition that has nothing to do, in ms.
 SHORTEST_PAUSE_MS = 100
 LONGEST_PAUSE_MS = 30_000
@@ -92,9 +92,11 @@ class Tiering:
         self._flusher = flusher
         self._clock = clock
         self._slots = asyncio.Semaphore(CONCURRENT_PARTITIONS)
-        self._tidying_slots = asyncio.Semaphore(CONCURRENT_TIDYING)
+        self._local_retention_slots = asyncio.Semaphore(CONCURRENT_LOCAL_RETENTION)
         self._offloading = PartitionWork("offloading", self._offload, clock=clock, rng=rng, on_fatal=on_fatal)
-        self._tidying = PartitionWork("tidying", self._tidy, clock=clock, rng=rng, on_fatal=on_fatal)
+        self._local_retention = PartitionWork(
+            "local retention", self._apply_local_retention, clock=clock, rng=rng, on_fatal=on_fatal
+        )
         self._compared: set[Partition] = set()
         self.lineage = StoreLineage(self._falls_behind)
         self._manifests = AcceptedManifests(self.lineage, files, on_fatal=on_fatal, on_newer=self._is_newer)
@@ -110,7 +112,7 @@ class Tiering:
     def kick(self, partition: Partition) -> None:
         """Something may be there to flush, upload or evict: looks soon."""
         partition.tier_due_ms = 0
-        self._tidying.request(partition)
+        self._local_retention.request(partition)
         if self._is_open:
             self._offloading.request(partition)
 
@@ -140,9 +142,9 @@ class Tiering:
 
     def _look(self, partition: Partition, now: Now) -> None:
         partition.tier_due_ms = now.steady_ms + self._pause_ms(partition)
-        if partition not in self._tidying and self._evictions(partition, now):
+        if partition not in self._local_retention and self._evictions(partition, now):
             partition.tier_due_ms = 0
-            self._tidying.request(partition)
+            self._local_retention.request(partition)
         if partition in self._offloading:
             partition.tier_due_ms = 0
         elif self._has_to_offload(partition, now):
@@ -168,7 +170,7 @@ class Tiering:
     async def close(self) -> None:
         """Gives up what is under way; every step may be cut anywhere."""
         await self._offloading.close()
-        await self._tidying.close()
+        await self._local_retention.close()
         await self._manifests.close()
 
     # --- what ---------------------------------------------------------------------------------------------------------
@@ -222,9 +224,9 @@ class Tiering:
         return [segment.end for segment, _ in zip(segments, doomed, strict=False)]
 
     # --- how ----------------------------------------------------------------------------------------------------------
-    async def _tidy(self, partition: Partition) -> None:
+    async def _apply_local_retention(self, partition: Partition) -> None:
         hot = partition.log.hot
-        async with self._tidying_slots:
+        async with self._local_retention_slots:
             if hot.recovery_point < hot.active_start_offset:
                 # As Kafka does after each roll: what recovery must read after a crash stays about one segment.
                 await self._flusher.flush(partition)
@@ -272,7 +274,7 @@ class Tiering:
         self.lineage.caught_up(partition)
         await reconcile(partition)
         self._compared.add(partition)
-        self._tidying.request(partition)
+        self._local_retention.request(partition)
 
     def _must_claim(self, partition: Partition) -> bool:
         """Also of one that leads already, in a directory that may be a copy."""
@@ -388,7 +390,7 @@ class Tiering:
         await self._manifests.accept(partition, manifest, self._writer())
 
     def _is_newer(self, partition: Partition) -> None:
-        self._tidying.request(partition)
+        self._local_retention.request(partition)
         self._notify()
 
     async def current_manifest(self, partition: Partition) -> Manifest:
@@ -476,7 +478,7 @@ class Tiering:
         self._manifests.forget(partition)
         self._extensions.forget(partition)
         self._offloading.forget(partition)
-        self._tidying.forget(partition)
+        self._local_retention.forget(partition)
         asyncio.get_running_loop().call_soon(self._notify)
 
 

@@ -82,7 +82,7 @@ async def test_nothing_is_evicted_by_age_when_the_clock_jumps_ahead(tmp_path: Pa
         led = node.node.broker.partitions.get(T0)
         clock.step_ms = YEAR_MS
         node.node.work.tiering.kick(led)
-        await until(lambda: led not in node.node.work.tiering._tidying)
+        await until(lambda: led not in node.node.work.tiering._local_retention)
         assert led.log.hot.local_start_offset == 0
 
 

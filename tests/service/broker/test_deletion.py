@@ -98,7 +98,7 @@ async def test_work_is_not_begun_on_a_deleted_partition(node: Running) -> None:
     old = await tiered(node)
     gone = await manifest_of(old)
     await node.core.topics.delete(["t"])
-    works = node.node.work.tiering._offloading, node.node.work.tiering._tidying
+    works = node.node.work.tiering._offloading, node.node.work.tiering._local_retention
     await until(lambda: all(old not in work for work in works))
     node.node.work.tiering.kick(old)
     assert all(old not in work for work in works)

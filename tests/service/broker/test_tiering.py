@@ -85,7 +85,7 @@ async def test_nothing_goes_on_the_word_of_a_manifest_that_was_not_compared(tmp_
         led = node.node.broker.partitions.get(T0)
         await alter(node, "local.retention.ms", "1")
         node.node.work.tiering.kick(led)
-        await until(lambda: led not in node.node.work.tiering._tidying)
+        await until(lambda: led not in node.node.work.tiering._local_retention)
         assert led.log.tier is not None
         assert led.log.hot.local_start_offset == 0
         store.down = False
@@ -176,7 +176,7 @@ async def test_no_work_begins_once_the_node_closes(node: Running) -> None:
     await node.node.work.tiering.close()
     await asyncio.sleep(0)
     assert led not in node.node.work.tiering._offloading
-    assert led not in node.node.work.tiering._tidying
+    assert led not in node.node.work.tiering._local_retention
     gate.open()
 
 
@@ -377,14 +377,14 @@ async def test_nobody_waits_for_the_disk_while_segments_go(tmp_path: Path) -> No
     files = SlowFiles()
     async with running(tmp_path / "data", files=files) as node:
         led = await filled(node, {**TIERED, "remote.storage.enable": "false"})
-        await until(lambda: led not in node.node.work.tiering._tidying)
+        await until(lambda: led not in node.node.work.tiering._local_retention)
         files.held = "t-0"
         assert await node.log.delete_records(T0, 30) == 30
         await asyncio.to_thread(files.reached.wait, 20)
         assert (await node.append("t", b"a")).base_offset == 40
         assert [record.offset for record in await node.read("t", 39)] == [39, 40]
         files.may_go.set()
-        await until(lambda: led not in node.node.work.tiering._tidying)
+        await until(lambda: led not in node.node.work.tiering._local_retention)
         left = sorted(os.listdir(led.log.hot.directory))
         assert left[0] == f"{led.log.hot.local_start_offset:020d}.index"
         assert not [name for name in left if name.endswith(".deleted")]

@@ -32,10 +32,10 @@ from storage_tiers.cold.process.operations import (
     DeletePartition,
     FetchObject,
     HighestIncarnation,
-    RaisePriority,
     LoadManifest,
     PageSegments,
     PublishTopic,
+    RaisePriority,
     TakePartition,
     TierCounters,
 )
