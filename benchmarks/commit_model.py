@@ -1,6 +1,6 @@
 """How many objects a commit writes: the manifest and its pages, over as many modelled commits as one likes.
 
-A partition that takes a range a commit, retires what is past its retention and sweeps what is past the grace, by the very
+A partition that takes a range a commit, expires what is past its retention and sweeps what is past the grace, by the very
 transitions that a node makes. Pure and deterministic; documents are not spelled out, since only their number counts.
 """
 
@@ -50,7 +50,7 @@ def run(commits: int, *, bounds: Mapping[str, int], live: int, grace: int) -> Pu
         while partition.puts.commits < commits:
             partition.extend()
             if partition.puts.commits % LOOKS == 0:
-                partition.retire(live)
+                partition.expire(live)
                 partition.sweep(grace)
         return partition.puts
 
@@ -81,9 +81,9 @@ class _Partition:
             )
         )
 
-    def retire(self, live: int) -> None:
+    def expire(self, live: int) -> None:
         log_start = max(0, self._manifest.end - live * self._span)
-        while self._commit(lambda manifest, by: pages.retire(manifest, log_start, by)):
+        while self._commit(lambda manifest, by: pages.expire(manifest, log_start, by)):
             pass
 
     def sweep(self, grace: int) -> None:

@@ -199,7 +199,7 @@ async def test_a_full_manifest_takes_ranges_again_once_retention_is_shortened(wo
         with pytest.raises(StorageError, match="shorten its retention if those records may be deleted"):
             await world.extend(1000)
         full = world.manifests[-1]
-        await world.tier.retire(full.end - 10)
+        await world.tier.expire(full.end - 10)
         world.clock.advance(3 * 24 * 3600)
         for _ in range(8):
             await world.tier.sweep(24 * 3_600_000)

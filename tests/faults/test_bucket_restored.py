@@ -63,7 +63,7 @@ def behind(world: World) -> dict[str, str]:
 
 
 def rounds_of_everything_that_deletes(world: World, copy: Copy) -> None:
-    """A sound partition of the same node is evicted, retired and swept meanwhile, twice: what must not happen elsewhere
+    """A sound partition of the same node is evicted, expired and swept meanwhile, twice: what must not happen elsewhere
     has had the time to."""
     create_topic(world.node, WITNESS)
     for _ in range(2):

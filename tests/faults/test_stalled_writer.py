@@ -1,6 +1,6 @@
 """A request to the store is held up until everything about it has changed, and then arrives.
 
-An upload, a commit, or a deletion is kept back in the proxy past the grace while the node sweeps, retires ranges, deletes
+An upload, a commit, or a deletion is kept back in the proxy past the grace while the node sweeps, expires ranges, deletes
 the topic and makes it again, or dies and comes back. When it is let go at last, nothing that a manifest names may be
 missing, nothing deleted may come back, and what it leaves behind is swept.
 """
@@ -149,7 +149,7 @@ def test_the_end_of_a_multipart_upload_is_held_up(world: World) -> None:
 
 @pytest.mark.parametrize("kind", [COMMIT, DELETION], ids=["commit", "deletion"])
 def test_retention_is_held_up(world: World, kind: tuple[str, str]) -> None:
-    """The commit that retires ranges, or the deletion of what was retired."""
+    """The commit that expires ranges, or the deletion of what was expired."""
     world.write(400)
     world.offload()
     stalled = Held(world, *kind)

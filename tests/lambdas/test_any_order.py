@@ -34,7 +34,7 @@ class History:
         if chance < 0.45:
             await self._extend()
         elif chance < 0.55 and self.world.end:
-            await self.world.tier.retire(self.random.randrange(self.world.end))
+            await self.world.tier.expire(self.random.randrange(self.world.end))
             self._hint()
         elif chance < 0.6 and self.world.end:
             await self._sweep()

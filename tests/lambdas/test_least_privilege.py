@@ -85,7 +85,7 @@ def made_by_a_life(
     async def lose() -> None:
         for _ in range(3):
             await world.extend()
-        await world.tier.retire(world.end - 10)
+        await world.tier.expire(world.end - 10)
         world.clock.advance(3 * DAY / 1000)
         for _ in range(2):
             await world.tier.sweep(DAY)

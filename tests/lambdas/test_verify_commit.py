@@ -226,7 +226,7 @@ async def test_a_cursor_older_than_the_grace_says_what_it_may_have_missed(world:
     assert world.wake() == []
     for _ in range(3):
         await world.extend()
-    await world.tier.retire(30)
+    await world.tier.expire(30)
     world.clock.advance(3 * DAY / 1000)
     await world.tier.sweep(DAY)
     await world.tier.sweep(DAY)
@@ -245,7 +245,7 @@ async def test_a_cursor_older_than_the_grace_says_what_it_may_have_missed(world:
 async def test_a_reader_that_comes_first_after_a_sweep_missed_nothing_it_was_promised(world: World) -> None:
     for _ in range(3):
         await world.extend()
-    await world.tier.retire(20)
+    await world.tier.expire(20)
     world.clock.advance(3 * DAY / 1000)
     await world.tier.sweep(DAY)
     await world.tier.sweep(DAY)

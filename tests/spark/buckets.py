@@ -113,8 +113,8 @@ class Bucket:
         )
         return asyncio.run(self.tier(topic, partition, generation).extend(job))
 
-    def retire(self, topic: str, log_start: int, *, partition: int = 0) -> Manifest:
-        return asyncio.run(self.tier(topic, partition).retire(log_start))
+    def expire(self, topic: str, log_start: int, *, partition: int = 0) -> Manifest:
+        return asyncio.run(self.tier(topic, partition).expire(log_start))
 
     def sweep(self, topic: str, *, partition: int = 0) -> None:
         """Deletes what no manifest names any more, at once."""

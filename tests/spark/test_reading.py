@@ -143,7 +143,7 @@ def test_many_ranges_spilled_to_pages(bucket: Bucket, store: Path) -> None:
 def test_below_log_start_nothing_is_seen(bucket: Bucket, store: Path) -> None:
     bucket.extend("a", numbered(0, 50))
     bucket.extend("a", numbered(50, 50))
-    bucket.retire("a", 63)
+    bucket.expire("a", 63)
     assert read_offsets(store) == list(range(63, 100))
     assert read_offsets(store, endingOffsets='{"a": {"0": 20}}') == []
     with pytest.raises(ValueError, match="a-0 begins at offset 63, records from 20 on are gone"):
@@ -235,10 +235,10 @@ def test_log_start_hides_the_record_of_a_time(bucket: Bucket, store: Path) -> No
     records = [NewRecord(None, b"", (), START_MS + second * 1000) for second in (50, 1, 2, 60)]
     bucket.extend("a", build_batch(records, leader_epoch=1))
     bucket.extend("a", numbered(4, 1, step_ms=20_000))
-    bucket.retire("a", 1)
+    bucket.expire("a", 1)
     assert read_offsets(store, startingTimestamp=at(40)) == [3, 4]
     assert read_offsets(store, startingTimestamp=at(70)) == [4]
-    bucket.retire("a", 4)
+    bucket.expire("a", 4)
     assert read_offsets(store, startingTimestamp=at(40)) == [4]
 
 
@@ -346,7 +346,7 @@ def test_a_range_swept_since_the_plan_is_an_error(bucket: Bucket, store: Path) -
     bucket.extend("a", numbered(0, 50))
     bucket.extend("a", numbered(50, 50))
     reader, partitions = planned(store)
-    bucket.retire("a", 60)
+    bucket.expire("a", 60)
     assert consumed(reader, partitions) == list(range(100))  # removed, but within the grace: the plan's moment holds
     bucket.sweep("a")
     message = failure(reader, partitions, TierObjectMissing)
@@ -361,7 +361,7 @@ def test_a_range_swept_while_it_is_scanned_ends_the_scan(bucket: Bucket, store: 
     reader, (partition,) = planned(store)
     batches = reader.read(partition)
     assert next(batches).column("offset")[0].as_py() == 0
-    bucket.retire("a", 120_000)
+    bucket.expire("a", 120_000)
     bucket.sweep("a")
     with pytest.raises(TierObjectMissing, match=r"offsets \[\d+, \d+\) of a-0 are gone: retention removed them since"):
         list(batches)
@@ -410,7 +410,7 @@ def test_offsets_that_are_not_uploaded_yet_are_read_once_they_are(bucket: Bucket
 def test_who_starts_below_the_log_starts_there(bucket: Bucket, store: Path) -> None:
     bucket.extend("a", numbered(0, 50))
     bucket.extend("a", numbered(50, 50))
-    bucket.retire("a", 60)
+    bucket.expire("a", 60)
     with pytest.raises(OptionError, match="start there, or at -2"):
         read_offsets(store, startingOffsets='{"a": {"0": 10}}')
     for start in (60, -2):

@@ -218,7 +218,7 @@ def test_time_travel(spark: SparkSession, bucket: Bucket, store: Path) -> None:
     bucket.extend("a", numbered(100, 100))
     asked = '{"a": {"0": 1, "1": 0}}'
     assert load(spark, store, snapshotCommit=asked).count() == 100
-    bucket.retire("a", 100)
+    bucket.expire("a", 100)
     assert load(spark, store, snapshotCommit=asked).count() == 100
     bucket.sweep("a")
     assert "snapshotCommit 1 cannot be read: a-0: ranges removed up to commit 3 have been swept" in planning_refused(
@@ -235,7 +235,7 @@ def test_what_was_swept_since_the_plan_is_an_error_never_fewer_rows(
     bucket.extend("a", numbered(50, 50))
     df = load(spark, store)
     assert len(df.collect()) == 100  # planned once for this DataFrame
-    bucket.retire("a", 50)
+    bucket.expire("a", 50)
     bucket.sweep("a")
     assert "offsets [0, 50) of a-0 are gone: retention removed them since commit 2" in task_failed(df)
     with pytest.raises(PySparkException) as failed:

@@ -99,7 +99,7 @@ def test_a_topic_as_of_a_commit_while_its_objects_live(bucket: Bucket, tmp_path:
         bucket.extend("t", numbered(base, 10))  # commits 1 to 5
     store = tmp_path / "store"
     assert [len(rows_at(store, commit)) for commit in range(1, 6)] == [10, 20, 30, 40, 50]
-    manifest = bucket.retire("t", 20)  # commit 6 removes two ranges
+    manifest = bucket.expire("t", 20)  # commit 6 removes two ranges
     assert rows_at(store, 2) == list(range(20))
     assert rows_at(store, 5) == list(range(50))
     assert rows_at(store, manifest.commit) == list(range(20, 50))
@@ -118,7 +118,7 @@ def test_what_is_deleted_from_a_range_that_lives_stays_hidden(bucket: Bucket, tm
     bucket.publish("t", 1)
     bucket.extend("t", numbered(0, 10))
     bucket.extend("t", numbered(10, 10))
-    bucket.retire("t", 4)
+    bucket.expire("t", 4)
     assert rows_at(tmp_path / "store", 1) == list(range(4, 10))
 
 
@@ -126,7 +126,7 @@ def test_objects_swept_after_the_plan_are_an_error(bucket: Bucket, tmp_path: Pat
     bucket.publish("t", 1)
     bucket.extend("t", numbered(0, 10))
     bucket.extend("t", numbered(10, 10))
-    bucket.retire("t", 10)
+    bucket.expire("t", 10)
     found = pyspark_tidelog.tables(**options(tmp_path / "store", "t", snapshotCommit="2"))
     bucket.sweep("t")
     with pytest.raises(TierObjectMissing, match="retention removed them since commit 2"):

@@ -1,7 +1,7 @@
 """Which partitions the store shows less of than this node has seen (I10), and what is not done to them meanwhile.
 
 What was seen is the last manifest that was accepted and saved beside the partition's segments; a digest of it goes with every
-question about the manifest, and the answer may be StoreBehind. From then on nothing is evicted, retired, swept or committed
+question about the manifest, and the answer may be StoreBehind. From then on nothing is evicted, expired, swept or committed
 there, until the store shows a manifest again that contains the one seen. Records are taken and served all the while.
 
 Not promised: that a store which goes backwards is noticed before it is asked. What is deleted or evicted is asked for first.

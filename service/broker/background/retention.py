@@ -22,7 +22,7 @@ from service.broker.partition.phase import Use
 from service.broker.partition.saved_manifest import say_committed
 from storage_tiers import events
 from storage_tiers.cold.manifest.lookup import live_bytes
-from storage_tiers.cold.process.operations import PlanPages, Retire
+from storage_tiers.cold.process.operations import Expire, PlanPages
 from storage_tiers.errors import Advice, LogError, TierUnavailable
 from storage_tiers.policy.retention import (
     Expired,
@@ -58,16 +58,16 @@ class Retention:
         self._client = None if access is None else access.client
         self._now = now
         self._planning: Turns[Partition] = Turns()
-        self._retiring: Turns[Partition] = Turns()
+        self._expiring: Turns[Partition] = Turns()
         self._troubles = events.Troubles()
 
     async def tick(self) -> None:
         """First what this node hides by itself, then what the manifests shall drop."""
         await self._raise_log_starts(await self._plans())
-        due = [partition for partition in self._partitions if self._has_to_retire(partition)]
-        for partition in self._retiring.of(due):
+        due = [partition for partition in self._partitions if self._has_to_expire(partition)]
+        for partition in self._expiring.of(due):
             try:
-                await self._retire(partition)
+                await self._expire(partition)
                 self._goes_on(partition)
             except LogError as error:
                 self._postponed(partition, error)
@@ -156,7 +156,7 @@ class Retention:
         await self._tiering.kick_all(rising)
 
     # --- the manifest -----------------------------------------------------------------------------------------------
-    def _has_to_retire(self, partition: Partition) -> bool:
+    def _has_to_expire(self, partition: Partition) -> bool:
         """Whether the manifest shows what log start hides here, or has ranges that lie below it as a whole."""
         tier, log_start = partition.log.tier, partition.log.log_start_offset
         if tier is None or partition.read_error is not None or not self._tiering.has_compared(partition):
@@ -165,16 +165,16 @@ class Retention:
             return True
         return tier.oldest is not None and tier.oldest.end <= log_start
 
-    async def _retire(self, partition: Partition) -> None:
+    async def _expire(self, partition: Partition) -> None:
         if self._client is None or self._access is None or self._access.writer is None or not self._access.is_open:
             return
-        if self._has_to_retire(partition):
+        if self._has_to_expire(partition):
             before, log_start = partition.log.tier, partition.log.log_start_offset
             with self._tiering.lineage.asking(partition) as seen:
                 ids, writer = partition.ids, self._access.writer
-                retired = await self._client.ask(Retire(ids, writer, log_start, seen))
-                say_committed(partition, retired, before)
-                await self._tiering.accept(partition, retired)
+                expired = await self._client.ask(Expire(ids, writer, log_start, seen))
+                say_committed(partition, expired, before)
+                await self._tiering.accept(partition, expired)
 
     # --- trouble ----------------------------------------------------------------------------------------------------
     def _postponed(self, partition: Partition, error: LogError) -> None:

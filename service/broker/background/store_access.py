@@ -1,6 +1,6 @@
 """This start's right to write to the bucket: the probe, then the next incarnation in `cluster.json`.
 
-Until both are done nothing is uploaded, retired, evicted or deleted; local data is served all the while. A store that does
+Until both are done nothing is uploaded, expired, evicted or deleted; local data is served all the while. A store that does
 not answer is asked again with back-off; one that is not ours any more (a copy of this directory has run) ends the node. One
 that shows a lower incarnation than this directory has held, or none, went backwards (I10): it stays untouched and is asked
 again until it shows its newest state, or is repaired. While the node runs the file is read again once a day or grace: if it

@@ -137,7 +137,7 @@ def retire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | N
         log_start=log_start,
         segments=manifest.segments[below:],
         removed=tuple(removed),
-        pages=(*kept, *manifest.removed_pages, *retired),
+        pages=(*kept, *manifest.removed_pages, *expired),
     )
     return ManifestChange(new, tuple(writes))
 

@@ -370,7 +370,7 @@ class RaiseLogStart(Question[Manifest]):
 
 
 @dataclass(frozen=True, slots=True)
-class Retire(Question[Manifest]):
+class Expire(Question[Manifest]):
     """As RaiseLogStart, and everything wholly below it has moved to `removed`, or MAX_COMMITS commits have moved a part:
     ask again with what the answer shows."""
 

@@ -145,11 +145,11 @@ class PartitionTier:
 
         def step(manifest: Manifest, by: Author) -> ManifestChange | None:
             check_writer(manifest, by.writer)
-            return pages.retire(manifest, offset, by)
+            return pages.expire(manifest, offset, by)
 
         return await self._loop.commit(step)
 
-    async def retire(self, log_start: int) -> Manifest:
+    async def expire(self, log_start: int) -> Manifest:
         """Raises log start as `raise_log_start` does, and moves everything wholly below it to `removed`, or as much as
         MAX_COMMITS commits do."""
         before = -1

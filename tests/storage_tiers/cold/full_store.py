@@ -313,20 +313,20 @@ async def _rich(full: FullStore, directory: Path) -> None:
     tier = _tier(full, ids_of(1))
     jobs = _rich_log(directory / "rich").ranges()
     await _extend(tier, jobs[:4])
-    await tier.retire(10)
+    await tier.expire(10)
     full.clock.advance(60)
     await tier.sweep(0)
-    await tier.retire(20)
+    await tier.expire(20)
     await _extend(tier, jobs[4:5])
     pinned = await tier.pin("report")
     assert pinned.pins[0].commit == pinned.commit
     for job in jobs[5:]:
         full.commits.append((await _extend(tier, [job])).commit)
-    await tier.retire(33)
+    await tier.expire(33)
     orphan = ids_of(1).segment_key(200, 2, "7" * 32)
     full.store.put(orphan, b"never named")
     await tier.commit(lambda manifest, by: transitions.condemn(manifest, [orphan], by))
-    await tier.retire(43)
+    await tier.expire(43)
     manifest = await tier.claim(3)
     assert {page.kind.value for page in manifest.pages} == {"live", "removed"}
     assert manifest.segments and manifest.pins and manifest.condemned and manifest.swept
@@ -339,7 +339,7 @@ async def _alone(full: FullStore, directory: Path) -> None:
     log.of_producer(7, 0, plain(10))
     log.seal()
     await _extend(tier, log.ranges())
-    await tier.retire(11)
+    await tier.expire(11)
     full.clock.advance(60)
     await tier.sweep(0)
     assert tier.manifest is not None and tier.manifest.sidecar is not None and tier.manifest.sidecar.alone

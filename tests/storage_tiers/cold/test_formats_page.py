@@ -92,7 +92,7 @@ async def test_a_reader_written_from_the_page_reads_everything(tmp_path: Path) -
     ):
         for base in range(0, 100, 10):
             await tier.extend(local.job(base, 10, text="x" * 20_000))
-        await tier.retire(15)
+        await tier.expire(15)
     reader = PageReader(memory.blocking(), f"{IDS.cluster_id}/topics/flights/{IDS.topic_id}/")
     assert any(ref.get("level") for ref in reader.manifest["pages"]), "the page's rules for pages are tried as well"
     for offset in range(15, 100):

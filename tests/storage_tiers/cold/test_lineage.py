@@ -131,7 +131,7 @@ async def test_nothing_is_committed_on_less_than_was_seen(
         lambda: tier.extend(local.job(0, 5)),
         lambda: tier.claim(5),
         lambda: tier.raise_log_start(3),
-        lambda: tier.retire(10),
+        lambda: tier.expire(10),
         lambda: tier.pin("a"),
         lambda: tier.load(),
     ):
@@ -181,11 +181,11 @@ async def test_more_commits_than_a_manifest_remembers(
             await first.extend(local.job(base, 10))
         seen = await saved(first, tmp_path)
         other = tier_of(store, clock, seed=2)
-        await other.retire(25)
+        await other.expire(25)
         if swept:
             clock.advance(3 * GRACE / 1000)
             await other.sweep(GRACE)
-        await other.retire(45)
+        await other.expire(45)
         await many_commits(other)
         again = tier_of(store, clock, seed=3)
         again.expect(seen)

@@ -127,10 +127,10 @@ class ManifestModel(RuleBasedStateMachine):
             self.extend(1, 0, 7)
 
     @rule(beyond=st.integers(-5, 40))
-    def retire(self, beyond: int) -> None:
+    def expire(self, beyond: int) -> None:
         offset = self.log_start + beyond
         self.log_start = max(self.log_start, min(offset, self.end))
-        while self.commit(lambda manifest, by: pages.retire(manifest, offset, by)):
+        while self.commit(lambda manifest, by: pages.expire(manifest, offset, by)):
             live = len(list(lookup._all_live(self.manifest, self.load)))
             model = [known for known in self.known if known.removed is None]
             for known in model[: len(model) - live]:
@@ -406,7 +406,7 @@ def test_ten_million_ranges_stay_within_bounds() -> None:
     assert [segment.base for segment in lookup.live_segments(manifest, load)] == [n * 8192 * 10 for n in range(1250)]
 
 
-def test_what_was_folded_is_retired_and_forgotten() -> None:
+def test_what_was_folded_is_expired_and_forgotten() -> None:
     manifest = first_manifest(IDS)
     known: dict[str, Page] = {}
     names = author(1).new_uuid
@@ -430,7 +430,7 @@ def test_what_was_folded_is_retired_and_forgotten() -> None:
         commit(lambda old, by, ref=ref: transitions.advance(old, by, pages=(*old.pages, ref), end=ref.end))  # type: ignore[misc]
     assert any(ref.level for ref in manifest.pages)
     end = manifest.end
-    while commit(lambda manifest, by: pages.retire(manifest, end, by)):
+    while commit(lambda manifest, by: pages.expire(manifest, end, by)):
         assert broken(manifest) is None
     assert not manifest.live_pages
     for _ in range(1000):

@@ -121,7 +121,7 @@ async def test_lower_epochs_and_incarnations_are_fenced(store: FaultyStore, cloc
 async def test_a_maintainer_keeps_the_incarnation(store: FaultyStore, clock: EagerClock, local: Local) -> None:
     await tier_of(store, clock, incarnation=7).extend(local.job(0, 10))
     maintainer = tier_of(store, clock, node=-1, incarnation=None, seed=2)
-    manifest = await maintainer.retire(10)
+    manifest = await maintainer.expire(10)
     assert (manifest.incarnation, manifest.log_start, manifest.end, manifest.leader_epoch) == (7, 10, 10, 1)
 
 
@@ -241,7 +241,7 @@ async def test_sweeping_takes_only_what_is_past_the_grace(
     tier = tier_of(store, clock)
     for base in range(0, 30, 10):
         await tier.extend(local.job(base, 10))
-    await tier.retire(25)
+    await tier.expire(25)
     assert (await tier.sweep(DAY)).removed == 0
     clock.advance(DAY / 1000)
     report = await tier.sweep(DAY)
@@ -280,7 +280,7 @@ async def test_pins_hold_what_was_live_at_their_commit(
     await tier.extend(local.job(0, 10))
     await tier.pin("report")
     await tier.extend(local.job(10, 10))
-    manifest = await tier.retire(20)
+    manifest = await tier.expire(20)
     held = manifest.removed[0]
     clock.advance(2 * DAY / 1000)
     await tier.sweep(DAY)

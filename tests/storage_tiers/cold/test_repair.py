@@ -277,7 +277,7 @@ async def test_a_second_history_is_for_a_person_to_decide(world: World, tmp_path
 async def test_what_was_removed_since_makes_no_second_history_of_an_older_manifest(world: World) -> None:
     """A writer has claimed the older manifest, and added nothing to it."""
     older = await world.extend(4)
-    saved = await world.tier.retire(20)
+    saved = await world.tier.expire(20)
     restore(world, older)
     claimed = await tier_of(world.store, world.clock, seed=9).claim(5)
     assert claimed.recent[-1] not in saved.recent
@@ -294,7 +294,7 @@ async def test_somebody_elses_repair_that_lacks_nothing_is_taken_over(world: Wor
 async def test_what_was_removed_stays_removed(world: World) -> None:
     await world.extend(4)
     before = world.manifests[-1]
-    saved = await world.tier.retire(20)
+    saved = await world.tier.expire(20)
     world.clock.advance(2 * DAY / 1000)
     repair = planned(plan(saved, before, evidence(log_start=20)))
     manifest = repaired(repair, before, world.author())

@@ -125,15 +125,15 @@ async def test_what_lies_below_log_start_is_not_missed(world: World) -> None:
 
 
 async def test_what_a_newer_manifest_names_no_more_is_not_missed(world: World) -> None:
-    """It is retired and swept while a repair looks."""
+    """It is expired and swept while a repair looks."""
     await world.extend(3)
     store = FaultyStore(world.store)
     held = store.hold(1, "list", "segments/")
     looking = asyncio.ensure_future(tier_of(store, world.clock, seed=5).repair(NOTHING_HELD, apply=False))
     await held.reached.wait()
     await world.tier.raise_log_start(10)
-    retired = await world.tier.retire(10)
-    world.store.blocking().delete([key for item in retired.removed for key in item.keys])
+    expired = await world.tier.expire(10)
+    world.store.blocking().delete([key for item in expired.removed for key in item.keys])
     held.open()
     assert await looking == (RepairReport(), None)
 

@@ -317,7 +317,7 @@ class Simulation:
             await self.clock.sleep(self.chance.uniform(1, GRACE / 1000))
             start = self.monitor.manifest.log_start
             acts: list[Callable[[], Awaitable[Manifest]]] = [
-                partial(tier.retire, start + 3),
+                partial(tier.expire, start + 3),
                 partial(tier.raise_log_start, start + 1),
                 partial(tier.pin, "held"),
                 partial(tier.unpin, "held"),
@@ -371,7 +371,7 @@ class Simulation:
         await tier.sweep(GRACE)
         if self.monitor.manifest.pins:
             await tier.unpin("held")
-        for _ in range(3):  # retired pages, then the pages that named them
+        for _ in range(3):  # expired pages, then the pages that named them
             await self.clock.sleep(3 * GRACE / 1000)
             await tier.sweep(GRACE)
 

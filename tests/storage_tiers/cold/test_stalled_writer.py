@@ -1,4 +1,4 @@
-"""A stalled writer: an upload or a commit held back past the grace while others sweep, retire and delete.
+"""A stalled writer: an upload or a commit held back past the grace while others sweep, expire and delete.
 
 Nothing referenced is ever missing, nothing deleted comes back.
 """
@@ -156,7 +156,7 @@ async def test_retention_and_sweep_pass_by_a_stalled_extension(world: World) -> 
     gate = world.store.hold(1, "put", "/manifests/")
     extension = asyncio.create_task(world.writer.extend(world.local.job(10, 10)))
     await gate.reached.wait()
-    await other.retire(10)
+    await other.expire(10)
     await world.past_the_grace()
     await world.sweeper.sweep(DAY)
     gate.open()
@@ -169,17 +169,17 @@ async def test_retention_and_sweep_pass_by_a_stalled_extension(world: World) -> 
     assert sorted(world.keys()) == sorted([manifest.segments[0].key, manifest.segments[0].sidecar_key])
 
 
-async def test_a_retirement_that_landed_late_takes_effect_once(world: World) -> None:
+async def test_an_expiration_that_landed_late_takes_effect_once(world: World) -> None:
     for base in (0, 10):
         await world.writer.extend(world.local.job(base, 10))
     gate = world.store.hold(1, "put", "/manifests/")
-    retirement = asyncio.create_task(world.writer.retire(10))
+    expiration = asyncio.create_task(world.writer.expire(10))
     await gate.reached.wait()
     other = tier_of(world.memory, world.clock, seed=7)
     await other.extend(world.local.job(20, 10))
-    await other.retire(15)
+    await other.expire(15)
     gate.open()
-    await retirement
+    await expiration
     manifest = world.check()
     assert (manifest.log_start, manifest.end) == (15, 30)
     assert [item.segment.base for item in manifest.removed if item.segment] == [0]

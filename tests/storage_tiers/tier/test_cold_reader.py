@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage_tiers.cold.manifest.model import Section
-from storage_tiers.cold.process.operations import RaiseLogStart, Retire
+from storage_tiers.cold.process.operations import Expire, RaiseLogStart
 from storage_tiers.cold.read import reader as cold_reader
 from storage_tiers.cold.read.known_ranges import KnownRanges, cost
 from storage_tiers.cold.read.places import MAX_HYDRATIONS, Places

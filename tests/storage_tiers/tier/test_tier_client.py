@@ -14,6 +14,7 @@ from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process.operations import (
     Claim,
     DeletePartition,
+    Expire,
     Extend,
     FetchChunk,
     FetchObject,
@@ -26,7 +27,6 @@ from storage_tiers.cold.process.operations import (
     RaisePriority,
     ReadCluster,
     ReadTopic,
-    Retire,
     Stats,
     Sweep,
 )

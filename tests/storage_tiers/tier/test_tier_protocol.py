@@ -114,7 +114,7 @@ QUESTIONS: list[questions.Question[Any]] = [
     questions.Extend(IDS, WRITER, JOB),
     questions.Claim(IDS, WRITER, 3),
     questions.RaiseLogStart(IDS, WRITER, 3),
-    questions.Retire(IDS, WRITER, 3),
+    questions.Expire(IDS, WRITER, 3),
     questions.DeletePartition(IDS, WRITER),
     questions.Sweep(IDS, WRITER, 3),
     questions.Sweep(IDS, WRITER, 3, (Listed("k", 5),), SeenManifest("l", 3, "c", 1, 2, 5, 9, 0, "/a/b")),
@@ -240,7 +240,7 @@ def test_an_answer_of_another_shape_is_refused() -> None:
         ("Probe", 1),
         ("ReadStoreTime", None),
         ("LoadManifest", "{}"),
-        ("Retire", None),
+        ("Expire", None),
         ("ListTopics", "a"),
     ):
         with pytest.raises(ProtocolError):

@@ -1,4 +1,4 @@
-"""Readers that go on while ranges are added, retired and swept, chunks evicted, disks full and processes lost."""
+"""Readers that go on while ranges are added, expired and swept, chunks evicted, disks full and processes lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from storage_tiers.cold.manifest.model import Manifest
-from storage_tiers.cold.process.operations import LoadManifest, Retire, Stats, Sweep
+from storage_tiers.cold.process.operations import Expire, LoadManifest, Stats, Sweep
 from storage_tiers.cold.process.settings import MIB
 from storage_tiers.cold.read import fetcher as hydrator
 from storage_tiers.cold.read.reader import ColdMiss
@@ -79,7 +79,7 @@ class World:
                 continue
             self.log_start += self.rng.randint(0, (manifest.end - self.log_start) // 4)
             try:
-                manifest = await self.b.client.ask(Retire(IDS, WRITER, self.log_start))
+                manifest = await self.b.client.ask(Expire(IDS, WRITER, self.log_start))
                 await self.b.client.ask(Sweep(IDS, WRITER, 0))
             except LogError as error:
                 assert error.advice is Advice.RETRY, error
