@@ -21,7 +21,7 @@ from storage_tiers.cold.manifest.transitions import first_manifest
 #: As real pages, in a manifest of which 32 KiB hold some 44 segments.
 REAL: Mapping[str, int] = {"MAX_SEGMENTS": 44}
 #: Pages so small that nearly all of them stand in pages of level 1.
-DEEP: Mapping[str, int] = {"MAX_SEGMENTS": 12, "MAX_PAGE_SEGMENTS": 32, "_RETIRED_INLINE": 4}
+DEEP: Mapping[str, int] = {"MAX_SEGMENTS": 12, "MAX_PAGE_SEGMENTS": 32, "_EXPIRED_INLINE": 4}
 #: Commits between two looks of retention, and of the sweeper, at the partition.
 LOOKS = 40
 

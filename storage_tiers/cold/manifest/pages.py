@@ -1,7 +1,7 @@
 """Keeping the manifest small: transitions that move segments between the manifest and its pages.
 
     Manifest.segments ──spill──> live pages          Manifest.removed ──spill──> removed pages
-         └────────retire────────┴──────retire──────>─┘  └──────────drop_gone──────┘
+         └────────expire────────┴──────expire──────>─┘  └──────────drop_gone──────┘
 
 A page is immutable: one that changes is written anew under a new uuid in the same commit, and the old one's key goes to
 `removed`. Live pages stand in offset order before the manifest's segments, removed pages in order of removal.
@@ -55,8 +55,8 @@ FOLDED, UNFOLDED, UNFOLDABLE = 32, 8, 8
 #: Pages of a manifest from which on commits that write few make room, so that those that write many find it; and the most pages
 #: that a commit writes.
 TIDY_PAGES, MAX_PAGE_WRITES = 48, 3
-#: So few segments retired from a page go through the manifest instead of a page of their own.
-_RETIRED_INLINE = 32
+#: So few segments expired from a page go through the manifest instead of a page of their own.
+_EXPIRED_INLINE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ def settle(change: ManifestChange, by: Author) -> ManifestChange:
     return draft.change()
 
 
-def retire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | None:
+def expire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | None:
     """Raises log start to min(`log_start`, `end`) and moves segments wholly below it to `removed`; None if it changes
-    nothing. Run it again until then: one commit retires segments of one page, or opens one of level 1."""
+    nothing. Run it again until then: one commit expires segments of one page, or opens one of level 1."""
     log_start = max(manifest.log_start, min(log_start, manifest.end))
     stamp = next_stamp(manifest, by)
     kept: list[PageRef] = list(manifest.live_pages)
@@ -119,14 +119,14 @@ def retire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | N
         if below:
             old = kept.pop(0)
             removed.extend(Removed(stamp, segment) for segment in segments[:below])
-            if below > _RETIRED_INLINE:
+            if below > _EXPIRED_INLINE:
                 writes.append(page_write(manifest.ids, Page(PageKind.REMOVED, removed=tuple(removed)), by))
                 removed = []
             removed.append(Removed(stamp, key=old.key))
             if below < len(segments):
                 writes.append(page_write(manifest.ids, Page(PageKind.LIVE, segments[below:]), by))
                 kept.insert(0, writes[-1].ref)
-    retired = [write.ref for write in writes if write.ref.kind is PageKind.REMOVED]
+    expired = [write.ref for write in writes if write.ref.kind is PageKind.REMOVED]
     below = 0 if kept else sum(segment.end <= log_start for segment in manifest.segments)
     removed.extend(Removed(stamp, segment) for segment in manifest.segments[:below])
     if not writes and len(removed) == len(manifest.removed) and log_start == manifest.log_start:

@@ -81,7 +81,7 @@ _ROWS: tuple[Operation[TierContext], ...] = (
     # --- reading
     ask.FetchChunk.by(STEPS, lambda at, q: at.downloads.fetch_chunk(q)),
     ask.FetchObject.by(STEPS, lambda at, q: at.downloads.fetch_object(q)),
-    ask.Hurry.by(NONE, lambda at, q: at.downloads.hurry(q)),
+    ask.RaisePriority.by(NONE, lambda at, q: at.downloads.raise_priority(q)),
     ask.PageSegments.by(STEPS, page_work.page_segments),
     ask.PlanPages.by(STEPS, page_work.plan_pages),
     # --- the cluster and its topics

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest.model import NewestSidecar, RemoteSegment
 from storage_tiers.cold.process.client import TierClient
-from storage_tiers.cold.process.operations import FetchChunk, FetchObject, Hurry, PageSegments, ReadyFile
+from storage_tiers.cold.process.operations import FetchChunk, FetchObject, PageSegments, RaisePriority, ReadyFile
 from storage_tiers.cold.process.settings import CHUNK_BYTES, MAX_METADATA_OBJECT_BYTES, MIB
 from storage_tiers.cold.read.cache import ChunkCache, ChunkKey
 from storage_tiers.cold.read.known_ranges import KnownRanges

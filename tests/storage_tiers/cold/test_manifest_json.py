@@ -58,7 +58,7 @@ def full_manifest() -> tuple[Manifest, dict[str, PageWrite]]:
     manifest = settle(transitions.condemn(manifest, [IDS.segment_key(5, 1, "f" * 32)], by()))
     segment = segment_of(IDS, 1005, 1010, next(numbers))
     manifest = settle(transitions.extend(manifest, segment, by(), leader_epoch=4, last_record_epoch=4, log_start=1007))
-    manifest = settle(pages.retire(manifest, 415, by()))
+    manifest = settle(pages.expire(manifest, 415, by()))
     assert (
         manifest.pages
         and manifest.segments

@@ -30,7 +30,7 @@ from storage_tiers.cold.manifest.transitions import broken, broken_step, first_m
 from storage_tiers.errors import FencedWriter, InvalidRequest, StorageError
 from tests.storage_tiers.cold.support import IDS, segment_of
 
-SMALL: dict[str, Any] = {"MAX_SEGMENTS": 6, "MAX_PAGES": 40, "MAX_PAGE_SEGMENTS": 24, "_RETIRED_INLINE": 1}
+SMALL: dict[str, Any] = {"MAX_SEGMENTS": 6, "MAX_PAGES": 40, "MAX_PAGE_SEGMENTS": 24, "_EXPIRED_INLINE": 1}
 #: So few pages in a manifest that nearly all of them are folded.
 DEEP = SMALL | {
     "MAX_PAGES": 12,

@@ -93,7 +93,7 @@ async def test_a_gap_is_recorded_only_below_log_start(
     manifest = await tier.extend(local.job(20, 10, log_start=23))
     assert (manifest.end, manifest.log_start) == (30, 23)
     assert manifest.segments[-1].gap_from == 10
-    manifest = await tier.retire(manifest.log_start)
+    manifest = await tier.expire(manifest.log_start)
     assert [segment.base for segment in stored_live(memory.blocking(), manifest)] == [20]
     assert (await tier.extend(local.job(30, 1))).log_start == 23, "log start never falls"
 
@@ -261,7 +261,7 @@ async def test_the_newest_sidecar_outlives_its_segment(
     tier = tier_of(store, clock)
     manifest = await tier.extend(local.job(0, 10))
     sidecar_key = manifest.segments[0].sidecar_key
-    await tier.retire(10)
+    await tier.expire(10)
     clock.advance(DAY / 1000)
     await tier.sweep(DAY)
     kept = [info.key for info in memory.blocking().list(IDS.segments_prefix)]

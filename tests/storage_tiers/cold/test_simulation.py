@@ -400,7 +400,7 @@ async def simulate(seed: int, directory: Path) -> Simulation:
     delete = seed % 4 == 3
     bounds: dict[str, Any] = {"UNFOLDED": 1}
     if seed % 2:
-        bounds |= {"MAX_SEGMENTS": 4, "MAX_PAGE_SEGMENTS": 8, "_RETIRED_INLINE": 1}
+        bounds |= {"MAX_SEGMENTS": 4, "MAX_PAGE_SEGMENTS": 8, "_EXPIRED_INLINE": 1}
     with mock.patch.multiple("storage_tiers.cold.manifest.pages", **bounds):
         await simulation.run(delete=delete)
     simulation.check(delete=delete)

@@ -312,7 +312,7 @@ async def test_a_missing_object_reloads_the_manifest(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         await b.upload(batch(0, 10), 0, 10)
         old = await b.upload(batch(10, 10), 10, 20)
-        await b.client.ask(Retire(old.ids, WRITER, 10))
+        await b.client.ask(Expire(old.ids, WRITER, 10))
         await b.store.delete([old.segments[0].key, old.segments[0].sidecar_key])
         reader = b.reader()
         with pytest.raises(OffsetOutOfRange, match="below log start 10"):

@@ -231,7 +231,7 @@ async def test_the_life_of_a_partition(tmp_path: Path) -> None:
         assert await b.client.ask(LoadManifest(IDS, WRITER)) == manifest
         assert (await b.client.ask(RaiseLogStart(IDS, WRITER, 4))).log_start == 4
         manifest = await b.upload(batch(10, 10), 10, 20)
-        manifest = await b.client.ask(Retire(IDS, WRITER, 15))
+        manifest = await b.client.ask(Expire(IDS, WRITER, 15))
         assert (manifest.log_start, len(manifest.segments), len(manifest.removed)) == (15, 1, 1)
         report = await b.client.ask(Sweep(IDS, WRITER, 0))
         assert report.removed == 2

@@ -86,7 +86,7 @@ COUNTERS = questions.TierCounters(
 QUESTIONS: list[questions.Question[Any]] = [
     questions.FetchChunk("k", 1, 2, (3, 4), urgent=False),
     questions.FetchObject("k", 1, 2),
-    questions.Hurry("k", 1, 2),
+    questions.RaisePriority("k", 1, 2),
     questions.PageSegments(IDS, PAGE, 5, None),
     questions.PageSegments(IDS, PAGE, 5, -1),
     questions.PlanPages(IDS, (PAGE,), Expired(0, 5), Moment(RetentionLimits(1, 2), Now(3, 3), 4)),
