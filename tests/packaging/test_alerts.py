@@ -29,11 +29,11 @@ LIVES = {
     "TidelogStoreUnreachable": ("tidelog_store_reachable{}", "1x40", "0x40"),
     "TidelogStoreWentBackwards": ("tidelog_store_cluster_behind{}", "0x40", "1x40"),
     "TidelogPartitionsBehind": ("tidelog_partitions_store_behind{}", "0x40", "1x40"),
-    "TidelogPartitionsWaiting": ("tidelog_waiting_partitions{}", "5x10 0x30", "3x40"),
+    "TidelogPartitionsRecovering": ("tidelog_waiting_partitions{}", "5x10 0x30", "3x40"),
     "TidelogPartitionsOffline": ("kafka_controller_kafkacontroller_offlinepartitionscount{}", "0x40", "1x40"),
     "TidelogDiskRefusesWrites": ("kafka_log_logmanager_offlinelogdirectorycount{}", "0x40", "1x40"),
-    "TidelogUploadsLate": ("tidelog_tier_upload_lag_seconds_max{}", "4000x40", "14400x40"),
-    "TidelogUploadsFail": (
+    "TidelogOffloadsLate": ("tidelog_tier_upload_lag_seconds_max{}", "4000x40", "14400x40"),
+    "TidelogOffloadsFail": (
         'kafka_server_brokertopicmetrics_remotecopyerrors_total{topic=""}',
         "7x40",
         "0+1x40",
