@@ -14,7 +14,7 @@ from unittest import mock
 
 from benchmarks.history import synthetic
 from storage_tiers.cold.manifest import pages, transitions
-from storage_tiers.cold.manifest.model import Author, Manifest, ManifestWriter, Page
+from storage_tiers.cold.manifest.model import Author, Manifest, ManifestPage, ManifestWriter
 from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.cold.manifest.transitions import first_manifest
 
@@ -61,7 +61,7 @@ class _Partition:
         (self._segment,) = full.segments
         self._span = self._segment.end - self._segment.base
         self._manifest = first_manifest(full.ids)
-        self._pages: dict[str, Page] = {}
+        self._pages: dict[str, ManifestPage] = {}
         self._names = (f"{number:032x}" for number in itertools.count(1))
         self.puts = Puts()
 

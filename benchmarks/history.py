@@ -22,9 +22,9 @@ from storage_tiers.cold.manifest.model import (
     CommitId,
     Ids,
     Manifest,
+    ManifestPage,
     ManifestWriter,
     NewestSidecar,
-    Page,
     PageKind,
     PageRef,
     RemoteSegment,
@@ -71,7 +71,7 @@ def _spelled() -> Sequence[tuple[str, str, float]]:
     segments = tuple(_segment(IDS, n * _SPAN, (n + 1) * _SPAN, n) for n in range(pages.MAX_PAGE_SEGMENTS))
     manifest = replace(first_manifest(IDS), segments=segments[:40])
     in_manifest = (len(encode(manifest)) - len(encode(first_manifest(IDS)))) / 40
-    in_page = len(encode_page(IDS, Page(PageKind.LIVE, segments))) / len(segments)
+    in_page = len(encode_page(IDS, ManifestPage(PageKind.LIVE, segments))) / len(segments)
     return (
         ("a remote segment in a manifest", "bytes", in_manifest),
         ("a remote segment in a full page", "bytes", in_page),
@@ -84,10 +84,10 @@ def _check(live: ManifestSummary, limits: RetentionLimits) -> bool:
     return goes(1000, live.oldest.bytes, live.bytes - limits.retention_bytes, limits)
 
 
-def _pages_asked(manifest: Manifest, known: dict[str, Page]) -> int:
+def _pages_asked(manifest: Manifest, known: dict[str, ManifestPage]) -> int:
     asked: list[PageRef] = []
 
-    def load(ref: PageRef) -> Page:
+    def load(ref: PageRef) -> ManifestPage:
         asked.append(ref)
         return known[ref.key]
 
@@ -125,11 +125,11 @@ def plot(table: Table) -> None:
 
 def synthetic(
     count: int, ids: Ids = IDS, *, writer: ManifestWriter = WRITER, commit: int = 1000
-) -> tuple[Manifest, dict[str, Page]]:
+) -> tuple[Manifest, dict[str, ManifestPage]]:
     """A manifest of so many ranges, as commits would have left it, and the pages that it names (full ones as one segment
     each)."""
     numbers = itertools.count(1)
-    known: dict[str, Page] = {}
+    known: dict[str, ManifestPage] = {}
     by = Author(writer, "0" * 32, _TIME_MS, lambda: f"{next(numbers):032x}", known)
     manifest = first_manifest(ids)
     inside = min(count, _INSIDE)
@@ -137,7 +137,7 @@ def synthetic(
     rest = count - inside - sum(paged)
     for held in (*paged, rest) if rest else paged:
         segment = _segment(ids, manifest.end, manifest.end + _SPAN * held, next(numbers))
-        write = pages.page_write(ids, Page(PageKind.LIVE, (segment,)), by)
+        write = pages.page_write(ids, ManifestPage(PageKind.LIVE, (segment,)), by)
         known[write.ref.key] = write.page
         longer = replace(manifest, pages=(*manifest.pages, replace(write.ref, count=held)), end=segment.end)
         change = pages.settle(pages.ManifestChange(longer), by)

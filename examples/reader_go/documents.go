@@ -101,7 +101,7 @@ type manifest struct {
 	Removed         []remoteSegment `json:"removed"`
 }
 
-type page struct {
+type manifestPage struct {
 	TopicID   string          `json:"topic_id"`
 	Partition int             `json:"partition"`
 	Kind      string          `json:"kind"`
@@ -135,8 +135,8 @@ func decode(data []byte, where string, into any) error {
 	return nil
 }
 
-func decodePage(data []byte, ref pageRef) (page, error) {
-	var found page
+func decodePage(data []byte, ref pageRef) (manifestPage, error) {
+	var found manifestPage
 	if len(data) != ref.Length || crc(data) != ref.CRC {
 		return found, fmt.Errorf("page %s is not what its manifest names", ref.Key)
 	}

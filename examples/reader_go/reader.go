@@ -60,10 +60,10 @@ func (p *partition) key(text string) string {
 	return p.prefix + text
 }
 
-func (p *partition) page(ref pageRef) (page, error) {
+func (p *partition) page(ref pageRef) (manifestPage, error) {
 	data, err := p.store.get(p.key(ref.Key))
 	if err != nil {
-		return page{}, err
+		return manifestPage{}, err
 	}
 	return decodePage(data, ref)
 }

@@ -10,7 +10,7 @@ from service.broker.partition.saved_manifest import FILE_NAME, read_manifest
 from service.fsck.findings import FindingKind, Report
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.lookup import LoadPage, live_segments
-from storage_tiers.cold.manifest.model import Ids, Manifest, Page, PageRef, RemoteSegment, State
+from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestPage, PageRef, RemoteSegment, State
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import CorruptRecord, InvalidConfig, LogError, StoreRefused, TierCorrupt, TierObjectMissing
@@ -77,11 +77,11 @@ def _check_contains(bucket: Bucket, manifest: Manifest | None, saved: Manifest, 
 def _page_or_none(bucket: Bucket, saved: Manifest) -> LoadPage:
     """Of a page of the saved manifest that was swept since, nothing can be asked."""
 
-    def load(ref: PageRef) -> Page:
+    def load(ref: PageRef) -> ManifestPage:
         try:
             return bucket.page(saved.ids, ref)
         except (TierObjectMissing, TierCorrupt):
-            return Page(ref.kind)
+            return ManifestPage(ref.kind)
 
     return load
 

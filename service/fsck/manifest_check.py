@@ -16,13 +16,13 @@ from collections.abc import Set as AbstractSet
 from service.fsck.findings import FindingKind
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.model import (
-    MAX_CONDEMNED,
     MAX_PAGES,
     MAX_PINS,
+    MAX_TOMBSTONED,
     PIN_NAME,
     Ids,
     Manifest,
-    Page,
+    ManifestPage,
     PageKind,
     PageRef,
     Pin,
@@ -74,7 +74,7 @@ def _lists(manifest: Manifest) -> Iterator[str]:
     for name, count, most in (
         ("pages", len(manifest.pages), MAX_PAGES),
         ("pins", len(manifest.pins), MAX_PINS),
-        ("condemned keys", len(manifest.condemned), MAX_CONDEMNED),
+        ("tombstoned keys", len(manifest.tombstoned), MAX_TOMBSTONED),
     ):
         if count > most:
             yield f"it has {count} {name}, {most} is the most there may be"
@@ -85,10 +85,10 @@ def _lists(manifest: Manifest) -> Iterator[str]:
         yield from segment_faults(manifest, segment)
     for item in manifest.removed:
         yield from removed_faults(manifest, item)
-    for condemned in manifest.condemned:
-        if not _is_of(manifest.ids, condemned.key, keys.SegmentKey | keys.SidecarKey | keys.PageKey):
-            yield f"it has condemned {condemned.key}, which is no key of the partition"
-        yield from _stamp(manifest, condemned.at, f"{condemned.key} was condemned")
+    for tombstoned in manifest.tombstoned:
+        if not _is_of(manifest.ids, tombstoned.key, keys.SegmentKey | keys.SidecarKey | keys.PageKey):
+            yield f"it has tombstoned {tombstoned.key}, which is no key of the partition"
+        yield from _stamp(manifest, tombstoned.at, f"{tombstoned.key} was tombstoned")
     for pin in manifest.pins:
         if PIN_NAME.match(pin.name) is None:
             yield f"{pin.name!r} cannot name a pin"
@@ -135,7 +135,7 @@ def removed_faults(manifest: Manifest, item: Removed) -> Iterator[str]:
         yield f"it has removed {item.key}, which is no key of a page or a sidecar of the partition"
 
 
-def page_faults(manifest: Manifest, ref: PageRef, page: Page) -> Iterator[Fault]:
+def page_faults(manifest: Manifest, ref: PageRef, page: ManifestPage) -> Iterator[Fault]:
     """Against its reference, and what it holds against the manifest."""
     items: Sequence[RemoteSegment] = page.segments or [
         item.segment for item in page.removed if item.segment is not None

@@ -16,7 +16,16 @@ from service.fsck.history import History
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.lineage import MAX_LOOKED_INTO, Span, follow_one_another
 from storage_tiers.cold.manifest.lookup import state_at
-from storage_tiers.cold.manifest.model import Ids, Manifest, Page, PageKind, PageRef, RemoteSegment, Removed, State
+from storage_tiers.cold.manifest.model import (
+    Ids,
+    Manifest,
+    ManifestPage,
+    PageKind,
+    PageRef,
+    RemoteSegment,
+    Removed,
+    State,
+)
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.range_check import Fault, check_range, sidecar_bytes
@@ -104,11 +113,11 @@ class PartitionCheck:
         named = {key for segment in live for key in (segment.key, segment.sidecar_key)} | {
             ref.key for ref in manifest.pages
         }
-        gone = {key for item in removed for key in item.keys} | {each.key for each in manifest.condemned}
+        gone = {key for item in removed for key in item.keys} | {each.key for each in manifest.tombstoned}
         for key in sorted(named & gone):
             self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, f"{key} is live and removed at once")
         sidecars = [segment.sidecar_key for segment in live] + [ref.key for ref in manifest.pages]
-        lists = [key for item in removed for key in item.keys[-1:]] + [each.key for each in manifest.condemned]
+        lists = [key for item in removed for key in item.keys[-1:]] + [each.key for each in manifest.tombstoned]
         for key in manifest_check.twice_named([*sidecars, *lists]):
             self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, f"{key} is named twice")
 
@@ -322,5 +331,5 @@ def _keys_of(segments: Iterable[RemoteSegment], removed: Iterable[Removed]) -> I
         yield from item.keys
 
 
-def _no_page(ref: PageRef) -> Page:
+def _no_page(ref: PageRef) -> ManifestPage:
     raise AssertionError(f"the ranges of {ref.key} are at hand")

@@ -1,7 +1,7 @@
 """Which objects of a partition may be deleted: pure planners over what a manifest and a listing say.
 
 Removed objects go once they are older than the grace by the clock of who commits, unless a pin holds them. Objects that
-were never referenced go once they are older than the grace by the store's own clock, and only through `condemned`.
+were never referenced go once they are older than the grace by the store's own clock, and only through `tombstoned`.
 """
 
 from __future__ import annotations

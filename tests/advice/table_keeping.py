@@ -269,8 +269,8 @@ STORE_ROWS = (
     ),
     row(
         "drop those that are gone",
-        LIBRARIES + "condemned_keys_that_are_gone_make_room",
-        COLD + "test_partition_tier.py::test_more_orphans_than_one_commit_may_condemn",
+        LIBRARIES + "tombstoned_keys_that_are_gone_make_room",
+        COLD + "test_partition_tier.py::test_more_orphans_than_one_commit_may_tombstone",
     ),
     row("upload under a new uuid", LIBRARIES + "a_range_is_uploaded_again_under_a_new_name"),
     row("is not deleted in the bucket; delete it first", STORE + "what_is_swept_is_deleted_first"),

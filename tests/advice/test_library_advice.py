@@ -74,16 +74,16 @@ async def test_a_range_is_uploaded_again_under_a_new_name(world: World) -> None:
     assert extended.segments[:2] == manifest.segments and extended.end == 30
 
 
-async def test_condemned_keys_that_are_gone_make_room(world: World) -> None:
-    manifest, most = await world.extend(), model.MAX_CONDEMNED
+async def test_tombstoned_keys_that_are_gone_make_room(world: World) -> None:
+    manifest, most = await world.extend(), model.MAX_TOMBSTONED
     names = [IDS.segment_key(100 + number, 1, f"{number:032x}") for number in range(most + 10)]
-    full = transitions.condemn(manifest, names[:most], world.author())
+    full = transitions.tombstone(manifest, names[:most], world.author())
     with pytest.raises(InvalidRequest, match="drop those that are gone"):
-        transitions.condemn(full, names[most:], world.author())
+        transitions.tombstone(full, names[most:], world.author())
     dropped = pages.drop_gone(full, set(names[:10]), (), world.author())
     assert dropped is not None
-    again = transitions.condemn(dropped.manifest, names[most:], world.author())
-    assert [condemned.key for condemned in again.condemned] == names[10:]
+    again = transitions.tombstone(dropped.manifest, names[most:], world.author())
+    assert [tombstoned.key for tombstoned in again.tombstoned] == names[10:]
     assert again.segments == manifest.segments and transitions.broken(again) is None
 
 

@@ -47,7 +47,7 @@ def waiting(store: BlockingObjectStore, topic: str) -> list[str]:
     found: list[str] = []
     for manifest in manifests(store, topic):
         found += [key for item in manifest.removed for key in item.keys]
-        found += [condemned.key for condemned in manifest.condemned]
+        found += [tombstoned.key for tombstoned in manifest.tombstoned]
     return found
 
 

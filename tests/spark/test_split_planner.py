@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from pyspark_tidelog.options import EARLIEST, LATEST, Bound, OptionError
 from pyspark_tidelog.plan import Split
 from pyspark_tidelog.split_planner import range_to_read, splits_of
-from storage_tiers.cold.manifest.model import Manifest, Page, PageRef, RemoteSegment
+from storage_tiers.cold.manifest.model import Manifest, ManifestPage, PageRef, RemoteSegment
 from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.cold.segments.sidecar import IndexRow, Sidecar
 from tests.storage_tiers.cold.support import IDS, segment_of
 
 
-def no_page(ref: PageRef) -> Page:
+def no_page(ref: PageRef) -> ManifestPage:
     raise AssertionError(f"page {ref.key} was not needed")
 
 

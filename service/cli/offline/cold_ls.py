@@ -80,7 +80,7 @@ def _of_cluster(found: Sequence[ColdPartition]) -> str:
 def _print_partitions(found: Sequence[ColdPartition]) -> None:
     many = len({part.cluster_id for part in found}) > 1
     columns = ["TOPIC", "TOPIC ID", "PARTITION", "STATE", "START", "END", "RANGES", "RECORDS", "SIZE"]
-    columns += ["FROM", "TO", "COMMIT", "COMMITTED", "REMOVED", "CONDEMNED", "PINS"]
+    columns += ["FROM", "TO", "COMMIT", "COMMITTED", "REMOVED", "TOMBSTONED", "PINS"]
     rows = [_row(part) for part in found]
     if many:
         columns.insert(0, "CLUSTER")
@@ -108,7 +108,7 @@ def _row(part: ColdPartition) -> list[object]:
         manifest.commit,
         moment(manifest.committed_at),
         part.removed_count,
-        len(manifest.condemned),
+        len(manifest.tombstoned),
         len(manifest.pins),
     ]
 
@@ -162,7 +162,7 @@ def _json(part: ColdPartition) -> Mapping[str, Any]:
         "bytes": part.bytes,
         "ranges": [_range(segment) for segment in part.ranges],
         "removed": part.removed_count,
-        "condemned": len(manifest.condemned),
+        "tombstoned": len(manifest.tombstoned),
         "pins": [{"name": p.name, "commit": p.commit, "log_start": p.log_start, "end": p.end} for p in manifest.pins],
     }
 

@@ -63,8 +63,8 @@ def dump_document(path: Path) -> Iterator[Line]:
             yield Line("removed", {"key": removed.key, **at})
         else:
             yield _segment_line("removed", removed.segment, **at)
-    for condemned in manifest.condemned:
-        yield Line("condemned", {"key": condemned.key, "commit": condemned.at.commit})
+    for tombstoned in manifest.tombstoned:
+        yield Line("tombstoned", {"key": tombstoned.key, "commit": tombstoned.at.commit})
     for pin in manifest.pins:
         yield Line("pin", {name: getattr(pin, name) for name in pin.__dataclass_fields__})
 

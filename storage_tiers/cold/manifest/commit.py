@@ -34,8 +34,8 @@ from storage_tiers.cold.manifest.model import (
     Author,
     Ids,
     Manifest,
+    ManifestPage,
     ManifestWriter,
-    Page,
     PageNeeded,
     PageRef,
     State,
@@ -83,15 +83,15 @@ class PageCache:
     def __init__(self, max_items: int = 16_384) -> None:
         self._max_items = max_items
         self._items = 0
-        self._pages: OrderedDict[str, Page] = OrderedDict()
+        self._pages: OrderedDict[str, ManifestPage] = OrderedDict()
 
-    def get(self, key: str) -> Page | None:
+    def get(self, key: str) -> ManifestPage | None:
         page = self._pages.get(key)
         if page is not None:
             self._pages.move_to_end(key)
         return page
 
-    def put(self, key: str, page: Page) -> None:
+    def put(self, key: str, page: ManifestPage) -> None:
         if key in self._pages or len(page) > self._max_items:
             return
         self._pages[key] = page
@@ -226,13 +226,13 @@ class CommitLoop:
     async def _look_closer(self, manifest: Manifest, saved: Manifest) -> str | None:
         known = {ref.key for ref in manifest.pages}
 
-        async def page(ref: PageRef) -> Page:
+        async def page(ref: PageRef) -> ManifestPage:
             try:
                 return await self.page(ref)
             except TierObjectMissing:
                 if ref.key in known:
                     raise
-                return Page(ref.kind)  # a page of the saved manifest, swept since
+                return ManifestPage(ref.kind)  # a page of the saved manifest, swept since
 
         return await _ask(lambda load_page: lineage.lost(manifest, saved, load_page), self._pages, page)
 
@@ -251,7 +251,7 @@ class CommitLoop:
                 self._loaded = None  # what the store shows now may be newer
         return await self.current()
 
-    async def page(self, ref: PageRef) -> Page:
+    async def page(self, ref: PageRef) -> ManifestPage:
         """TierObjectMissing if it was swept: the manifest it came from is old, load it again."""
         page = self._pages.get(ref.key)
         if page is None:
@@ -319,7 +319,7 @@ class CommitLoop:
             return change.manifest
 
     async def _repairing(self, make: Callable[[Author], ManifestChange], commit_id: str) -> ManifestChange:
-        held: dict[str, Page] = {}
+        held: dict[str, ManifestPage] = {}
         while True:
             by = Author(self.writer, commit_id, self._clock.unix_ms(), self._uuid, held)
             try:
@@ -368,7 +368,7 @@ class CommitLoop:
                 f"the manifest of {self.ids} has format {manifest.format}; this version of tidelog may read it, but to "
                 f"change it must write that format: upgrade"
             )
-        held: dict[str, Page] = {}
+        held: dict[str, ManifestPage] = {}
         while True:
             by = Author(self.writer, commit_id, self._clock.unix_ms(), self._uuid, held)
             try:
@@ -424,10 +424,12 @@ class CommitLoop:
         return saved
 
 
-async def _ask(question: Callable[[LoadPage], T], pages: PageCache, load: Callable[[PageRef], Awaitable[Page]]) -> T:
-    held: dict[str, Page] = {}
+async def _ask(
+    question: Callable[[LoadPage], T], pages: PageCache, load: Callable[[PageRef], Awaitable[ManifestPage]]
+) -> T:
+    held: dict[str, ManifestPage] = {}
 
-    def load_page(ref: PageRef) -> Page:
+    def load_page(ref: PageRef) -> ManifestPage:
         page = held.get(ref.key)
         if page is None:  # an empty one is false, and counts
             page = pages.get(ref.key)

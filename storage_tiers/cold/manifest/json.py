@@ -19,13 +19,12 @@ from typing import TypeVar
 from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER, Fields, check_version, document
 from storage_tiers.cold.manifest.model import (
     CommitId,
-    Condemned,
     Ids,
     Manifest,
+    ManifestPage,
     ManifestWriter,
     NewestSidecar,
     Oldest,
-    Page,
     PageKind,
     PageRef,
     Pin,
@@ -34,6 +33,7 @@ from storage_tiers.cold.manifest.model import (
     Section,
     Stamp,
     State,
+    TombstonedKey,
     oldest_of,
 )
 from storage_tiers.cold.manifest.transitions import broken
@@ -86,14 +86,15 @@ def encode(manifest: Manifest) -> bytes:
             "pages": [_page_ref(ref, prefix) for ref in manifest.pages],
             "segments": [_segment(segment, prefix) for segment in manifest.segments],
             "removed": [_removed(item, prefix) for item in manifest.removed],
-            "condemned": [
-                {"key": _relative(condemned.key, prefix), "at": list(condemned.at)} for condemned in manifest.condemned
+            "tombstoned": [
+                {"key": _relative(tombstoned.key, prefix), "at": list(tombstoned.at)}
+                for tombstoned in manifest.tombstoned
             ],
         }
     )
 
 
-def encode_page(ids: Ids, page: Page) -> bytes:
+def encode_page(ids: Ids, page: ManifestPage) -> bytes:
     """The gzipped object of a page."""
     prefix = ids.prefix
     data = document(
@@ -214,7 +215,7 @@ def decode(data: bytes, ids: Ids | None = None, *, sound: bool = True) -> Manife
         sidecar=_read_sidecar(fields, prefix),
         segments=_each(fields, "segments", prefix, _read_segment),
         removed=_each(fields, "removed", prefix, _read_removed),
-        condemned=_each(fields, "condemned", prefix, _read_condemned),
+        tombstoned=_each(fields, "tombstoned", prefix, _read_tombstoned),
         pins=_each(fields, "pins", prefix, _read_pin),
         pages=_each(fields, "pages", prefix, _read_page_ref),
         swept=fields.natural("swept"),
@@ -225,7 +226,7 @@ def decode(data: bytes, ids: Ids | None = None, *, sound: bool = True) -> Manife
     return manifest
 
 
-def decode_page(data: bytes, ids: Ids, ref: PageRef) -> Page:
+def decode_page(data: bytes, ids: Ids, ref: PageRef) -> ManifestPage:
     """Checks the stored bytes against the manifest's record of them before anything else."""
     where = f"page {ref.key}"
     if len(data) != ref.length or crc32c(data) != ref.crc32c:
@@ -236,7 +237,7 @@ def decode_page(data: bytes, ids: Ids, ref: PageRef) -> Page:
     check_version(fields)
     if _read_ids(fields) != ids:
         raise fields.bad("it belongs to another partition")
-    page = Page(
+    page = ManifestPage(
         kind=_enum(fields, "kind", PageKind),
         segments=_each(fields, "segments", ids.prefix, _read_segment),
         removed=_each(fields, "removed", ids.prefix, _read_removed),
@@ -248,7 +249,7 @@ def decode_page(data: bytes, ids: Ids, ref: PageRef) -> Page:
     return page
 
 
-def _misfit(page: Page, ref: PageRef) -> str | None:
+def _misfit(page: ManifestPage, ref: PageRef) -> str | None:
     """What of a page is not as the record of it says."""
     if page.kind is not ref.kind or page.count != ref.count:
         return f"it holds {page.count} {page.kind.value} segments, its manifest says {ref.count}"
@@ -363,8 +364,8 @@ def _read_removed(fields: Fields, prefix: str) -> Removed:
     return Removed(at, key=_key(fields, "key", prefix))
 
 
-def _read_condemned(fields: Fields, prefix: str) -> Condemned:
-    return Condemned(_key(fields, "key", prefix), Stamp(*fields.number_pair("at")))
+def _read_tombstoned(fields: Fields, prefix: str) -> TombstonedKey:
+    return TombstonedKey(_key(fields, "key", prefix), Stamp(*fields.number_pair("at")))
 
 
 def _read_pin(fields: Fields, prefix: str) -> Pin:

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from storage_tiers.cold.manifest.lookup import leaves
-from storage_tiers.cold.manifest.model import Manifest, Page, PageRef, State
+from storage_tiers.cold.manifest.model import Manifest, ManifestPage, PageRef, State
 
-LoadPage = Callable[[PageRef], Page]
+LoadPage = Callable[[PageRef], ManifestPage]
 
 #: Commits that one question to the store makes at most: half of those whose ids a manifest keeps, so that one that was not
 #: saved by its asker, and whatever is asked beside it, leaves the commit last seen in `recent`.

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Iterator
 
 from storage_tiers.cold.manifest.model import (
     Manifest,
-    Page,
+    ManifestPage,
     PageRef,
     RemoteSegment,
     Removed,
 )
 from storage_tiers.errors import InvalidRequest, OffsetOutOfRange
 
-LoadPage = Callable[[PageRef], Page]
+LoadPage = Callable[[PageRef], ManifestPage]
 
 
 def leaves(

@@ -19,7 +19,7 @@ RECENT_COMMITS = 32
 MAX_SEGMENTS = 64
 MAX_PAGES = 64
 MAX_PINS = 32
-MAX_CONDEMNED = 64
+MAX_TOMBSTONED = 64
 MAX_MANIFEST_BYTES = 32 << 10
 PIN_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}\Z")
 
@@ -122,7 +122,7 @@ class Author:
     commit_id: str
     now_ms: int
     new_uuid: Callable[[], str]
-    pages: Mapping[str, Page] = field(default_factory=dict)
+    pages: Mapping[str, ManifestPage] = field(default_factory=dict)
 
 
 class PageNeeded(Exception):
@@ -190,7 +190,7 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
-class Condemned:
+class TombstonedKey:
     """A key that was never referenced and never will be; deleted only after the commit that says so."""
 
     key: str
@@ -241,7 +241,7 @@ class PageRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ManifestPage:
     """Segments that left the manifest: `segments` of a live page in offset order, or `removed` ones in the order of removal.
     Or, of level 1, `pages` that left it: of the same kind, of level 0, in order."""
 
@@ -295,7 +295,7 @@ class Manifest:
     sidecar: NewestSidecar | None = None
     segments: tuple[RemoteSegment, ...] = ()
     removed: tuple[Removed, ...] = ()
-    condemned: tuple[Condemned, ...] = ()
+    tombstoned: tuple[TombstonedKey, ...] = ()
     pins: tuple[Pin, ...] = ()
     pages: tuple[PageRef, ...] = ()
     swept: int = 0
@@ -312,14 +312,14 @@ class Manifest:
         return any(recent.id == commit_id for recent in self.recent)
 
     def keys(self) -> Iterator[str]:
-        """Every key that the manifest itself names: live, removed, condemned, pages. Those inside pages are not among them."""
+        """Every key that the manifest itself names: live, removed, tombstoned, pages. Those inside pages are not among them."""
         for segment in self.segments:
             yield segment.key
             yield segment.sidecar_key
         for item in self.removed:
             yield from item.keys
-        for condemned in self.condemned:
-            yield condemned.key
+        for tombstoned in self.tombstoned:
+            yield tombstoned.key
         for page in self.pages:
             yield page.key
         if self.sidecar is not None:

@@ -34,7 +34,7 @@ from storage_tiers.cold.manifest.model import (
     Author,
     Ids,
     Manifest,
-    Page,
+    ManifestPage,
     PageKind,
     PageNeeded,
     PageRef,
@@ -64,7 +64,7 @@ class PageWrite:
     """`data` is to be stored under `ref.key` before the manifest that names it."""
 
     ref: PageRef
-    page: Page
+    page: ManifestPage
     data: bytes
 
 
@@ -120,11 +120,11 @@ def expire(manifest: Manifest, log_start: int, by: Author) -> ManifestChange | N
             old = kept.pop(0)
             removed.extend(Removed(stamp, segment) for segment in segments[:below])
             if below > _EXPIRED_INLINE:
-                writes.append(page_write(manifest.ids, Page(PageKind.REMOVED, removed=tuple(removed)), by))
+                writes.append(page_write(manifest.ids, ManifestPage(PageKind.REMOVED, removed=tuple(removed)), by))
                 removed = []
             removed.append(Removed(stamp, key=old.key))
             if below < len(segments):
-                writes.append(page_write(manifest.ids, Page(PageKind.LIVE, segments[below:]), by))
+                writes.append(page_write(manifest.ids, ManifestPage(PageKind.LIVE, segments[below:]), by))
                 kept.insert(0, writes[-1].ref)
     expired = [write.ref for write in writes if write.ref.kind is PageKind.REMOVED]
     below = 0 if kept else sum(segment.end <= log_start for segment in manifest.segments)
@@ -151,7 +151,7 @@ def unfold(manifest: Manifest, key: str, by: Author, **changes: Any) -> Manifest
     children = _page(manifest.pages[at], by).pages
     count = max(1, min(UNFOLDED, MAX_PAGES - len(manifest.pages)))
     first, rest = children[:count], children[count:]
-    writes = [page_write(manifest.ids, Page(manifest.pages[at].kind, pages=rest), by)] if rest else []
+    writes = [page_write(manifest.ids, ManifestPage(manifest.pages[at].kind, pages=rest), by)] if rest else []
     shown = (*first, *(write.ref for write in writes))
     gone = Removed(next_stamp(manifest, by), key=key)
     pages = (*manifest.pages[:at], *shown, *manifest.pages[at + 1 :])
@@ -172,11 +172,11 @@ def sweepable(manifest: Manifest, item: Removed) -> tuple[str, ...]:
 
 
 def drop_gone(manifest: Manifest, gone: AbstractSet[str], pages: Collection[str], by: Author) -> ManifestChange | None:
-    """Forgets what is no longer in the bucket: condemned keys, and removed items all of whose keys are `gone`, in the manifest
+    """Forgets what is no longer in the bucket: tombstoned keys, and removed items all of whose keys are `gone`, in the manifest
     and in the removed pages whose keys are in `pages`. None if there is nothing to forget."""
     stamp = next_stamp(manifest, by)
     kept, dropped = _part(manifest, manifest.removed, gone)
-    condemned = tuple(item for item in manifest.condemned if item.key not in gone)
+    tombstoned = tuple(item for item in manifest.tombstoned if item.key not in gone)
     refs: list[PageRef] = []
     writes: list[PageWrite] = []
     for ref in manifest.pages:
@@ -190,9 +190,9 @@ def drop_gone(manifest: Manifest, gone: AbstractSet[str], pages: Collection[str]
         dropped.extend(dropped_here)
         kept.append(Removed(stamp, key=ref.key))
         if rest:
-            writes.append(page_write(manifest.ids, Page(PageKind.REMOVED, removed=tuple(rest)), by))
+            writes.append(page_write(manifest.ids, ManifestPage(PageKind.REMOVED, removed=tuple(rest)), by))
             refs.append(writes[-1].ref)
-    if not dropped and len(condemned) == len(manifest.condemned):
+    if not dropped and len(tombstoned) == len(manifest.tombstoned):
         return None
     segments = [item.segment for item in dropped if item.segment is not None]
     sidecar = manifest.sidecar
@@ -203,7 +203,7 @@ def drop_gone(manifest: Manifest, gone: AbstractSet[str], pages: Collection[str]
         manifest,
         by,
         removed=tuple(kept),
-        condemned=condemned,
+        tombstoned=tombstoned,
         pages=tuple(refs),
         sidecar=sidecar,
         swept=max(manifest.swept, swept),
@@ -220,14 +220,14 @@ def _part(manifest: Manifest, items: Sequence[Removed], gone: AbstractSet[str]) 
     return kept, dropped
 
 
-def _page(ref: PageRef, by: Author) -> Page:
+def _page(ref: PageRef, by: Author) -> ManifestPage:
     page = by.pages.get(ref.key)
     if page is None:
         raise PageNeeded(ref)
     return page
 
 
-def page_write(ids: Ids, page: Page, by: Author) -> PageWrite:
+def page_write(ids: Ids, page: ManifestPage, by: Author) -> PageWrite:
     """The page as it will be stored, under a new key, with what the manifest records of it."""
     data = encode_page(ids, page)
     sums = _sums_of_pages(page.pages) if page.pages else _sums_of_segments(page)
@@ -236,7 +236,7 @@ def page_write(ids: Ids, page: Page, by: Author) -> PageWrite:
     return PageWrite(ref, page, data)
 
 
-def _sums_of_segments(page: Page) -> dict[str, Any]:
+def _sums_of_segments(page: ManifestPage) -> dict[str, Any]:
     items: Sequence[RemoteSegment] = page.segments or [
         item.segment for item in page.removed if item.segment is not None
     ]
@@ -309,12 +309,12 @@ class _Draft:
         """Moves the older half of the segments, or everything removed, whichever is more, until the rest fits."""
         while len(self.segments) + len(self.removed) > MAX_SEGMENTS or (self.too_large() and self._movable()):
             if len(self.removed) >= len(self.segments):
-                page = Page(PageKind.REMOVED, removed=self.removed[:MAX_PAGE_SEGMENTS])
+                page = ManifestPage(PageKind.REMOVED, removed=self.removed[:MAX_PAGE_SEGMENTS])
                 self.removed = self.removed[MAX_PAGE_SEGMENTS:]
                 self.pages.append(self._new(page))
             else:
                 half = min((len(self.segments) + 1) // 2, MAX_PAGE_SEGMENTS)
-                page = Page(PageKind.LIVE, self.segments[:half])
+                page = ManifestPage(PageKind.LIVE, self.segments[:half])
                 self.segments = self.segments[half:]
                 live = sum(ref.kind is PageKind.LIVE for ref in self.pages)
                 self.pages.insert(live, self._new(page))
@@ -363,7 +363,7 @@ class _Draft:
             if len(known) + len(refs) <= MAX_PAGE_REFS:
                 refs, start = (*known, *refs), start - 1
                 self._forget(before)
-        self.pages[start:end] = [self._new(Page(refs[0].kind, pages=refs))]
+        self.pages[start:end] = [self._new(ManifestPage(refs[0].kind, pages=refs))]
         return True
 
     def _longest_run(self) -> tuple[int, int]:
@@ -391,7 +391,7 @@ class _Draft:
 
     def _merge(self, start: int, end: int) -> None:
         merged = [self._read(ref) for ref in self.pages[start:end]]
-        page = Page(
+        page = ManifestPage(
             merged[0].kind,
             tuple(itertools.chain.from_iterable(part.segments for part in merged)),
             tuple(itertools.chain.from_iterable(part.removed for part in merged)),
@@ -404,11 +404,11 @@ class _Draft:
         # Fewer are left where they are: a page of two costs the manifest as much as they do.
         return len(self.segments) + len(self.removed) > 2
 
-    def _read(self, ref: PageRef) -> Page:
+    def _read(self, ref: PageRef) -> ManifestPage:
         write = self._writes.get(ref.key)
         return write.page if write is not None else _page(ref, self._by)
 
-    def _new(self, page: Page) -> PageRef:
+    def _new(self, page: ManifestPage) -> PageRef:
         write = page_write(self._manifest.ids, page, self._by)
         self._writes[write.ref.key] = write
         return write.ref

@@ -10,7 +10,7 @@ that every object which it names is there with the very bytes that it names; and
              missing, and the loss accepted by name      that manifest; a range without records stands where the lost one was
              anything else                               refused, with what is missing
 
-Invariants: nothing that was removed or condemned becomes live again; leader epoch, incarnation and `swept` are the largest
+Invariants: nothing that was removed or tombstoned becomes live again; leader epoch, incarnation and `swept` are the largest
 seen, the commit number is above every one seen, log start is the largest seen as far as it lies below `end`; `added` and pins
 are kept, so that no reader's cursor skips or repeats a commit. `end` falls only to what the local log continues. A range is
 given up only where exactly its offsets were named; its offsets are never given to other records.
@@ -30,8 +30,8 @@ from storage_tiers.cold.manifest.model import (
     Author,
     CommitId,
     Manifest,
+    ManifestPage,
     NewestSidecar,
-    Page,
     PageKind,
     PageNeeded,
     PageRef,
@@ -270,7 +270,7 @@ class _Swap:
         if known is None:
             raise PageNeeded(ref)
         self.removed.append(Removed(self._stamp, key=ref.key))
-        changed = Page(ref.kind, self.segments(known.segments), pages=tuple(map(self.page, known.pages)))
+        changed = ManifestPage(ref.kind, self.segments(known.segments), pages=tuple(map(self.page, known.pages)))
         self.writes.append(page_write(self._ids, changed, self._by))
         return self.writes[-1].ref
 

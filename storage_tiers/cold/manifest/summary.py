@@ -21,7 +21,7 @@ class ManifestSummary:
     """The fields of the manifest of the same names, `commit_id` of its last commit ("" where it was never stored), and of its
     live ranges: how many there are, their `records` and `bytes`, what retention asks of the `oldest` (None: there is none), and
     whether some stand in pages (`paged`). `first_removed_ms` is the oldest removal that no pin holds, as far as the manifest
-    knows, `condemned` whether keys stand condemned: what a sweep has to do."""
+    knows, `tombstoned` whether keys are tombstoned: what a sweep has to do."""
 
     line: str
     commit: int
@@ -39,7 +39,7 @@ class ManifestSummary:
     oldest: Oldest | None
     paged: bool
     first_removed_ms: int | None
-    condemned: bool
+    tombstoned: bool
 
     def seen(self, saved_at: str = "") -> SeenManifest | None:
         """The digest that goes with a question to the store; None for a manifest that was never stored."""
@@ -63,7 +63,7 @@ class ManifestSummary:
 
     def sweep_is_due(self, now_ms: int, grace_ms: int) -> bool:
         """Whether something that the manifest names has stood removed for the grace."""
-        return self.condemned or (self.first_removed_ms is not None and self.first_removed_ms + grace_ms <= now_ms)
+        return self.tombstoned or (self.first_removed_ms is not None and self.first_removed_ms + grace_ms <= now_ms)
 
 
 def summary_of(manifest: Manifest) -> ManifestSummary:
@@ -87,7 +87,7 @@ def summary_of(manifest: Manifest) -> ManifestSummary:
         oldest=oldest,
         paged=bool(pages),
         first_removed_ms=_first_removed_ms(manifest),
-        condemned=bool(manifest.condemned),
+        tombstoned=bool(manifest.tombstoned),
     )
 
 

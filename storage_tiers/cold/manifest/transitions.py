@@ -8,7 +8,7 @@ Invariants, kept by every transition and checked again before a manifest is writ
 - live segments tile: each begins where the one before it ends, or records in `gap_from` where that was, and then the
   offsets between are below log start; the last one ends at `end`; nothing at or above log start is left uncovered;
 - nobody lowers `end`, the leader epoch, the incarnation or log start; `deleted` is the last state;
-- a key that stands in `removed` or `condemned` never becomes a live segment's again.
+- a key that stands in `removed` or `tombstoned` never becomes a live segment's again.
 
 Not promised: that the objects exist (the uploader verifies them before it commits), nor that the manifest is small; `pages`
 moves segments out of it.
@@ -21,13 +21,12 @@ from dataclasses import replace
 from typing import Any
 
 from storage_tiers.cold.manifest.model import (
-    MAX_CONDEMNED,
     MAX_PINS,
+    MAX_TOMBSTONED,
     PIN_NAME,
     RECENT_COMMITS,
     Author,
     CommitId,
-    Condemned,
     Ids,
     Manifest,
     ManifestWriter,
@@ -38,6 +37,7 @@ from storage_tiers.cold.manifest.model import (
     Removed,
     Stamp,
     State,
+    TombstonedKey,
 )
 from storage_tiers.errors import DeletedInStore, FencedWriter, InvalidRequest
 
@@ -105,7 +105,7 @@ def extend(
     manifest: Manifest, segment: RemoteSegment, by: Author, *, leader_epoch: int, last_record_epoch: int, log_start: int
 ) -> Manifest:
     """Appends a verified range. FencedWriter under an older epoch, InvalidRequest if it does not begin at `end`, or names
-    a key that was condemned or removed.
+    a key that was tombstoned or removed.
 
     Only the manifest's own lists are searched for the keys: those in pages were segments that ended at or below `end`.
     """
@@ -164,17 +164,17 @@ def unpin(manifest: Manifest, name: str, by: Author) -> Manifest:
     return advance(manifest, by, pins=tuple(known for known in manifest.pins if known.name != name))
 
 
-def condemn(manifest: Manifest, orphans: Collection[str], by: Author) -> Manifest:
+def tombstone(manifest: Manifest, orphans: Collection[str], by: Author) -> Manifest:
     """Marks never-referenced keys. The caller has looked for them in the pages; the manifest is looked through here."""
-    if len(manifest.condemned) + len(orphans) > MAX_CONDEMNED:
+    if len(manifest.tombstoned) + len(orphans) > MAX_TOMBSTONED:
         raise InvalidRequest(
-            f"at most {MAX_CONDEMNED} keys of {manifest.ids} may stand condemned; drop those that are gone"
+            f"at most {MAX_TOMBSTONED} keys of {manifest.ids} may be tombstoned; drop those that are gone"
         )
     named = set(orphans) & set(manifest.keys())
     if named:
         raise InvalidRequest(f"{min(named)} is referenced by the manifest of {manifest.ids}; it is no orphan")
     stamp = next_stamp(manifest, by)
-    return advance(manifest, by, condemned=(*manifest.condemned, *(Condemned(key, stamp) for key in orphans)))
+    return advance(manifest, by, tombstoned=(*manifest.tombstoned, *(TombstonedKey(key, stamp) for key in orphans)))
 
 
 def touch(manifest: Manifest, by: Author) -> Manifest:
@@ -185,7 +185,7 @@ def touch(manifest: Manifest, by: Author) -> Manifest:
 def delete(manifest: Manifest, by: Author) -> Manifest:
     """The terminal commit. It names nothing: every object of the partition may go after the grace, pinned or not."""
     return advance(
-        manifest, by, state=State.DELETED, sidecar=None, segments=(), removed=(), condemned=(), pins=(), pages=()
+        manifest, by, state=State.DELETED, sidecar=None, segments=(), removed=(), tombstoned=(), pins=(), pages=()
     )
 
 
@@ -230,7 +230,9 @@ def _broken_keys(manifest: Manifest) -> str | None:
     live = {key for segment in manifest.segments for key in (segment.key, segment.sidecar_key)} | {
         page.key for page in manifest.pages
     }
-    gone = {key for item in manifest.removed for key in item.keys} | {condemned.key for condemned in manifest.condemned}
+    gone = {key for item in manifest.removed for key in item.keys} | {
+        tombstoned.key for tombstoned in manifest.tombstoned
+    }
     if live & gone:
         return f"{min(live & gone)} is live and removed at once"
     names = [known.name for known in manifest.pins]
@@ -250,8 +252,8 @@ def broken_step(old: Manifest, new: Manifest) -> str | None:
     for name in ("leader_epoch", "incarnation", "log_start", "end", "swept"):
         if getattr(new, name) < getattr(old, name):
             return f"{name} would fall from {getattr(old, name)} to {getattr(new, name)}"
-    gone = {key for item in old.removed for key in item.keys} | {condemned.key for condemned in old.condemned}
+    gone = {key for item in old.removed for key in item.keys} | {tombstoned.key for tombstoned in old.tombstoned}
     for segment in new.segments:
         if segment.key in gone or segment.sidecar_key in gone:
-            return f"{segment.key} was removed or condemned and would be referenced again"
+            return f"{segment.key} was removed or tombstoned and would be referenced again"
     return None

@@ -22,7 +22,7 @@ from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.cluster_file import ClusterState, decode_cluster
 from storage_tiers.cold.manifest.json import decode, decode_page
 from storage_tiers.cold.manifest.lookup import LoadPage
-from storage_tiers.cold.manifest.model import Ids, Manifest, Page, PageRef, RemoteSegment, State
+from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestPage, PageRef, RemoteSegment, State
 from storage_tiers.cold.manifest.topic_file import TopicState, decode_topic
 from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.cold.segments import sidecar
@@ -176,14 +176,14 @@ class Bucket:
             raise UnknownTopicOrPartition(f"{ids} of topic id {ids.topic_id} was deleted")
         return manifest
 
-    def page(self, ids: Ids, ref: PageRef) -> Page:
+    def page(self, ids: Ids, ref: PageRef) -> ManifestPage:
         return decode_page(self.store.get(ref.key).data, ids, ref)
 
     def pages(self, ids: Ids, *, held: int = 1) -> LoadPage:
         """Loads pages of one partition and remembers the `held` newest; each may have 8,192 segments."""
-        known: dict[str, Page] = {}
+        known: dict[str, ManifestPage] = {}
 
-        def load(ref: PageRef) -> Page:
+        def load(ref: PageRef) -> ManifestPage:
             if ref.key not in known:
                 page = self.page(ids, ref)
                 if len(known) == held:

@@ -18,7 +18,7 @@ from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest import json as manifest_json
 from storage_tiers.cold.manifest.commit import PageCache, StoreClock
 from storage_tiers.cold.manifest.lineage import SeenManifest
-from storage_tiers.cold.manifest.model import Ids, ManifestWriter, Page, PageKind, PageRef
+from storage_tiers.cold.manifest.model import Ids, ManifestPage, ManifestWriter, PageKind, PageRef
 from storage_tiers.cold.process.byte_budget import ByteBudget
 from storage_tiers.cold.process.downloads import Downloads
 from storage_tiers.cold.process.operations import TierCounters
@@ -76,7 +76,7 @@ class TierContext:
         known.expect(seen)
         return known
 
-    async def live_page(self, ids: Ids, ref: PageRef) -> Page:
+    async def live_page(self, ids: Ids, ref: PageRef) -> ManifestPage:
         page = self._pages.get(ref.key)
         if page is None:
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 
-from storage_tiers.cold.manifest.model import Ids, Page, PageNeeded, PageRef, RemoteSegment
+from storage_tiers.cold.manifest.model import Ids, ManifestPage, PageNeeded, PageRef, RemoteSegment
 from storage_tiers.cold.process.context import TierContext
 from storage_tiers.cold.process.operations import MAX_PAGE_SEGMENTS, PageSegments, PlanPages
 from storage_tiers.policy import retention
@@ -16,9 +16,9 @@ async def page_segments(context: TierContext, question: PageSegments) -> tuple[R
 
 
 async def plan_pages(context: TierContext, question: PlanPages) -> Expired:
-    held: dict[str, Page] = {}
+    held: dict[str, ManifestPage] = {}
 
-    def load_page(ref: PageRef) -> Page:
+    def load_page(ref: PageRef) -> ManifestPage:
         if ref.key not in held:
             raise PageNeeded(ref)
         return held[ref.key]

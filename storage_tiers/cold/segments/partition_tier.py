@@ -2,8 +2,8 @@
 
 Commit order: upload -> verify -> compare-and-swap; the caller then tells replicas and evicts. A writer whose swap failed
 reads the manifest, verifies its objects again, and only then commits on that manifest: whatever a sweeper deleted meanwhile was
-condemned by a commit, so either the swap fails or the verification finds it. It never references a key that stands in
-`removed` or `condemned` but uploads again under a new uuid.
+tombstoned by a commit, so either the swap fails or the verification finds it. It never references a key that stands in
+`removed` or `tombstoned` but uploads again under a new uuid.
 
 Not promised: that `extend` ends with the caller's range. If the manifest's end has moved, the manifest says where the next
 extension must begin. `storage_tiers.cold.segments.sweeper` deletes what is no longer named.

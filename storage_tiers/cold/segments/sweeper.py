@@ -1,18 +1,18 @@
 """Deleting what a partition's manifest no longer names, or never did, so that nothing referenced is ever missing.
 
     removed, past the grace, unpinned ─────────────────────────────> delete ──> commit: dropped
-    listed, unreferenced, past the grace ──> commit: condemned ────> delete ──> commit: dropped
+    listed, unreferenced, past the grace ──> commit: tombstoned ────> delete ──> commit: dropped
 
 Invariants: the listing is read before the manifest, so that what was uploaded and committed in between is seen as
 referenced. Without a manifest nothing is deleted at all, nor by one that lacks what was seen before (StoreBehind). An orphan
-is deleted only after the commit that condemns it: a writer that meant to reference it then fails its swap, and finds the
-object condemned or missing. A key is dropped only after its deletion succeeded, so that a crash at any point leaves work
+is deleted only after the commit that tombstones it: a writer that meant to reference it then fails its swap, and finds the
+object tombstoned or missing. A key is dropped only after its deletion succeeded, so that a crash at any point leaves work
 for the next sweep and nothing else.
 
 The store's clock is known from the modification time of an object just written through the same commit loop; where
 none was written yet, a commit that changes nothing is made, but only if there is something unreferenced to judge.
 
-Bounds: at most 64 keys condemned at a time, 4,096 listed keys in memory, one page at a time.
+Bounds: at most 64 keys tombstoned at a time, 4,096 listed keys in memory, one page at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest import keys, model, pages, transitions
 from storage_tiers.cold.manifest.commit import CommitLoop
 from storage_tiers.cold.manifest.lineage import MAX_COMMITS
-from storage_tiers.cold.manifest.model import MAX_CONDEMNED, Author, Manifest, Page, PageRef, State
+from storage_tiers.cold.manifest.model import MAX_TOMBSTONED, Author, Manifest, ManifestPage, PageRef, State
 from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.cold.stores.port import ObjectInfo, ObjectStore, UnfinishedUpload
 from storage_tiers.errors import InvalidRequest, TierUnavailable
@@ -138,8 +138,8 @@ class Sweeper:
         due = orphans.due_removed(manifest.removed, manifest.pins, now, grace_ms)
         waiting = len(manifest.removed) - len(due)
         gone = {key for item in due for key in pages.sweepable(manifest, item)}
-        # Condemned before, by a sweep that did not come to its end.
-        gone.update(condemned.key for condemned in manifest.condemned)
+        # Tombstoned before, by a sweep that did not come to its end.
+        gone.update(tombstoned.key for tombstoned in manifest.tombstoned)
         removed = await self._delete_and_drop(gone, (), allowance)
         manifest = await self._unfolded(manifest, now - grace_ms, allowance)
         for ref in manifest.removed_pages:
@@ -195,11 +195,11 @@ class Sweeper:
             return 0, 0
         deleted = 0
         old = orphans.orphans(unreferenced, (), await self._store_now(), grace_ms)
-        for start in range(0, len(old), MAX_CONDEMNED):
-            deleted += await self._condemn_and_delete(old[start : start + MAX_CONDEMNED], allowance)
+        for start in range(0, len(old), MAX_TOMBSTONED):
+            deleted += await self._tombstone_and_delete(old[start : start + MAX_TOMBSTONED], allowance)
         return deleted, len(unreferenced) - len(old)
 
-    async def _condemn_and_delete(self, candidates: Sequence[str], allowance: _Allowance) -> int:
+    async def _tombstone_and_delete(self, candidates: Sequence[str], allowance: _Allowance) -> int:
         if not allowance.take():
             return 0
         still: set[str] = set()
@@ -214,16 +214,16 @@ class Sweeper:
                 refs.extend(page.pages)
 
         def step(manifest: Manifest, by: Author) -> Manifest | None:
-            room = MAX_CONDEMNED - len(manifest.condemned)
+            room = MAX_TOMBSTONED - len(manifest.tombstoned)
             chosen = sorted(still)[: max(room, 0)]
-            return transitions.condemn(manifest, chosen, by) if chosen else None
+            return transitions.tombstone(manifest, chosen, by) if chosen else None
 
         manifest = await self._loop.commit(step, prepare)
-        return await self._delete_and_drop({condemned.key for condemned in manifest.condemned}, (), allowance)
+        return await self._delete_and_drop({tombstoned.key for tombstoned in manifest.tombstoned}, (), allowance)
 
     async def _unreferenced(self, manifest: Manifest, listed: Sequence[Listed]) -> list[Listed]:
         """Those of a stretch of a listing that neither the manifest names nor the pages that may. A packed object's key may
-        lie elsewhere than its offsets: the whole manifest is searched again before anything is condemned."""
+        lie elsewhere than its offsets: the whole manifest is searched again before anything is tombstoned."""
         found = {info.key: info for info in listed}
         _discard(found, manifest.keys())
         refs = list(manifest.pages)
@@ -265,7 +265,7 @@ class Sweeper:
         return now
 
 
-def _named(page: Page) -> Iterable[str]:
+def _named(page: ManifestPage) -> Iterable[str]:
     live = ((segment.key, segment.sidecar_key) for segment in page.segments)
     removed = (item.keys for item in page.removed)
     return itertools.chain.from_iterable(itertools.chain(live, removed, ((ref.key,) for ref in page.pages)))

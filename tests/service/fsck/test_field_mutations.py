@@ -26,7 +26,7 @@ Path = tuple[str | int, ...]
 HUGE = 1 << 62
 #: In place of a checksum: the one that fits.
 SEALED = object()
-LISTS = ("segments", "removed", "condemned", "pins", "pages", "earlier", "recent")
+LISTS = ("segments", "removed", "tombstoned", "pins", "pages", "earlier", "recent")
 
 _CLOCK = "a time by the writer's clock, which nothing else records"
 _WHO = "who it was, nothing else records"
@@ -72,9 +72,9 @@ UNTOLD: Mapping[str, tuple[set[str], str]] = {
     "manifest.removed[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),
     "manifest.removed[].removed[0]": ({"one more", "one less"}, _WHICH_COMMIT),
     "manifest.removed[].removed[1]": ({"one more", "one less", "huge"}, _CLOCK),
-    "manifest.condemned": ({"without its first", "without its last"}, _ORPHAN),
-    "manifest.condemned[].at[0]": ({"one more", "one less"}, _WHICH_COMMIT),
-    "manifest.condemned[].at[1]": ({"one more", "one less", "huge"}, _CLOCK),
+    "manifest.tombstoned": ({"without its first", "without its last"}, _ORPHAN),
+    "manifest.tombstoned[].at[0]": ({"one more", "one less"}, _WHICH_COMMIT),
+    "manifest.tombstoned[].at[1]": ({"one more", "one less", "huge"}, _CLOCK),
     "page.format": ({"one more", "huge"}, _NEWER),
     "page.segments[].added[0]": ({"one more", "one less"}, _WHICH_COMMIT),
     "page.segments[].added[1]": ({"one more", "one less", "huge"}, _CLOCK),

@@ -162,7 +162,7 @@ def test_a_hole_between_ranges(store: BlockingMemoryStore) -> None:
     assert (FindingKind.HOLE, IDS.manifest_key) in {(finding.kind, finding.key) for finding in findings}
 
 
-def test_an_unparsable_manifest_condemns_nothing_else(store: BlockingMemoryStore) -> None:
+def test_an_unparsable_manifest_hides_no_other_fault(store: BlockingMemoryStore) -> None:
     store.put(IDS.manifest_key, b'{"format": 1, "commit": ')
     finding = only(checked(store))
     assert (finding.kind, finding.key) == (FindingKind.BAD_MANIFEST, IDS.manifest_key)

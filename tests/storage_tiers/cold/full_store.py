@@ -325,11 +325,11 @@ async def _rich(full: FullStore, directory: Path) -> None:
     await tier.expire(33)
     orphan = ids_of(1).segment_key(200, 2, "7" * 32)
     full.store.put(orphan, b"never named")
-    await tier.commit(lambda manifest, by: transitions.condemn(manifest, [orphan], by))
+    await tier.commit(lambda manifest, by: transitions.tombstone(manifest, [orphan], by))
     await tier.expire(43)
     manifest = await tier.claim(3)
     assert {page.kind.value for page in manifest.pages} == {"live", "removed"}
-    assert manifest.segments and manifest.pins and manifest.condemned and manifest.swept
+    assert manifest.segments and manifest.pins and manifest.tombstoned and manifest.swept
     assert {item.segment is None for item in manifest.removed} == {True, False}
 
 

@@ -11,7 +11,15 @@ from storage_tiers.clock import Clock
 from storage_tiers.cold.manifest import lookup
 from storage_tiers.cold.manifest.commit import CommitSettings, ReadSaved
 from storage_tiers.cold.manifest.json import decode, decode_page
-from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter, Page, PageRef, RemoteSegment, Section
+from storage_tiers.cold.manifest.model import (
+    Ids,
+    Manifest,
+    ManifestPage,
+    ManifestWriter,
+    PageRef,
+    RemoteSegment,
+    Section,
+)
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.segments.sidecar import SidecarBytes
 from storage_tiers.cold.segments.uploader import ExtendJob
@@ -146,7 +154,7 @@ def stored_live(store: BlockingMemoryStore, manifest: Manifest) -> list[RemoteSe
 
 
 def page_loader(store: BlockingMemoryStore, ids: Ids = IDS) -> lookup.LoadPage:
-    def load(ref: PageRef) -> Page:
+    def load(ref: PageRef) -> ManifestPage:
         return decode_page(store.get(ref.key).data, ids, ref)
 
     return load

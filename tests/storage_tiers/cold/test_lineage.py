@@ -12,7 +12,7 @@ import pytest
 from storage_tiers.cold.manifest import lineage
 from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.manifest.lineage import MAX_COMMITS, SeenManifest, seen_of
-from storage_tiers.cold.manifest.model import MAX_CONDEMNED, RECENT_COMMITS, CommitId, Manifest
+from storage_tiers.cold.manifest.model import MAX_TOMBSTONED, RECENT_COMMITS, CommitId, Manifest
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.errors import FencedWriter, StoreBehind
@@ -242,7 +242,7 @@ async def test_a_question_that_is_cut_at_any_of_its_commits_raises_no_alarm(cloc
         memory = MemoryStore(clock)
         first = tier_of(memory, clock)
         await first.claim(1)
-        for number in range(MAX_CONDEMNED * MAX_COMMITS):
+        for number in range(MAX_TOMBSTONED * MAX_COMMITS):
             memory.blocking().put(IDS.segment_key(number, 1, f"{number:032x}"), b"x")
         seen = await saved(first, tmp_path)
         clock.advance(3 * GRACE / 1000)

@@ -17,8 +17,8 @@ from storage_tiers.cold.manifest.model import (
     Author,
     Ids,
     Manifest,
+    ManifestPage,
     ManifestWriter,
-    Page,
     PageKind,
     PageRef,
     Removed,
@@ -55,7 +55,7 @@ def full_manifest() -> tuple[Manifest, dict[str, PageWrite]]:
     manifest = settle(transitions.pin(manifest, "report", by()))
     manifest = settle(pages.expire(manifest, 355, by()))
     manifest = settle(pages.expire(manifest, 395, by()))
-    manifest = settle(transitions.condemn(manifest, [IDS.segment_key(5, 1, "f" * 32)], by()))
+    manifest = settle(transitions.tombstone(manifest, [IDS.segment_key(5, 1, "f" * 32)], by()))
     segment = segment_of(IDS, 1005, 1010, next(numbers))
     manifest = settle(transitions.extend(manifest, segment, by(), leader_epoch=4, last_record_epoch=4, log_start=1007))
     manifest = settle(pages.expire(manifest, 415, by()))
@@ -63,7 +63,7 @@ def full_manifest() -> tuple[Manifest, dict[str, PageWrite]]:
         manifest.pages
         and manifest.segments
         and manifest.removed
-        and manifest.condemned
+        and manifest.tombstoned
         and manifest.pins
         and manifest.sidecar
     )
@@ -124,7 +124,7 @@ def test_every_missing_or_mistyped_field_is_named() -> None:
             decode(changed(data, {}, drop=name), IDS)
         with pytest.raises(TierCorrupt, match=name):
             decode(changed(data, {name: 1.5}), IDS)
-    for list_name in ("segments", "removed", "pages", "pins", "condemned"):
+    for list_name in ("segments", "removed", "pages", "pins", "tombstoned"):
         document = json.loads(data)
         for name in document[list_name][-1]:
             if name in ("gap_from", "base"):
@@ -214,7 +214,7 @@ def test_pages_are_checked_against_the_manifest() -> None:
         (b"no gzip at all", "not gzip"),
         (gzip.compress(b"x" * 100)[:-4], "cut short"),
         (encode_page(other, written[ref.key].page), "another partition"),
-        (encode_page(IDS, Page(PageKind.LIVE, written[ref.key].page.segments[:-1])), "its manifest says"),
+        (encode_page(IDS, ManifestPage(PageKind.LIVE, written[ref.key].page.segments[:-1])), "its manifest says"),
     ):
         with pytest.raises(TierCorrupt, match=fault):
             decode_page(content, IDS, replace(ref, length=len(content), crc32c=crc32c(content)))

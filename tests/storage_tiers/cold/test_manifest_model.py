@@ -18,8 +18,8 @@ from storage_tiers.cold.manifest.json import decode, decode_page, encode
 from storage_tiers.cold.manifest.model import (
     Author,
     Manifest,
+    ManifestPage,
     ManifestWriter,
-    Page,
     PageKind,
     PageNeeded,
     PageRef,
@@ -62,11 +62,11 @@ class ManifestModel(RuleBasedStateMachine):
         self.patch.start()
         self.ids = itertools.count(1)
         self.manifest = first_manifest(IDS)
-        self.pages: dict[str, Page] = {}
+        self.pages: dict[str, ManifestPage] = {}
         self.known: list[Known] = []
         self.log_start = self.end = 0
         self.pins: dict[str, int] = {}
-        self.condemned: set[str] = set()
+        self.tombstoned: set[str] = set()
         self.forgotten = 0
 
     def teardown(self) -> None:
@@ -74,7 +74,7 @@ class ManifestModel(RuleBasedStateMachine):
 
     # --- how a change is made -----------------------------------------------------------------------------------------
     def commit(self, step: Callable[[Manifest, Author], ManifestChange | Manifest | None]) -> bool:
-        held: dict[str, Page] = {}
+        held: dict[str, ManifestPage] = {}
         while True:
             by = Author(ManifestWriter(1, 1), f"{next(self.ids):032x}", 1000 + self.manifest.commit, self._uuid, held)
             try:
@@ -99,7 +99,7 @@ class ManifestModel(RuleBasedStateMachine):
     def _uuid(self) -> str:
         return f"{next(self.ids):032x}"
 
-    def load(self, ref: PageRef) -> Page:
+    def load(self, ref: PageRef) -> ManifestPage:
         return self.pages[ref.key]
 
     # --- what may happen ----------------------------------------------------------------------------------------------
@@ -145,8 +145,8 @@ class ManifestModel(RuleBasedStateMachine):
         newest = self.manifest.sidecar.key if self.manifest.sidecar else None
         gone = {key for known in chosen for key in (known.segment.key, known.segment.sidecar_key)} - {newest}
         gone |= {item.keys[0] for item in self._removed() if item.segment is None}
-        gone |= self.condemned
-        self.condemned.clear()
+        gone |= self.tombstoned
+        self.tombstoned.clear()
         for ref in [ref for ref in self.manifest.removed_pages if ref.level][:2]:
             self.commit(lambda manifest, by, key=ref.key: pages.unfold(manifest, key, by))  # type: ignore[misc]
         for named in ([], *([ref.key] for ref in self.manifest.removed_pages if not ref.level)):
@@ -174,18 +174,18 @@ class ManifestModel(RuleBasedStateMachine):
         self.commit(lambda manifest, by: transitions.unpin(manifest, name, by))
         del self.pins[name]
 
-    @precondition(lambda self: len(self.condemned) < 60)
+    @precondition(lambda self: len(self.tombstoned) < 60)
     @rule(count=st.integers(1, 3))
-    def condemn(self, count: int) -> None:
+    def tombstone(self, count: int) -> None:
         orphans = {IDS.segment_key(0, 1, self._uuid()) for _ in range(count)}
-        self.commit(lambda manifest, by: transitions.condemn(manifest, orphans, by))
-        self.condemned |= orphans
+        self.commit(lambda manifest, by: transitions.tombstone(manifest, orphans, by))
+        self.tombstoned |= orphans
 
-    @precondition(lambda self: self.condemned or any(known.removed for known in self.known))
+    @precondition(lambda self: self.tombstoned or any(known.removed for known in self.known))
     @rule(data=st.data())
     def never_again(self, data: st.DataObject) -> None:
-        """A key that was condemned or removed is refused, whether the manifest or a page knows it."""
-        gone = sorted(self.condemned) + [k.segment.key for k in self.known if k.removed and not k.dropped]
+        """A key that was tombstoned or removed is refused, whether the manifest or a page knows it."""
+        gone = sorted(self.tombstoned) + [k.segment.key for k in self.known if k.removed and not k.dropped]
         if not gone:
             return
         key = data.draw(st.sampled_from(gone))
@@ -250,7 +250,7 @@ class ManifestModel(RuleBasedStateMachine):
         for known in self.known:
             if not known.dropped:
                 assert {known.segment.key, known.segment.sidecar_key} <= named
-        assert self.condemned <= named
+        assert self.tombstoned <= named
         if self.known:
             assert self.manifest.sidecar is not None
             assert self.manifest.sidecar.key == self.known[-1].segment.sidecar_key
@@ -315,7 +315,7 @@ def test_the_last_32_commits_are_remembered() -> None:
 
 def test_twenty_thousand_segments_stay_within_bounds() -> None:
     manifest, written, held = first_manifest(IDS), 0, 0
-    pages_by_key: dict[str, Page] = {}
+    pages_by_key: dict[str, ManifestPage] = {}
     names = author(1).new_uuid
     for number in range(20_000):
         by = Author(ManifestWriter(1, 1), f"{number:032x}", number, names, pages_by_key)
@@ -344,7 +344,7 @@ def test_twenty_thousand_segments_stay_within_bounds() -> None:
 
 def test_a_full_manifest_says_so() -> None:
     manifest = first_manifest(IDS)
-    known: dict[str, Page] = {}
+    known: dict[str, ManifestPage] = {}
     with mock.patch.multiple(pages, MAX_SEGMENTS=2, MAX_PAGES=2, MAX_PAGE_SEGMENTS=2):
         with pytest.raises(StorageError, match=r"segment\.bytes"):
             for number in range(20):
@@ -361,18 +361,18 @@ def test_a_full_manifest_says_so() -> None:
         assert manifest.end >= 4
 
 
-def full_page(number: int, by: Author) -> tuple[PageRef, Page]:
+def full_page(number: int, by: Author) -> tuple[PageRef, ManifestPage]:
     """The record of a page as full as pages get, of which one segment is made, and that segment as a page."""
     base, end = number * 8192 * 10, (number + 1) * 8192 * 10
     segment = segment_of(IDS, base, end, number, timestamp=number)
-    write = pages.page_write(IDS, Page(PageKind.LIVE, (segment,)), by)
+    write = pages.page_write(IDS, ManifestPage(PageKind.LIVE, (segment,)), by)
     return replace(write.ref, count=8192), write.page
 
 
 def test_ten_million_ranges_stay_within_bounds() -> None:
     """Page by page: 1,250 full ones. What is near the manifest's front is asked for by two pages, wherever it lies."""
     manifest, stored = first_manifest(IDS), 0
-    known: dict[str, Page] = {}
+    known: dict[str, ManifestPage] = {}
     names = author(1).new_uuid
     for number in range(1250):
         by = Author(ManifestWriter(1, 1), f"{number:032x}", number, names, known)
@@ -393,7 +393,7 @@ def test_ten_million_ranges_stay_within_bounds() -> None:
     assert stored < 1 << 18
     asked: list[PageRef] = []
 
-    def load(ref: PageRef) -> Page:
+    def load(ref: PageRef) -> ManifestPage:
         asked.append(ref)
         return known[ref.key]
 
@@ -408,7 +408,7 @@ def test_ten_million_ranges_stay_within_bounds() -> None:
 
 def test_what_was_folded_is_expired_and_forgotten() -> None:
     manifest = first_manifest(IDS)
-    known: dict[str, Page] = {}
+    known: dict[str, ManifestPage] = {}
     names = author(1).new_uuid
     numbers = itertools.count(1)
 

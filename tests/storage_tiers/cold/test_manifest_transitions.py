@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from storage_tiers.cold.manifest import transitions
-from storage_tiers.cold.manifest.model import MAX_CONDEMNED, Author, Manifest, ManifestWriter, RemoteSegment, State
+from storage_tiers.cold.manifest.model import MAX_TOMBSTONED, Author, Manifest, ManifestWriter, RemoteSegment, State
 from storage_tiers.cold.manifest.transitions import broken, broken_step, first_manifest
 from storage_tiers.errors import DeletedInStore, FencedWriter, InvalidRequest
 from tests.storage_tiers.cold.support import IDS, segment_of
@@ -48,11 +48,11 @@ def test_nobody_extends_under_an_older_epoch(manifest: Manifest) -> None:
         replace(THIRD, key=FIRST.key),
         replace(THIRD, sidecar_key=FIRST.sidecar_key),
         replace(THIRD, key=SECOND.sidecar_key),
-        replace(THIRD, sidecar_key="condemned"),
+        replace(THIRD, sidecar_key="tombstoned"),
     ],
 )
 def test_a_key_that_the_manifest_names_never_becomes_another_ranges(manifest: Manifest, taken: RemoteSegment) -> None:
-    named = transitions.condemn(manifest, ["condemned"], by(3))
+    named = transitions.tombstone(manifest, ["tombstoned"], by(3))
     with pytest.raises(InvalidRequest, match="stands in the manifest"):
         extended(named, taken)
 
@@ -66,11 +66,11 @@ def test_a_range_begins_at_the_end_or_where_log_start_hides_what_is_missing(mani
     assert (found.log_start, found.segments[-1].gap_from, broken(found)) == (25, 20, None)
 
 
-def test_as_many_keys_stand_condemned_as_the_format_has_room_for(manifest: Manifest) -> None:
-    full = transitions.condemn(manifest, [f"orphan-{n}" for n in range(MAX_CONDEMNED)], by(3))
-    assert len(full.condemned) == MAX_CONDEMNED
-    with pytest.raises(InvalidRequest, match=f"at most {MAX_CONDEMNED} keys"):
-        transitions.condemn(full, ["one more"], by(4))
+def test_as_many_keys_are_tombstoned_as_the_format_has_room_for(manifest: Manifest) -> None:
+    full = transitions.tombstone(manifest, [f"orphan-{n}" for n in range(MAX_TOMBSTONED)], by(3))
+    assert len(full.tombstoned) == MAX_TOMBSTONED
+    with pytest.raises(InvalidRequest, match=f"at most {MAX_TOMBSTONED} keys"):
+        transitions.tombstone(full, ["one more"], by(4))
 
 
 def test_a_pin_keeps_the_state_of_its_own_commit(manifest: Manifest) -> None:
@@ -80,10 +80,10 @@ def test_a_pin_keeps_the_state_of_its_own_commit(manifest: Manifest) -> None:
 
 
 def test_a_deleted_manifest_names_nothing_and_is_the_last_one(manifest: Manifest) -> None:
-    named = transitions.condemn(transitions.pin(manifest, "kept", by(3)), ["orphan"], by(4))
+    named = transitions.tombstone(transitions.pin(manifest, "kept", by(3)), ["orphan"], by(4))
     gone = transitions.delete(named, by(5))
     assert gone.state is State.DELETED
-    assert (gone.segments, gone.removed, gone.condemned, gone.pins, gone.pages, gone.sidecar) == (
+    assert (gone.segments, gone.removed, gone.tombstoned, gone.pins, gone.pages, gone.sidecar) == (
         (),
         (),
         (),

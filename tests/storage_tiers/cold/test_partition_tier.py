@@ -292,7 +292,7 @@ async def test_pins_hold_what_was_live_at_their_commit(
     assert stored_manifest(memory.blocking()).removed == ()
 
 
-async def test_orphans_are_condemned_before_they_are_deleted(
+async def test_orphans_are_tombstoned_before_they_are_deleted(
     store: FaultyStore, memory: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
     tier = tier_of(store, clock)
@@ -308,14 +308,14 @@ async def test_orphans_are_condemned_before_they_are_deleted(
     store.fail(1, "delete")
     with pytest.raises(TierUnavailable):
         await tier.sweep(DAY)
-    assert [item.key for item in stored_manifest(memory.blocking()).condemned] == [orphan]
+    assert [item.key for item in stored_manifest(memory.blocking()).tombstoned] == [orphan]
     assert memory.blocking().head(orphan).size > 0
     await tier.sweep(DAY)
-    assert stored_manifest(memory.blocking()).condemned == ()
+    assert stored_manifest(memory.blocking()).tombstoned == ()
     assert [info.key for info in memory.blocking().list("")] == [IDS.manifest_key]
 
 
-async def test_more_orphans_than_one_commit_may_condemn(
+async def test_more_orphans_than_one_commit_may_tombstone(
     store: FaultyStore, memory: MemoryStore, clock: EagerClock
 ) -> None:
     keys = [IDS.segment_key(base, 1, f"{base:032x}") for base in range(150)]

@@ -80,10 +80,10 @@ async def test_swept_while_it_stalls(world: World, held: str, earlier: int) -> N
     assert manifest == world.check()
     assert manifest.end == earlier + 10
     if earlier:
-        assert manifest.segments[-1].key not in uploaded, "what was condemned is uploaded again under another name"
+        assert manifest.segments[-1].key not in uploaded, "what was tombstoned is uploaded again under another name"
 
 
-async def test_condemned_but_not_yet_deleted(world: World) -> None:
+async def test_tombstoned_but_not_yet_deleted(world: World) -> None:
     """The sweeper stalls between its commit and the deletion: verification alone would find the objects."""
     await world.writer.extend(world.local.job(0, 1))
     gate = world.store.hold(1, "put", "/manifests/")
@@ -94,7 +94,7 @@ async def test_condemned_but_not_yet_deleted(world: World) -> None:
     deletion = slow.hold(1, "delete")
     sweep = asyncio.create_task(tier_of(slow, world.clock, seed=5, incarnation=None).sweep(DAY))
     await deletion.reached.wait()
-    assert len(stored_manifest(world.memory.blocking()).condemned) == 2
+    assert len(stored_manifest(world.memory.blocking()).tombstoned) == 2
     gate.open()
     manifest = await extension
     deletion.open()
@@ -102,7 +102,7 @@ async def test_condemned_but_not_yet_deleted(world: World) -> None:
     assert world.check().end == manifest.end == 10
 
 
-async def test_condemned_between_verification_and_commit(world: World) -> None:
+async def test_tombstoned_between_verification_and_commit(world: World) -> None:
     other = tier_of(world.memory, world.clock, seed=7)
     gate = world.store.hold(1, "put", "/manifests/")
     extension = asyncio.create_task(world.writer.extend(world.local.job(0, 10)))
@@ -126,16 +126,16 @@ async def test_condemned_between_verification_and_commit(world: World) -> None:
     ids=["in a page", "in a page of a page"],
 )
 async def test_referenced_and_spilled_while_the_sweeper_stalls(world: World, bounds: dict[str, Any]) -> None:
-    """The sweeper has listed an object as unreferenced; before it condemns it, its writer commits, and pages take it."""
+    """The sweeper has listed an object as unreferenced; before it tombstones it, its writer commits, and pages take it."""
     await world.writer.extend(world.local.job(0, 1))
     gate = world.store.hold(1, "put", "/manifests/")
     extension = asyncio.create_task(world.writer.extend(world.local.job(1, 1)))
     await gate.reached.wait()
     await world.past_the_grace()
     slow = FaultyStore(world.memory)
-    condemnation = slow.hold(1, "put", "/manifests/")
+    tombstone = slow.hold(1, "put", "/manifests/")
     sweep = asyncio.create_task(tier_of(slow, world.clock, seed=5, incarnation=None).sweep(DAY))
-    await condemnation.reached.wait()
+    await tombstone.reached.wait()
     gate.open()
     await extension
     with mock.patch.multiple("storage_tiers.cold.manifest.pages", **bounds):
@@ -144,7 +144,7 @@ async def test_referenced_and_spilled_while_the_sweeper_stalls(world: World, bou
     manifest = world.check()
     (page,) = (ref for ref in manifest.live_pages if ref.base <= 1 < ref.end)
     assert page.level == (len(bounds) > 1), "the stalled range stands there by now"
-    condemnation.open()
+    tombstone.open()
     await sweep
     assert world.check().end == 12
     assert len(world.keys()) == 24

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.history import synthetic
 from storage_tiers.cold.manifest.lineage import seen_of
-from storage_tiers.cold.manifest.model import Condemned, Ids, Manifest, PageRef, Pin, RemoteSegment, Removed, Stamp
+from storage_tiers.cold.manifest.model import Ids, Manifest, PageRef, Pin, RemoteSegment, Removed, Stamp, TombstonedKey
 from storage_tiers.cold.manifest.summary import summary_of
 from storage_tiers.cold.manifest.transitions import first_manifest
 from storage_tiers.cold.read.known_ranges import MAX_RUNS, SEGMENT_BYTES, KnownRanges, cost, segment_of
@@ -49,8 +49,8 @@ def test_a_sweep_is_due_when_the_oldest_removal_that_no_pin_holds_has_stood_for_
     assert [summary_of(removed).sweep_is_due(now, 500) for now in (2_499, 2_500)] == [False, True]
     pinned = replace(removed, pins=(Pin("p", 6, 0, 10),))
     assert [summary_of(pinned).sweep_is_due(now, 500) for now in (3_499, 3_500)] == [False, True]
-    condemned = replace(manifest, condemned=(Condemned("orphan", Stamp(9, 2_000)),))
-    assert summary_of(condemned).sweep_is_due(0, 500)
+    tombstoned = replace(manifest, tombstoned=(TombstonedKey("orphan", Stamp(9, 2_000)),))
+    assert summary_of(tombstoned).sweep_is_due(0, 500)
 
 
 def test_what_was_used_longest_ago_goes_first(manifest: Manifest) -> None:

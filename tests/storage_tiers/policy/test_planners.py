@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from storage_tiers.cold.manifest.model import (
     Author,
+    ManifestPage,
     ManifestWriter,
-    Page,
     PageKind,
     PageRef,
     Pin,
@@ -61,12 +61,13 @@ def segments(*ends: int, max_timestamp: int = NOW, first_append_ms: int = NOW) -
     return made
 
 
-def paged(remotes: list[RemoteSegment], size: int) -> tuple[list[PageRef], Callable[[PageRef], Page]]:
+def paged(remotes: list[RemoteSegment], size: int) -> tuple[list[PageRef], Callable[[PageRef], ManifestPage]]:
     """The segments in live pages of `size`."""
     numbers = itertools.count()
     by = Author(ManifestWriter(1, 1), "c", NOW, lambda: f"{next(numbers):032x}")
     made = [
-        page_write(IDS, Page(PageKind.LIVE, tuple(remotes[at : at + size])), by) for at in range(0, len(remotes), size)
+        page_write(IDS, ManifestPage(PageKind.LIVE, tuple(remotes[at : at + size])), by)
+        for at in range(0, len(remotes), size)
     ]
     pages = {write.ref.key: write.page for write in made}
     return [write.ref for write in made], lambda ref: pages[ref.key]
@@ -155,7 +156,7 @@ class TestRetention:
         refs, load_page = paged(cold, 10)
         read: list[str] = []
 
-        def reading(ref: PageRef) -> Page:
+        def reading(ref: PageRef) -> ManifestPage:
             read.append(ref.key)
             return load_page(ref)
 

@@ -12,8 +12,8 @@ from storage_tiers.clock import SystemClock
 from storage_tiers.cold.manifest.model import (
     Ids,
     Manifest,
+    ManifestPage,
     ManifestWriter,
-    Page,
     PageKind,
     PageRef,
     RemoteSegment,
@@ -210,8 +210,8 @@ def remembered(directory: Path) -> tuple[TierContext, PageRef]:
     refs = tuple(ref_of(f"page-{n}", half) for n, half in enumerate(halves))
     upper, known = ref_of("upper", tuple(made), level=1), context(directory)
     for ref, half in zip(refs, halves, strict=True):
-        known._pages.put(ref.key, Page(PageKind.LIVE, segments=half))
-    known._pages.put(upper.key, Page(PageKind.LIVE, pages=refs))
+        known._pages.put(ref.key, ManifestPage(PageKind.LIVE, segments=half))
+    known._pages.put(upper.key, ManifestPage(PageKind.LIVE, pages=refs))
     return known, upper
 
 
@@ -245,8 +245,8 @@ async def test_segments_of_a_page_of_pages_begin_with_the_first_that_can_answer(
 async def test_a_page_of_removed_ranges_is_read_by_nobody(tmp_path: Path, level: int) -> None:
     known, upper = remembered(tmp_path)
     ref = replace(upper, kind=PageKind.REMOVED, key="removed", level=level)
-    gone = Page(PageKind.REMOVED, removed=(Removed(Stamp(1, 0), key="gone"),))
-    known._pages.put(ref.key, Page(PageKind.REMOVED, pages=(ref,)) if level else gone)
+    gone = ManifestPage(PageKind.REMOVED, removed=(Removed(Stamp(1, 0), key="gone"),))
+    known._pages.put(ref.key, ManifestPage(PageKind.REMOVED, pages=(ref,)) if level else gone)
     with pytest.raises(InvalidRequest, match="removed ranges"):
         await known.live_page(IDS, ref)
 
