@@ -151,8 +151,8 @@ MASKS = (
 )
 
 
-_FEATURES = "a feature of Kafka's own controllers and clients, or of work to come"
-_REPLICAS = "Kafka sets this default by itself for eligible leader replicas, which one replica does not need"
+_FEATURES = "a feature of Kafka's own controllers and clients, or one not served yet"
+_REPLICAS = "Kafka sets this default for eligible leader replicas, which a single replica does not need"
 
 
 class Difference(NamedTuple):
@@ -167,11 +167,11 @@ DIFFERENCES = (
     Difference(r"(?<=Configs: )min\.insync\.replicas=1,", "", _REPLICAS),
     Difference(r"DYNAMIC_DEFAULT_BROKER_CONFIG:min\.insync\.replicas=1, ", "", _REPLICAS),
     Difference(r"^  min\.insync\.replicas=1 .*\{DYNAMIC_DEFAULT_BROKER_CONFIG:min[^ ]*\}\n", "", _REPLICAS),
-    Difference(r"CONTROLLER://", "PLAINTEXT://", "one listener serves clients and controller alike"),
+    Difference(r"CONTROLLER://", "PLAINTEXT://", "one listener serves both clients and the controller"),
     Difference(
         r"(metadata\.version\tSupportedMinVersion: )\S+",
         r"\g<1>4.2-IV1",
-        "there are no older forms of the metadata to go back to",
+        "there are no older versions of the metadata to downgrade to",
     ),
     Difference(r"(SupportedMaxVersion: )[12](\tFinalizedVersionLevel: )[012]", r"\g<1>0\g<2>0", _FEATURES),
     Difference(r"(?<=only supports versions 0-)1", "0", _FEATURES),
@@ -182,8 +182,8 @@ DIFFERENCES = (
 )
 #: What ours says more, and Kafka's never.
 OURS = (
-    (r"^  tidelog\..*\n", "ours shows tidelog's own configs as well"),
-    (r" \(it is NAME=REGEX, .*\)", "ours adds what a pattern of client metrics has to look like"),
+    (r"^  tidelog\..*\n", "tidelog also shows its own configs"),
+    (r" \(it is NAME=REGEX, .*\)", "tidelog adds the required form of a client metrics pattern"),
 )
 
 

@@ -128,7 +128,7 @@ _COLLIDE = "names that collide as metrics are refused also when they are created
 _MANY = "one request makes at most 10,000 partitions, by whichever API; Kafka bounds CreateTopics only"
 _UTF8 = "a text that is no UTF-8, and a length below -1, are malformed; Kafka reads the one as another text, the other as null"
 _PATIENT = "what is asked is done at once, whatever the timeout; Kafka has no time for it where that is negative"
-_FEATURES = "a feature of Kafka's own controllers and clients, or of work to come; nothing here acts on it"
+_FEATURES = "a feature of Kafka's own controllers and clients, or one not served yet; nothing here acts on it"
 _EPOCH = "the leader epoch rises at each start; Kafka's rises also where a broker says that it is about to stop"
 _QUORUM = "a node is broker and controller, and its metadata needs no quorum and no listener of its own"
 _TYPO = (
@@ -378,21 +378,21 @@ ON_PURPOSE: tuple[OnPurpose, ...] = (
         "supported_features.<metadata.version>.min_version",
         7,
         29,
-        "there are no older forms of the metadata to go back to",
+        "there are no older versions of the metadata to downgrade to",
     ),
     OnPurpose(
         "describe_quorum",
         "nodes.listeners.*",
         ANY,
         ANY,
-        "one listener serves clients and controller alike",
+        "one listener serves both clients and the controller",
     ),
 )
 
 _GROUPS = "consumer groups"
 _TRANSACTIONS = "transactions"
 _SECURITY = "security: SASL, ACLs, SCRAM, delegation tokens"
-_QUOTAS = "quotas of users, clients and addresses: a limit that nothing keeps would be no limit"
+_QUOTAS = "quotas of users, clients and addresses: a limit that is not enforced would be no limit"
 _SHARE = "share groups (queues)"
 
 LATER = (
