@@ -1,8 +1,7 @@
-"""Lets connections in by all listeners, as many as the configs allow; those beyond wait in the kernel's queues, or are closed
-at once.
+"""Accepts connections on all listeners within the connection quotas; further ones wait in the kernel's queues or are closed.
 
-Invariant: while nobody may come in, the epoll watches no listening socket, so that waiting costs nothing. They are watched
-again when a connection leaves, when the rate allows, or at the server's next sweep.
+Invariant: while the quotas allow no connection, the epoll watches no listening socket, so that waiting connections cost
+nothing. It watches them again when a connection closes, when the rate allows one, or at the server's next sweep.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from kafka_gateway.settings import ConnectionLimits
 
 #: Connections of one listener accepted in one turn.
 ACCEPTS_A_TURN = 64
-#: How a socket that takes both shows an address of IPv4.
+#: The prefix of an IPv4 address on a socket that accepts both versions.
 _MAPPED = "::ffff:"
 
 Address = tuple[str, int]
 
 
 class Acceptor:
-    """`welcome` is given each connection that is let in, with its client's address and its listener's name, and tells of its
-    end by `leave`."""
+    """`welcome` takes each accepted connection, with its client's address and its listener's name, and reports its end by
+    `leave`."""
 
     def __init__(
         self,
@@ -43,7 +42,7 @@ class Acceptor:
         self._watched = False
 
     def start(self, listeners: Mapping[str, socket.socket]) -> None:
-        """Takes the sockets over."""
+        """Takes over the sockets."""
         for name, listener in listeners.items():
             listener.setblocking(False)
             self._listeners[listener.fileno()] = listener, name
@@ -57,17 +56,17 @@ class Acceptor:
         self._listeners.clear()
 
     def limit(self, limits: ConnectionLimits) -> None:
-        """Binds whoever connects from now on."""
+        """Applies to new connections only."""
         self._quotas.limits = limits
         self.resume()
 
     def leave(self, address: str) -> None:
-        """A connection from there has closed."""
+        """A connection from that address has closed."""
         self._quotas.remove(address)
         self.resume()
 
     def accept(self, fd: int, now: float) -> None:
-        """Those who wait at that listener, as far as they may come in."""
+        """Accepts the connections that wait at listener `fd`, as far as the quotas allow. `now` is in seconds."""
         if fd not in self._listeners:
             return
         listener, name = self._listeners[fd]
@@ -88,7 +87,7 @@ class Acceptor:
                 return
             address = (peer[0].removeprefix(_MAPPED), peer[1])
             if not self._quotas.add(address[0]):
-                server_events.not_let_in(address, "max.connections.per.ip")
+                server_events.over_quota(address, "max.connections.per.ip")
                 sock.close()
                 continue
             sock.setblocking(False)
@@ -103,7 +102,7 @@ class Acceptor:
                 self._epoll.modify(fd, select.EPOLLIN)
 
     def _pause(self, wait_s: float = 0) -> None:
-        """For that long, or else until a connection closes, or the next sweep."""
+        """For `wait_s`, or if that is 0 until a connection closes or the next sweep."""
         if self._watched:
             self._watched = False
             for fd in self._listeners:

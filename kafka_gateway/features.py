@@ -1,7 +1,7 @@
-"""The feature levels that this node has (KIP-584), by Kafka's names: what ApiVersions advertises and UpdateFeatures takes.
+"""The feature levels of this node (KIP-584), by Kafka's names: ApiVersions advertises them, UpdateFeatures checks them.
 
-`metadata.version` names the Kafka release whose requests are answered (29 is 4.2-IV1), not a format of ours. All other
-features of that release are known and off: none of what they switch on exists here, so none can be raised.
+`metadata.version` names the Kafka release whose requests are answered (29 is 4.2-IV1), not a format of this node. All other
+features of that release are known and off; none can be raised, because nothing here implements them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Level(NamedTuple):
-    """The lowest and highest level that can be set, and the one that is."""
+    """The lowest and highest level that can be set, and the current one."""
 
     lowest: int
     highest: int

@@ -1,15 +1,15 @@
-"""Sends what connections have to send: one gathered write a turn, and files straight from the page cache.
+"""Sends the answers of connections: one gathered write a turn, and files straight from the page cache.
 
-A large answer goes out in shares, so that one reader of it holds up nobody: each turn has a budget for files, and each
-connection a share of it, and another as large for bytes. A file goes out by sendfile, which would stop the whole loop
-while a disk is read; so the two ends of a share are probed without blocking first, and where they are not in memory a
-thread reads the share in (the kernel's cache then holds it) while the loop goes on.
+A large answer is sent in shares, so that its reader delays no other client: each turn has a budget for bytes of files, and
+each connection a share of it, and another share as large for bytes in memory. Files are sent by sendfile, which would block
+the whole event loop during a disk read. So the two ends of a share are first probed without blocking; if they are not in
+memory, a thread reads the share into the page cache while the loop continues.
 
-While others are given small answers a thread sends what is large. A loop that spends milliseconds on somebody's backfill has
-used its turn on the processor up when a small request comes, and both wait until the scheduler looks again; the thread is
-the one that waits then. It sends on a descriptor of its own, so that a connection may be closed meanwhile.
+While other clients get small answers, a thread sends large files. An event loop that spent milliseconds on a backfill would
+have used up its time slice when a small request arrives, and the request would wait for the scheduler; this way the thread
+waits. It sends on a descriptor of its own, so that the connection may be closed meanwhile.
 
-Does not promise: that memory keeps what a thread has just read. Then the loop waits for the disk, which is slow and right.
+Does not promise: that the page cache keeps what a thread has just read. If it does not, the loop blocks on the disk.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from typing import TypeVar
 from kafka_gateway.connection import Connection
 from storage_tiers.types import FileSlice, SharedFile
 
-#: Bytes of files sent in one turn to all connections, and the least and most to one of them. A whole answer of 1 MiB in
-#: one go costs half of what it costs in four; many readers get smaller shares, so that none waits long.
+#: Bytes of files sent in one turn to all connections, and the least and most to one of them. An answer of 1 MiB costs half
+#: as much in one send as in four; with many readers shares are smaller, so that none waits long.
 ALL_FILE_BYTES_A_TURN = 4 << 20
 LEAST_SHARE = 256 << 10
 LARGEST_SHARE = 1 << 20
-#: What a write counts as at least: an answer of many small pieces takes as long for the calls as a large one for its bytes.
+#: The least bytes that a write counts as: many small writes take as long as one large one.
 LEAST_COUNTED = 4 << 10
-#: Buffers gathered into one write, and up to which size they are joined instead.
+#: Most buffers in one gathered write, and the total size up to which they are joined instead.
 GATHERED = 64
 JOINED_BYTES = 64 << 10
-#: Threads that wait for disks, and send files while others are given small answers.
+#: Threads that read from disks, and send files while other clients get small answers.
 FILE_THREADS = 4
-#: Bytes that a thread sends at once: the kernel lets nobody else have the processor before that is done.
+#: Bytes that a thread sends in one call, during which the kernel does not preempt it.
 THREAD_STEP = 256 << 10
-#: From so many bytes of a file on a thread is worth its while.
+#: Least bytes of a file that are sent by a thread.
 LEAST_IN_THREAD = 256 << 10
-#: Seconds since the last small answer after which nobody waits for one.
+#: Seconds without a small answer after which the loop sends large files itself.
 QUIET_S = 1.0
 
-#: The file system cannot tell without blocking.
+#: The file system does not support reads that do not block.
 _CANNOT_PROBE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
@@ -55,7 +55,7 @@ Owner = TypeVar("Owner")
 
 
 class Progress(enum.Enum):
-    """How far `Sender.send` came."""
+    """The outcome of `Sender.send`."""
 
     DONE = "everything is sent"
     BLOCKED = "the socket takes no more for now"
@@ -63,12 +63,12 @@ class Progress(enum.Enum):
     THREAD = "a thread reads or sends what comes next; `resume` will be called"
 
 
-#: What is called on the loop when a thread is done: whose it was, what failed, and whether the socket takes no more now.
+#: Called on the event loop when a thread is done: the owner, the failure, and whether the socket is full now.
 Resume = Callable[[Owner, OSError | None, bool], None]
 
 
 class Sender:
-    """Owns the turn's budget and the threads. Used on one event loop only."""
+    """Owns the turn's budget and the threads. Must be used on one event loop only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -78,13 +78,13 @@ class Sender:
         self._probe = bytearray(1)
         self._threads: ThreadPoolExecutor | None = None
         self._sending = 0
-        #: When a small answer left last, by the loop's clock.
+        #: When a small answer was sent last, in seconds of the loop's clock.
         self.small_at = -QUIET_S
         self.sent_bytes = 0
         self.reads_in_threads = self.sends_in_threads = 0
 
     def new_turn(self, connections: int) -> None:
-        """A turn that sends to so many connections begins."""
+        """Begins a turn that sends to so many connections."""
         self._budget = ALL_FILE_BYTES_A_TURN
         if connections != self._connections:
             self._connections = connections
@@ -95,14 +95,14 @@ class Sender:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def send(self, sock: socket.socket, connection: Connection, owner: Owner, resume: Resume[Owner]) -> Progress:
-        """Sends as much as may be sent now. After THREAD, `resume` is called on the loop once the next bytes are in memory or
-        sent; nothing is sent on the connection before. Raises OSError where the connection, or a file, is broken."""
+        """Sends as much as the budget and the socket allow. After THREAD, `resume` is called on the loop once the next bytes
+        are in memory or sent; nothing may be sent on the connection before. Raises OSError for a broken connection or file."""
         share = of_bytes = self._share
         try:
             while connection.out:
                 piece = connection.out[0]
                 if not isinstance(piece, FileSlice):
-                    # A share of their own, so that the head of a file does not cut the file in two.
+                    # Bytes have their own share, so that the header before a file does not split the file in two.
                     if of_bytes <= 0:
                         return Progress.SHARED
                     of_bytes -= max(self._send_bytes(sock, connection), LEAST_COUNTED)
@@ -122,7 +122,7 @@ class Sender:
         return Progress.DONE
 
     def send_small(self, sock: socket.socket, connection: Connection) -> bool:
-        """The usual turn, without ceremony: small answers and no file. False if anything is left for `send`."""
+        """The fast path of most turns: small answers and no file. False if anything is left for `send`."""
         data = connection.small(JOINED_BYTES)
         if data is None:
             return not connection.out
@@ -135,9 +135,9 @@ class Sender:
         return connection.unsent == 0
 
     def _send_bytes(self, sock: socket.socket, connection: Connection) -> int:
-        """One write of the byte pieces up to the next file; how many bytes left."""
+        """Writes the byte pieces before the next file once. Returns how many bytes were sent."""
         pieces, size = connection.to_send(GATHERED)
-        # No MSG_MORE before a file: measured on loopback it costs half of the rate of 1 MiB fetches.
+        # Not with MSG_MORE before a file: on loopback it halves the rate of 1 MiB fetches.
         if len(pieces) == 1:
             count = sock.send(pieces[0])
         elif size <= JOINED_BYTES:
@@ -165,7 +165,7 @@ class Sender:
         piece: FileSlice,
         resume: Callable[[OSError | None, bool], None],
     ) -> bool:
-        """Begins to, if it is worth while."""
+        """Starts a thread that sends the file, if it is large and other clients get small answers."""
         if (
             piece.length < LEAST_IN_THREAD
             or self._sending == FILE_THREADS
@@ -175,10 +175,10 @@ class Sender:
         try:
             out = os.dup(sock.fileno())
         except OSError:
-            return False  # no descriptor to spare: the loop can send without one
+            return False  # out of descriptors: the loop sends without one
         self._sending += 1
         self.sends_in_threads += 1
-        # The connection may be closed meanwhile, and its pieces released.
+        # The connection may be closed and its pieces released meanwhile.
         file = piece.file.acquire()
         work = functools.partial(_sent, out, file, piece.position, piece.length)
         sending = self._loop.run_in_executor(self._pool(), work)
@@ -224,7 +224,7 @@ class Sender:
         self, connection: Connection, piece: FileSlice, length: int, resume: Callable[[OSError | None, bool], None]
     ) -> None:
         self.reads_in_threads += 1
-        # The connection may be closed meanwhile, and its pieces released.
+        # The connection may be closed and its pieces released meanwhile.
         file = piece.file.acquire()
         reading = self._loop.run_in_executor(self._pool(), os.pread, file.fd, length, piece.position)
 
@@ -240,7 +240,7 @@ class Sender:
 
 
 def _sent(out: int, file: SharedFile, position: int, length: int) -> int:
-    """In a thread: how many bytes of the file the socket took. OSError where it, or the file, is broken."""
+    """Runs in a thread. Returns how many bytes of the file the socket took. Raises OSError for a broken socket or file."""
     done = 0
     try:
         while done < length:

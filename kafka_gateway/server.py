@@ -1,73 +1,48 @@
 """The shell around `connection.py`: sockets in, sockets out, on the event loop.
 
-Client sockets sit in one epoll, which the event loop watches as a single file. One turn takes what is readable on all of
-them, or as many as a slice of time allows, starts the requests, and then writes each connection's answers with one gathered
-write (a write per answer would wake clients one by one and halve the rate with many connections). A few are watched by the
-loop itself, which asks the kernel once less for each of their requests; there is nothing to gather where there are few.
-Handlers that must wait give a future or a coroutine; nothing else gets a task.
+Client sockets share one epoll, which the event loop watches as a single file. One turn receives from all readable sockets,
+or as many as a slice of time allows, starts their requests (`dispatcher.py`), and then writes each connection's answers with
+one gathered write: a write per answer would wake clients one by one and halve the rate with many connections. The event loop
+watches the first few sockets itself, which saves a system call per request; few connections gain nothing from gathering.
 
-Bounds: connections (`max.connections`; further ones wait in the kernel's queue), bytes of a request and of all requests
-that are not whole yet, bytes not yet read by a client before its next request starts, bytes of files sent in a turn
-(`sender.py`), idle time. Does not promise: TLS, other systems than Linux.
+Bounds: connections (`connection_quotas.py`), the size of a request, the memory of all requests and unread answers
+(`request_memory_pool.py`), unread bytes of a client before its next request starts, bytes of files sent in a turn
+(`sender.py`), idle time. Does not promise: TLS, systems other than Linux.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import select
 import socket
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from grpc_api.contract.node import NodeCore
 from grpc_api.listening import listen
 from kafka_gateway import server_events
 from kafka_gateway.acceptor import Acceptor
-from kafka_gateway.connection import (
-    ALONE,
-    FETCH,
-    PRODUCE,
-    Apis,
-    Connection,
-    InvalidFrame,
-    PendingReply,
-    Piece,
-    RequestMetrics,
-    release,
-)
+from kafka_gateway.connection import Connection, InvalidFrame, PendingReply, Piece, RequestMetrics, release
+from kafka_gateway.dispatcher import SECONDS, Dispatcher
 from kafka_gateway.fetch_sessions import FetchSessionCache
-from kafka_gateway.handlers.api_versions import ApiVersionsHandler
-from kafka_gateway.handlers.fetch import FetchHandler
 from kafka_gateway.hot_parse import Malformed
 from kafka_gateway.options import Options
-from kafka_gateway.registry import APIS, Api, by_key
-from kafka_gateway.reply import CloseConnection, DelayedReply, Handler, Reply
+from kafka_gateway.registry import APIS, Api
+from kafka_gateway.reply import CloseConnection
 from kafka_gateway.request_memory_pool import RequestMemoryPool
 from kafka_gateway.sender import Progress, Sender
 from kafka_gateway.session import READ, GatewayCounters, GatewaySession
 from kafka_gateway.settings import ConnectionLimits
-from storage_tiers.errors import RequestTimedOut
 from storage_tiers.turns import SLICE_S
 
 #: Shared by all connections; one receive takes at most this much.
 RECEIVE_BUFFER = 1 << 20
-#: Sockets that the kernel names at once. A turn looks at as many of them as its slice has time for, one at least.
+#: Ready sockets that one poll returns. A turn serves as many of them as its slice has time for, at least one.
 EVENTS_A_TURN = 4096
-#: Requests of one connection started in one turn; a client may send thousands in one segment.
-REQUESTS_A_TURN = 256
-#: Seconds between looks at who is idle; an empty buffer is taken back after as long.
+#: Seconds between checks for idle connections, and until an empty buffer is taken back.
 SWEEP_S = 10.0
-#: What a Fetch that waits takes of memory, as a multiple of its request: 400 bytes for a partition, which takes 16 there.
-WAITING_COPIES = 25
-#: The requests of most consumers are smaller, and not counted.
-UNCOUNTED_FETCH_BYTES = 1 << 10
-#: The metrics' clock.
-SECONDS = time.perf_counter  # noqa: TID251 - the shell
-#: Connections that the loop watches itself.
+#: Connections that the event loop watches itself.
 WATCHED_BY_LOOP = 8
 
 _IN, _OUT = int(select.EPOLLIN), int(select.EPOLLOUT)
@@ -76,8 +51,8 @@ _GONE = select.EPOLLRDHUP | _BROKEN
 
 
 async def serve(core: NodeCore, options: Options, sockets: Mapping[str, socket.socket] | None = None) -> GatewayServer:
-    """Serves until `stop` on `sockets`, by the names of their listeners, or else takes the addresses of the settings. Raises
-    OSError where one cannot be had."""
+    """Serves until `stop`: on `sockets`, by the names of their listeners, or without them on the addresses of the settings.
+    Raises OSError if an address cannot be bound."""
     server = GatewayServer(core, options)
     server.start(sockets or {each.listener: listen(each.host, each.port) for each in options.settings.listeners})
     return server
@@ -89,14 +64,6 @@ class GatewayServer:
     def __init__(self, core: NodeCore, options: Options, apis: tuple[Api, ...] = APIS) -> None:
         settings = self._settings = options.settings
         self._loop = asyncio.get_running_loop()
-        self._handlers: dict[int, Handler] = {api.key: api.build(core, options) for api in by_key(apis).values()}
-        #: By the API's name.
-        self.metrics = {api.name: RequestMetrics() for api in by_key(apis).values()}
-        self._apis: Apis = {
-            api.key: (api.served_from, api.highest, self._handlers[api.key].handle, self.metrics[api.name])
-            for api in by_key(apis).values()
-        }
-        self._request_context = options.request_context
         self._scratch = bytearray(RECEIVE_BUFFER)
         self._epoll = select.epoll()
         self._sessions: dict[int, GatewaySession] = {}
@@ -104,20 +71,19 @@ class GatewayServer:
         self._sender = Sender(self._loop)
         self._watched_by_loop = 0
         self._dirty: list[GatewaySession] = []
-        #: What the kernel said of sockets that no turn had time for yet. None is somebody who wants to connect: to the
-        #: listener of that file descriptor.
+        #: Ready sockets and their events, not served yet. None stands for a listener with a new connection, and its file
+        #: descriptor then replaces the events.
         self._ready: deque[tuple[GatewaySession | None, int]] = deque()
+        #: Sockets whose clients have disconnected.
         self._leaving: deque[tuple[GatewaySession, int]] = deque()
         self._flush_scheduled = False
         self._memory = RequestMemoryPool(self._sessions, settings.request_memory_bytes)
         self._stopping = False
         self._sweeper: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._now = self._loop.time()
-        #: The turn's begin, for which the loop's own clock is too coarse.
-        self._began = SECONDS()
         self.counters = GatewayCounters()
-        #: By listener, in the order of the settings.
+        self._dispatcher = Dispatcher(core, options, apis, self, self.counters)
+        #: Ports by listener, in the order of the settings.
         self.ports: Mapping[str, int] = {}
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -128,7 +94,7 @@ class GatewayServer:
         self._schedule_sweep()
 
     async def stop(self) -> None:
-        """Stops accepting and reading, lets answers be finished and sent within `stop_timeout_ms`, then closes. Once."""
+        """Stops accepting and reading, sends outstanding answers for up to `stop_timeout_ms`, then closes all. Idempotent."""
         if self._stopping:
             return
         self._stopping = True
@@ -137,26 +103,23 @@ class GatewayServer:
             self._sweeper.cancel()
         for session in list(self._sessions.values()):
             self._watch(session, session.events & ~select.EPOLLIN)
-            for api_key, future in list(session.futures.values()):
-                # What waits for new records would wait for nothing; what waits to be durable is worth an answer.
-                if api_key != PRODUCE:
-                    future.cancel()
+        self._dispatcher.stop(self._sessions)
         deadline = self._loop.time() + self._settings.stop_timeout_ms / 1000
         while any(session.is_busy for session in self._sessions.values()) and self._loop.time() < deadline:
             await asyncio.sleep(0.005)
         for session in list(self._sessions.values()):
-            self._close(session, "the node stops")
+            self.close(session, "the node stops")
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
         self._sender.close()
 
     def limit_connections(self, limits: ConnectionLimits) -> None:
-        """Binds whoever connects from now on."""
+        """Applies to new connections only."""
         self._acceptor.limit(limits)
 
     @property
     def port(self) -> int:
-        """The first listener's."""
+        """The port of the first listener."""
         return next(iter(self.ports.values()))
 
     @property
@@ -176,22 +139,26 @@ class GatewayServer:
         return self._sender.sent_bytes
 
     @property
+    def metrics(self) -> Mapping[str, RequestMetrics]:
+        """By the API's name."""
+        return self._dispatcher.metrics
+
+    @property
     def errors(self) -> Iterator[tuple[str, Mapping[int, int]]]:
-        """By API: how often each error code was answered."""
-        for name, handler in zip(self.metrics, self._handlers.values(), strict=True):
-            yield name, handler.errors
+        """By the API's name: how often each error code was answered."""
+        return self._dispatcher.errors
 
     @property
     def fetch_sessions(self) -> FetchSessionCache | None:
-        return next((each.sessions for each in self._handlers.values() if isinstance(each, FetchHandler)), None)
+        return self._dispatcher.fetch_sessions
 
     # --- one turn -----------------------------------------------------------------------------------------------------
     def _turn(self) -> None:
         self._now = self._loop.time()
-        began = self._began = SECONDS()
+        began = self._dispatcher.turn_began = SECONDS()
         ready, leaving = self._ready, self._leaving
         if not ready:
-            # Whoever is left of the last turn comes first: the kernel would name the same ones first again.
+            # Sockets left over from the last turn come first: the kernel would return the same ones first again.
             self._sort_out(self._epoll.poll(0, EVENTS_A_TURN))
         until = began + SLICE_S
         while ready:
@@ -216,8 +183,8 @@ class GatewayServer:
         self._flush_and_count(began)
 
     def _sort_out(self, named: Sequence[tuple[int, int]]) -> None:
-        """What the kernel says of sockets. Those whose client has gone come behind all others: they may be thousands at once,
-        and each takes a while to close."""
+        """Queues the sockets of one poll. Disconnected clients come after all others: thousands may leave at once, and each
+        takes time to close."""
         for fd, events in named:
             session = self._sessions.get(fd)
             if session is None:
@@ -229,11 +196,11 @@ class GatewayServer:
                 self._leaving.append((session, events))
 
     def _turn_of(self, session: GatewaySession) -> None:
-        """A turn of a connection that the loop watches itself."""
+        """A turn of one connection that the event loop watches itself."""
         self._now = self._loop.time()
-        began = self._began = SECONDS()
+        began = self._dispatcher.turn_began = SECONDS()
         self._readable(session, _IN)
-        # One look at the clock less: its answers are written as soon as they are made.
+        # `began` in place of a second reading of the clock: its answers are written as soon as they are made.
         self.counters.busy_s += self._flush(began) - began
 
     def _welcome(self, sock: socket.socket, address: tuple[str, int], listener: str) -> None:
@@ -260,10 +227,10 @@ class GatewayServer:
         except BlockingIOError:
             return
         except OSError as error:
-            self._close(session, str(error))
+            self.close(session, str(error))
             return
         if count == 0:
-            self._close(session, "")
+            self.close(session, "")
             return
         session.last_active = self._now
         self.counters.received_bytes += count
@@ -271,9 +238,9 @@ class GatewayServer:
         self._take_requests(session)
 
     def _gone(self, session: GatewaySession, events: int) -> None:
-        """The client has gone while it was owed answers: its waits end; what it sent before is still taken."""
+        """The client has disconnected: delayed requests are cancelled; requests received before are still taken."""
         if not session.connection.waiting or events & _BROKEN:
-            self._close(session, "")
+            self.close(session, "")
             return
         self._watch(session, session.events & ~READ)
         session.client.has_left = True
@@ -282,28 +249,18 @@ class GatewayServer:
 
     def _take_requests(self, session: GatewaySession) -> None:
         connection = session.connection
-        self._request_context.client = session.client
         try:
-            until = self._began + SLICE_S
-            started = connection.take(
-                self._apis, REQUESTS_A_TURN, self._otherwise, session, SECONDS, self._began, until
-            )
-            if started == REQUESTS_A_TURN or connection.paused:
+            if self._dispatcher.take(session):
                 self._loop.call_soon(self._go_on, session)
-            elif connection.start != connection.end:
-                self._refuse_early(connection)
         except (InvalidFrame, Malformed, CloseConnection) as error:
             server_events.refused(session, error)
             self._end(session, str(error))
             return
-        except Exception as error:  # noqa: BLE001 - one connection ends, the others go on
+        except Exception as error:  # noqa: BLE001 - one connection ends, the others continue
             self.counters.failures += 1
             server_events.defect(session, error)
             self._end(session, "failure")
             return
-        finally:
-            self.counters.requests += connection.taken
-            connection.taken = 0
         if connection.owns_buffer or connection.start != connection.end:
             connection.settle()
             self._hold(session)
@@ -312,31 +269,6 @@ class GatewayServer:
         if connection.out:
             self._dirty.append(session)
 
-    def _refuse_early(self, connection: Connection) -> None:
-        """A frame that is cut off and not served is not waited for. Raises CloseConnection."""
-        begun = connection.begun()
-        if begun is None:
-            return
-        api = self._apis.get(begun[0])
-        if api is None or not api[0] <= begun[1] <= api[1]:
-            self._unserved(begun[0], begun[1], 0)
-
-    def _otherwise(
-        self, session: GatewaySession, api_key: int, version: int, correlation: int, reply: Reply | None
-    ) -> None:
-        """What `Connection.take` cannot answer by itself. Raises CloseConnection."""
-        if reply is None:
-            session.connection.answer(self._unserved(api_key, version, correlation))
-        else:
-            self._take_reply(session, api_key, reply)
-
-    def _unserved(self, api_key: int, version: int, correlation: int) -> Sequence[Piece]:
-        """Only ApiVersions has an answer to a version that does not exist (KIP-511)."""
-        handler = self._handlers.get(api_key)
-        if isinstance(handler, ApiVersionsHandler):
-            return handler.unsupported(correlation)
-        raise CloseConnection(f"api key {api_key} version {version} is not served")
-
     def _hold(self, session: GatewaySession) -> None:
         if session.connection.held_bytes + session.working_bytes == session.held_bytes or session.closed:
             return
@@ -344,7 +276,7 @@ class GatewayServer:
         while (largest := self._memory.connection_to_close(session, self._now)) is not None:
             server_events.pool_is_full(largest, self._memory.held_bytes, self._memory.limit_bytes)
             if largest.connection.unread_bytes or largest.working_bytes:
-                self._close(
+                self.close(
                     largest,
                     "the request memory pool is full; answers in memory or requests in progress hold most of it",
                 )
@@ -353,93 +285,8 @@ class GatewayServer:
             if not largest.closed:
                 self._memory.count(largest)
 
-    def _take_reply(self, session: GatewaySession, api_key: int, reply: Reply) -> None:
-        connection = session.connection
-        if isinstance(reply, DelayedReply):
-            pending = connection.delay(api_key)
-            session.futures[pending] = (api_key, reply.future)
-            if api_key == FETCH and connection.request_size > UNCOUNTED_FETCH_BYTES:
-                session.working_bytes = WAITING_COPIES * connection.request_size
-            since = self._began, SECONDS()
-            reply.future.add_done_callback(functools.partial(self._answered, session, pending, reply, api_key, since))
-        elif asyncio.iscoroutine(reply):
-            pending = connection.delay(ALONE)
-            session.working_bytes = connection.request_size * (WAITING_COPIES if api_key == FETCH else 1)
-            task: asyncio.Task[Sequence[Piece]] = self._loop.create_task(reply)
-            if api_key == FETCH:
-                session.futures[pending] = (api_key, task)
-            self._tasks.add(task)
-            since = self._began, SECONDS()
-            task.add_done_callback(functools.partial(self._worked, session, pending, api_key, since))
-        else:
-            connection.answered(self._apis[api_key][3], SECONDS() - self._began, SECONDS())
-            connection.answer(reply)
-
-    # --- delayed answers --------------------------------------------------------------------------------------------
-    def _answered(
-        self,
-        session: GatewaySession,
-        pending: PendingReply,
-        delayed: DelayedReply,
-        api_key: int,
-        since: tuple[float, float],
-        future: asyncio.Future[Any],
-    ) -> None:
-        session.futures.pop(pending, None)
-        if api_key == FETCH:
-            session.working_bytes = 0
-        self._waited(session, api_key, since)
-        pieces: Sequence[Piece] = ()
-        try:
-            if not future.cancelled():
-                failure = future.exception()
-                pieces = delayed.finish(future.result()) if failure is None else delayed.refuse(failure)
-            elif not self._stopping and not session.closed:
-                pieces = delayed.refuse(RequestTimedOut("the broker gave this request up; ask again"))
-        except CloseConnection as error:
-            self._close(session, str(error))
-            return
-        except Exception as error:  # noqa: BLE001 - one connection ends, the others go on
-            self.counters.failures += 1
-            server_events.defect(session, error)
-            self._close(session, "failure")
-            return
-        self._complete(session, pending, pieces)
-
-    def _waited(self, session: GatewaySession, api_key: int, since: tuple[float, float]) -> None:
-        """An answer that was not there at once is there, or was given up. `since` is when its request could start, and when
-        its handler was done with it."""
-        metrics = self._apis[api_key][3]
-        self._began = now = SECONDS()
-        metrics.waits += 1
-        metrics.remote_s += now - since[1]
-        session.connection.answered(metrics, now - since[0], now)
-
-    def _worked(
-        self,
-        session: GatewaySession,
-        pending: PendingReply,
-        api_key: int,
-        since: tuple[float, float],
-        task: asyncio.Task[Sequence[Piece]],
-    ) -> None:
-        self._tasks.discard(task)
-        session.futures.pop(pending, None)
-        session.working_bytes = 0
-        self._waited(session, api_key, since)
-        if task.cancelled():
-            self._close(session, "" if session.client.has_left else "its request was given up")
-        elif isinstance(failure := task.exception(), InvalidFrame | Malformed | CloseConnection):
-            server_events.refused(session, failure)
-            self._close(session, str(failure))
-        elif failure is not None:
-            self.counters.failures += 1
-            server_events.defect(session, failure)
-            self._close(session, "failure")
-        else:
-            self._complete(session, pending, task.result())
-
-    def _complete(self, session: GatewaySession, pending: PendingReply, pieces: Sequence[Piece]) -> None:
+    def complete(self, session: GatewaySession, pending: PendingReply, pieces: Sequence[Piece]) -> None:
+        """Queues a delayed answer, and takes the requests that waited for it."""
         if session.closed:
             release(pieces)
             return
@@ -451,18 +298,18 @@ class GatewayServer:
         self._flush_soon()
 
     def _go_on(self, session: GatewaySession) -> None:
-        """Takes what was left when the turn's share of requests was used up."""
+        """Takes the requests that the last turn had no share left for."""
         if not session.closed:
-            began = self._began = SECONDS()
+            began = self._dispatcher.turn_began = SECONDS()
             self._resume(session)
             self._flush_and_count(began)
 
     def _resume(self, session: GatewaySession) -> None:
-        """Takes up what arrived while no request could start."""
+        """Takes requests that arrived while none could start."""
         connection = session.connection
         if self._stopping or session.ending is not None:
             return
-        # Also when a whole frame fills the connection's own buffer, where nothing more could be received.
+        # Before receiving: if a whole frame fills the connection's own buffer, there is no room to receive.
         if connection.end > connection.start:
             self._take_requests(session)
         if not connection.stalled and session.ending is None:
@@ -479,11 +326,11 @@ class GatewayServer:
         self._flush_and_count(SECONDS())
 
     def _flush_and_count(self, began: float) -> None:
-        """The end of a turn that began then."""
+        """Ends the turn that began at `began`, in seconds."""
         self.counters.busy_s += self._flush(SECONDS()) - began
 
     def _flush(self, now: float) -> float:
-        """Writes what the turn produced, each connection once; what the time is then."""
+        """Writes the answers of the turn, each connection once. Returns the time at its end."""
         if not self._dirty:
             return SECONDS()
         dirty, self._dirty = self._dirty, []
@@ -497,7 +344,7 @@ class GatewayServer:
                     else:
                         sender.small_at = self._now
                 except OSError as error:
-                    self._close(session, str(error))
+                    self.close(session, str(error))
                 now = session.connection.wrote(now, SECONDS())
         if self._dirty:
             self._flush_soon()
@@ -515,21 +362,21 @@ class GatewayServer:
         elif progress is Progress.THREAD:
             session.in_thread = True
         elif session.ending is not None and not session.is_busy:
-            self._close(session, session.ending)
+            self.close(session, session.ending)
             return
         self._hold(session)
         if congested and not connection.congested:
             self._resume(session)
 
     def _thread_done(self, session: GatewaySession, failure: OSError | None, is_full: bool) -> None:
-        """A thread has read what `session` sends next, or has sent of it what the socket took."""
+        """A thread has read the next bytes of `session`, or has sent as many as the socket took."""
         session.in_thread = False
         if failure is not None:
-            self._close(session, str(failure))
+            self.close(session, str(failure))
         if session.closed:
             return
         if not session.connection.congested:
-            self._began = SECONDS()
+            self._dispatcher.turn_began = SECONDS()
             self._resume(session)
         if is_full:
             self._watch(session, session.events | select.EPOLLOUT)
@@ -543,7 +390,7 @@ class GatewayServer:
             return
         session.events = events
         if session.by_loop:
-            # For good: who is waited for once will be again, and each change costs two calls of the kernel.
+            # For good: a connection that blocks once will block again, and each change costs two system calls.
             self._leave_loop(session)
             self._epoll.register(session.fd, events)
         else:
@@ -555,9 +402,9 @@ class GatewayServer:
         self._loop.remove_reader(session.fd)
 
     def _end(self, session: GatewaySession, reason: str) -> None:
-        """Takes no more requests; closes once those before are answered and sent, as Kafka does."""
+        """Takes no more requests; closes once the answers to earlier ones are sent, as Kafka does."""
         if not session.is_busy:
-            self._close(session, reason)
+            self.close(session, reason)
             return
         session.ending = reason
         session.connection.discard()
@@ -565,7 +412,8 @@ class GatewayServer:
         self._dirty.append(session)
         self._flush_soon()
 
-    def _close(self, session: GatewaySession, reason: str) -> None:
+    def close(self, session: GatewaySession, reason: str) -> None:
+        """Closes at once and cancels delayed requests. An empty `reason` is not logged."""
         if session.closed:
             return
         if reason:
@@ -593,12 +441,12 @@ class GatewayServer:
         self._sweeper = self._loop.call_later(max(period, 0.01), self._sweep)
 
     def _sweep(self) -> None:
-        """Closes connections that neither sent nor were sent anything for too long. Those owed an answer are not idle."""
+        """Closes idle connections. One that waits for an answer is not idle."""
         now = self._loop.time()
         oldest = now - self._settings.connections_max_idle_ms / 1000
         for session in list(self._sessions.values()):
             if session.last_active < oldest and not session.connection.waiting:
-                self._close(session, "idle")
+                self.close(session, "idle")
         self._memory.reclaim(now - SWEEP_S)
         self._acceptor.resume()
         self._schedule_sweep()

@@ -1,5 +1,4 @@
-"""What the server says in its log, each a line that a stranger at a socket can provoke and therefore bounded
-(`storage_tiers.events`)."""
+"""The server's log events. Any client can provoke them, so their number is bounded (`storage_tiers.events`)."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ log = logging.getLogger("kafka_gateway.server")
 
 
 def refused(session: GatewaySession, error: Exception) -> None:
-    """A frame that is none, or that asks for what is not served; its connection ends."""
+    """A malformed frame, or a request that is not served; the connection is closed."""
     events.provoked(log, "request.refused", by=session.address[0], server="kafka", client=_of(session), error=error)
 
 
@@ -24,12 +23,12 @@ def closed(session: GatewaySession, reason: str) -> None:
     events.provoked(log, "connection.closed", by=session.address[0], client=_of(session), reason=reason)
 
 
-def not_let_in(address: tuple[str, int], bound: str) -> None:
+def over_quota(address: tuple[str, int], bound: str) -> None:
     events.provoked(log, "connection.refused", by=address[0], client=f"{address[0]}:{address[1]}", bound=bound)
 
 
 def held_back(bound: str, connections: int) -> None:
-    """Who connects waits in the kernel's queue."""
+    """New connections wait in the kernel's queue."""
     events.provoked(log, "connections.held_back", by=bound, bound=bound, connections=connections)
 
 

@@ -1,4 +1,4 @@
-"""What the server holds for one client."""
+"""The server's state of one client connection."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from kafka_gateway.client import ConnectedClient
 from kafka_gateway.connection import Connection, PendingReply
 
-#: What the epoll watches while requests are wanted.
+#: The watched events while requests may be received.
 READ = select.EPOLLIN | select.EPOLLRDHUP
 
 
 class GatewaySession:
-    """A connection and its socket. `events` is what is watched, by the epoll or `by_loop`; `ending` says why it closes once
-    all is sent."""
+    """A connection and its socket. `events` are watched by the epoll, or by the event loop if `by_loop`. `last_active` is in
+    seconds. `ending` is the reason to close once all answers are sent, or None."""
 
     __slots__ = (
         "address",
@@ -47,28 +47,29 @@ class GatewaySession:
         self.connection = connection
         self.events = READ
         self.last_active = now
+        #: As counted by the request memory pool.
         self.held_bytes = 0
-        #: Of a request that a task works on.
+        #: Bytes of the request that a task works on, or that waits.
         self.working_bytes = 0
-        #: By pending reply: the API of its request, and what it waits for.
+        #: By pending reply: the API key of its request, and the future that it waits for.
         self.futures: dict[PendingReply, tuple[int, asyncio.Future[Any]]] = {}
         self.by_loop = False
-        #: Whether the server knows that the client has gone, and has yet to act.
+        #: Whether the client's disconnect is queued.
         self.leaving = False
-        #: What it sends next is read or sent by a thread; nobody else sends on it meanwhile.
+        #: A thread reads or sends its next bytes; the event loop sends none meanwhile.
         self.in_thread = False
         self.ending: str | None = None
         self.closed = False
 
     @property
     def is_busy(self) -> bool:
-        """Whether answers are still to be made or sent."""
+        """Whether answers are unfinished or unsent."""
         return bool(self.connection.waiting or self.connection.out)
 
 
 @dataclass(slots=True)
 class GatewayCounters:
-    """Plain numbers for a metrics collector to read: `busy_s` are seconds of the gateway's turns."""
+    """Totals since the start, for a metrics collector. `failures` counts defects; `busy_s` is the time in turns, in seconds."""
 
     connections_accepted: int = 0
     connections_closed: int = 0

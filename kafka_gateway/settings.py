@@ -1,6 +1,6 @@
-"""All that the gateway may be set to, and what it is where nobody says: the one home of its settings.
+"""All settings of the gateway and their defaults.
 
-A node makes them of its configs (`service.build.servers`). What handlers need beside, and nobody sets, is in `options.py`.
+A node makes them from its configs (`service.build.servers`). `options.py` has what handlers need and nobody configures.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ class Limits:
 
     #: `socket.request.max.bytes`
     request_max_bytes: int = 100 << 20
-    #: No request starts while more than this waits to be sent.
+    #: No request starts while more than this is unsent.
     unsent_bytes: int = 1 << 20
-    #: Nor while so many answers are outstanding.
+    #: Nor while so many answers are pending.
     requests_in_flight: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """`overrides` are bounds of single addresses in the place of `per_address`; `a_second` is a rate. `total_by` names what
-    `total` is by, for the log."""
+    """`overrides` replace `per_address` for single addresses; `a_second` is a rate. `total_by` names the origin of `total`
+    in the log."""
 
     total: int = 10_000
     total_by: str = "max.connections"
@@ -40,9 +40,9 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """Bounds hold for all listeners together. Times in milliseconds, under Kafka's names where it has the setting."""
+    """Bounds apply to all listeners together. Times are in milliseconds. Names are Kafka's where it has the setting."""
 
-    #: Each by another name. Port 0 takes a free one, an empty host is every address of this machine.
+    #: Their names differ. Port 0 takes a free port; an empty host is every address of this machine.
     listeners: tuple[Endpoint, ...] = (Endpoint(PLAINTEXT, "127.0.0.1", 0),)
     limits: Limits = field(default_factory=Limits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
@@ -55,5 +55,5 @@ class GatewaySettings:
     telemetry_max_bytes: int = 1 << 20
     #: Memory of all connections for incomplete and delayed requests and unsent answers (`request_memory_pool.py`).
     request_memory_bytes: int = 1 << 30
-    #: How long `stop` lets answers be finished and sent.
+    #: How long `stop` waits for answers to be finished and sent.
     stop_timeout_ms: int = 5_000

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kafka_gateway.server import REQUESTS_A_TURN
+from kafka_gateway.dispatcher import REQUESTS_A_TURN
 from kafka_gateway.settings import GatewaySettings, Limits
 from storage_tiers.types import TopicPartition
 from tests.kafka_gateway.kio_frames import record_batch, response
@@ -164,7 +164,7 @@ async def test_garbage_harms_nobody(tmp_path: Path, seed: int) -> None:
         for _ in range(10):
             async with connected(server) as client:
                 size = chance.randrange(60)
-                key, version = chance.choice(sorted(server._apis)), chance.randrange(12)
+                key, version = chance.choice(sorted(server._dispatcher.apis)), chance.randrange(12)
                 head = struct.pack(">ihhi", 8 + size, key, version, 1) if chance.random() < 0.8 else b""
                 client.send(head + chance.randbytes(size))
                 good.send(produce(1))
@@ -221,8 +221,10 @@ async def test_a_handler_that_breaks_ends_its_connection_and_no_other(
         def broken(*_: Any) -> Any:
             raise ZeroDivisionError("a bug")
 
-        lowest, highest, _, metrics = server._apis[0]
-        monkeypatch.setattr(server, "_apis", {**server._apis, 0: (lowest, highest, broken, metrics)})
+        lowest, highest, _, metrics = server._dispatcher.apis[0]
+        monkeypatch.setattr(
+            server._dispatcher, "apis", {**server._dispatcher.apis, 0: (lowest, highest, broken, metrics)}
+        )
         client.send(produce(1))
         assert await client.receive() is None
         assert "a bug" in caplog.text

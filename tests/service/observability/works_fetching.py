@@ -125,8 +125,8 @@ async def a_handler_breaks(world: World) -> AsyncIterator[None]:
     def broken(*_: Any) -> Any:
         raise ZeroDivisionError("a bug")
 
-    lowest, highest, _, metrics = world.gateway._apis[0]
-    world.gateway._apis = {**world.gateway._apis, 0: (lowest, highest, broken, metrics)}
+    lowest, highest, _, metrics = world.gateway._dispatcher.apis[0]
+    world.gateway._dispatcher.apis = {**world.gateway._dispatcher.apis, 0: (lowest, highest, broken, metrics)}
     reader, writer = await world.connect()
     writer.write(produce_frame("t", {0: BATCH}))
     assert await reader.read() == b""

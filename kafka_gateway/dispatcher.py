@@ -1,0 +1,232 @@
+"""Starts the requests of connections and makes their delayed answers. It never touches a socket.
+
+A handler answers at once, or returns a future (`DelayedReply`) or a coroutine; only a coroutine gets a task. The server owns
+sockets and memory: `take` raises what ends a connection, and delayed answers are reported to it through `Owner`.
+
+Invariant: `working_bytes` of a session covers the request that it works on or waits for, until its answer is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from grpc_api.contract.node import NodeCore
+from kafka_gateway import server_events
+from kafka_gateway.connection import (
+    ALONE,
+    FETCH,
+    PRODUCE,
+    Apis,
+    Connection,
+    InvalidFrame,
+    PendingReply,
+    Piece,
+    RequestMetrics,
+)
+from kafka_gateway.fetch_sessions import FetchSessionCache
+from kafka_gateway.handlers.api_versions import ApiVersionsHandler
+from kafka_gateway.handlers.fetch import FetchHandler
+from kafka_gateway.hot_parse import Malformed
+from kafka_gateway.options import Options
+from kafka_gateway.registry import Api, by_key
+from kafka_gateway.reply import CloseConnection, DelayedReply, Handler, Reply
+from kafka_gateway.session import GatewayCounters, GatewaySession
+from storage_tiers.errors import RequestTimedOut
+from storage_tiers.turns import SLICE_S
+
+#: Requests of one connection started in one turn; a client may send thousands in one segment.
+REQUESTS_A_TURN = 256
+#: Memory that a delayed Fetch uses, as a multiple of its request: 400 bytes for a partition that takes 16 in the request.
+DELAYED_FETCH_FACTOR = 25
+#: Smaller Fetch requests, those of most consumers, are not counted.
+UNCOUNTED_FETCH_BYTES = 1 << 10
+#: The clock of turns and of request metrics, in seconds. The event loop's own is too coarse for both.
+SECONDS = time.perf_counter  # noqa: TID251 - the shell
+
+
+class Owner(Protocol):
+    """The server, as the dispatcher sees it."""
+
+    def close(self, session: GatewaySession, reason: str) -> None: ...
+
+    def complete(self, session: GatewaySession, pending: PendingReply, pieces: Sequence[Piece]) -> None:
+        """A delayed answer is made; takes over the files among its pieces."""
+
+
+class Dispatcher:
+    """`turn_began` is set by the server when a turn begins, in seconds of SECONDS; requests count from then."""
+
+    def __init__(
+        self, core: NodeCore, options: Options, apis: tuple[Api, ...], owner: Owner, counters: GatewayCounters
+    ) -> None:
+        table = by_key(apis).values()
+        self._handlers: dict[int, Handler] = {api.key: api.build(core, options) for api in table}
+        #: By the API's name.
+        self.metrics = {api.name: RequestMetrics() for api in table}
+        self.apis: Apis = {
+            api.key: (api.served_from, api.highest, self._handlers[api.key].handle, self.metrics[api.name])
+            for api in table
+        }
+        self._loop = asyncio.get_running_loop()
+        self._request_context = options.request_context
+        self._owner = owner
+        self._counters = counters
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopping = False
+        self.turn_began = SECONDS()
+
+    @property
+    def errors(self) -> Iterator[tuple[str, Counter[int]]]:
+        """By the API's name: how often each error code was answered."""
+        for name, handler in zip(self.metrics, self._handlers.values(), strict=True):
+            yield name, handler.errors
+
+    @property
+    def fetch_sessions(self) -> FetchSessionCache | None:
+        return next((each.sessions for each in self._handlers.values() if isinstance(each, FetchHandler)), None)
+
+    def stop(self, sessions: Mapping[int, GatewaySession]) -> None:
+        """Gives up all delayed answers but those of Produce: new records will not come, acknowledgements still may."""
+        self._stopping = True
+        for session in list(sessions.values()):
+            for api_key, future in list(session.futures.values()):
+                if api_key != PRODUCE:
+                    future.cancel()
+
+    # --- starting requests --------------------------------------------------------------------------------------------
+    def take(self, session: GatewaySession) -> bool:
+        """Starts the requests that have arrived, up to the turn's share; True if that stopped it. InvalidFrame, Malformed,
+        CloseConnection, and anything else that a handler raises by a defect, end the connection."""
+        connection = session.connection
+        self._request_context.client = session.client
+        try:
+            began = self.turn_began
+            started = connection.take(
+                self.apis, REQUESTS_A_TURN, self._otherwise, session, SECONDS, began, began + SLICE_S
+            )
+            if started == REQUESTS_A_TURN or connection.paused:
+                return True
+            if connection.start != connection.end:
+                self._refuse_early(connection)
+            return False
+        finally:
+            self._counters.requests += connection.taken
+            connection.taken = 0
+
+    def _refuse_early(self, connection: Connection) -> None:
+        """Raises CloseConnection for an incomplete request that is not served, instead of waiting for the rest."""
+        begun = connection.begun()
+        if begun is None:
+            return
+        api = self.apis.get(begun[0])
+        if api is None or not api[0] <= begun[1] <= api[1]:
+            self._unserved(begun[0], begun[1], 0)
+
+    def _otherwise(
+        self, session: GatewaySession, api_key: int, version: int, correlation: int, reply: Reply | None
+    ) -> None:
+        """Takes what `Connection.take` cannot answer itself. Raises CloseConnection."""
+        if reply is None:
+            session.connection.answer(self._unserved(api_key, version, correlation))
+        else:
+            self._take_reply(session, api_key, reply)
+
+    def _unserved(self, api_key: int, version: int, correlation: int) -> Sequence[Piece]:
+        """Only ApiVersions answers a version that does not exist (KIP-511). Raises CloseConnection."""
+        handler = self._handlers.get(api_key)
+        if isinstance(handler, ApiVersionsHandler):
+            return handler.unsupported(correlation)
+        raise CloseConnection(f"api key {api_key} version {version} is not served")
+
+    # --- delayed answers ----------------------------------------------------------------------------------------------
+    def _take_reply(self, session: GatewaySession, api_key: int, reply: Reply) -> None:
+        connection = session.connection
+        if isinstance(reply, DelayedReply):
+            pending = connection.delay(api_key)
+            session.futures[pending] = (api_key, reply.future)
+            if api_key == FETCH and connection.request_size > UNCOUNTED_FETCH_BYTES:
+                session.working_bytes = DELAYED_FETCH_FACTOR * connection.request_size
+            since = self.turn_began, SECONDS()
+            reply.future.add_done_callback(functools.partial(self._answered, session, pending, reply, api_key, since))
+        elif asyncio.iscoroutine(reply):
+            pending = connection.delay(ALONE)
+            session.working_bytes = connection.request_size * (DELAYED_FETCH_FACTOR if api_key == FETCH else 1)
+            task: asyncio.Task[Sequence[Piece]] = self._loop.create_task(reply)
+            if api_key == FETCH:
+                session.futures[pending] = (api_key, task)
+            self._tasks.add(task)
+            since = self.turn_began, SECONDS()
+            task.add_done_callback(functools.partial(self._worked, session, pending, api_key, since))
+        else:
+            connection.answered(self.apis[api_key][3], SECONDS() - self.turn_began, SECONDS())
+            connection.answer(reply)
+
+    def _answered(
+        self,
+        session: GatewaySession,
+        pending: PendingReply,
+        delayed: DelayedReply,
+        api_key: int,
+        since: tuple[float, float],
+        future: asyncio.Future[Any],
+    ) -> None:
+        """The future of a delayed reply has ended."""
+        session.futures.pop(pending, None)
+        if api_key == FETCH:
+            session.working_bytes = 0
+        self._count_delayed(session, api_key, since)
+        pieces: Sequence[Piece] = ()
+        try:
+            if not future.cancelled():
+                failure = future.exception()
+                pieces = delayed.finish(future.result()) if failure is None else delayed.refuse(failure)
+            elif not self._stopping and not session.closed:
+                pieces = delayed.refuse(RequestTimedOut("the broker gave this request up; ask again"))
+        except CloseConnection as error:
+            self._owner.close(session, str(error))
+            return
+        except Exception as error:  # noqa: BLE001 - one connection ends, the others continue
+            self._defect(session, error)
+            return
+        self._owner.complete(session, pending, pieces)
+
+    def _worked(
+        self,
+        session: GatewaySession,
+        pending: PendingReply,
+        api_key: int,
+        since: tuple[float, float],
+        task: asyncio.Task[Sequence[Piece]],
+    ) -> None:
+        """The task of a request has ended."""
+        self._tasks.discard(task)
+        session.futures.pop(pending, None)
+        session.working_bytes = 0
+        self._count_delayed(session, api_key, since)
+        if task.cancelled():
+            self._owner.close(session, "" if session.client.has_left else "its request was cancelled")
+        elif isinstance(failure := task.exception(), InvalidFrame | Malformed | CloseConnection):
+            server_events.refused(session, failure)
+            self._owner.close(session, str(failure))
+        elif failure is not None:
+            self._defect(session, failure)
+        else:
+            self._owner.complete(session, pending, task.result())
+
+    def _count_delayed(self, session: GatewaySession, api_key: int, since: tuple[float, float]) -> None:
+        """A delayed answer was made or given up. `since`: when its request could start, and when its handler returned."""
+        metrics = self.apis[api_key][3]
+        self.turn_began = now = SECONDS()
+        metrics.waits += 1
+        metrics.remote_s += now - since[1]
+        session.connection.answered(metrics, now - since[0], now)
+
+    def _defect(self, session: GatewaySession, failure: BaseException) -> None:
+        self._counters.failures += 1
+        server_events.defect(session, failure)
+        self._owner.close(session, "failure")
