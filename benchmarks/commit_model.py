@@ -43,7 +43,7 @@ class Puts:
 
 
 def run(commits: int, *, bounds: Mapping[str, int], live: int, grace: int) -> Puts:
-    """`live` ranges are kept; removed ones are swept `grace` commits later."""
+    """`live` segments are kept; removed ones are swept `grace` commits later."""
     patched: dict[str, Any] = {**bounds, "encode": lambda manifest: b"", "encode_page": lambda ids, page: b""}
     with mock.patch.multiple("storage_tiers.cold.manifest.pages", **patched):
         partition = _Partition()

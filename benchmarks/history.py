@@ -1,4 +1,4 @@
-"""What a partition's history costs: the same questions to synthetic manifests of few and of millions of ranges.
+"""What a partition's history costs: the same questions to synthetic manifests of few and of millions of segments.
 
 Pure: no store and no node. Flat is the claim; what grows is shown as it is.
 """
@@ -38,7 +38,7 @@ from storage_tiers.policy.retention import RetentionLimits, goes
 from storage_tiers.types import TopicId
 
 IDS = Ids("history", "t", TopicId(bytes(16)), 0)
-RANGES = (24, 8_192, 100_000, 1_000_000, 10_000_000)
+SEGMENTS = (24, 8_192, 100_000, 1_000_000, 10_000_000)
 SECTIONS = INDEX, CHECKS, ABORTED, EPOCHS, PRODUCER
 #: Rounds by the clock over all partitions, and how many those are.
 ROUNDS = RETENTION, SWEEPING, TIERING = "a round of retention", "a round of sweeping", "a round of tiering"
@@ -53,17 +53,17 @@ WRITER = ManifestWriter(1, 1)
 def measure(table: Table, *, rounds: int) -> None:
     for row, unit, value in _spelled():
         table.add(JUDGED, row, unit, value)
-    for count in RANGES:
+    for count in SEGMENTS:
         manifest, known = synthetic(count)
         live = summary_of(manifest)
         limits = RetentionLimits(7 * 86_400_000, 1 << 60)
         for _ in range(rounds):
             check_s = timeit.timeit(partial(_check, live, limits), number=1000) / 1000
             summary_s = timeit.timeit(partial(summary_of, manifest), number=100) / 100
-            table.add(JUDGED, f"{CHECK}, {count:,} ranges", "µs", check_s * 1e6)
-            table.add(JUDGED, f"{SUMMARY}, {count:,} ranges", "µs", summary_s * 1e6)
-        table.add(JUDGED, f"manifest, {count:,} ranges", "KiB", len(encode(manifest)) / 1024)
-        table.add(JUDGED, f"pages for one offset, {count:,} ranges", "pages", _pages_asked(manifest, known))
+            table.add(JUDGED, f"{CHECK}, {count:,} segments", "µs", check_s * 1e6)
+            table.add(JUDGED, f"{SUMMARY}, {count:,} segments", "µs", summary_s * 1e6)
+        table.add(JUDGED, f"manifest, {count:,} segments", "KiB", len(encode(manifest)) / 1024)
+        table.add(JUDGED, f"pages for one offset, {count:,} segments", "pages", _pages_asked(manifest, known))
 
 
 def _spelled() -> Sequence[tuple[str, str, float]]:
@@ -96,7 +96,7 @@ def _pages_asked(manifest: Manifest, known: dict[str, ManifestPage]) -> int:
 
 
 def plot(table: Table) -> None:
-    """The costs against the number of ranges, and of partitions, as docs/img/history.png."""
+    """The costs against the number of segments, and of partitions, as docs/img/history.png."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -104,15 +104,15 @@ def plot(table: Table) -> None:
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.6))
     for name in (CHECK, SUMMARY):
-        rows = [table.rows[f"{name}, {count:,} ranges", "µs"] for count in RANGES]
-        left.plot(RANGES, [row.medians[JUDGED] for row in rows], marker="o", label=name)
+        rows = [table.rows[f"{name}, {count:,} segments", "µs"] for count in SEGMENTS]
+        left.plot(SEGMENTS, [row.medians[JUDGED] for row in rows], marker="o", label=name)
     left.axhline(20, color="#222222", linewidth=0.8, linestyle=":", label="target of the check")
-    left.set_xlabel("ranges of a partition")
+    left.set_xlabel("segments of a partition")
     left.set_ylabel("µs of the event loop")
     for name in ROUNDS:
         rows = [table.rows[f"{name}, {count:,} partitions", "µs a partition"] for count in COUNTS]
         right.plot(COUNTS, [row.medians[JUDGED] for row in rows], marker="o", label=name)
-    right.set_xlabel("partitions of a node, 24 ranges each")
+    right.set_xlabel("partitions of a node, 24 segments each")
     right.set_ylabel("µs of the event loop, a partition")
     for axes in (left, right):
         axes.set_xscale("log")
@@ -126,7 +126,7 @@ def plot(table: Table) -> None:
 def synthetic(
     count: int, ids: Ids = IDS, *, writer: ManifestWriter = WRITER, commit: int = 1000
 ) -> tuple[Manifest, dict[str, ManifestPage]]:
-    """A manifest of so many ranges, as commits would have left it, and the pages that it names (full ones as one segment
+    """A manifest of so many segments, as commits would have left it, and the pages that it names (full ones as one segment
     each)."""
     numbers = itertools.count(1)
     known: dict[str, ManifestPage] = {}

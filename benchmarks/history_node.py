@@ -37,7 +37,7 @@ from tests.support.node import Node
 
 PARTITIONS = 1000
 #: Of each partition; none: it is not tiered.
-RANGES = (0, 24, 720)
+SEGMENTS = (0, 24, 720)
 #: Partitions of the cluster whose requests are counted, and objects beside them that the listing shows.
 IDLE_PARTITIONS, OBJECTS = 200, 50_000
 _LIMIT_S = 60.0
@@ -47,15 +47,15 @@ _HOUR_S = 3600
 
 def measure(table: Table, directory: Path, *, rounds: int) -> None:
     untiered = 0.0
-    for ranges in RANGES:
-        resident = _resident_megabytes(directory / str(ranges), ranges)
-        table.add(JUDGED, f"broker with {PARTITIONS:,} partitions of {ranges} ranges", "MB", resident)
-        if ranges:
+    for segments in SEGMENTS:
+        resident = _resident_megabytes(directory / str(segments), segments)
+        table.add(JUDGED, f"broker with {PARTITIONS:,} partitions of {segments} segments", "MB", resident)
+        if segments:
             each = (resident - untiered) * 1e6 / 1024 / PARTITIONS
-            table.add(JUDGED, f"a partition of {ranges} ranges, beyond an untiered one", "KiB", each)
+            table.add(JUDGED, f"a partition of {segments} segments, beyond an untiered one", "KiB", each)
         else:
             untiered = resident
-        shutil.rmtree(directory / str(ranges))
+        shutil.rmtree(directory / str(segments))
     for row, unit, value in asyncio.run(requests(directory / "requests")):
         table.add(JUDGED, row, unit, value)
     for row, unit, value in _commits():
@@ -103,7 +103,7 @@ def _rounds(node: Running) -> Sequence[Callable[[], Awaitable[None]]]:
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
-def _resident_megabytes(directory: Path, ranges: int) -> float:
+def _resident_megabytes(directory: Path, segments: int) -> float:
     node = Node(directory)
     try:
         node.start()
@@ -111,13 +111,13 @@ def _resident_megabytes(directory: Path, ranges: int) -> float:
         create(node, "one", 1, {})
         produce(node, "one", 10)
         seal(node, "one")
-        create(node, "t", PARTITIONS, {} if ranges else {"remote.storage.enable": "false"})
+        create(node, "t", PARTITIONS, {} if segments else {"remote.storage.enable": "false"})
         node.stop()
-        if ranges:
-            _give_history(node, ranges)
+        if segments:
+            _give_history(node, segments)
         node.start()
-        _wait(lambda: _counted(node, "remotelogmetadatacount") == PARTITIONS * ranges + 1, "manifests to be known")
-        compared = PARTITIONS + 1 if ranges else 1
+        _wait(lambda: _counted(node, "remotelogmetadatacount") == PARTITIONS * segments + 1, "manifests to be known")
+        compared = PARTITIONS + 1 if segments else 1
         _wait(
             lambda: _counted(node, 'tier_questions_total{question="LoadManifest"}') >= compared, "them to be compared"
         )
@@ -136,7 +136,7 @@ class _Unsynced(OsFiles):
         pass
 
 
-def _give_history(node: Node, ranges: int) -> None:
+def _give_history(node: Node, segments: int) -> None:
     """Each partition's log begins where a synthetic manifest ends, in the store and beside the log."""
     (cluster_id,) = re.findall(r"cluster\.id=(\S+)", (node.data_dir / "meta.properties").read_text())
     files, clock, rng = _Unsynced(), SystemClock(), SystemRng()
@@ -144,7 +144,7 @@ def _give_history(node: Node, ranges: int) -> None:
         path = node.partition_dir("t", number)
         topic_id = read_topic_id(str(path))
         assert topic_id is not None
-        manifest, _ = synthetic(ranges, Ids(cluster_id, "t", topic_id, number))
+        manifest, _ = synthetic(segments, Ids(cluster_id, "t", topic_id, number))
         log = HotLog.open(
             str(path),
             partition=TopicPartition("t", number),

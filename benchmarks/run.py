@@ -8,7 +8,7 @@ Parts: `requests` (sockets and prebuilt requests), `fleet` (many connections and
 roll and are offloaded, tailing consumers), `starts`, `java` (Kafka's own clients), `partitions` (10,000 of them), `cold`
 (from an S3 server beside), `decoder` (batches into columns), `spark` (beside Spark's Kafka source), `stalls` (each API's
 largest request, and who waits for it), `callers` (those who ask gRPC for too much), `sdk` (the SDK's producers beside
-confluent-kafka's), `history` (what ranges and partitions cost). The machine changes from minute to minute, so only ratios
+confluent-kafka's), `history` (what segments and partitions cost). The machine changes from minute to minute, so only ratios
 within one run count; `--write` keeps the figures, each part with its own date, and renews the tables of the docs and the plot.
 
 A part that fails or outlasts its limit ends alone, with the rows it has; the exit code is then 1.

@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from grpc_api.channel import CALL_TIMEOUT_S, answered, open_channel
-from grpc_api.contract.cold import ColdManifest, ColdRange, ColdRepair
+from grpc_api.contract.cold import ColdManifest, ColdRepair, ColdSegment
 from grpc_api.contract.topics import ConfigAlteration, ConfigEntry, Resource
-from grpc_api.messages.cold import manifest_of, range_of, repair_of
+from grpc_api.messages.cold import manifest_of, repair_of, segment_of
 from grpc_api.messages.topics import alteration_message, entry_of
 from grpc_api.proto import cold_pb2
 from grpc_api.proto import configs_pb2 as pb
@@ -72,16 +72,16 @@ class RemoteCold:
         answer = await answered(self._stub.Manifests(request, timeout=CALL_TIMEOUT_S), self._address)
         return [manifest_of(each) for each in answer.manifests]
 
-    async def ranges(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdRange]:
-        request = cold_pb2.RangesRequest(
+    async def segments(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdSegment]:
+        request = cold_pb2.SegmentsRequest(
             topic=partition.topic, partition=partition.partition, start_offset=start_offset
         )
-        call = self._stub.Ranges(request, timeout=CALL_TIMEOUT_S)
+        call = self._stub.Segments(request, timeout=CALL_TIMEOUT_S)
         try:
             first = await answered(anext(aiter(call), None), self._address)
         finally:
             call.cancel()
-        return [] if first is None else [range_of(each) for each in first.ranges]
+        return [] if first is None else [segment_of(each) for each in first.segments]
 
     async def repair(
         self, partition: TopicPartition, *, apply: bool, accept_loss: Sequence[OffsetRange] = ()

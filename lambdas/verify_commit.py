@@ -1,7 +1,7 @@
-"""Checks every batch of each range that a commit added, once, in the order of commits, and records a verdict.
+"""Checks every batch of each segment that a commit added, once, in the order of commits, and records a verdict.
 
 Woken by the queue that the bucket's notifications of manifests go to. For each partition hinted at: read its cursor and its
-manifest, check the live ranges added after the cursor, record a verdict for each, then advance the cursor by
+manifest, check the live segments added after the cursor, record a verdict for each, then advance the cursor by
 compare-and-swap. A handler that dies anywhere is made good by the next, which begins at the cursor; two at once do the work
 twice and record it once.
 
@@ -25,23 +25,23 @@ from lambdas.notifications import messages
 from storage_tiers.clock import Clock, Rng, SystemClock, SystemRng
 from storage_tiers.cold.manifest.model import Ids, RemoteSegment, State
 from storage_tiers.cold.offline.bucket import Bucket
-from storage_tiers.cold.offline.reader_files import (
+from storage_tiers.cold.offline.commit_cursor import (
     CommitCursor,
     advance_cursor,
     read_cursor,
     record_missed,
     record_verdict,
 )
-from storage_tiers.cold.segments.range_check import Fault, RangeVerdict, check_range
+from storage_tiers.cold.segments.segment_check import Fault, SegmentVerdict, check_segment
 from storage_tiers.cold.stores.open import open_blocking_store
 from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import LogError, PreconditionFailed, TierObjectMissing
-from storage_tiers.policy.new_ranges import CommitWork, NewRanges, plan_new_ranges
+from storage_tiers.policy.new_segments import CommitWork, NewSegments, plan_new_segments
 
 log = logging.getLogger("tidelog.verify_commit")
 log.setLevel(logging.INFO)
 
-#: What must be left of an invocation's time before another range is begun: about 1 GiB is read and checked in it.
+#: What must be left of an invocation's time before another segment is begun: about 1 GiB is read and checked in it.
 RESERVE_MS = 60_000
 #: Times a partition is looked at again because others changed it meanwhile.
 ATTEMPTS = 20
@@ -115,13 +115,13 @@ class Verifier:
                 continue  # a page of a manifest that has moved on: read it again
         raise LogError(f"{ids} changed {ATTEMPTS} times while it was looked at; it is asked for again")
 
-    def _plan(self, ids: Ids, cursor: CommitCursor) -> NewRanges:
+    def _plan(self, ids: Ids, cursor: CommitCursor) -> NewSegments:
         manifest = self.bucket.manifest(ids)
         if manifest is None:  # deleted by hand, or a hint at what never was
-            return NewRanges((), cursor.commit)
-        return plan_new_ranges(manifest, self.bucket.pages(ids), cursor.commit)
+            return NewSegments((), cursor.commit)
+        return plan_new_segments(manifest, self.bucket.pages(ids), cursor.commit)
 
-    def _follow(self, plan: NewRanges, cursor: CommitCursor) -> None:
+    def _follow(self, plan: NewSegments, cursor: CommitCursor) -> None:
         if plan.missed is not None:
             record_missed(self.store, cursor, plan.missed, now_ms=self.clock.unix_ms())
             _say("missed", partition=str(cursor.ids), after=cursor.commit, swept=plan.missed)
@@ -139,7 +139,7 @@ class Verifier:
         for segment in work.segments:
             if self.remaining_ms() < RESERVE_MS:
                 raise OutOfTime(f"{ids} is checked up to commit {work.commit - 1}")
-            verdict = check_range(self.store, segment)
+            verdict = check_segment(self.store, segment)
             if self._is_gone(ids, segment, verdict):
                 continue
             now_ms = self.clock.unix_ms()
@@ -154,14 +154,14 @@ class Verifier:
                     findings=[f"{found.key}: {found.fault.value}: {found.detail}" for found in verdict.findings],
                 )
 
-    def _is_gone(self, ids: Ids, segment: RemoteSegment, verdict: RangeVerdict) -> bool:
-        """Whether what was not found has been removed since the manifest was read: then it is no live range any more."""
+    def _is_gone(self, ids: Ids, segment: RemoteSegment, verdict: SegmentVerdict) -> bool:
+        """Whether what was not found has been removed since the manifest was read: then it is no live segment any more."""
         if all(found.fault is not Fault.MISSING for found in verdict.findings):
             return False
         manifest = self.bucket.manifest(ids)
         if manifest is None or manifest.state is State.DELETED:
             return True
-        live = plan_new_ranges(manifest, self.bucket.pages(ids), segment.added.commit - 1).work
+        live = plan_new_segments(manifest, self.bucket.pages(ids), segment.added.commit - 1).work
         return all(segment.key != other.key for work in live for other in work.segments)
 
 

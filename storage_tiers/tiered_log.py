@@ -1,4 +1,4 @@
-"""One offset space over both tiers: a partition's local segments and the ranges that its manifest names in the store.
+"""One offset space over both tiers: a partition's local segments and the segments that its manifest names in the store.
 
 Invariants: [log start, log end) is readable without gap or repeat, whatever is evicted meanwhile: local segments serve
 from their first offset on, the manifest everything before it, and eviction never passes the manifest's durable end (I3).

@@ -87,7 +87,7 @@ class InBucket(NamedTuple):
 
     end: int
     records: int
-    ranges: int
+    segments: int
     size: int
 
 
@@ -160,7 +160,7 @@ class Demo:
         """What `tidelog cold ls` says, by partition."""
         listed = tidelog("cold", "ls", TOPIC, *self.store.words, "--cluster-id", self.cluster_id, "--json")
         return {
-            part["partition"]: InBucket(part["end"], part["records"], len(part["ranges"]), part["bytes"])
+            part["partition"]: InBucket(part["end"], part["records"], len(part["segments"]), part["bytes"])
             for part in json.loads(listed)["partitions"]
         }
 
@@ -276,12 +276,12 @@ def _holds_cold(log: LocalLog, cold: Mapping[int, InBucket]) -> bool:
 
 
 def _tiers(cold: Mapping[int, InBucket], local: list[LocalLog]) -> Table:
-    table = Table("partition", "offsets", "ranges", "bytes in bucket", "local .log", "local bytes")
-    for partition, (end, _, ranges, size) in sorted(cold.items()):
+    table = Table("partition", "offsets", "segments", "bytes in bucket", "local .log", "local bytes")
+    for partition, (end, _, segments, size) in sorted(cold.items()):
         logs = [log for log in local if log.partition == partition]
         first = min((log.base_offset for log in logs), default=0)
         here = f"{sum(log.size for log in logs):,}"
-        table.add_row(str(partition), f"0 to {end:,}", f"{ranges:,}", f"{size:,}", f"from {first:,}", here)
+        table.add_row(str(partition), f"0 to {end:,}", f"{segments:,}", f"{size:,}", f"from {first:,}", here)
     return table
 
 

@@ -53,8 +53,8 @@ type remoteSegment struct {
 	Removed            stamp           `json:"removed"`
 }
 
-// isRange tells a remote segment from a single key among removed items.
-func (e *remoteSegment) isRange() bool { return e.Sidecar != "" }
+// isSegment tells a remote segment from a single key among removed items.
+func (e *remoteSegment) isSegment() bool { return e.Sidecar != "" }
 
 type pageRef struct {
 	Kind         string `json:"kind"`

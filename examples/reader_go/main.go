@@ -4,7 +4,7 @@
 //	reader -store DIR -topic flights -partition 1 -offset 40 -committed
 //	reader -store DIR -topic flights -partition 1 -commit 9           as it was right after that commit
 //	reader -store DIR -topic flights -partition 1 -time 1700000000000 the first offset at or after
-//	reader -store DIR -topic flights -partition 1 -describe           ranges and all that their sidecars say
+//	reader -store DIR -topic flights -partition 1 -describe           segments and all that their sidecars say
 package main
 
 import (
@@ -32,7 +32,7 @@ func run() error {
 	commit := flag.Int64("commit", -1, "as of this commit")
 	at := flag.Int64("time", -1, "print the first offset at or after this time, in ms")
 	committed := flag.Bool("committed", false, "leave out what was aborted")
-	describe := flag.Bool("describe", false, "print ranges and sidecars")
+	describe := flag.Bool("describe", false, "print segments and sidecars")
 	flag.Parse()
 	s := store(*directory)
 	if *cluster == "" {

@@ -113,7 +113,7 @@ func (p *partition) asOf(commit int64) error {
 		}
 	}
 	for _, item := range removed {
-		if item.isRange() && item.Removed[0] > commit {
+		if item.isSegment() && item.Removed[0] > commit {
 			all = append(all, item)
 		}
 	}

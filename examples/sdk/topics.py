@@ -25,7 +25,7 @@ async def main(address: str, topic: str) -> None:
             if isinstance(manifest, LogError):
                 raise manifest
             print(f"partition {manifest.partition}: {manifest.records} records in the bucket, {manifest.bytes} bytes")
-        async for found in client.cold_ranges(topic, 0):
+        async for found in client.cold_segments(topic, 0):
             print(f"offsets [{found.base}, {found.end}) in {found.key}")
 
 

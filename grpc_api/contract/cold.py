@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 from storage_tiers.errors import LogError
 from storage_tiers.types import OffsetRange, TopicPartition
 
-#: Ranges in one answer.
-MAX_RANGES = 64
+#: Segments in one answer.
+MAX_SEGMENTS = 64
 
 
 class ColdManifest(NamedTuple):
@@ -25,12 +25,12 @@ class ColdManifest(NamedTuple):
     leader_epoch: int
     log_start: int
     end: int
-    ranges: int
+    segments: int
     records: int
     bytes: int
 
 
-class ColdRange(NamedTuple):
+class ColdSegment(NamedTuple):
     """Offsets [base, end) in bytes [position, position + length) of the object `key`; keys are relative to the store's
     prefix. `added_commit` is the commit that brought it."""
 
@@ -64,8 +64,8 @@ class Cold(Protocol):
     async def manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
         """One for each partition, from the newest manifest that this node has seen or written."""
 
-    async def ranges(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdRange]:
-        """Up to MAX_RANGES live ranges in offset order, the first one that ends after `start_offset`; none: there are no
+    async def segments(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdSegment]:
+        """Up to MAX_SEGMENTS live segments in offset order, the first one that ends after `start_offset`; none: there are no
         more. Ask on from the last one's end. Raises TierUnavailable where the store must be asked and does not answer."""
 
     async def repair(
@@ -73,7 +73,7 @@ class Cold(Protocol):
     ) -> ColdRepair:
         """Of a store that has gone backwards (StoreBehind): proves every object that the newest manifest seen names, and with
         `apply` commits it again. `accept_loss` are offsets to be given up for ever: exactly those that are lost, or it is
-        refused. Takes a request or two for each range. Raises TierUnavailable where the store does not answer: ask again."""
+        refused. Takes a request or two for each segment. Raises TierUnavailable where the store does not answer: ask again."""
 
     async def repair_topic(self, topic: str, *, apply: bool) -> ColdRepair:
         """As `repair`, of `topic.json`: written again where the store shows an older one than was written, or none."""

@@ -1,8 +1,8 @@
-"""Manifests and ranges as messages."""
+"""Manifests and segments as messages."""
 
 from __future__ import annotations
 
-from grpc_api.contract.cold import ColdManifest, ColdRange, ColdRepair
+from grpc_api.contract.cold import ColdManifest, ColdRepair, ColdSegment
 from grpc_api.messages.errors import detail_of, error_of
 from grpc_api.proto import cold_pb2 as pb
 from storage_tiers.errors import LogError
@@ -20,12 +20,12 @@ def manifest_of(message: pb.Manifest) -> ColdManifest | LogError:
     return ColdManifest(*(getattr(message, name) for name in ColdManifest._fields))
 
 
-def range_message(found: ColdRange) -> pb.Range:
-    return pb.Range(**found._asdict())
+def segment_message(found: ColdSegment) -> pb.RemoteSegment:
+    return pb.RemoteSegment(**found._asdict())
 
 
-def range_of(message: pb.Range) -> ColdRange:
-    return ColdRange(*(getattr(message, name) for name in ColdRange._fields))
+def segment_of(message: pb.RemoteSegment) -> ColdSegment:
+    return ColdSegment(*(getattr(message, name) for name in ColdSegment._fields))
 
 
 def repair_message(found: ColdRepair) -> pb.RepairResponse:

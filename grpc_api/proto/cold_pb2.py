@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from grpc_api.proto import errors_pb2 as grpc__api_dot_proto_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19grpc_api/proto/cold.proto\x12\ntidelog.v1\x1a\x1bgrpc_api/proto/errors.proto\"!\n\x10ManifestsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"<\n\x11ManifestsResponse\x12\'\n\tmanifests\x18\x01 \x03(\x0b\x32\x14.tidelog.v1.Manifest\"\xe1\x01\n\x08Manifest\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetail\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\x0e\n\x06\x63ommit\x18\x04 \x01(\x03\x12\x17\n\x0f\x63ommitted_at_ms\x18\x05 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x06 \x01(\x05\x12\x11\n\tlog_start\x18\x07 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x08 \x01(\x03\x12\x0e\n\x06ranges\x18\t \x01(\x03\x12\x0f\n\x07records\x18\n \x01(\x03\x12\r\n\x05\x62ytes\x18\x0b \x01(\x03\"G\n\rRangesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cstart_offset\x18\x03 \x01(\x03\"3\n\x0eRangesResponse\x12!\n\x06ranges\x18\x01 \x03(\x0b\x32\x11.tidelog.v1.Range\"\xcb\x01\n\x05Range\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\x10\n\x08position\x18\x04 \x01(\x03\x12\x0e\n\x06length\x18\x05 \x01(\x03\x12\x13\n\x0bsidecar_key\x18\x06 \x01(\t\x12\x0f\n\x07records\x18\x07 \x01(\x03\x12\x15\n\rmin_timestamp\x18\x08 \x01(\x03\x12\x15\n\rmax_timestamp\x18\t \x01(\x03\x12\x0e\n\x06\x63rc32c\x18\n \x01(\x07\x12\x14\n\x0c\x61\x64\x64\x65\x64_commit\x18\x0b \x01(\x03\"l\n\rRepairRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\r\n\x05\x61pply\x18\x03 \x01(\x08\x12*\n\x0b\x61\x63\x63\x65pt_loss\x18\x04 \x03(\x0b\x32\x15.tidelog.v1.LostRange\"&\n\tLostRange\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\"2\n\x12RepairTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05\x61pply\x18\x02 \x01(\x08\"%\n\x14RepairClusterRequest\x12\r\n\x05\x61pply\x18\x01 \x01(\x08\"S\n\x0eRepairResponse\x12\x0f\n\x07summary\x18\x01 \x01(\t\x12\x0f\n\x07refused\x18\x02 \x01(\t\x12\x0f\n\x07\x63hecked\x18\x03 \x01(\x03\x12\x0e\n\x06\x63ommit\x18\x04 \x01(\x03\x32\xee\x02\n\x04\x43old\x12H\n\tManifests\x12\x1c.tidelog.v1.ManifestsRequest\x1a\x1d.tidelog.v1.ManifestsResponse\x12\x41\n\x06Ranges\x12\x19.tidelog.v1.RangesRequest\x1a\x1a.tidelog.v1.RangesResponse0\x01\x12?\n\x06Repair\x12\x19.tidelog.v1.RepairRequest\x1a\x1a.tidelog.v1.RepairResponse\x12I\n\x0bRepairTopic\x12\x1e.tidelog.v1.RepairTopicRequest\x1a\x1a.tidelog.v1.RepairResponse\x12M\n\rRepairCluster\x12 .tidelog.v1.RepairClusterRequest\x1a\x1a.tidelog.v1.RepairResponseB$\n\ntidelog.v1P\x01Z\x14tidelog/v1;tidelogv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19grpc_api/proto/cold.proto\x12\ntidelog.v1\x1a\x1bgrpc_api/proto/errors.proto\"!\n\x10ManifestsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"<\n\x11ManifestsResponse\x12\'\n\tmanifests\x18\x01 \x03(\x0b\x32\x14.tidelog.v1.Manifest\"\xe3\x01\n\x08Manifest\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x17.tidelog.v1.ErrorDetail\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\x0e\n\x06\x63ommit\x18\x04 \x01(\x03\x12\x17\n\x0f\x63ommitted_at_ms\x18\x05 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x06 \x01(\x05\x12\x11\n\tlog_start\x18\x07 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x08 \x01(\x03\x12\x10\n\x08segments\x18\t \x01(\x03\x12\x0f\n\x07records\x18\n \x01(\x03\x12\r\n\x05\x62ytes\x18\x0b \x01(\x03\"I\n\x0fSegmentsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cstart_offset\x18\x03 \x01(\x03\"?\n\x10SegmentsResponse\x12+\n\x08segments\x18\x01 \x03(\x0b\x32\x19.tidelog.v1.RemoteSegment\"\xd3\x01\n\rRemoteSegment\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\x10\n\x08position\x18\x04 \x01(\x03\x12\x0e\n\x06length\x18\x05 \x01(\x03\x12\x13\n\x0bsidecar_key\x18\x06 \x01(\t\x12\x0f\n\x07records\x18\x07 \x01(\x03\x12\x15\n\rmin_timestamp\x18\x08 \x01(\x03\x12\x15\n\rmax_timestamp\x18\t \x01(\x03\x12\x0e\n\x06\x63rc32c\x18\n \x01(\x07\x12\x14\n\x0c\x61\x64\x64\x65\x64_commit\x18\x0b \x01(\x03\"l\n\rRepairRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\r\n\x05\x61pply\x18\x03 \x01(\x08\x12*\n\x0b\x61\x63\x63\x65pt_loss\x18\x04 \x03(\x0b\x32\x15.tidelog.v1.LostRange\"&\n\tLostRange\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\"2\n\x12RepairTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05\x61pply\x18\x02 \x01(\x08\"%\n\x14RepairClusterRequest\x12\r\n\x05\x61pply\x18\x01 \x01(\x08\"S\n\x0eRepairResponse\x12\x0f\n\x07summary\x18\x01 \x01(\t\x12\x0f\n\x07refused\x18\x02 \x01(\t\x12\x0f\n\x07\x63hecked\x18\x03 \x01(\x03\x12\x0e\n\x06\x63ommit\x18\x04 \x01(\x03\x32\xf4\x02\n\x04\x43old\x12H\n\tManifests\x12\x1c.tidelog.v1.ManifestsRequest\x1a\x1d.tidelog.v1.ManifestsResponse\x12G\n\x08Segments\x12\x1b.tidelog.v1.SegmentsRequest\x1a\x1c.tidelog.v1.SegmentsResponse0\x01\x12?\n\x06Repair\x12\x19.tidelog.v1.RepairRequest\x1a\x1a.tidelog.v1.RepairResponse\x12I\n\x0bRepairTopic\x12\x1e.tidelog.v1.RepairTopicRequest\x1a\x1a.tidelog.v1.RepairResponse\x12M\n\rRepairCluster\x12 .tidelog.v1.RepairClusterRequest\x1a\x1a.tidelog.v1.RepairResponseB$\n\ntidelog.v1P\x01Z\x14tidelog/v1;tidelogv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,23 +38,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MANIFESTSRESPONSE']._serialized_start=105
   _globals['_MANIFESTSRESPONSE']._serialized_end=165
   _globals['_MANIFEST']._serialized_start=168
-  _globals['_MANIFEST']._serialized_end=393
-  _globals['_RANGESREQUEST']._serialized_start=395
-  _globals['_RANGESREQUEST']._serialized_end=466
-  _globals['_RANGESRESPONSE']._serialized_start=468
-  _globals['_RANGESRESPONSE']._serialized_end=519
-  _globals['_RANGE']._serialized_start=522
-  _globals['_RANGE']._serialized_end=725
-  _globals['_REPAIRREQUEST']._serialized_start=727
-  _globals['_REPAIRREQUEST']._serialized_end=835
-  _globals['_LOSTRANGE']._serialized_start=837
-  _globals['_LOSTRANGE']._serialized_end=875
-  _globals['_REPAIRTOPICREQUEST']._serialized_start=877
-  _globals['_REPAIRTOPICREQUEST']._serialized_end=927
-  _globals['_REPAIRCLUSTERREQUEST']._serialized_start=929
-  _globals['_REPAIRCLUSTERREQUEST']._serialized_end=966
-  _globals['_REPAIRRESPONSE']._serialized_start=968
-  _globals['_REPAIRRESPONSE']._serialized_end=1051
-  _globals['_COLD']._serialized_start=1054
-  _globals['_COLD']._serialized_end=1420
+  _globals['_MANIFEST']._serialized_end=395
+  _globals['_SEGMENTSREQUEST']._serialized_start=397
+  _globals['_SEGMENTSREQUEST']._serialized_end=470
+  _globals['_SEGMENTSRESPONSE']._serialized_start=472
+  _globals['_SEGMENTSRESPONSE']._serialized_end=535
+  _globals['_REMOTESEGMENT']._serialized_start=538
+  _globals['_REMOTESEGMENT']._serialized_end=749
+  _globals['_REPAIRREQUEST']._serialized_start=751
+  _globals['_REPAIRREQUEST']._serialized_end=859
+  _globals['_LOSTRANGE']._serialized_start=861
+  _globals['_LOSTRANGE']._serialized_end=899
+  _globals['_REPAIRTOPICREQUEST']._serialized_start=901
+  _globals['_REPAIRTOPICREQUEST']._serialized_end=951
+  _globals['_REPAIRCLUSTERREQUEST']._serialized_start=953
+  _globals['_REPAIRCLUSTERREQUEST']._serialized_end=990
+  _globals['_REPAIRRESPONSE']._serialized_start=992
+  _globals['_REPAIRRESPONSE']._serialized_end=1075
+  _globals['_COLD']._serialized_start=1078
+  _globals['_COLD']._serialized_end=1450
 # @@protoc_insertion_point(module_scope)

@@ -39,10 +39,10 @@ class ColdStub:
                 request_serializer=grpc__api_dot_proto_dot_cold__pb2.ManifestsRequest.SerializeToString,
                 response_deserializer=grpc__api_dot_proto_dot_cold__pb2.ManifestsResponse.FromString,
                 _registered_method=True)
-        self.Ranges = channel.unary_stream(
-                '/tidelog.v1.Cold/Ranges',
-                request_serializer=grpc__api_dot_proto_dot_cold__pb2.RangesRequest.SerializeToString,
-                response_deserializer=grpc__api_dot_proto_dot_cold__pb2.RangesResponse.FromString,
+        self.Segments = channel.unary_stream(
+                '/tidelog.v1.Cold/Segments',
+                request_serializer=grpc__api_dot_proto_dot_cold__pb2.SegmentsRequest.SerializeToString,
+                response_deserializer=grpc__api_dot_proto_dot_cold__pb2.SegmentsResponse.FromString,
                 _registered_method=True)
         self.Repair = channel.unary_unary(
                 '/tidelog.v1.Cold/Repair',
@@ -71,8 +71,8 @@ class ColdServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Ranges(self, request, context):
-        """Live ranges of one partition in offset order, as far as the caller reads.
+    def Segments(self, request, context):
+        """Live segments of one partition in offset order, as far as the caller reads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -107,10 +107,10 @@ def add_ColdServicer_to_server(servicer, server):
                     request_deserializer=grpc__api_dot_proto_dot_cold__pb2.ManifestsRequest.FromString,
                     response_serializer=grpc__api_dot_proto_dot_cold__pb2.ManifestsResponse.SerializeToString,
             ),
-            'Ranges': grpc.unary_stream_rpc_method_handler(
-                    servicer.Ranges,
-                    request_deserializer=grpc__api_dot_proto_dot_cold__pb2.RangesRequest.FromString,
-                    response_serializer=grpc__api_dot_proto_dot_cold__pb2.RangesResponse.SerializeToString,
+            'Segments': grpc.unary_stream_rpc_method_handler(
+                    servicer.Segments,
+                    request_deserializer=grpc__api_dot_proto_dot_cold__pb2.SegmentsRequest.FromString,
+                    response_serializer=grpc__api_dot_proto_dot_cold__pb2.SegmentsResponse.SerializeToString,
             ),
             'Repair': grpc.unary_unary_rpc_method_handler(
                     servicer.Repair,
@@ -166,7 +166,7 @@ class Cold:
             _registered_method=True)
 
     @staticmethod
-    def Ranges(request,
+    def Segments(request,
             target,
             options=(),
             channel_credentials=None,
@@ -179,9 +179,9 @@ class Cold:
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/tidelog.v1.Cold/Ranges',
-            grpc__api_dot_proto_dot_cold__pb2.RangesRequest.SerializeToString,
-            grpc__api_dot_proto_dot_cold__pb2.RangesResponse.FromString,
+            '/tidelog.v1.Cold/Segments',
+            grpc__api_dot_proto_dot_cold__pb2.SegmentsRequest.SerializeToString,
+            grpc__api_dot_proto_dot_cold__pb2.SegmentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

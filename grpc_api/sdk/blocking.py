@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-from grpc_api.contract.cold import ColdManifest, ColdRange
+from grpc_api.contract.cold import ColdManifest, ColdSegment
 from grpc_api.contract.log import SealedPartition
 from grpc_api.contract.topics import ConfigEntry, TopicDescription
 from grpc_api.sdk.client import DEFAULT_PRODUCER, DEFAULT_READER, SEAL_TIMEOUT_S, Client
@@ -321,8 +321,8 @@ class BlockingClient:
     def cold_manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
         return self._loop.run(self._client.cold_manifests(topic))
 
-    def cold_ranges(self, topic: str, partition: int) -> list[ColdRange]:
-        return self._loop.run(_all_ranges(self._client, topic, partition))
+    def cold_segments(self, topic: str, partition: int) -> list[ColdSegment]:
+        return self._loop.run(_all_segments(self._client, topic, partition))
 
 
 async def _now(call: Callable[..., Answer], *arguments: Any) -> Answer:
@@ -330,5 +330,5 @@ async def _now(call: Callable[..., Answer], *arguments: Any) -> Answer:
     return call(*arguments)
 
 
-async def _all_ranges(client: Client, topic: str, partition: int) -> list[ColdRange]:
-    return [each async for each in client.cold_ranges(topic, partition)]
+async def _all_segments(client: Client, topic: str, partition: int) -> list[ColdSegment]:
+    return [each async for each in client.cold_segments(topic, partition)]

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any
 
 from grpc_api.channel import open_channel
-from grpc_api.contract.cold import ColdManifest, ColdRange
+from grpc_api.contract.cold import ColdManifest, ColdSegment
 from grpc_api.contract.log import OffsetQuery, OffsetSpec, SealedPartition
 from grpc_api.contract.topics import (
     AlterOp,
@@ -186,10 +186,10 @@ class Client:
         """What the bucket holds of each partition."""
         return await self._core.cold.manifests(topic)
 
-    async def cold_ranges(self, topic: str, partition: int) -> AsyncIterator[ColdRange]:
-        """The ranges of a partition in the bucket, in offset order."""
+    async def cold_segments(self, topic: str, partition: int) -> AsyncIterator[ColdSegment]:
+        """The segments of a partition in the bucket, in offset order."""
         start = 0
-        while ranges := await self._core.cold.ranges(TopicPartition(topic, partition), start):
-            for each in ranges:
+        while segments := await self._core.cold.segments(TopicPartition(topic, partition), start):
+            for each in segments:
                 yield each
-            start = ranges[-1].end
+            start = segments[-1].end

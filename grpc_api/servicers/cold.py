@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from grpc_api.contract.core import Core
-from grpc_api.messages.cold import manifest_message, range_message, repair_message
+from grpc_api.messages.cold import manifest_message, repair_message, segment_message
 from grpc_api.proto import cold_pb2 as pb
 from grpc_api.proto.cold_pb2_grpc import ColdServicer
 from storage_tiers.types import OffsetRange, TopicPartition
@@ -19,12 +19,12 @@ class CoreCold(ColdServicer):
         found = await self._core.cold.manifests(request.topic)
         return pb.ManifestsResponse(manifests=[manifest_message(place, each) for place, each in enumerate(found)])
 
-    async def Ranges(self, request: pb.RangesRequest, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+    async def Segments(self, request: pb.SegmentsRequest, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         partition = TopicPartition(request.topic, request.partition)
         start = request.start_offset
-        while ranges := await self._core.cold.ranges(partition, start):
-            await context.write(pb.RangesResponse(ranges=map(range_message, ranges)))
-            start = ranges[-1].end
+        while segments := await self._core.cold.segments(partition, start):
+            await context.write(pb.SegmentsResponse(segments=map(segment_message, segments)))
+            start = segments[-1].end
 
     async def Repair(self, request: pb.RepairRequest, context: Any) -> pb.RepairResponse:  # noqa: N802
         partition = TopicPartition(request.topic, request.partition)

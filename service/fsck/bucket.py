@@ -1,7 +1,7 @@
 """The whole bucket: every cluster, every topic, every partition, everything that manifests name, and everything else.
 
 A cluster is listed once, in key order, and looked at topic by topic: what is held is one topic's listing and one partition's
-ranges. A topic's keys are listed before any manifest of it is read: what is committed in between is then seen as
+segments. A topic's keys are listed before any manifest of it is read: what is committed in between is then seen as
 referenced, and what a manifest names beyond the listing is asked for by name.
 """
 
@@ -20,11 +20,11 @@ from storage_tiers.cold.manifest.documents import Fields, check_version
 from storage_tiers.cold.manifest.model import Ids, Manifest, State
 from storage_tiers.cold.manifest.topic_file import MAX_EARLIER, TopicState
 from storage_tiers.cold.offline.bucket import Bucket
-from storage_tiers.cold.offline.reader_files import read_cursor
+from storage_tiers.cold.offline.commit_cursor import read_cursor
 from storage_tiers.cold.stores.port import BlockingObjectStore, ObjectInfo
 from storage_tiers.errors import InvalidConfig, StoreRefused, TierCorrupt, TierObjectMissing
 
-#: Called with (ranges begun, ranges known) as the check goes on.
+#: Called with (segments begun, segments known) as the check goes on.
 Progress = Callable[[int, int], None]
 #: Partitions are numbered by 32 bits.
 _MAX_PARTITIONS = 1 << 31
@@ -186,8 +186,8 @@ class _Cluster:
         manifest = self._bucket.manifest(ids, sound=False)
         return 0 if manifest is None else manifest.commit
 
-    def on_range(self) -> None:
-        self._progress(self._report.ranges - 1, self._report.ranges)
+    def on_segment(self) -> None:
+        self._progress(self._report.segments - 1, self._report.segments)
 
     def check_incarnation(self, key: str, incarnation: int) -> None:
         if self._state is not None and incarnation > self._state.incarnation:
@@ -289,7 +289,7 @@ class _Topic:
             self._report,
             self._cluster.quick,
             self._known,
-            self._cluster.on_range,
+            self._cluster.on_segment,
         )
         manifest = check.check()
         if manifest is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from storage_tiers.cold.segments.range_check import Fault
+from storage_tiers.cold.segments.segment_check import Fault
 
 
 class FindingKind(Enum):
@@ -21,14 +21,14 @@ class FindingKind(Enum):
     WRONG_RECORDS = Fault.WRONG_RECORDS.value
     UNDECODABLE = Fault.UNDECODABLE.value
     BAD_MANIFEST = "unreadable or inconsistent manifest"
-    WRONG_PAGE = "a page that its manifest or its own ranges contradict"
+    WRONG_PAGE = "a page that its manifest or its own segments contradict"
     NO_MANIFEST = "segments without a manifest"
     WENT_BACK = "a manifest older than what was written after it"
     BAD_FILE = "unreadable file"
     WRONG_TOPIC = "a topic's file that its partitions contradict"
     ABOVE_OWNER = "a number above its owner's"
-    OVERLAP = "overlapping ranges"
-    HOLE = "offsets in no range"
+    OVERLAP = "overlapping segments"
+    HOLE = "offsets in no segment"
     LOCAL_DISAGREES = "local log disagrees with the tier"
     ORPHAN = "orphan"
     YOUNG_ORPHAN = "unreferenced, younger than the grace"
@@ -60,7 +60,7 @@ class Report:
     clusters: int = 0
     topics: int = 0
     partitions: int = 0
-    ranges: int = 0
+    segments: int = 0
     objects: int = 0
     bytes_read: int = 0
     findings: list[Finding] = field(default_factory=list)

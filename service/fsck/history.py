@@ -1,14 +1,14 @@
-"""What a run of ranges says of leader epochs, producers and transactions, against what their sidecars say.
+"""What a run of segments says of leader epochs, producers and transactions, against what their sidecars say.
 
 A sidecar's epochs, producers and aborted transactions follow from its own batches and all before them. The batches of
-successive ranges are replayed here, through the state machine that a broker replays its log with, and each sidecar is
-compared with the state at its range's end.
+successive segments are replayed here, through the state machine that a broker replays its log with, and each sidecar is
+compared with the state at its segment's end.
 
     add(batch) … finish(segment, sidecar) … add(batch) … finish(segment, sidecar) … close()
 
-Invariant: nothing is called wrong that the bytes at hand cannot prove wrong. What began before the first range at hand is
+Invariant: nothing is called wrong that the bytes at hand cannot prove wrong. What began before the first segment at hand is
 unknown, and so believed. Not promised: that a producer that the snapshot lacks was ever missed; producers expire. A
-transaction whose marker lies beyond the last range is not judged.
+transaction whose marker lies beyond the last segment is not judged.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class History:
             )
 
     def finish(self, segment: RemoteSegment, sidecar: Sidecar | None) -> None:
-        """All batches of the range were added. None: its sidecar cannot be read."""
+        """All batches of the segment were added. None: its sidecar cannot be read."""
         if sidecar is None:
             return
         fault = (
@@ -98,7 +98,7 @@ class History:
             self._judge()
 
     def close(self) -> None:
-        """No range follows."""
+        """No segment follows."""
         self._judge()
 
     # --- epochs -------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class History:
         if not said or said[0].epoch < 0 or said[0].start_offset < 0 or said[-1].start_offset >= segment.end:
             return f"its leader epochs {[tuple(each) for each in said]} are no history up to offset {segment.end}"
         if said[0].start_offset > max(segment.base, self._log_start):
-            return f"its leader epochs begin at offset {said[0].start_offset}, after its range does"
+            return f"its leader epochs begin at offset {said[0].start_offset}, after its segment does"
         at = len(said)
         for run in reversed(self._runs):
             for offset in (run.last, run.first):
@@ -144,7 +144,7 @@ class History:
     def _wrong_producer(self, segment: RemoteSegment, theirs: ProducerEntry, ours: ProducerEntry | None) -> str:
         for name, offset in (("last offset", theirs.last_offset), ("open transaction", theirs.transaction_start)):
             if not -1 <= offset < segment.end:
-                return f"its {name} is {offset}, beyond the range"
+                return f"its {name} is {offset}, beyond the segment"
         if theirs.coordinator_epoch < -1 or theirs.epoch < -1:
             return f"its epoch is {theirs.epoch}, its coordinator's {theirs.coordinator_epoch}"
         if ours is None:
@@ -175,7 +175,7 @@ class History:
             if fault:
                 self._wrong(segment.sidecar_key, fault)
         self._unjudged.clear()
-        # A transaction ends below what follows: no later range overlaps it.
+        # A transaction ends below what follows: no later segment overlaps it.
         self._aborted.clear()
 
     def _wrong_aborted(self, segment: RemoteSegment, said: tuple[AbortedTransaction, ...]) -> str:
@@ -183,7 +183,7 @@ class History:
         open_from = self._state.first_undecided_offset
         for txn in said:
             if not (txn.first_offset < segment.end and txn.last_offset >= segment.base):
-                return f"{_shown(txn)} does not overlap its range"
+                return f"{_shown(txn)} does not overlap its segment"
             if not (0 <= txn.first_offset < txn.last_offset and 0 <= txn.last_stable_offset <= txn.last_offset + 1):
                 return f"{_shown(txn)} is none that could be"
             unknown = txn.first_offset < self._base or (open_from is not None and txn.last_offset >= open_from)
@@ -206,7 +206,7 @@ class History:
 
 
 def _disagreeing(before: tuple[EpochEntry, ...], after: tuple[EpochEntry, ...], end: int) -> str:
-    """Histories of successive ranges, the first of which ends at `end`, differ by what log start has cut from the front."""
+    """Histories of successive segments, the first of which ends at `end`, differ by what log start has cut from the front."""
     if not before or not after:
         return ""
     start = after[0].start_offset
@@ -214,7 +214,7 @@ def _disagreeing(before: tuple[EpochEntry, ...], after: tuple[EpochEntry, ...], 
     cut = [each for each in before if each.start_offset <= start][-1:]
     if not cut or cut[0].epoch != after[0].epoch or kept != [each for each in after[1:] if each.start_offset < end]:
         shown = [[tuple(each) for each in found] for found in (after, before)]
-        return f"its leader epochs {shown[0]} are not those of the range before it, {shown[1]}"
+        return f"its leader epochs {shown[0]} are not those of the segment before it, {shown[1]}"
     return ""
 
 

@@ -137,7 +137,7 @@ def _log_files(directory: str) -> Iterator[tuple[int, str]]:
 
 
 def _compare(store: BlockingObjectStore, path: str, data: bytes, segment: RemoteSegment, report: Report) -> None:
-    """Batches of one local segment against those of one range in the bucket, by offset."""
+    """Batches of one local segment against those of one segment in the bucket, by offset."""
     try:
         remote = store.get(segment.key, segment.position, segment.length).data
     except TierObjectMissing:

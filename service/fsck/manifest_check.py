@@ -103,7 +103,7 @@ def segment_faults(manifest: Manifest, segment: RemoteSegment) -> Iterator[str]:
     what = f"[{segment.base}, {segment.end})"
     yield from _stamp(manifest, segment.added, f"{what} was added")
     if not (0 <= segment.base < segment.end and segment.end <= manifest.end):
-        yield f"the range {what} is none below the end {manifest.end}"
+        yield f"the segment {what} is none below the end {manifest.end}"
     if segment.gap_from is not None and not segment.gap_from < segment.base:
         yield f"{what} has its gap from {segment.gap_from} on, which is not before it"
     named = _parsed(manifest.ids, segment.key)
@@ -177,9 +177,9 @@ def page_faults(manifest: Manifest, ref: PageRef, page: ManifestPage) -> Iterato
                 f"{name} is {_plain(getattr(ref, name))} in the manifest, {_plain(value)} in the page",
             )
     if page.segments and page.removed:
-        yield FindingKind.WRONG_PAGE, f"it is {page.kind.value} and holds both live and removed ranges"
+        yield FindingKind.WRONG_PAGE, f"it is {page.kind.value} and holds both live and removed segments"
     if len(page) > MAX_PAGE_SEGMENTS:
-        yield FindingKind.WRONG_PAGE, f"it holds {len(page)} ranges, {MAX_PAGE_SEGMENTS} is the most there may be"
+        yield FindingKind.WRONG_PAGE, f"it holds {len(page)} segments, {MAX_PAGE_SEGMENTS} is the most there may be"
     if not isinstance(_parsed(manifest.ids, ref.key), keys.PageKey):
         yield FindingKind.WRONG_PAGE, "its key is no key of a page of the partition"
     for segment in page.segments:
@@ -197,16 +197,16 @@ def tiling_faults(manifest: Manifest, segments: Iterable[RemoteSegment]) -> Iter
         if before is None and segment.base > manifest.log_start:
             yield (
                 FindingKind.HOLE,
-                f"offsets [{manifest.log_start}, {segment.base}) from log start on are in no live range",
+                f"offsets [{manifest.log_start}, {segment.base}) from log start on are in no live segment",
             )
         elif before is not None and segment.base < before.end:
             yield (
                 FindingKind.OVERLAP,
-                f"the live ranges [{before.base}, {before.end}) and [{segment.base}, {segment.end}) overlap",
+                f"the live segments [{before.base}, {before.end}) and [{segment.base}, {segment.end}) overlap",
             )
         elif before is not None and segment.base != before.end:
             if segment.gap_from != before.end or segment.base > manifest.log_start:
-                yield FindingKind.HOLE, f"offsets [{before.end}, {segment.base}) are in no live range"
+                yield FindingKind.HOLE, f"offsets [{before.end}, {segment.base}) are in no live segment"
         elif before is not None and segment.gap_from is not None:
             yield (
                 FindingKind.BAD_MANIFEST,
@@ -216,23 +216,23 @@ def tiling_faults(manifest: Manifest, segments: Iterable[RemoteSegment]) -> Iter
 
 
 def pin_faults(pin: Pin, segments: Sequence[RemoteSegment], changes: AbstractSet[int]) -> Iterator[str]:
-    """`segments` were live right after the pin's commit, `changes` are the commits that added or removed a range."""
+    """`segments` were live right after the pin's commit, `changes` are the commits that added or removed a segment."""
     what = f"the pin {pin.name!r} of commit {pin.commit}"
     if pin.commit in changes:
-        yield f"{what} was made by a commit that added or removed a range; a pin has a commit of its own"
+        yield f"{what} was made by a commit that added or removed a segment; a pin has a commit of its own"
     if not segments:
         if pin.log_start != pin.end:
-            yield f"{what} holds [{pin.log_start}, {pin.end}), of which no range is left"
+            yield f"{what} holds [{pin.log_start}, {pin.end}), of which no segment is left"
         return
     if not segments[0].base <= pin.log_start or segments[-1].end != pin.end or not pin.log_start <= pin.end:
-        yield f"{what} holds [{pin.log_start}, {pin.end}), the ranges of then [{segments[0].base}, {segments[-1].end})"
+        yield f"{what} holds [{pin.log_start}, {pin.end}), the segments of then [{segments[0].base}, {segments[-1].end})"
     for before, after in itertools.pairwise(segments):
         if after.base != before.end and after.gap_from != before.end:
             yield f"{what} lacks offsets [{before.end}, {after.base})"
 
 
 def sidecar_faults(manifest: Manifest, last: RemoteSegment | None, named: bool) -> Iterator[str]:
-    """The newest sidecar against `last`, the live range that ends at `end`. `named`: a remote segment, live or removed, names
+    """The newest sidecar against `last`, the live segment that ends at `end`. `named`: a remote segment, live or removed, names
     it."""
     newest = manifest.sidecar
     if newest is None:
@@ -241,13 +241,13 @@ def sidecar_faults(manifest: Manifest, last: RemoteSegment | None, named: bool) 
     if not isinstance(parsed, keys.SidecarKey) or parsed.base >= manifest.end:
         yield f"the newest sidecar is {newest.key}, which is no key of a sidecar below offset {manifest.end}"
     if newest.alone is named:
-        yield f"the newest sidecar is {'alone, and' if named else 'not alone, but no'} range names it"
+        yield f"the newest sidecar is {'alone, and' if named else 'not alone, but no'} segment names it"
     if (
         last is not None
         and last.end == manifest.end
         and (last.sidecar_key, last.sections) != (newest.key, newest.sections)
     ):
-        yield f"the newest sidecar is not that of the last range [{last.base}, {last.end})"
+        yield f"the newest sidecar is not that of the last segment [{last.base}, {last.end})"
 
 
 def twice_named(keys_named: Iterable[str]) -> list[str]:
@@ -285,4 +285,4 @@ def _plain(value: object) -> object:
 def _kind_of(fault: str) -> FindingKind:
     if "overlap" in fault:
         return FindingKind.OVERLAP
-    return FindingKind.HOLE if "in no live range" in fault else FindingKind.BAD_MANIFEST
+    return FindingKind.HOLE if "in no live segment" in fault else FindingKind.BAD_MANIFEST

@@ -1,7 +1,7 @@
-"""One partition of a bucket: its manifest, its pages, every range that they name, and what they do not name.
+"""One partition of a bucket: its manifest, its pages, every segment that they name, and what they do not name.
 
-Live ranges are read in offset order, so that what a sidecar says of epochs, producers and transactions can be compared with
-the batches before it. Removed ranges are read too: a pin, or a reader as of an earlier commit, still wants them. One that
+Live segments are read in offset order, so that what a sidecar says of epochs, producers and transactions can be compared with
+the batches before it. Removed segments are read too: a pin, or a reader as of an earlier commit, still wants them. One that
 no pin holds may vanish while it is looked at.
 """
 
@@ -28,7 +28,7 @@ from storage_tiers.cold.manifest.model import (
 )
 from storage_tiers.cold.offline.bucket import Bucket
 from storage_tiers.cold.segments import sidecar
-from storage_tiers.cold.segments.range_check import Fault, check_range, sidecar_bytes
+from storage_tiers.cold.segments.segment_check import Fault, check_segment, sidecar_bytes
 from storage_tiers.cold.stores.port import ObjectInfo
 from storage_tiers.errors import InvalidRequest, StoreRefused, TierCorrupt, TierObjectMissing
 from storage_tiers.records.batch import BatchHeader
@@ -46,8 +46,8 @@ class PartitionCheck:
     report: Report
     quick: bool
     known: set[str] = field(default_factory=set)
-    #: Called before each range is read.
-    on_range: Callable[[], None] = lambda: None
+    #: Called before each segment is read.
+    on_segment: Callable[[], None] = lambda: None
 
     def check(self) -> Manifest | None:
         """The manifest as far as it can be read. Findings go to the report."""
@@ -67,7 +67,7 @@ class PartitionCheck:
             self._know_everything()  # its objects wait for the grace of the deletion, which the sweeper knows
             return manifest
         self.known.update(manifest.keys())
-        live, removed = self._ranges(manifest)
+        live, removed = self._segments(manifest)
         self._check_live(manifest, live)
         self._check_names(manifest, live, removed)
         self._check_sizes(live, removed)
@@ -85,7 +85,7 @@ class PartitionCheck:
         self.known.update(key for key in self.listed if key.startswith(prefixes))
 
     # --- manifest -----------------------------------------------------------------------------------------------------
-    def _ranges(self, manifest: Manifest) -> tuple[list[RemoteSegment], list[Removed]]:
+    def _segments(self, manifest: Manifest) -> tuple[list[RemoteSegment], list[Removed]]:
         """All that are live, all that are removed, those in pages included."""
         live: list[RemoteSegment] = []
         removed: list[Removed] = []
@@ -125,7 +125,7 @@ class PartitionCheck:
         for kind, fault in manifest_check.tiling_faults(manifest, live):
             if manifest.live_pages:  # without pages the manifest's own check has said so
                 self._add(kind, manifest.ids.manifest_key, fault)
-        epoch = self._check_ranges(manifest, live, lambda segment: True)
+        epoch = self._check_segments(manifest, live, lambda segment: True)
         if epoch is not None and epoch != manifest.last_record_epoch:
             fault = f"last_record_epoch is {manifest.last_record_epoch}, the last batch has leader epoch {epoch}"
             self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, fault)
@@ -141,7 +141,7 @@ class PartitionCheck:
             for item in removed
             if item.segment is not None and (item.segment.key in pinned or all(key in self.listed for key in item.keys))
         ]
-        self._check_ranges(
+        self._check_segments(
             manifest, sorted(segments, key=lambda segment: segment.base), lambda segment: segment.key in pinned
         )
 
@@ -196,8 +196,8 @@ class PartitionCheck:
             fault = f"last_record_epoch is {manifest.last_record_epoch}, the newest sidecar has {parsed.epochs}"
             self._add(FindingKind.BAD_MANIFEST, manifest.ids.manifest_key, fault)
 
-    # --- ranges -------------------------------------------------------------------------------------------------------
-    def _check_ranges(
+    # --- segments -------------------------------------------------------------------------------------------------------
+    def _check_segments(
         self, manifest: Manifest, segments: Iterable[RemoteSegment], needed: Callable[[RemoteSegment], bool]
     ) -> int | None:
         """The leader epoch of the last batch before the manifest's end, None if it was not read."""
@@ -205,7 +205,7 @@ class PartitionCheck:
         following = -1
         newest: int | None = None
         for segment in segments:
-            self.report.ranges += 1
+            self.report.segments += 1
             if not self._is_there(segment, needed(segment)) or self.quick:
                 history = None
                 continue
@@ -213,9 +213,9 @@ class PartitionCheck:
                 if history is not None:
                     history.close()
                 history = self._history(manifest, segment)
-            self.on_range()
+            self.on_segment()
             epochs: list[int] = []
-            whole = self._check_range(manifest, segment, history, epochs, needed(segment))
+            whole = self._check_segment(manifest, segment, history, epochs, needed(segment))
             following = segment.end
             if not whole:
                 history = None
@@ -226,11 +226,11 @@ class PartitionCheck:
         return newest
 
     def _history(self, manifest: Manifest, segment: RemoteSegment) -> History:
-        # What a range without records stood for is not known: compacted, or lost and given up.
+        # What a segment without records stood for is not known: compacted, or lost and given up.
         base = segment.base if segment.records else segment.end
         return History(base, manifest.log_start, lambda key, fault: self._add(FindingKind.WRONG_SIDECAR, key, fault))
 
-    def _check_range(
+    def _check_segment(
         self, manifest: Manifest, segment: RemoteSegment, history: History, epochs: list[int], needed: bool
     ) -> bool:
         """Whether all of its batches were seen, in `epochs` that of the last."""
@@ -239,7 +239,7 @@ class PartitionCheck:
             history.add(header, batch)
             epochs[:] = [header.leader_epoch]
 
-        verdict = check_range(self.bucket.store, segment, payloads=True, observe=observe)
+        verdict = check_segment(self.bucket.store, segment, payloads=True, observe=observe)
         self.report.bytes_read += verdict.bytes_read
         for finding in verdict.findings:
             if needed or finding.fault is not Fault.MISSING:
@@ -281,7 +281,7 @@ class PartitionCheck:
         return info.size
 
     def _check_sizes(self, live: list[RemoteSegment], removed: list[Removed]) -> None:
-        """No object has bytes that no range names. What is too short, its range has said."""
+        """No object has bytes that no segment names. What is too short, its segment has said."""
         ends: dict[str, int] = {}
         for segment in [*live, *(item.segment for item in removed if item.segment is not None)]:
             for key, end in (
@@ -332,4 +332,4 @@ def _keys_of(segments: Iterable[RemoteSegment], removed: Iterable[Removed]) -> I
 
 
 def _no_page(ref: PageRef) -> ManifestPage:
-    raise AssertionError(f"the ranges of {ref.key} are at hand")
+    raise AssertionError(f"the segments of {ref.key} are at hand")

@@ -29,7 +29,7 @@ _OF_SUMS = (
     ("bytesin_total", "bytes_in"),
     ("bytesout_total", "bytes_out"),
     ("remotelogsizebytes", "remote_bytes"),
-    ("remotelogmetadatacount", "remote_ranges"),
+    ("remotelogmetadatacount", "remote_segments"),
     ("remotecopylagbytes", "lag_bytes"),
     ("remotecopylagsegments", "lag_segments"),
 )
@@ -55,7 +55,7 @@ class Sums:
 
     def __init__(self) -> None:
         self.records_in = self.bytes_in = self.bytes_out = 0
-        self.remote_bytes = self.remote_ranges = 0
+        self.remote_bytes = self.remote_segments = 0
         self.lag_bytes = self.lag_segments = 0
         self.counts = PartitionCounts()
 
@@ -122,7 +122,7 @@ def _look(node: Node, partition: Partition, sums: Sums, seen: LogTotals, into: E
         into.put("kafka_log_log_numlogsegments", hot.segment_count, labels)
     if tier is not None:
         sums.remote_bytes += tier.bytes
-        sums.remote_ranges += tier.ranges
+        sums.remote_segments += tier.segments
     if node.tier is None or not hot.settings.remote_storage_enable:
         return
     beyond = hot.totals_after(max(partition.log.tiered_end, hot.log_start_offset))

@@ -1,11 +1,11 @@
 """How far log start may rise by `retention.ms` and `retention.bytes`: pure, over both tiers.
 
-As in Kafka: oldest first and without leaving holes; a range goes when its newest record is older than `retention.ms`, or
+As in Kafka: oldest first and without leaving holes; a segment goes when its newest record is older than `retention.ms`, or
 when the log without it still holds `retention.bytes`; nothing at or above the high watermark goes; when everything has
 expired, the active segment is rolled so that it can go as well. A record with a timestamp in the future holds what
 follows it.
 
-A check of a partition of which nothing goes looks at one range, the oldest (`goes`), whatever its history.
+A check of a partition of which nothing goes looks at one segment, the oldest (`goes`), whatever its history.
 Only where that one goes is the rest planned: whole pages by their sums, at most the page in which the line falls by its
 segments.
 
@@ -48,7 +48,7 @@ class Moment(NamedTuple):
 
 class Expired(NamedTuple):
     """What has been found to go so far: all below offset `end`. `excess` is how many bytes the log still has above
-    `retention.bytes`. `stopped`: the next range stays, and with it all that follow."""
+    `retention.bytes`. `stopped`: the next segment stays, and with it all that follow."""
 
     end: int
     excess: int
@@ -56,7 +56,7 @@ class Expired(NamedTuple):
 
 
 def goes(age_ms: int, size: int, excess: int, limits: RetentionLimits) -> bool:
-    """Whether a range of `size` bytes goes, everything before it having gone."""
+    """Whether a segment of `size` bytes goes, everything before it having gone."""
     if limits.retention_ms != UNLIMITED and age_ms > limits.retention_ms:
         return True
     return limits.retention_bytes != UNLIMITED and excess >= size
@@ -102,7 +102,7 @@ def plan_local(local: Iterable[SegmentView], found: Expired, moment: Moment) -> 
 
 
 def _further(found: Expired, end: int, age: int, size: int, moment: Moment) -> Expired:
-    """What has gone once the next range, which ends at `end`, was looked at."""
+    """What has gone once the next segment, which ends at `end`, was looked at."""
     if end > moment.high_watermark or not goes(age, size, found.excess, moment.limits):
         return found._replace(stopped=True)
     return Expired(max(found.end, end), found.excess - size)

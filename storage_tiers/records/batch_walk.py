@@ -104,7 +104,7 @@ def find_batch(
     between two batches) make the next step possible. Or (-2, position, stop): no batch begins there, for that reason
     (BAD_SIZE, BAD_MAGIC, BAD_OFFSETS). With `whole` the batch must end within the buffer, else its header suffices.
     """
-    _check_range(start, end, len(buffer))
+    _check_segment(start, end, len(buffer))
     raw: cython.p_const_uchar = _pointer(buffer)
     at: cython.Py_ssize_t = start
     size: cython.longlong = 0
@@ -167,7 +167,7 @@ def _scan(
     expected: cython.longlong,
     epoch: cython.longlong,
 ) -> object:
-    _check_range(start, end, len(buffer))
+    _check_segment(start, end, len(buffer))
     raw: cython.p_const_uchar = _pointer(buffer)
     view = memoryview(buffer) if verify else None
     batches: list[tuple[int, int, int, int, int, int]] = []
@@ -207,6 +207,6 @@ def _recovery_stop(
 
 
 @cython.cfunc
-def _check_range(start: cython.Py_ssize_t, end: cython.Py_ssize_t, size: cython.Py_ssize_t) -> object:
+def _check_segment(start: cython.Py_ssize_t, end: cython.Py_ssize_t, size: cython.Py_ssize_t) -> object:
     if not 0 <= start <= end <= size:
         raise ValueError(f"[{start}, {end}) is no part of a buffer of {size} bytes")

@@ -31,7 +31,7 @@ async def refused(tier: PartitionTier, advised: str) -> str:
 
 
 async def shows(world: World, tier: PartitionTier, live: list[RemoteSegment]) -> None:
-    """Every range that was committed is named, and its objects are there; the next one follows."""
+    """Every segment that was committed is named, and its objects are there; the next one follows."""
     await tier.load()
     manifest = stored_manifest(world.store.blocking())
     assert stored_live(world.store.blocking(), manifest) == live
@@ -81,7 +81,7 @@ async def test_of_two_histories_the_one_to_keep_is_put_back(world: World, tmp_pa
 
 
 @pytest.mark.parametrize("what", ["page", "segment", "sidecar"])
-async def test_objects_of_old_ranges_that_are_missing_are_put_back(world: World, what: str) -> None:
+async def test_objects_of_old_segments_that_are_missing_are_put_back(world: World, what: str) -> None:
     saved = await world.extend(80)
     before = stored_live(world.store.blocking(), saved)
     key = {"page": saved.live_pages[0].key, "segment": before[0].key, "sidecar": before[0].sidecar_key}[what]

@@ -225,7 +225,7 @@ async def test_configs_are_described_with_their_sources_and_refused_as_a_whole(n
 
 
 # --- the bucket -------------------------------------------------------------------------------------------------------
-async def test_manifests_and_ranges_tile_what_is_in_the_bucket(node: Running) -> None:
+async def test_manifests_and_segments_tile_what_is_in_the_bucket(node: Running) -> None:
     await filled(node)
     (empty,) = await node.core.cold.manifests("t")
     assert not isinstance(empty, LogError)
@@ -234,12 +234,12 @@ async def test_manifests_and_ranges_tile_what_is_in_the_bucket(node: Running) ->
     assert not isinstance(manifest, LogError)
     assert (manifest.log_start, manifest.end, manifest.records) == (0, 40, 40)
     assert manifest.commit > 0
-    ranges = await node.core.cold.ranges(T0, 0)
-    assert [each.base for each in ranges] == [0, *(each.end for each in ranges[:-1])]
-    assert (ranges[-1].end, len(ranges)) == (40, manifest.ranges)
-    assert sum(each.length for each in ranges) == manifest.bytes
-    assert (await node.core.cold.ranges(T0, ranges[1].base))[0] == ranges[1]
-    assert await node.core.cold.ranges(T0, 40) == []
+    segments = await node.core.cold.segments(T0, 0)
+    assert [each.base for each in segments] == [0, *(each.end for each in segments[:-1])]
+    assert (segments[-1].end, len(segments)) == (40, manifest.segments)
+    assert sum(each.length for each in segments) == manifest.bytes
+    assert (await node.core.cold.segments(T0, segments[1].base))[0] == segments[1]
+    assert await node.core.cold.segments(T0, 40) == []
     with pytest.raises(UnknownTopicOrPartition):
         await node.core.cold.manifests("nothing")
 
@@ -253,7 +253,7 @@ async def test_a_manifest_that_the_bucket_lost_is_repaired(node: Running) -> Non
     assert (nothing.summary, nothing.refused, nothing.commit) == ("", "", 0)
     await node.store.delete([manifest.key])
     dry = await node.core.cold.repair(T0, apply=False)
-    assert (dry.checked, dry.refused, dry.commit) == (2 * manifest.ranges, "", 0)
+    assert (dry.checked, dry.refused, dry.commit) == (2 * manifest.segments, "", 0)
     assert "up to offset 40" in dry.summary
     done = await node.core.cold.repair(T0, apply=True)
     assert done == dry._replace(commit=manifest.commit + 1)

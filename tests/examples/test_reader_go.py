@@ -132,9 +132,9 @@ def test_as_of_each_commit(stores: Stores) -> None:
 def test_every_section_of_every_sidecar(stores: Stores) -> None:
     for partition in (1, 2, 3, 4):
         manifest = stores.manifest(partition)
-        *ranges, newest = stores.go(partition, "-describe")
+        *described, newest = stores.go(partition, "-describe")
         segments = list(live_segments(manifest, stores.bucket.pages(manifest.ids)))
-        kept = [found for found in ranges if found["segment"]["end"] > manifest.log_start]
+        kept = [found for found in described if found["segment"]["end"] > manifest.log_start]
         assert [found["segment"]["base"] for found in kept] == [segment.base for segment in segments]
         for found, segment in zip(kept, segments, strict=True):
             ours = sidecar.parse(stores.full.store.get(segment.sidecar_key).data)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import crc32c
 
-from grpc_api.contract.cold import ColdManifest, ColdRange, ColdRepair
+from grpc_api.contract.cold import ColdManifest, ColdRepair, ColdSegment
 from grpc_api.contract.log import (
     Append,
     Appended,
@@ -161,7 +161,7 @@ class MemoryCore:
     async def manifests(self, topic: str) -> Sequence[ColdManifest | LogError]:
         raise InvalidRequest("nothing is tiered here")
 
-    async def ranges(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdRange]:
+    async def segments(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdSegment]:
         raise InvalidRequest("nothing is tiered here")
 
     async def repair(

@@ -1,4 +1,4 @@
-"""Whatever the queue does to its hints and however handlers end: each range that stays readable is recorded once, in order.
+"""Whatever the queue does to its hints and however handlers end: each segment that stays readable is recorded once, in order.
 
 A seeded world: commits that add, retention that removes, hints that are lost, repeated, held back and shuffled, handlers
 that die or run out of time at any call, sweeps past the grace.
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_tiers.policy.new_ranges import plan_new_ranges
+from storage_tiers.policy.new_segments import plan_new_segments
 from tests.lambdas.support import READER, Context, World, hint
 from tests.lambdas.test_verify_commit import Dying
 from tests.storage_tiers.cold.support import DAY, IDS, page_loader, stored_live, stored_manifest
@@ -26,7 +26,7 @@ class History:
         self.world = world
         self.random = random.Random(seed)
         self.queue: list[str] = []
-        self.added: list[tuple[int, int]] = []  # (commit, base) of every range there ever was
+        self.added: list[tuple[int, int]] = []  # (commit, base) of every segment there ever was
         self.swept_unseen = False
 
     async def step(self) -> None:
@@ -63,7 +63,7 @@ class History:
         if not taken:
             return
         before = self.world.cursor() or 0
-        plan = plan_new_ranges(stored_manifest(self.world.store), page_loader(self.world.store), before)
+        plan = plan_new_segments(stored_manifest(self.world.store), page_loader(self.world.store), before)
         ending = self.random.choice(["well", "well", "death", "time"])
         context = Context([900_000, 0]) if ending == "time" else Context()
         store = self.world.store
@@ -83,11 +83,11 @@ class History:
         recorded = {(commit, base) for commit, base, _ in verdicts}
         store = self.world.store
         live = {(segment.added.commit, segment.base) for segment in stored_live(store, stored_manifest(store))}
-        assert {each for each in live if each[0] <= cursor} <= recorded, "the cursor passed a range without a verdict"
+        assert {each for each in live if each[0] <= cursor} <= recorded, "the cursor passed a segment without a verdict"
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_each_live_range_is_recorded_once(tmp_path: Path, seed: int) -> None:
+async def test_each_live_segment_is_recorded_once(tmp_path: Path, seed: int) -> None:
     world = World(tmp_path)
     history = History(world, seed)
     await history._extend()

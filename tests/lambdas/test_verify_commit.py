@@ -1,4 +1,4 @@
-"""Duplicates, losses, reordering, deaths and rivals become: each live range exactly once, in the order of commits."""
+"""Duplicates, losses, reordering, deaths and rivals become: each live segment exactly once, in the order of commits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from lambdas.environment import read_settings
 from lambdas.verify_commit import Verifier
 from storage_tiers.cold.manifest import keys
-from storage_tiers.cold.offline.reader_files import advance_cursor, read_cursor
+from storage_tiers.cold.offline.commit_cursor import advance_cursor, read_cursor
 from storage_tiers.cold.stores.memory import BlockingMemoryStore
 from storage_tiers.cold.stores.port import FileBody, ObjectBody, ObjectInfo, UnfinishedUpload
 from storage_tiers.errors import InvalidConfig, PreconditionFailed, TierCorrupt, TierUnavailable
@@ -129,7 +129,9 @@ async def test_a_death_at_every_call_is_made_good(tmp_path: Path, after: bool) -
         )
         assert world.wake() == []
         assert (world.verdicts(), world.cursor()) == ([(1, 0, "sound"), (2, 10, "sound"), (3, 20, "sound")], 3)
-    assert dies_at == 3 * 4 + 2 + 2 + 1, "cursor and manifest twice; sidecar, segment, verdict and cursor of each range"
+    assert dies_at == 3 * 4 + 2 + 2 + 1, (
+        "cursor and manifest twice; sidecar, segment, verdict and cursor of each segment"
+    )
 
 
 async def test_two_handlers_at_once_record_once(world: World) -> None:
@@ -162,7 +164,9 @@ async def test_a_cursor_is_advanced_by_one_of_two(world: World) -> None:
     assert read_cursor(world.store, IDS, READER).commit == 2
 
 
-async def test_a_damaged_range_is_named_and_the_next_is_checked(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_damaged_segment_is_named_and_the_next_is_checked(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(3):
         await world.extend()
     segment = stored_manifest(world.store).segments[1]
@@ -216,7 +220,7 @@ async def test_a_missing_object_is_damage_only_while_it_is_named(world: World) -
         )
 
     assert world.wake(store=Swept(world.store, 0, False)) == []
-    assert len(world.verdicts()) == 2, "the range that went meanwhile has no verdict"
+    assert len(world.verdicts()) == 2, "the segment that went meanwhile has no verdict"
     assert world.cursor() == planned.commit + 1
     assert second.base == 10
 

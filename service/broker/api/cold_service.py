@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
-from grpc_api.contract.cold import MAX_RANGES, ColdManifest, ColdRange, ColdRepair
+from grpc_api.contract.cold import MAX_SEGMENTS, ColdManifest, ColdRepair, ColdSegment
 from service.broker.api.repairing import Repairing
 from service.broker.partition.partition import Partition
 from service.broker.partition.partitions import Partitions
@@ -52,12 +52,12 @@ class ColdService:
             leader_epoch=tier.leader_epoch,
             log_start=tier.log_start,
             end=tier.end,
-            ranges=tier.ranges,
+            segments=tier.segments,
             records=tier.records,
             bytes=tier.bytes,
         )
 
-    async def ranges(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdRange]:
+    async def segments(self, partition: TopicPartition, start_offset: int) -> Sequence[ColdSegment]:
         hydrator = self._check()
         led = self._partitions.get(partition)
         led.check_readable()
@@ -68,9 +68,9 @@ class ColdService:
         for page in manifest.live_pages:
             if page.end > start:
                 segments = await hydrator.page_segments(PageSegments(manifest.ids, page, start))
-                return [_range(segment) for segment in segments[:MAX_RANGES]]
+                return [_segment(segment) for segment in segments[:MAX_SEGMENTS]]
         first = bisect.bisect_right(manifest.segments, start, key=lambda segment: segment.end)
-        return [_range(segment) for segment in manifest.segments[first : first + MAX_RANGES]]
+        return [_segment(segment) for segment in manifest.segments[first : first + MAX_SEGMENTS]]
 
     async def repair(
         self, partition: TopicPartition, *, apply: bool, accept_loss: Sequence[OffsetRange] = ()
@@ -86,7 +86,7 @@ class ColdService:
 
     def _check(self) -> Hydrator:
         if self._hydrator is None:
-            raise InvalidRequest("this node has no store, so no topic has cold ranges; start it with --store")
+            raise InvalidRequest("this node has no store, so no topic has cold segments; start it with --store")
         return self._hydrator
 
 
@@ -94,8 +94,8 @@ def _told(report: RepairReport, commit: int) -> ColdRepair:
     return ColdRepair(report.summary, report.refused, report.checked, commit)
 
 
-def _range(segment: RemoteSegment) -> ColdRange:
-    return ColdRange(
+def _segment(segment: RemoteSegment) -> ColdSegment:
+    return ColdSegment(
         segment.base,
         segment.end,
         segment.key,

@@ -93,7 +93,7 @@ class Repairing:
             partition.ids,
             access.preview_writer,
             _evidence(partition),
-            0 if tier is None else tier.ranges,
+            0 if tier is None else tier.segments,
             apply,
             self._tiering.lineage.seen(partition),
             tuple(accepted),

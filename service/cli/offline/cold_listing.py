@@ -26,7 +26,7 @@ ATTEMPTS = 5
 class ColdPartition:
     """`current` is whether the topic's name means this topic id and is not deleted (None: `topic.json` does not tell).
 
-    `ranges` is empty unless it was asked for; `manifest` is None, and `fault` says why, where the manifest cannot be read.
+    `segments` is empty unless it was asked for; `manifest` is None, and `fault` says why, where the manifest cannot be read.
     """
 
     cluster_id: str
@@ -35,11 +35,11 @@ class ColdPartition:
     partition: int
     current: bool | None
     manifest: Manifest | None
-    ranges: Sequence[RemoteSegment] = ()
+    segments: Sequence[RemoteSegment] = ()
     fault: str = ""
 
     @property
-    def range_count(self) -> int:
+    def segment_count(self) -> int:
         return (
             0
             if self.manifest is None
@@ -66,15 +66,15 @@ class ColdPartition:
 
     @property
     def time_span(self) -> tuple[int, int]:
-        """Least and largest timestamp (ms) of the ranges; (-1, -1) if there is none."""
-        if self.manifest is None or not self.range_count:
+        """Least and largest timestamp (ms) of the segments; (-1, -1) if there is none."""
+        if self.manifest is None or not self.segment_count:
             return -1, -1
         parts: list[RemoteSegment | PageRef] = [*self.manifest.segments, *self.manifest.live_pages]
         return min(part.min_timestamp for part in parts), max(part.max_timestamp for part in parts)
 
 
 def cold_partitions(
-    store: BlockingObjectStore, *, cluster_id: str | None, topic: str | None, with_ranges: bool
+    store: BlockingObjectStore, *, cluster_id: str | None, topic: str | None, with_segments: bool
 ) -> Iterator[ColdPartition]:
     """Every partition of every topic id that the bucket knows, in the order of their keys."""
     bucket = Bucket(store)
@@ -82,7 +82,7 @@ def cold_partitions(
         for name in [topic] if topic is not None else bucket.topic_names(cluster):
             state = _topic_state(bucket, cluster, name)
             for key in bucket.manifests(cluster, name):
-                yield _partition(bucket, key, state, with_ranges)
+                yield _partition(bucket, key, state, with_segments)
 
 
 def _topic_state(bucket: Bucket, cluster: str, topic: str) -> TopicState | None:
@@ -92,13 +92,13 @@ def _topic_state(bucket: Bucket, cluster: str, topic: str) -> TopicState | None:
         return None
 
 
-def _partition(bucket: Bucket, key: keys.ManifestKey, state: TopicState | None, with_ranges: bool) -> ColdPartition:
+def _partition(bucket: Bucket, key: keys.ManifestKey, state: TopicState | None, with_segments: bool) -> ColdPartition:
     ids = Ids(key.cluster, key.topic, key.topic_id, key.partition)
     manifest: Manifest | None = None
-    ranges: tuple[RemoteSegment, ...] = ()
+    segments: tuple[RemoteSegment, ...] = ()
     fault = ""
     try:
-        manifest, ranges = _read(bucket, ids, with_ranges)
+        manifest, segments = _read(bucket, ids, with_segments)
     except (TierCorrupt, TierObjectMissing) as error:
         fault = str(error)
     return ColdPartition(
@@ -108,7 +108,7 @@ def _partition(bucket: Bucket, key: keys.ManifestKey, state: TopicState | None, 
         ids.partition,
         _is_current(state, ids.topic_id),
         manifest,
-        ranges,
+        segments,
         fault,
     )
 
@@ -117,13 +117,13 @@ def _is_current(state: TopicState | None, topic_id: TopicId) -> bool | None:
     return None if state is None else state.topic_id == topic_id and state.state is State.LIVE
 
 
-def _read(bucket: Bucket, ids: Ids, with_ranges: bool) -> tuple[Manifest, tuple[RemoteSegment, ...]]:
+def _read(bucket: Bucket, ids: Ids, with_segments: bool) -> tuple[Manifest, tuple[RemoteSegment, ...]]:
     for attempt in range(ATTEMPTS):
         manifest = bucket.manifest(ids)
         if manifest is None:
             raise TierObjectMissing(f"the manifest of {ids} was deleted while it was looked at")
         try:
-            return manifest, tuple(live_segments(manifest, bucket.pages(ids))) if with_ranges else ()
+            return manifest, tuple(live_segments(manifest, bucket.pages(ids))) if with_segments else ()
         except TierObjectMissing:  # the page was written anew since the manifest was read
             if attempt == ATTEMPTS - 1:
                 raise

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def ls(
     store: StoreUrl,
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", show_default=False)] = None,
-    ranges: Annotated[bool, typer.Option("--ranges", "-l", help="A line for each range of offsets too.")] = False,
+    segments: Annotated[bool, typer.Option("--segments", "-l", help="A line for each segment too.")] = False,
     cluster_id: ClusterId = None,
     s3_endpoint: S3Endpoint = None,
     s3_region: S3Region = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the manifests: partitions with their offsets, sizes and times; ranges with --ranges or --json.
+    """List the manifests: partitions with their offsets, sizes and times; segments with --segments or --json.
 
     Exit code 1 if a manifest cannot be read.
     """
@@ -33,16 +33,16 @@ def ls(
 
     _check_names(topic, cluster_id)
     with opened_store(store, s3_endpoint, s3_region) as opened:
-        found = list(cold_partitions(opened, cluster_id=cluster_id, topic=topic, with_ranges=ranges or as_json))
+        found = list(cold_partitions(opened, cluster_id=cluster_id, topic=topic, with_segments=segments or as_json))
     if as_json:
         print_json({"store": store, "partitions": [_json(part) for part in found], "totals": _totals(found)})
     else:
         _print_partitions(found)
-        if ranges:
-            _print_ranges(found)
+        if segments:
+            _print_segments(found)
         totals = _totals(found)
         typer.echo(
-            f"{_of_cluster(found)}{counted(totals['partitions'], 'partition')}, {counted(totals['ranges'], 'range')}, "
+            f"{_of_cluster(found)}{counted(totals['partitions'], 'partition')}, {counted(totals['segments'], 'segment')}, "
             f"{counted(totals['records'], 'record')}, {size(totals['bytes'])}"
         )
     damaged = [part for part in found if part.fault]
@@ -64,7 +64,7 @@ def _check_names(topic: str | None, cluster_id: str | None) -> None:
 def _totals(found: Sequence[ColdPartition]) -> Mapping[str, int]:
     return {
         "partitions": len(found),
-        "ranges": sum(part.range_count for part in found),
+        "segments": sum(part.segment_count for part in found),
         "records": sum(part.records for part in found),
         "bytes": sum(part.bytes for part in found),
     }
@@ -100,7 +100,7 @@ def _row(part: ColdPartition) -> list[object]:
         "replaced" if manifest.state.value == "live" and part.current is False else manifest.state.value,
         manifest.log_start,
         manifest.end,
-        part.range_count,
+        part.segment_count,
         part.records,
         size(part.bytes),
         moment(first),
@@ -113,7 +113,7 @@ def _row(part: ColdPartition) -> list[object]:
     ]
 
 
-def _print_ranges(found: Sequence[ColdPartition]) -> None:
+def _print_segments(found: Sequence[ColdPartition]) -> None:
     typer.echo()
     print_table(
         ("PARTITION", "BASE", "END", "RECORDS", "SIZE", "FROM", "TO", "COMMIT", "ADDED", "KEY"),
@@ -131,7 +131,7 @@ def _print_ranges(found: Sequence[ColdPartition]) -> None:
                 segment.key,
             )
             for part in found
-            for segment in part.ranges
+            for segment in part.segments
         ],
     )
     typer.echo()
@@ -160,14 +160,14 @@ def _json(part: ColdPartition) -> Mapping[str, Any]:
         "committed_at": manifest.committed_at,
         "records": part.records,
         "bytes": part.bytes,
-        "ranges": [_range(segment) for segment in part.ranges],
+        "segments": [_segment(segment) for segment in part.segments],
         "removed": part.removed_count,
         "tombstoned": len(manifest.tombstoned),
         "pins": [{"name": p.name, "commit": p.commit, "log_start": p.log_start, "end": p.end} for p in manifest.pins],
     }
 
 
-def _range(segment: RemoteSegment) -> Mapping[str, Any]:
+def _segment(segment: RemoteSegment) -> Mapping[str, Any]:
     return {
         "base": segment.base,
         "end": segment.end,

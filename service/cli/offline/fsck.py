@@ -66,7 +66,7 @@ def _checked(opened: BlockingObjectStore, scope: FsckScope, *, quiet: bool) -> R
     if quiet or not console.is_terminal:
         return check_bucket(opened, scope, now_ms=now_ms)
     with Progress(console=console, transient=True) as bars:
-        bar = bars.add_task("ranges", total=None)
+        bar = bars.add_task("segments", total=None)
 
         def progress(done: int, known: int) -> None:
             bars.update(bar, completed=done, total=known)
@@ -79,7 +79,7 @@ def _as_json(report: Report) -> dict[str, object]:
         "sound": not report.damaged,
         "clusters": report.clusters,
         "partitions": report.partitions,
-        "ranges": report.ranges,
+        "segments": report.segments,
         "objects": report.objects,
         "bytes_read": report.bytes_read,
         "findings": [
@@ -96,7 +96,7 @@ def _print(report: Report, quick: bool) -> None:
     verdict = "damaged" if report.damaged else "sound"
     typer.echo(
         f"{verdict}: {_count(report.clusters, 'cluster')}, {_count(report.partitions, 'partition')}, "
-        f"{_count(report.ranges, 'range')}, {_count(report.objects, 'object')}; read {looked}"
+        f"{_count(report.segments, 'segment')}, {_count(report.objects, 'object')}; read {looked}"
     )
 
 

@@ -293,7 +293,7 @@ class CommitLoop:
         return max(known, key=lambda manifest: manifest.commit, default=None)
 
     async def lost(self, manifest: Manifest, saved: Manifest) -> str | None:
-        """Which range that was live in `saved` the manifest has lost (`lineage.lost`)."""
+        """Which segment that was live in `saved` the manifest has lost (`lineage.lost`)."""
         return await self._look_closer(manifest, saved)
 
     async def commit_repair(self, shown: Manifest | None, make: Callable[[Author], ManifestChange]) -> Manifest:

@@ -116,7 +116,7 @@ class CursorKey:
 
 @dataclass(frozen=True, slots=True)
 class VerdictKey:
-    """What a reader found of the range at `base` that `commit` added."""
+    """What a reader found of the segment at `base` that `commit` added."""
 
     cluster: str
     reader: str
@@ -129,7 +129,7 @@ class VerdictKey:
 
 @dataclass(frozen=True, slots=True)
 class MissedKey:
-    """A reader at commit `after` came too late for ranges that were removed and swept up to commit `swept`."""
+    """A reader at commit `after` came too late for segments that were removed and swept up to commit `swept`."""
 
     cluster: str
     reader: str

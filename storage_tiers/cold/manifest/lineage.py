@@ -9,11 +9,11 @@ one:
     the commit id stands in `recent`                     it does, whatever was committed since
     the commit's number does, under another id           it does not: a second history
     the number is higher, or there is no manifest        it does not: older, or gone
-    the number is older than `recent` goes back          no field fell, and each range that was live then is live now or
+    the number is older than `recent` goes back          no field fell, and each segment that was live then is live now or
                                                          was removed later (`lost`; it needs the whole manifest seen)
 
 Pure; faults are sentences, as in `model.broken`. Not promised: that a bucket put back to a state and then committed on more
-than 32 times by somebody else is recognised where every range seen is still accounted for: then nothing is lost by it.
+than 32 times by somebody else is recognised where every segment seen is still accounted for: then nothing is lost by it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Span(NamedTuple):
 def follow_one_another(beyond: Sequence[Span]) -> tuple[str, str] | None:
     """Of unreferenced segments at or after a manifest's end, two of which the second begins where the first ends.
 
-    A writer uploads one range at a time, where the manifest ends: uploads that were cut all begin there, so the first of two
+    A writer uploads one segment at a time, where the manifest ends: uploads that were cut all begin there, so the first of two
     that follow one another was committed, and the manifest is older than that.
     """
     begin = {span.base: span.key for span in beyond}
@@ -114,7 +114,7 @@ def beyond_recent(manifest: Manifest, seen: SeenManifest) -> bool:
 
 
 def lost(manifest: Manifest, saved: Manifest, load_page: LoadPage) -> str | None:
-    """Which range that was live in `saved` the manifest has lost: neither live nor removed since. Asks for pages that the two
+    """Which segment that was live in `saved` the manifest has lost: neither live nor removed since. Asks for pages that the two
     do not share; for one of the saved manifest that the bucket has no more, `load_page` may give an empty one."""
     if manifest.state is State.DELETED:
         return None  # a deletion lets go of everything
@@ -141,6 +141,6 @@ def lost(manifest: Manifest, saved: Manifest, load_page: LoadPage) -> str | None
         return None
     segment = min(wanted.values(), key=lambda each: each.base)
     return (
-        f"the object store shows commit {manifest.commit}, in which the range [{segment.base}, {segment.end}) of commit "
+        f"the object store shows commit {manifest.commit}, in which the segment [{segment.base}, {segment.end}) of commit "
         f"{saved.commit} is neither live nor removed"
     )

@@ -1,7 +1,7 @@
 """Questions to a manifest: which segment holds an offset or a time, what was live at a commit, what was added since.
 
 Pure: pages come from `load_page`, which may raise `PageNeeded` to have the question asked again (`CommitLoop.look`) or read
-the store itself (blocking tools). A page is asked for only if its range or its times can matter.
+the store itself (blocking tools). A page is asked for only if its offsets or its times can matter.
 
 Invariants: what lies wholly below log start is never returned; a remote segment that log start cuts is, and the reader masks.
 Not promised: that a remote segment's objects still exist when they are read; a 404 means that the manifest is old, load it
@@ -84,7 +84,7 @@ def state_at(manifest: Manifest, load_page: LoadPage, commit: int) -> list[Remot
         raise InvalidRequest(f"{manifest.ids} has reached commit {manifest.commit}, not {commit}")
     if commit < manifest.swept and all(pin.commit != commit for pin in manifest.pins):
         raise InvalidRequest(
-            f"{manifest.ids}: ranges removed up to commit {manifest.swept} have been swept, and commit {commit} is not pinned"
+            f"{manifest.ids}: segments removed up to commit {manifest.swept} have been swept, and commit {commit} is not pinned"
         )
     live = [segment for segment in _all_live(manifest, load_page) if segment.added.commit <= commit]
     gone = (item for item in _all_removed(manifest, load_page, commit) if item.at.commit > commit)

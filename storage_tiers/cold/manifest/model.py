@@ -165,7 +165,7 @@ class RemoteSegment:
 
 
 class Oldest(NamedTuple):
-    """What retention asks of the first of some live ranges: where it ends, the time it counts from (ms), its bytes."""
+    """What retention asks of the first of some live segments: where it ends, the time it counts from (ms), its bytes."""
 
     end: int
     newest_ms: int

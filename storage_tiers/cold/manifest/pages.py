@@ -15,7 +15,7 @@ smaller than half of 8,192. Pages that can be merged no further are folded, 32 a
 write: so a commit writes at most three pages beside the manifest, and nearly all write none. Pages are read only through
 `Author.pages`: a transition that lacks one raises `PageNeeded`.
 
-Not promised: room for ever. A manifest that is full of pages of level 1 refuses to grow, which takes 500 million ranges.
+Not promised: room for ever. A manifest that is full of pages of level 1 refuses to grow, which takes 500 million segments.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def settle(change: ManifestChange, by: Author) -> ManifestChange:
             if len(draft.pages) <= MAX_PAGES + 1 and not draft.too_large():
                 break  # a page was opened to take something out of it
             raise StorageError(
-                f"the manifest of {change.manifest.ids} is full: {sum(page.count for page in draft.pages)} ranges in "
+                f"the manifest of {change.manifest.ids} is full: {sum(page.count for page in draft.pages)} segments in "
                 f"{len(draft.pages)} pages. Nothing more of it is uploaded until old ones go: shorten its retention if those "
                 "records may be deleted. For the next topic choose a larger segment.bytes"
             )

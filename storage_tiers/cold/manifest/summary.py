@@ -1,10 +1,10 @@
 """What a broker keeps of a partition's newest manifest, whatever its history: less than 2 KiB.
 
 It answers every question that the clock asks of each partition: whether something expires, is due to be swept, or is hidden;
-whether the manifest that the store shows contains the one seen. The ranges themselves are in the manifest, which is loaded when
-a range is asked for (`cold/read/known_ranges.py`).
+whether the manifest that the store shows contains the one seen. The segments themselves are in the manifest, which is loaded
+when a segment is asked for (`cold/read/known_segments.py`).
 
-Pure. Not promised: anything about ranges but the oldest one.
+Pure. Not promised: anything about segments but the oldest one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from storage_tiers.cold.manifest.model import Manifest, Oldest, oldest_of
 @dataclass(frozen=True, slots=True)
 class ManifestSummary:
     """The fields of the manifest of the same names, `commit_id` of its last commit ("" where it was never stored), and of its
-    live ranges: how many there are, their `records` and `bytes`, what retention asks of the `oldest` (None: there is none), and
-    whether some stand in pages (`paged`). `first_removed_ms` is the oldest removal that no pin holds, as far as the manifest
-    knows, `tombstoned` whether keys are tombstoned: what a sweep has to do."""
+    live segments: how many there are, their `records` and `bytes`, what retention asks of the `oldest` (None: there is none),
+    and whether some stand in pages (`paged`). `first_removed_ms` is the oldest removal that no pin holds, as far as the
+    manifest knows, `tombstoned` whether keys are tombstoned: what a sweep has to do."""
 
     line: str
     commit: int
@@ -33,7 +33,7 @@ class ManifestSummary:
     end: int
     last_record_epoch: int
     swept: int
-    ranges: int
+    segments: int
     records: int
     bytes: int
     oldest: Oldest | None
@@ -81,7 +81,7 @@ def summary_of(manifest: Manifest) -> ManifestSummary:
         end=manifest.end,
         last_record_epoch=manifest.last_record_epoch,
         swept=manifest.swept,
-        ranges=len(manifest.segments) + sum(page.count for page in pages),
+        segments=len(manifest.segments) + sum(page.count for page in pages),
         records=sum(segment.records for segment in manifest.segments) + sum(page.records for page in pages),
         bytes=live_bytes(manifest),
         oldest=oldest,

@@ -104,7 +104,7 @@ def may_begin(manifest: Manifest, base: int, log_start: int) -> bool:
 def extend(
     manifest: Manifest, segment: RemoteSegment, by: Author, *, leader_epoch: int, last_record_epoch: int, log_start: int
 ) -> Manifest:
-    """Appends a verified range. FencedWriter under an older epoch, InvalidRequest if it does not begin at `end`, or names
+    """Appends a verified segment. FencedWriter under an older epoch, InvalidRequest if it does not begin at `end`, or names
     a key that was tombstoned or removed.
 
     Only the manifest's own lists are searched for the keys: those in pages were segments that ended at or below `end`.
@@ -210,19 +210,19 @@ def _broken_tiling(manifest: Manifest) -> str | None:
     spans: list[PageRef | RemoteSegment] = [*manifest.live_pages, *manifest.segments]
     for before, span in zip([None, *spans], spans, strict=False):
         if not 0 <= span.base < span.end:
-            return f"a live range [{span.base}, {span.end}) is empty or negative"
+            return f"a live segment [{span.base}, {span.end}) is empty or negative"
         if before is None:
             if span.base > manifest.log_start:
-                return f"offsets [{manifest.log_start}, {span.base}) from log start on are in no live range"
+                return f"offsets [{manifest.log_start}, {span.base}) from log start on are in no live segment"
             continue
         if span.base < before.end:
-            return f"the live ranges [{before.base}, {before.end}) and [{span.base}, {span.end}) overlap"
+            return f"the live segments [{before.base}, {before.end}) and [{span.base}, {span.end}) overlap"
         if span.base != before.end and (span.gap_from != before.end or span.base > manifest.log_start):
-            return f"offsets [{before.end}, {span.base}) are in no live range"
+            return f"offsets [{before.end}, {span.base}) are in no live segment"
     if spans and spans[-1].end != manifest.end:
-        return f"the last live range ends at {spans[-1].end}, not at {manifest.end}"
+        return f"the last live segment ends at {spans[-1].end}, not at {manifest.end}"
     if not spans and manifest.log_start != manifest.end:
-        return f"offsets [{manifest.log_start}, {manifest.end}) are in no live range"
+        return f"offsets [{manifest.log_start}, {manifest.end}) are in no live segment"
     return None
 
 

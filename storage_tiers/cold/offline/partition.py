@@ -28,7 +28,7 @@ from storage_tiers.records.decoder import decode_batch
 from storage_tiers.types import AbortedTransaction
 
 FETCH_BYTES = 4 << 20
-#: What must be known of a range before its bytes are found and believed.
+#: What must be known of a segment before its bytes are found and believed.
 _FRONT = (INDEX, CHECKS, ABORTED)
 #: A batch of `scan_batches`: position, size, base offset, next offset, leader epoch, largest timestamp.
 _Batch = tuple[int, int, int, int, int, int]
@@ -46,8 +46,8 @@ def manifest_at(manifest: Manifest, load_page: LoadPage, commit: int) -> Manifes
     """The manifest as of one of its commits, without pages. InvalidRequest if that has not happened, or is not whole any
     more.
 
-    Log start of a past commit is known where it is pinned; else it is where its first range begins, or what log start is
-    now if that cuts this very range.
+    Log start of a past commit is known where it is pinned; else it is where its first segment begins, or what log start is
+    now if that cuts this very segment.
     """
     if commit == manifest.commit:
         return manifest
@@ -98,8 +98,8 @@ def first_offset_at(bucket: Bucket, manifest: Manifest, load_page: LoadPage, tim
 
 
 def verify_checks(segment: RemoteSegment, mib_crcs: Sequence[int], start: int, data: memoryview) -> None:
-    """Bytes from `start`, a multiple of CHECK_BYTES from the range's first byte, to a check's end or the range's. TierCorrupt
-    names the MiB that is not what was uploaded."""
+    """Bytes from `start`, a multiple of CHECK_BYTES from the segment's first byte, to a check's end or the segment's.
+    TierCorrupt names the MiB that is not what was uploaded."""
     for at in range(0, len(data), CHECK_BYTES):
         expected = mib_crcs[(start + at) // CHECK_BYTES]
         found = crc32c(data[at : at + CHECK_BYTES])
@@ -162,7 +162,7 @@ class PartitionReader:
 def _runs(
     bucket: Bucket, segment: RemoteSegment, front: Sidecar, first: int, fetch_bytes: int
 ) -> Iterator[tuple[memoryview, list[_Batch]]]:
-    """Whole batches of a range, verified, from the one that begins at byte `first` on."""
+    """Whole batches of a segment, verified, from the one that begins at byte `first` on."""
     rest = b""
     for start in range(first - first % CHECK_BYTES, segment.length, fetch_bytes):
         length = min(fetch_bytes, segment.length - start)

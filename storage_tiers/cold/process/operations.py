@@ -32,8 +32,8 @@ LISTED_KEYS = 1000
 MAX_NAMES = 1000
 #: Segments of a page that one answer carries.
 MAX_PAGE_SEGMENTS = 64
-#: Seconds that a repair may take for each range: two requests, many at a time; some ranges are read as a whole.
-REPAIR_S_PER_RANGE = 0.5
+#: Seconds that a repair may take for each segment: two requests, many at a time; some segments are read as a whole.
+REPAIR_S_PER_SEGMENT = 0.5
 #: Seconds that it may take to look through all manifests of a cluster.
 REPAIR_S_PER_CLUSTER = 3600.0
 
@@ -338,7 +338,7 @@ class LoadManifest(Question[Manifest | None]):
 
 @dataclass(frozen=True, slots=True)
 class Extend(Question[Manifest]):
-    """The newest manifest: with the range, or, if the manifest's end is not where it begins, without."""
+    """The newest manifest: with the segment, or, if the manifest's end is not where it begins, without."""
 
     ids: Ids
     writer: ManifestWriter
@@ -399,18 +399,18 @@ class Repaired:
 @dataclass(frozen=True, slots=True)
 class Repair(Question[Repaired]):
     """Proves what the manifest seen names, and with `apply` commits it again (`manifest.repair`), without the offsets
-    `accepted`, which must be exactly those that are lost. It may take REPAIR_S_PER_RANGE for each of its `ranges`."""
+    `accepted`, which must be exactly those that are lost. It may take REPAIR_S_PER_SEGMENT for each of its `segments`."""
 
     ids: Ids
     writer: ManifestWriter
     local: LocalEvidence
-    ranges: int
+    segments: int
     apply: bool
     seen: SeenManifest | None = None
     accepted: tuple[OffsetRange, ...] = ()
 
     def extra_s(self, settings: TierSettings) -> float:
-        return self.ranges * REPAIR_S_PER_RANGE
+        return self.segments * REPAIR_S_PER_SEGMENT
 
 
 @dataclass(frozen=True, slots=True)

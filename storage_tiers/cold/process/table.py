@@ -127,7 +127,7 @@ _ROWS: tuple[Operation[TierContext], ...] = (
     ask.Extend.by(UPLOAD, _tier(lambda tier, q: tier.extend(q.job)), "extending {q.ids}"),
     ask.Claim.by(COMMIT, _tier(lambda tier, q: tier.claim(q.leader_epoch)), "claiming {q.ids}"),
     ask.RaiseLogStart.by(COMMIT, _tier(lambda tier, q: tier.raise_log_start(q.offset)), "raising log start of {q.ids}"),
-    ask.Expire.by(COMMIT, _tier(lambda tier, q: tier.expire(q.log_start)), "expiring ranges of {q.ids}"),
+    ask.Expire.by(COMMIT, _tier(lambda tier, q: tier.expire(q.log_start)), "expiring segments of {q.ids}"),
     ask.DeletePartition.by(COMMIT, _tier(lambda tier, q: tier.delete_partition()), "deleting {q.ids}"),
     ask.TakePartition.by(STEPS, takeover_work.take_partition),
     ask.Repair.by(COMMIT, _tier(_repair), "repairing {q.ids}"),

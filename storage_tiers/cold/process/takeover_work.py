@@ -112,7 +112,7 @@ def _reached_at(manifest: Manifest) -> int:
     retention's."""
     if manifest.end == 0:
         return 0
-    ranges = [*manifest.segments, *(item.segment for item in manifest.removed if item.segment is not None)]
+    segments = [*manifest.segments, *(item.segment for item in manifest.removed if item.segment is not None)]
     return max(
-        (segment.added.time_ms for segment in ranges if segment.end == manifest.end), default=manifest.committed_at
+        (segment.added.time_ms for segment in segments if segment.end == manifest.end), default=manifest.committed_at
     )

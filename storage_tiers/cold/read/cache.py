@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 MAX_OPEN_FILES = 256
 #: Open ones that are looked at to find one to close.
 MAX_LOOKED_AT = 8
-#: Chunks of small ranges are small files; so many at most.
+#: Chunks of small segments are small files; so many at most.
 MAX_CHUNKS = 16_384
 #: The cache's share of its file system, unless its size is set.
 DISK_SHARE = 0.1

@@ -20,9 +20,9 @@ from storage_tiers.cold.process.client import TierClient
 from storage_tiers.cold.process.operations import FetchChunk, FetchObject, PageSegments, RaisePriority, ReadyFile
 from storage_tiers.cold.process.settings import CHUNK_BYTES, MAX_METADATA_OBJECT_BYTES, MIB
 from storage_tiers.cold.read.cache import ChunkCache, ChunkKey
-from storage_tiers.cold.read.known_ranges import KnownRanges
+from storage_tiers.cold.read.known_segments import KnownSegments
+from storage_tiers.cold.read.lookup_permits import LookupPermits
 from storage_tiers.cold.read.pace import Pace
-from storage_tiers.cold.read.places import Places
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import LogError, StorageError, TierCorrupt, TierUnavailable
@@ -60,9 +60,9 @@ class Hydrator:
         self._client = client
         self._clock = clock
         self.cache = cache
-        self.known = KnownRanges()
+        self.known = KnownSegments()
         self.pace = pace
-        self.places = Places()
+        self.permits = LookupPermits()
         self._fronts: OrderedDict[str, Sidecar] = OrderedDict()
         self._fronts_bytes = 0
         self._flights: dict[Hashable, PendingFetch] = {}

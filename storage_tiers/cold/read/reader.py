@@ -8,7 +8,7 @@ next one there is; its bytes were verified; it stays inside one segment, which h
 never looked for. An answer may be cut inside a batch, but never inside its first.
 
 Not promised: that the manifest is the newest. If an object is gone, `reload` is called, which makes the newest manifest current
-for the next `read`; if the range is gone from it too, that read says OffsetOutOfRange.
+for the next `read`; if the segment is gone from it too, that read says OffsetOutOfRange.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 
 from storage_tiers.cold.manifest.model import Ids, Manifest, RemoteSegment
 from storage_tiers.cold.process.settings import CHUNK_BYTES
-from storage_tiers.cold.read import timestamps as cold_times
+from storage_tiers.cold.read import timestamp_lookup as cold_times
 from storage_tiers.cold.read.fetcher import Hydrator, chunk_count
 from storage_tiers.cold.read.prefetch import ReadAhead
 from storage_tiers.cold.read.view import ColdSlices, ColdView, Missing
@@ -36,7 +36,7 @@ Reload = Callable[[Ids], Awaitable[Manifest]]
 
 #: Seconds for who waited for a batch to come and read it, before it may be evicted.
 HOLD_S = 1.0
-#: Chunks that one step of a reader may ask for ahead: a window over tiny ranges is many objects.
+#: Chunks that one step of a reader may ask for ahead: a window over tiny segments is many objects.
 MAX_CHUNKS_AHEAD = 32
 #: How often a look-up begins anew because the manifest that it used was outdated.
 MAX_RELOADS = 3
@@ -178,15 +178,15 @@ class ColdReader:
         known = self._hydrating.get(offset)
         if known is not None and not known.done():
             return known
-        places = self._hydrator.places
-        room = places.take()
+        permits = self._hydrator.permits
+        room = permits.take()
         if room is not None:
             return room
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter.add_done_callback(_seen)
         self._hydrating[offset] = waiter
         task = self._hydrator.spawn(self._hydrate(waiter, manifest, offset, log_start))
-        task.add_done_callback(lambda _: places.give_back())
+        task.add_done_callback(lambda _: permits.give_back())
         return waiter
 
     async def _hydrate(

@@ -23,7 +23,7 @@ from storage_tiers.cold.manifest.model import Ids, Manifest, PageRef, RemoteSegm
 from storage_tiers.cold.process.operations import PageSegments
 from storage_tiers.cold.process.settings import CHUNK_BYTES
 from storage_tiers.cold.read.fetcher import Hydrator
-from storage_tiers.cold.read.known_ranges import segment_of
+from storage_tiers.cold.read.known_segments import segment_of
 from storage_tiers.cold.segments.sidecar import Sidecar
 from storage_tiers.errors import OffsetOutOfRange, StorageError, TierCorrupt, TierUnavailable
 from storage_tiers.records.batch import HEADER_BYTES

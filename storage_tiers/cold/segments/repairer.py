@@ -7,7 +7,7 @@ all of it is known.
 A manifest that shows all that was seen is compared with one listing of the partition's objects, by their keys and sizes. Only
 where that misses some is everything proven, and the manifest repaired as a lost one is.
 
-A range that is given up, by the word of an operator who named its offsets, is replaced by one of the same offsets without
+A segment that is given up, by the word of an operator who named its offsets, is replaced by one of the same offsets without
 records: empty batches, as compaction leaves them, so that every reader passes over it and none reads past it unawares.
 
 Bounds: CHECKS_AT_ONCE objects at a time, the keys of one partition. Not promised: that what was proven is still there a moment
@@ -38,7 +38,7 @@ from storage_tiers.cold.manifest.repair import (
     with_fillers,
 )
 from storage_tiers.cold.segments import sidecar
-from storage_tiers.cold.segments.range_check import sidecar_bytes
+from storage_tiers.cold.segments.segment_check import sidecar_bytes
 from storage_tiers.cold.segments.uploader import ExtendJob, Uploader
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import TierCorrupt, TierObjectMissing, TierUnavailable
@@ -162,11 +162,11 @@ class Repairer:
         return await self._loop.commit_repair(shown, make)
 
     async def _filler(self, manifest: Manifest, lost: RemoteSegment, epochs: tuple[EpochEntry, ...]) -> RemoteSegment:
-        """Uploads a range of a lost one's offsets, without records."""
+        """Uploads a segment of a lost one's offsets, without records."""
         last_epoch = manifest.last_record_epoch if lost.end == manifest.end else None
-        data, history = empty_range(lost.base, lost.end, epochs, last_epoch)
+        data, history = empty_segment(lost.base, lost.end, epochs, last_epoch)
         with tempfile.TemporaryDirectory() as directory:
-            paths = Path(directory, "range.log"), Path(directory, "range.snapshot")
+            paths = Path(directory, "segment.log"), Path(directory, "segment.snapshot")
             for path, content in zip(paths, (data, await self._producers(lost)), strict=True):
                 await asyncio.to_thread(path.write_bytes, content)
             job = ExtendJob(
@@ -184,7 +184,7 @@ class Repairer:
             return (await self._uploader.upload(job, built, manifest)).segment
 
     async def _producers(self, lost: RemoteSegment) -> bytes:
-        """The producers at a lost range's end, where its sidecar is there to tell; else none."""
+        """The producers at a lost segment's end, where its sidecar is there to tell; else none."""
         if await _there(self._holds_sidecar(lost)):
             return sidecar.parse((await self._store.get(lost.sidecar_key)).data, lost.sidecar_key).producer_snapshot
         return ProducerStateManager().snapshot()
@@ -207,8 +207,8 @@ class Repairer:
             await self._look_for(page.segments, missing, lost)
         await self._look_for(manifest.segments, missing, lost)
         unnamed = await self._unnamed(manifest)
-        ranges = len(manifest.segments) + sum(ref.count for ref in manifest.live_pages)
-        checked = 2 * ranges + len(manifest.live_pages)
+        segments = len(manifest.segments) + sum(ref.count for ref in manifest.live_pages)
+        checked = 2 * segments + len(manifest.live_pages)
         found = Evidence(missing, unnamed, last_paged, local.held, local.epochs, local.log_start, tuple(lost))
         return found, checked
 
@@ -276,7 +276,7 @@ class Repairer:
         )
 
 
-def empty_range(
+def empty_segment(
     base: int, end: int, epochs: Sequence[EpochEntry], last_epoch: int | None = None
 ) -> tuple[bytes, tuple[EpochEntry, ...]]:
     """Batches without records over offsets [base, end), one for each leader epoch, and the history of epochs up to `end`, the
@@ -295,7 +295,7 @@ def empty_range(
 
 
 def _is_missed(segment: RemoteSegment, log_start: int, sizes: Mapping[str, int]) -> bool:
-    """Whether a listing, the bytes of objects by their keys, lacks some of a live range that can still be read."""
+    """Whether a listing, the bytes of objects by their keys, lacks some of a live segment that can still be read."""
     if segment.end <= log_start:
         return False
     short = sizes.get(segment.key, -1) < segment.position + segment.length

@@ -21,7 +21,7 @@ CRC-32C was checked, so that what a disk has damaged is not sealed under checksu
 CRC fits; sections of unknown names are ignored. Positions are relative to the segment's first byte.
 
 Not promised: that the records inside are sound (the broker validated them when it appended), nor that the abort list is
-complete: it is the caller's, who knows transactions that end beyond the range.
+complete: it is the caller's, who knows transactions that end beyond the segment.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def build(
 ) -> SidecarBytes:
     """Walks bytes [position, position + length) of a path, a descriptor or a buffer: the batches of offsets [base, end).
 
-    Holds 1 MiB of them at a time. CorruptRecord if they are not whole batches in order inside the range, or one fails its
+    Holds 1 MiB of them at a time. CorruptRecord if they are not whole batches in order inside the segment, or one fails its
     CRC-32C; StorageError if the file cannot be read.
     """
     if not 0 < length < 1 << 32 or not 0 <= base < end <= base + (1 << 32):

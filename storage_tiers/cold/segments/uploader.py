@@ -32,7 +32,7 @@ class ExtendJob:
     is at most min(high watermark, last stable offset).
 
     `epochs` is the leader-epoch history up to `end`, `producer_snapshot` the path of Kafka's snapshot of producers at
-    exactly `end` (any number of them: they pass by file), `aborted` every aborted transaction that overlaps the range;
+    exactly `end` (any number of them: they pass by file), `aborted` every aborted transaction that overlaps the segment;
     `last_record_epoch` that of the last batch. `log_start` is the partition's own; it is recorded as far as it lies below
     `end`.
     """
@@ -96,7 +96,7 @@ class Uploader:
         self._run_blocking = run_blocking
 
     async def build(self, job: ExtendJob) -> SidecarBytes:
-        """CorruptRecord if the range is not whole batches of [base, end), StorageError if it cannot be read."""
+        """CorruptRecord if the segment is not whole batches of [base, end), StorageError if it cannot be read."""
         built = await self._run_blocking(lambda: _built(job))
         if built.last_leader_epoch != job.last_record_epoch or job.last_record_epoch > job.leader_epoch:
             raise InvalidRequest(

@@ -1,6 +1,6 @@
 # A manifest's commit wakes a function: bucket -> notification -> queue -> function. The notification is only a hint; what is
 # to be done the function reads from the manifest and its own cursor. Messages that fail again and again stand in a queue of
-# dead letters, which raises an alarm, as does a range that was found damaged.
+# dead letters, which raises an alarm, as does a segment that was found damaged.
 
 locals {
   name   = "${var.name}-${var.reader}"
@@ -94,7 +94,7 @@ resource "aws_cloudwatch_log_group" "function" {
 
 resource "aws_lambda_function" "verify_commit" {
   function_name    = local.name
-  description      = "Checks every batch of each range that a commit added to the bucket"
+  description      = "Checks every batch of each segment that a commit added to the bucket"
   role             = aws_iam_role.function.arn
   runtime          = "python3.11"
   architectures    = [var.architecture]
@@ -150,7 +150,7 @@ resource "aws_cloudwatch_log_metric_filter" "damaged" {
 
 resource "aws_cloudwatch_metric_alarm" "damaged" {
   alarm_name          = "${local.name}-damaged"
-  alarm_description   = "A range in the bucket is damaged, or went unchecked: the function's log names it, `tidelog fsck` looks at all"
+  alarm_description   = "A segment in the bucket is damaged, or went unchecked: the function's log names it, `tidelog fsck` looks at all"
   namespace           = "tidelog"
   metric_name         = "${local.name}-damaged"
   statistic           = "Sum"

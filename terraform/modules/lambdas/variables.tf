@@ -43,7 +43,7 @@ variable "architecture" {
 }
 
 variable "timeout_s" {
-  description = "Time limit of an invocation. The function stops beginning ranges 60 s before it: about 1 GiB is checked in that time."
+  description = "Time limit of an invocation. The function stops beginning segments 60 s before it: about 1 GiB is checked in that time."
   type        = number
   default     = 900
   validation {

@@ -108,7 +108,7 @@ def test_topics_are_managed(client: BlockingClient) -> None:
     assert [part.tiered_end for part in sealed] == [0, 1, 0]
     manifests = client.cold_manifests("t")
     assert [manifest.end for manifest in manifests if not isinstance(manifest, LogError)] == [0, 1, 0]
-    assert [each.end for each in client.cold_ranges("t", 1)] == [1]
+    assert [each.end for each in client.cold_segments("t", 1)] == [1]
     assert client.delete_records("t", 1, -1) == 1
     client.delete_topic("t")
     with pytest.raises(UnknownTopicOrPartition):

@@ -127,9 +127,9 @@ async def test_both_tiers_are_one_topic(node: Served, client: Client) -> None:
     assert [message.offset for message in found] == list(range(301))
     assert found[300].value == b"hot"
     (manifest,) = await client.cold_manifests("t")
-    ranges = [each async for each in client.cold_ranges("t", 0)]
-    assert (ranges[0].base, ranges[-1].end) == (0, 300)
-    assert len(ranges) == manifest.ranges  # type: ignore[union-attr]
+    segments = [each async for each in client.cold_segments("t", 0)]
+    assert (segments[0].base, segments[-1].end) == (0, 300)
+    assert len(segments) == manifest.segments  # type: ignore[union-attr]
 
 
 async def test_partitions_added_later_are_read_too(client: Client) -> None:

@@ -15,7 +15,7 @@ from grpc_api.contract.log import Fetch, Fetched, FetchPartition
 from grpc_api.contract.ready import settled
 from service.broker.api import fetching
 from service.broker.api.fetching import DelayedFetch
-from storage_tiers.cold.read.known_ranges import KnownRanges, cost
+from storage_tiers.cold.read.known_segments import KnownSegments, cost
 from storage_tiers.errors import OffsetOutOfRange, StorageError, TierCorrupt
 from storage_tiers.hot.reading import LogReader
 from storage_tiers.types import FileSlice, TopicPartition
@@ -198,7 +198,7 @@ async def test_of_many_cold_partitions_the_first_are_brought_first(
     wanted = Fetch([FetchPartition(TopicPartition("t", n), 0, 1 << 20) for n in range(5)], 0, 1, 1 << 20)
     led = node.node.broker.partitions.get
     hydrator = led(wanted.partitions[0].partition).log.cold._hydrator  # type: ignore[union-attr]
-    hydrator.known = KnownRanges(2 * cost(await manifest_of(led(wanted.partitions[0].partition))))
+    hydrator.known = KnownSegments(2 * cost(await manifest_of(led(wanted.partitions[0].partition))))
     missed = fetching.attempt(wanted, led)
     assert [place for place, _ in missed.misses] == [0, 1]
     assert [part.error for part in missed.answers] == [None] * 5

@@ -130,8 +130,8 @@ async def test_retention_writes_the_log_starts_of_all_partitions(node: Running) 
     assert found == {partition.partition: partition.log.log_start_offset for partition in partitions}
 
 
-async def test_the_manifest_drops_ranges_that_lie_in_a_page(node: Running) -> None:
-    """More ranges than a manifest holds: the oldest stand in a page, of which retention takes some."""
+async def test_the_manifest_drops_segments_that_lie_in_a_page(node: Running) -> None:
+    """More segments than a manifest holds: the oldest stand in a page, of which retention takes some."""
     await node.create("t", configs={**TIERED, "internal.segment.bytes": "300"})
     for i in range(140):
         await node.append("t", b"%03d" % i * 70)
@@ -154,8 +154,8 @@ async def test_the_manifest_drops_ranges_that_lie_in_a_page(node: Running) -> No
     assert [record.offset for record in await node.read_all("t", start=10)] == list(range(10, 140))
 
 
-async def test_retention_asks_for_pages_only_when_the_oldest_range_has_expired(node: Running) -> None:
-    """Sized so that the oldest of many ranges stays, then so that a few go: one question for all pages then."""
+async def test_retention_asks_for_pages_only_when_the_oldest_segment_has_expired(node: Running) -> None:
+    """Sized so that the oldest of many segments stays, then so that a few go: one question for all pages then."""
     await node.create("t", configs={**TIERED, "internal.segment.bytes": "300"})
     for i in range(140):
         await node.append("t", b"%03d" % i * 70)

@@ -1,4 +1,4 @@
-"""What a partition holds of its history in memory: a sum of it always, its ranges while it is read cold."""
+"""What a partition holds of its history in memory: a sum of it always, its segments while it is read cold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.history import synthetic
 from service.broker.partition.saved_manifest import FILE_NAME
 from storage_tiers.cold.manifest.model import Ids
 from storage_tiers.cold.read.fetcher import Hydrator
-from storage_tiers.cold.read.known_ranges import cost
+from storage_tiers.cold.read.known_segments import cost
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import Running, filled, manifest_of, running, until
 
@@ -38,9 +38,9 @@ def traced() -> Iterator[Callable[[], int]]:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("ranges", [24, 720, 20_000])
+@pytest.mark.parametrize("segments", [24, 720, 20_000])
 async def test_a_tiered_partition_holds_at_most_2_kib_more_than_an_untiered_one(
-    tmp_path: Path, traced: Callable[[], int], ranges: int
+    tmp_path: Path, traced: Callable[[], int], segments: int
 ) -> None:
     async with running(tmp_path / "data") as node:
         await node.create("t", PARTITIONS, {"remote.storage.enable": "false"})
@@ -49,15 +49,17 @@ async def test_a_tiered_partition_holds_at_most_2_kib_more_than_an_untiered_one(
             before = traced()
             for partition in node.node.broker.partitions:
                 ids, writer = partition.ids, node.node.work.tiering._writer()
-                await node.node.work.tiering.accept(partition, synthetic(ranges, ids, writer=writer, commit=commit)[0])
+                await node.node.work.tiering.accept(
+                    partition, synthetic(segments, ids, writer=writer, commit=commit)[0]
+                )
             held.append((traced() - before) / PARTITIONS)
         summaries = [partition.log.tier for partition in node.node.broker.partitions]
-        assert all(tier is not None and (tier.ranges, tier.commit) == (ranges, 1001) for tier in summaries)
+        assert all(tier is not None and (tier.segments, tier.commit) == (segments, 1001) for tier in summaries)
         assert 500 < held[0] <= WANTED_BYTES
         assert held[1] < 256, "a newer manifest takes the place of the older"
 
 
-async def test_who_reads_cold_loads_the_ranges_and_a_bounded_number_stays(tmp_path: Path) -> None:
+async def test_who_reads_cold_loads_the_segments_and_a_bounded_number_stays(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as node:
         await filled(node)
         await node.seal("t")

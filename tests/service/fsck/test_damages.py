@@ -147,7 +147,7 @@ def pinned(store: BlockingMemoryStore) -> Removed:
     return item
 
 
-def test_a_pinned_ranges_object_is_removed(store: BlockingMemoryStore) -> None:
+def test_a_pinned_segments_object_is_removed(store: BlockingMemoryStore) -> None:
     for key in pinned(store).keys:
         data = store.get(key).data
         store.delete([key])
@@ -155,7 +155,7 @@ def test_a_pinned_ranges_object_is_removed(store: BlockingMemoryStore) -> None:
         store.put(key, data)
 
 
-def test_a_pinned_ranges_object_is_flipped(store: BlockingMemoryStore) -> None:
+def test_a_pinned_segments_object_is_flipped(store: BlockingMemoryStore) -> None:
     segment, sidecar = pinned(store).keys
     for key, kind in ((segment, FindingKind.FLIPPED), (sidecar, FindingKind.BAD_SIDECAR)):
         data = bytearray(store.get(key).data)
@@ -396,8 +396,8 @@ def test_a_saved_manifest_newer_than_the_stores(store: BlockingMemoryStore, data
     assert local(store, data_dir) == [(FindingKind.WENT_BACK, saved)]
 
 
-def test_a_saved_manifest_of_long_ago_whose_ranges_are_gone(store: BlockingMemoryStore, data_dir: Path) -> None:
-    """Its commit is older than what `recent` keeps: then each range of it must be live or removed since."""
+def test_a_saved_manifest_of_long_ago_whose_segments_are_gone(store: BlockingMemoryStore, data_dir: Path) -> None:
+    """Its commit is older than what `recent` keeps: then each segment of it must be live or removed since."""
     now = manifest_of(store)
     ids = tuple(CommitId(commit, f"{commit:032x}") for commit in range(now.commit + 9, now.commit + 41))
     later = dataclasses.replace(now, commit=now.commit + 40, recent=ids)

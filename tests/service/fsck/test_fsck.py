@@ -31,7 +31,7 @@ LATER_MS = NOW_MS + 10 * DAY
 
 @pytest.fixture
 async def store(tmp_path: Path) -> BlockingMemoryStore:
-    """Three ranges of ten batches each, and the files of their cluster and topic."""
+    """Three segments of ten batches each, and the files of their cluster and topic."""
     clock = EagerClock(NOW_MS)
     memory = MemoryStore(clock)
     tier, local = tier_of(memory, clock), Local(tmp_path, snapshot=no_producers)
@@ -61,7 +61,7 @@ def only(report: Report) -> Finding:
 def test_a_sound_bucket_is_sound_and_every_byte_was_read(store: BlockingMemoryStore) -> None:
     report = checked(store)
     assert report.findings == []
-    assert (report.clusters, report.partitions, report.ranges) == (1, 1, 3)
+    assert (report.clusters, report.partitions, report.segments) == (1, 1, 3)
     segments = sum(segment.length for segment in manifest_of(store).segments)
     sidecars = sum(store.head(segment.sidecar_key).size for segment in manifest_of(store).segments)
     assert report.bytes_read == segments + sidecars
@@ -146,7 +146,7 @@ def test_what_a_reader_keeps_is_no_orphan(store: BlockingMemoryStore) -> None:
     assert checked(store).findings == []
 
 
-def test_overlapping_ranges(store: BlockingMemoryStore) -> None:
+def test_overlapping_segments(store: BlockingMemoryStore) -> None:
     first, second, third = manifest_of(store).segments
     rewritten(
         store,
@@ -155,7 +155,7 @@ def test_overlapping_ranges(store: BlockingMemoryStore) -> None:
     assert FindingKind.OVERLAP in {finding.kind for finding in checked(store, quick=True).findings}
 
 
-def test_a_hole_between_ranges(store: BlockingMemoryStore) -> None:
+def test_a_hole_between_segments(store: BlockingMemoryStore) -> None:
     first, _, third = manifest_of(store).segments
     rewritten(store, lambda manifest: dataclasses.replace(manifest, segments=(first, third)))
     findings = checked(store, quick=True).findings
@@ -183,7 +183,7 @@ def test_an_unknown_cluster_is_no_damage_but_an_error(store: BlockingMemoryStore
 # --- the local log ----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def data_dir(store: BlockingMemoryStore, tmp_path: Path) -> Path:
-    """A node's directory whose log holds the same three ranges."""
+    """A node's directory whose log holds the same three segments."""
     directory = tmp_path / "data"
     partition = directory / f"{IDS.topic}-{IDS.partition}"
     partition.mkdir(parents=True)
@@ -249,7 +249,7 @@ def test_exit_codes(directory: Path, store: BlockingMemoryStore, tmp_path: Path)
     runner = CliRunner()
     sound = runner.invoke(app, ["fsck", "--store", str(directory)])
     assert sound.exit_code == 0, sound.output
-    assert "sound: 1 cluster, 1 partition, 3 ranges" in sound.output
+    assert "sound: 1 cluster, 1 partition, 3 segments" in sound.output
     (victim,) = directory.rglob(f"{20:020d}-1-*.log")
     victim.write_bytes(victim.read_bytes()[:-5])
     shown = runner.invoke(app, ["fsck", "--store", str(directory)])

@@ -76,7 +76,7 @@ def rebuilt(
 
 
 def write(mutated: Mutated, base: int, data: bytes, table: Mapping[str, list[int]]) -> None:
-    """The sidecar of the range at `base`, and its table in the page and the manifest that name it."""
+    """The sidecar of the segment at `base`, and its table in the page and the manifest that name it."""
     store, ids = mutated.store, ids_of(1)
     manifest = stored(store, ids.manifest_key)
     for ref in manifest["pages"]:

@@ -1,12 +1,12 @@
 """A store that has every feature of the formats, made by the project's own writer from real batches.
 
 flights (an earlier id before it)   0 no manifest
-                                    1 pages of both kinds, a pin, removed ranges held by it and not, a tombstone, two
-                                      leader epochs, producers, transactions over ranges, every codec, sparse batches,
-                                      log append time, log start inside a range
+                                    1 pages of both kinds, a pin, removed segments held by it and not, a tombstone, two
+                                      leader epochs, producers, transactions over segments, every codec, sparse batches,
+                                      log append time, log start inside a segment
                                     2 nothing left but the newest sidecar, alone
-                                    3 two ranges in one object, the second at a position that is not 0
-                                    4 a gap, live ranges wholly below log start
+                                    3 two segments in one object, the second at a position that is not 0
+                                    4 a gap, live segments wholly below log start
 gone                                deleted; its objects wait for the grace
 readers/                            a cursor, a verdict, a gap of a reader of commits
 """
@@ -28,9 +28,9 @@ from storage_tiers.cold.manifest.commit import CommitSettings
 from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter, State
 from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
-from storage_tiers.cold.offline.reader_files import advance_cursor, read_cursor, record_missed, record_verdict
+from storage_tiers.cold.offline.commit_cursor import advance_cursor, read_cursor, record_missed, record_verdict
 from storage_tiers.cold.segments.partition_tier import PartitionTier
-from storage_tiers.cold.segments.range_check import RangeVerdict
+from storage_tiers.cold.segments.segment_check import SegmentVerdict
 from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.memory import BlockingMemoryStore, MemoryStore
 from storage_tiers.hot.producer_state import ProducerStateManager
@@ -63,7 +63,7 @@ class Log:
     state: ProducerStateManager = field(default_factory=ProducerStateManager)
     aborted: list[AbortedTransaction] = field(default_factory=list)
     jobs: list[ExtendJob] = field(default_factory=list)
-    _range: bytearray = field(default_factory=bytearray)
+    _segment: bytearray = field(default_factory=bytearray)
     _base: int = 0
 
     def append(self, batch: bytes) -> None:
@@ -72,7 +72,7 @@ class Log:
             self.epochs.append(EpochEntry(self.epoch, header.base_offset))
         if header.producer_id >= 0 and not header.control:
             self.state.update(header, header.base_offset, now_ms=NOW_MS)
-        self._range += batch
+        self._segment += batch
         self.end = header.next_offset
 
     def records(self, *records: NewRecord, codec: Codec = Codec.NONE, append_time: int | None = None) -> None:
@@ -115,17 +115,17 @@ class Log:
         self.append(batch)
 
     def seal(self, *, log_start: int = 0) -> None:
-        """Makes what was appended since the last call a range."""
+        """Makes what was appended since the last call a segment."""
         path = self.directory / f"{len(self.jobs)}.log"
-        path.write_bytes(self._range)
+        path.write_bytes(self._segment)
         producers = path.with_suffix(".snapshot")
         producers.write_bytes(self.state.snapshot())
-        last = [header for _, header in headers(bytes(self._range))][-1]
+        last = [header for _, header in headers(bytes(self._segment))][-1]
         self.jobs.append(
             ExtendJob(
                 path=str(path),
                 position=0,
-                length=len(self._range),
+                length=len(self._segment),
                 base=self._base,
                 end=self.end,
                 leader_epoch=self.epoch,
@@ -135,13 +135,13 @@ class Log:
                 log_start=log_start,
             )
         )
-        self._base, self._range = self.end, bytearray()
+        self._base, self._segment = self.end, bytearray()
 
     def skip_to(self, offset: int) -> None:
         """What lies between is never written: log start has passed it."""
         self.end = self._base = offset
 
-    def ranges(self) -> list[ExtendJob]:
+    def segments(self) -> list[ExtendJob]:
         """With the aborted transactions that overlap each, wherever their markers lie."""
         return [
             dataclasses.replace(
@@ -162,7 +162,7 @@ def plain(offset: int, text: str = "", *, at: int | None = None) -> NewRecord:
 class FullStore:
     memory: MemoryStore
     clock: ManualClock
-    #: Of partition 1, right after each range was added: what a reader as of that commit must find.
+    #: Of partition 1, right after each segment was added: what a reader as of that commit must find.
     commits: list[int]
 
     @property
@@ -186,7 +186,7 @@ async def build(directory: Path) -> FullStore:
         for ids in (ids_of(0, "gone", GONE), ids_of(0, "flights", EARLIER)):
             tier = _tier(full, ids)
             log = _numbered(directory / str(ids.topic_id), (0, 10))
-            await _extend(tier, log.ranges())
+            await _extend(tier, log.segments())
             await tier.delete_partition()
     _readers(full.store)
     return full
@@ -228,10 +228,10 @@ async def _extend(tier: PartitionTier, jobs: Sequence[ExtendJob]) -> Manifest:
     return manifest
 
 
-def _numbered(directory: Path, *ranges: tuple[int, int]) -> Log:
+def _numbered(directory: Path, *segments: tuple[int, int]) -> Log:
     directory.mkdir(exist_ok=True, parents=True)
     log = Log(directory)
-    for base, end in ranges:
+    for base, end in segments:
         log.skip_to(base)
         while log.end < end:
             log.records(plain(log.end))
@@ -311,7 +311,7 @@ def _raw_snappy(base: int, *records: NewRecord) -> bytes:
 
 async def _rich(full: FullStore, directory: Path) -> None:
     tier = _tier(full, ids_of(1))
-    jobs = _rich_log(directory / "rich").ranges()
+    jobs = _rich_log(directory / "rich").segments()
     await _extend(tier, jobs[:4])
     await tier.expire(10)
     full.clock.advance(60)
@@ -338,7 +338,7 @@ async def _alone(full: FullStore, directory: Path) -> None:
     log = _numbered(directory / "alone", (0, 10))
     log.of_producer(7, 0, plain(10))
     log.seal()
-    await _extend(tier, log.ranges())
+    await _extend(tier, log.segments())
     await tier.expire(11)
     full.clock.advance(60)
     await tier.sweep(0)
@@ -346,9 +346,9 @@ async def _alone(full: FullStore, directory: Path) -> None:
 
 
 async def _packed(full: FullStore, directory: Path) -> None:
-    """The writer of today gives each range an object of its own; the format allows more."""
+    """The writer of today gives each segment an object of its own; the format allows more."""
     tier = _tier(full, ids_of(3))
-    jobs = _numbered(directory / "packed", (0, 10), (10, 20)).ranges()
+    jobs = _numbered(directory / "packed", (0, 10), (10, 20)).segments()
     manifest = await _extend(tier, jobs)
     first, second = manifest.segments
     store = full.store
@@ -366,7 +366,7 @@ async def _packed(full: FullStore, directory: Path) -> None:
 async def _gap(full: FullStore, directory: Path) -> None:
     tier = _tier(full, ids_of(4))
     log = _numbered(directory / "gap", (0, 10), (10, 20), (25, 30))
-    before, first, after = log.ranges()
+    before, first, after = log.segments()
     await _extend(tier, [before, first])
     manifest = await _extend(tier, [dataclasses.replace(after, log_start=27)])
     assert (
@@ -380,4 +380,4 @@ def _readers(store: BlockingMemoryStore) -> None:
     cursor = advance_cursor(store, read_cursor(store, ids_of(1), "audit"), 2, writer="w", now_ms=NOW_MS)
     record_missed(store, cursor, 3, now_ms=NOW_MS)
     segment = stored_manifest(store, ids_of(3)).segments[0]
-    record_verdict(store, ids_of(3), "audit", segment, RangeVerdict((), 10, 100), now_ms=NOW_MS)
+    record_verdict(store, ids_of(3), "audit", segment, SegmentVerdict((), 10, 100), now_ms=NOW_MS)

@@ -1,4 +1,4 @@
-"""A range that is lost for good, of a partition whose manifest is lost, too: given up by name, and by nothing else."""
+"""A segment that is lost for good, of a partition whose manifest is lost, too: given up by name, and by nothing else."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from service.fsck.bucket import FsckScope, check_bucket
 from storage_tiers.cold.manifest.model import RemoteSegment
 from storage_tiers.cold.manifest.transitions import broken
-from storage_tiers.cold.segments.repairer import LocalEvidence, empty_range
+from storage_tiers.cold.segments.repairer import LocalEvidence, empty_segment
 from storage_tiers.records.batch import headers
 from storage_tiers.records.decoder import decode_batch
 from storage_tiers.types import EpochEntry, OffsetRange
 from tests.storage_tiers.cold.support import Local, no_producers, stored_live, stored_manifest
 from tests.storage_tiers.cold.test_repair import World, blocking_has_manifest, restore
 
-#: Only the last ranges are on the disk.
+#: Only the last segments are on the disk.
 NOTHING = LocalEvidence(OffsetRange(700, 700), (EpochEntry(1, 0),), 0)
 
 
@@ -32,9 +32,9 @@ def records(world: World, segment: RemoteSegment) -> list[int]:
     return [r.offset for at, header in headers(data) for r in decode_batch(data[at : at + header.size])]
 
 
-async def lose(world: World, ranges: int, *lost: int, sidecars: bool = False) -> list[RemoteSegment]:
-    """So many ranges, the manifest and some objects gone; gives the live segments."""
-    saved = await world.extend(ranges)
+async def lose(world: World, count: int, *lost: int, sidecars: bool = False) -> list[RemoteSegment]:
+    """So many segments, the manifest and some objects gone; gives the live segments."""
+    saved = await world.extend(count)
     segments = stored_live(world.store.blocking(), saved)
     world.store.blocking().delete([segments[place].sidecar_key if sidecars else segments[place].key for place in lost])
     restore(world, None)
@@ -109,7 +109,7 @@ async def test_neighbours_are_one_loss(world: World) -> None:
     assert [segment.records for segment in manifest.segments] == [10, 0, 0, 10, 0, 10]
 
 
-async def test_a_range_behind_a_gap_is_given_up_and_the_gap_stays(world: World) -> None:
+async def test_a_segment_behind_a_gap_is_given_up_and_the_gap_stays(world: World) -> None:
     """Its offsets before it were deleted before they were uploaded."""
     await world.extend()
     saved = await world.tier.extend(world.local.job(20, 10, log_start=20))
@@ -134,10 +134,10 @@ async def test_a_range_behind_a_gap_is_given_up_and_the_gap_stays(world: World) 
         ([(1, 0), (4, 13)], 2, [(10, 2)]),
     ],
 )
-def test_a_range_without_records_keeps_offsets_and_epochs(
+def test_a_segment_without_records_keeps_offsets_and_epochs(
     epochs: list[tuple[int, int]], last: int | None, expected: list[tuple[int, int]]
 ) -> None:
-    data, history = empty_range(10, 20, [EpochEntry(*each) for each in epochs], last)
+    data, history = empty_segment(10, 20, [EpochEntry(*each) for each in epochs], last)
     found = [header for _, header in headers(data)]
     assert [(header.base_offset, header.leader_epoch) for header in found] == expected
     assert found[-1].base_offset + found[-1].last_offset_delta == 19

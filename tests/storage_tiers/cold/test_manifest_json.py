@@ -191,9 +191,9 @@ def test_invariants_are_checked_on_reading() -> None:
         manifest, segments=(manifest.segments[0], replace(manifest.segments[1], base=manifest.segments[1].base - 1))
     )
     for damaged, fault in (
-        (hole, "are in no live range"),
+        (hole, "are in no live segment"),
         (overlap, "overlap"),
-        (replace(manifest, end=manifest.end + 1), "the last live range ends at"),
+        (replace(manifest, end=manifest.end + 1), "the last live segment ends at"),
         (replace(manifest, log_start=manifest.end + 1), "log start"),
         (replace(manifest, recent=manifest.recent[:-1]), "recent commits"),
         (replace(manifest, removed=(Removed(Stamp(1, 1), manifest.segments[0]),)), "live and removed at once"),

@@ -45,7 +45,7 @@ DEEP = SMALL | {
 
 @dataclass
 class Known:
-    """One range as the model knows it."""
+    """One segment as the model knows it."""
 
     segment: RemoteSegment
     added: int
@@ -190,7 +190,7 @@ class ManifestModel(RuleBasedStateMachine):
             return
         key = data.draw(st.sampled_from(gone))
         if key not in set(self.manifest.keys()):
-            return  # in a page: such a key had a range below `end`, and no extension begins there
+            return  # in a page: such a key had a segment below `end`, and no extension begins there
         segment = segment_of(IDS, self.end, self.end + 1, next(self.ids))
         clash = RemoteSegment(**{f: getattr(segment, f) for f in segment.__slots__} | {"key": key})
         with pytest.raises(InvalidRequest, match="already"):
@@ -369,7 +369,7 @@ def full_page(number: int, by: Author) -> tuple[PageRef, ManifestPage]:
     return replace(write.ref, count=8192), write.page
 
 
-def test_ten_million_ranges_stay_within_bounds() -> None:
+def test_ten_million_segments_stay_within_bounds() -> None:
     """Page by page: 1,250 full ones. What is near the manifest's front is asked for by two pages, wherever it lies."""
     manifest, stored = first_manifest(IDS), 0
     known: dict[str, ManifestPage] = {}

@@ -39,7 +39,7 @@ EPOCHS = (EpochEntry(1, 0),)
 
 
 class World:
-    """A partition with `ranges` of ten records each, in the order of their commits."""
+    """A partition with `segments` of ten records each, in the order of their commits."""
 
     def __init__(self, directory: Path) -> None:
         self.clock = EagerClock()
@@ -49,8 +49,8 @@ class World:
         self.manifests: list[Manifest] = []
         self._commits = 0
 
-    async def extend(self, ranges: int = 1) -> Manifest:
-        for _ in range(ranges):
+    async def extend(self, segments: int = 1) -> Manifest:
+        for _ in range(segments):
             manifest = self.tier.manifest
             self.manifests.append(await self.tier.extend(self.local.job(0 if manifest is None else manifest.end, 10)))
         return self.manifests[-1]
@@ -213,7 +213,7 @@ async def test_below_log_start_nothing_has_to_be_there(world: World) -> None:
     assert repair.end == 40
 
 
-async def test_a_pinned_range_is_not_given_up(world: World) -> None:
+async def test_a_pinned_segment_is_not_given_up(world: World) -> None:
     await world.extend(3)
     saved = await world.tier.pin("audit")
     refused = plan(saved, None, evidence(saved.segments[1].key, of=saved))
@@ -288,7 +288,7 @@ async def test_somebody_elses_repair_that_lacks_nothing_is_taken_over(world: Wor
     saved = await world.extend(2)
     shown = repaired(planned(plan(saved, None, evidence())), None, world.author())
     assert basis(shown, saved, None, UP_TO_DATE) == shown
-    assert basis(shown, saved, "a range is lost", UP_TO_DATE) == saved
+    assert basis(shown, saved, "a segment is lost", UP_TO_DATE) == saved
 
 
 async def test_what_was_removed_stays_removed(world: World) -> None:

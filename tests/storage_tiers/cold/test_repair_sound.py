@@ -26,9 +26,9 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-@pytest.mark.parametrize("ranges", [3, 80], ids=["no pages", "pages"])
-async def test_where_everything_is_there_nothing_is_repaired_by_one_listing(world: World, ranges: int) -> None:
-    before = await world.extend(ranges)
+@pytest.mark.parametrize("segments", [3, 80], ids=["no pages", "pages"])
+async def test_where_everything_is_there_nothing_is_repaired_by_one_listing(world: World, segments: int) -> None:
+    before = await world.extend(segments)
     store = FaultyStore(world.store)
     tier = tier_of(store, world.clock, seed=5)
     assert await tier.repair(NOTHING_HELD, apply=True) == (RepairReport(), None)
@@ -68,7 +68,7 @@ async def test_a_lost_object_is_named_and_given_up_only_by_its_offsets(world: Wo
     assert (await world.extend()).end == 810
 
 
-async def test_a_lost_range_is_taken_again_from_the_local_log(world: World) -> None:
+async def test_a_lost_segment_is_taken_again_from_the_local_log(world: World) -> None:
     saved = await world.extend(5)
     world.store.blocking().delete([saved.segments[3].key])
     dry, _ = await world.tier.repair(HELD, apply=False)
@@ -151,9 +151,9 @@ async def test_of_a_partition_without_commits_nothing_is_missed(world: World, ob
         assert await fresh.repair(EMPTY, apply=apply) == (RepairReport(), None)
 
 
-@pytest.mark.parametrize("evidence", ["two ranges", "pages", "a damaged manifest", "the node's own"])
+@pytest.mark.parametrize("evidence", ["two segments", "pages", "a damaged manifest", "the node's own"])
 async def test_where_anything_shows_commits_the_manifest_is_asked_for(world: World, evidence: str) -> None:
-    saved = await world.extend({"two ranges": 2, "pages": 80}.get(evidence, 1))
+    saved = await world.extend({"two segments": 2, "pages": 80}.get(evidence, 1))
     restore(world, None)
     local, blocking = EMPTY, world.store.blocking()
     if evidence == "pages":

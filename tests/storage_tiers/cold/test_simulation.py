@@ -4,8 +4,8 @@ After every effect on the store the named invariants are checked:
 
 - StepsHold: each version of the manifest follows from the one before (`broken`, `broken_step`); a deleted one stays.
 - NothingMissing: every object that the manifest names as live is there, byte for byte.
-- NoMixture: the epochs of the ranges never fall from one to the next, and each range holds one writer's records.
-- AcknowledgedOnce: at the end every range whose extension was acknowledged stands in the history exactly once.
+- NoMixture: the epochs of the segments never fall from one to the next, and each segment holds one writer's records.
+- AcknowledgedOnce: at the end every segment whose extension was acknowledged stands in the history exactly once.
 - Waits: while the store has gone backwards, nothing is committed that was not on its way before.
 
 The world misbehaves, too: a manifest vanishes, or is an earlier version again, until somebody puts the newest one back; the
@@ -381,9 +381,9 @@ class Simulation:
         epochs = [int(segment.key.split("/")[-1].split("-")[1]) for segment in history]
         assert epochs == sorted(epochs)
         assert [segment.base for segment in history] == [0, *(segment.end for segment in history[:-1])]
-        by_range = {(segment.base, segment.end): segment for segment in history}
+        by_segment = {(segment.base, segment.end): segment for segment in history}
         for span, crc in self.acknowledged.items():
-            assert by_range[span].crc32c == crc, f"the acknowledged range {span} holds other records"
+            assert by_segment[span].crc32c == crc, f"the acknowledged segment {span} holds other records"
         stored = {info.key for info in self.memory.blocking().list("")}
         manifest = self.monitor.manifest
         if delete:

@@ -1,4 +1,4 @@
-"""The summary of a manifest, and what is held of ranges in memory."""
+"""The summary of a manifest, and what is held of segments in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage_tiers.cold.manifest.lineage import seen_of
 from storage_tiers.cold.manifest.model import Ids, Manifest, PageRef, Pin, RemoteSegment, Removed, Stamp, TombstonedKey
 from storage_tiers.cold.manifest.summary import summary_of
 from storage_tiers.cold.manifest.transitions import first_manifest
-from storage_tiers.cold.read.known_ranges import MAX_RUNS, SEGMENT_BYTES, KnownRanges, cost, segment_of
+from storage_tiers.cold.read.known_segments import MAX_RUNS, SEGMENT_BYTES, KnownSegments, cost, segment_of
 from storage_tiers.types import TopicId
 
 IDS = [Ids("c", "t", TopicId(bytes(16)), number) for number in range(8)]
@@ -23,10 +23,10 @@ def manifest() -> Manifest:
     return synthetic(100_000)[0]
 
 
-def test_it_says_of_the_live_ranges_what_the_manifest_does(manifest: Manifest) -> None:
+def test_it_says_of_the_live_segments_what_the_manifest_does(manifest: Manifest) -> None:
     summary = summary_of(manifest)
     live: list[PageRef | RemoteSegment] = [*manifest.live_pages, *manifest.segments]
-    assert summary.ranges == sum(ref.count for ref in manifest.live_pages) + len(manifest.segments)
+    assert summary.segments == sum(ref.count for ref in manifest.live_pages) + len(manifest.segments)
     assert summary.records == sum(each.records for each in live)
     assert summary.bytes == sum(each.bytes for each in live)
     assert summary.oldest == manifest.live_pages[0].oldest
@@ -54,7 +54,7 @@ def test_a_sweep_is_due_when_the_oldest_removal_that_no_pin_holds_has_stood_for_
 
 
 def test_what_was_used_longest_ago_goes_first(manifest: Manifest) -> None:
-    known = KnownRanges(3 * cost(manifest))
+    known = KnownSegments(3 * cost(manifest))
     for ids in IDS[:3]:
         known.keep_manifest(ids, manifest)
     assert known.manifest(IDS[0]) is manifest
@@ -65,7 +65,7 @@ def test_what_was_used_longest_ago_goes_first(manifest: Manifest) -> None:
 
 def test_runs_count_and_go_with_their_partition(manifest: Manifest) -> None:
     run = tuple(neighbours(64))
-    known = KnownRanges(MAX_RUNS * 64 * SEGMENT_BYTES + cost(manifest))
+    known = KnownSegments(MAX_RUNS * 64 * SEGMENT_BYTES + cost(manifest))
     known.keep_manifest(IDS[1], manifest)
     for number in range(MAX_RUNS + 1):
         known.keep_run(IDS[0], f"page {number}", 0, run)
@@ -82,7 +82,7 @@ def test_runs_count_and_go_with_their_partition(manifest: Manifest) -> None:
 
 
 def test_a_manifest_that_was_replaced_is_kept_only_where_the_old_one_was(manifest: Manifest) -> None:
-    known = KnownRanges()
+    known = KnownSegments()
     known.renew(IDS[0], manifest)
     assert known.manifest(IDS[0]) is None
     known.keep_manifest(IDS[0], first_manifest(IDS[0]))

@@ -14,8 +14,8 @@ import pytest
 from storage_tiers.cold.manifest.model import Section
 from storage_tiers.cold.process.operations import Expire, RaiseLogStart
 from storage_tiers.cold.read import reader as cold_reader
-from storage_tiers.cold.read.known_ranges import KnownRanges, cost
-from storage_tiers.cold.read.places import MAX_HYDRATIONS, Places
+from storage_tiers.cold.read.known_segments import KnownSegments, cost
+from storage_tiers.cold.read.lookup_permits import MAX_HYDRATIONS, LookupPermits
 from storage_tiers.cold.read.reader import ColdMiss
 from storage_tiers.cold.segments import sidecar
 from storage_tiers.errors import OffsetOutOfRange, TierCorrupt, TierObjectMissing, TierUnavailable
@@ -403,7 +403,7 @@ async def test_a_fetch_of_thousands_of_cold_partitions_gets_on_a_bounded_number_
     partitions = 2 * MAX_HYDRATIONS
     async with broker(tmp_path) as b:
         manifest = await b.upload(batch(0), 0, 1)
-        b.hydrator.known = KnownRanges(partitions // 2 * cost(manifest))
+        b.hydrator.known = KnownSegments(partitions // 2 * cost(manifest))
         readers = [b.reader(replace(IDS, partition=n)) for n in range(partitions)]
 
         def look() -> tuple[int, list[asyncio.Future[None]]]:
@@ -414,25 +414,25 @@ async def test_a_fetch_of_thousands_of_cold_partitions_gets_on_a_bounded_number_
         at_hand, most = 0, 0
         for _ in range(10):
             at_hand, waiting = look()
-            most = max(most, b.hydrator.places.taken)
+            most = max(most, b.hydrator.permits.taken)
             if at_hand:
                 break
             await asyncio.wait(waiting)
         assert at_hand > 0
         assert most == MAX_HYDRATIONS
-        await until(lambda: b.hydrator.places.taken == 0)
+        await until(lambda: b.hydrator.permits.taken == 0)
 
 
 async def test_who_finds_no_place_is_told_when_there_is_room(tmp_path: Path) -> None:
-    places = Places(4)
-    assert [places.take() for _ in range(4)] == [None] * 4
-    room = places.take()
-    assert room is not None and room is places.take()
-    places.give_back()
+    permits = LookupPermits(4)
+    assert [permits.take() for _ in range(4)] == [None] * 4
+    room = permits.take()
+    assert room is not None and room is permits.take()
+    permits.give_back()
     assert not room.done()
-    assert places.take() is None
-    places.give_back()
-    places.give_back()
+    assert permits.take() is None
+    permits.give_back()
+    permits.give_back()
     assert room.done()
-    assert [places.take() for _ in range(2)] == [None, None]
-    assert places.take() is not room
+    assert [permits.take() for _ in range(2)] == [None, None]
+    assert permits.take() is not room

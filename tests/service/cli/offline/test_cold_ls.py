@@ -45,7 +45,7 @@ async def url(tmp_path: Path) -> str:
     return f"file://{tmp_path / 'store'}"
 
 
-def test_json_lists_every_partition_with_its_ranges(url: str) -> None:
+def test_json_lists_every_partition_with_its_segments(url: str) -> None:
     ran = tidelog("cold", "ls", "--store", url, "flights", "--json")
 
     assert ran.code == 0
@@ -53,7 +53,7 @@ def test_json_lists_every_partition_with_its_ranges(url: str) -> None:
     assert set(found) == {(str(TOPIC_ID), 3), (str(TOPIC_ID), 4), (str(OLD_ID), 3)}
     newest = found[str(TOPIC_ID), 3]
     assert (newest["log_start"], newest["end"], newest["commit"], newest["records"]) == (0, 15, 2, 15)
-    assert [(r["base"], r["end"], r["records"], r["added_commit"]) for r in newest["ranges"]] == [
+    assert [(r["base"], r["end"], r["records"], r["added_commit"]) for r in newest["segments"]] == [
         (0, 10, 10, 1),
         (10, 15, 5, 2),
     ]
@@ -61,7 +61,7 @@ def test_json_lists_every_partition_with_its_ranges(url: str) -> None:
     assert found[str(OLD_ID), 3]["current"] is False
     assert ran.json["totals"] == {
         "partitions": 3,
-        "ranges": 4,
+        "segments": 4,
         "records": 20,
         "bytes": sum(p["bytes"] for p in found.values()),
     }
@@ -71,7 +71,7 @@ def test_the_sizes_are_those_of_the_objects(url: str) -> None:
     root = Path(url.removeprefix("file://"))
 
     for part in tidelog("cold", "ls", "--store", url, "--json").json["partitions"]:
-        for piece in part["ranges"]:
+        for piece in part["segments"]:
             assert (root / piece["key"]).stat().st_size == piece["length"] == piece["bytes"]
             assert (root / piece["sidecar_key"]).exists()
 
@@ -87,11 +87,11 @@ def test_text_shows_a_line_for_each_partition_and_the_totals(url: str) -> None:
         ("flights", "live"),
         ("trains", "live"),
     ]
-    assert totals.startswith(f"cluster {IDS.cluster_id}: 4 partitions, 5 ranges, 21 records, ")
+    assert totals.startswith(f"cluster {IDS.cluster_id}: 4 partitions, 5 segments, 21 records, ")
 
 
-def test_ranges_are_shown_on_request(url: str) -> None:
-    ran = tidelog("cold", "ls", "--store", url, "trains", "--ranges")
+def test_segments_are_shown_on_request(url: str) -> None:
+    ran = tidelog("cold", "ls", "--store", url, "trains", "--segments")
 
     assert ran.code == 0
     assert sum(".log" in line for line in ran.out.splitlines()) == 1
@@ -134,19 +134,19 @@ def test_a_manifest_that_cannot_be_read_does_not_hide_the_others(url: str) -> No
     assert len(ran.json["partitions"]) == 4
 
 
-async def test_ranges_that_left_the_root_are_listed_too(tmp_path: Path) -> None:
-    store = await open_store(StoreLocation.parse("memory://many-ranges"), OsFiles(), EagerClock())
+async def test_segments_that_left_the_root_are_listed_too(tmp_path: Path) -> None:
+    store = await open_store(StoreLocation.parse("memory://many-segments"), OsFiles(), EagerClock())
     await offload(store, tmp_path, IDS, [(base, 1) for base in range(MAX_SEGMENTS + 10)])
 
-    ran = tidelog("cold", "ls", "--store", "memory://many-ranges", "--json")
+    ran = tidelog("cold", "ls", "--store", "memory://many-segments", "--json")
 
     (part,) = ran.json["partitions"]
-    assert [piece["base"] for piece in part["ranges"]] == list(range(MAX_SEGMENTS + 10))
-    assert ran.json["totals"]["ranges"] == part["records"] == MAX_SEGMENTS + 10
+    assert [piece["base"] for piece in part["segments"]] == list(range(MAX_SEGMENTS + 10))
+    assert ran.json["totals"]["segments"] == part["records"] == MAX_SEGMENTS + 10
 
 
 def test_an_empty_store_is_empty(tmp_path: Path) -> None:
     ran = tidelog("cold", "ls", "--store", tmp_path)
 
     assert ran.code == 0
-    assert ran.out.splitlines()[-1] == "0 partitions, 0 ranges, 0 records, 0 B"
+    assert ran.out.splitlines()[-1] == "0 partitions, 0 segments, 0 records, 0 B"

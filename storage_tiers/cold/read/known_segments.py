@@ -1,4 +1,4 @@
-"""What is in memory of the ranges of partitions: their manifests, and neighbours out of their pages. One for all of a broker.
+"""What is in memory of the segments of partitions: their manifests, and neighbours out of their pages. One for all of a broker.
 
 A partition that nobody reads cold has nothing here. Manifests come from the copies beside the segments (`Load` of `reader`),
 what stands in pages from the tier process.
@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from storage_tiers.cold.manifest.model import Ids, Manifest, RemoteSegment
 
-#: Bytes of manifests and of neighbours from pages in memory: 200 full manifests, or 1,300 of 24 ranges.
+#: Bytes of manifests and of neighbours from pages in memory: 200 full manifests, or 1,300 of 24 segments.
 MAX_KNOWN_BYTES = 32 << 20
 #: Runs of neighbours from pages that a partition has at most: readers in so many places.
 MAX_RUNS = 16
-#: Bytes in memory of a manifest without ranges, of a remote segment and of a reference to a page, keys and sections included.
+#: Bytes in memory of a manifest without segments, of a remote segment and of a reference to a page, keys and sections included.
 MANIFEST_BYTES, SEGMENT_BYTES, PAGE_REF_BYTES = 8 << 10, 2 << 10, 1 << 10
 
 
@@ -40,7 +40,7 @@ class _Known:
         self.bytes = 0
 
 
-class KnownRanges:
+class KnownSegments:
     """`loads` counts manifests that were asked for and were not here."""
 
     def __init__(self, limit_bytes: int = MAX_KNOWN_BYTES) -> None:

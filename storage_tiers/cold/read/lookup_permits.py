@@ -15,7 +15,7 @@ import asyncio
 MAX_HYDRATIONS = 256
 
 
-class Places:
+class LookupPermits:
     def __init__(self, limit: int = MAX_HYDRATIONS) -> None:
         self._limit = limit
         self._room: asyncio.Future[None] | None = None

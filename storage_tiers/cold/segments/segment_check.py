@@ -1,11 +1,11 @@
-"""One range in the bucket against what its manifest says: the object's bytes, its batches, its sidecar, each recomputed.
+"""One segment in the bucket against what its manifest says: the object's bytes, its batches, its sidecar, each recomputed.
 
     store ──pieces──> batches ──> what the segment and the sidecar must say ──compare──> findings
-                         └──────> `observe`, for whoever follows a partition from range to range
+                         └──────> `observe`, for whoever follows a partition from segment to segment
 
 For whoever must know that history is whole: `tidelog fsck` over everything, a handler over what a commit added. Everything
-that the batches of this range alone determine is compared: the segment's sums and times, the sidecar's index and checks. What
-takes the ranges before it (epochs, producers, aborted transactions) is the observer's. Payloads are inflated and walked
+that the batches of this segment alone determine is compared: the segment's sums and times, the sidecar's index and checks. What
+takes the segments before it (epochs, producers, aborted transactions) is the observer's. Payloads are inflated and walked
 record by record only if asked for; a batch's CRC-32C covers them, and they were checked when they were appended.
 
 The rules of the index are written here a second time, from `docs/formats.md` and not from the writer's code, so that a
@@ -48,22 +48,22 @@ class Fault(Enum):
     BAD_SIDECAR = "unreadable sidecar"
     WRONG_SIDECAR = "a sidecar that its batches contradict"
     WRONG_SEGMENT = "a manifest that its batches contradict"
-    WRONG_RECORDS = "batches are not those of its range"
+    WRONG_RECORDS = "batches are not those of its segment"
     UNDECODABLE = "records that cannot be decoded"
 
 
-class RangeFinding(NamedTuple):
+class SegmentFinding(NamedTuple):
     fault: Fault
     key: str
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
-class RangeVerdict:
+class SegmentVerdict:
     """`batches` counts those that are sound, `bytes_read` what was fetched for it, the sidecar's bytes included. `sidecar`
-    is None where it cannot be read; `whole` is whether every batch of the range was seen."""
+    is None where it cannot be read; `whole` is whether every batch of the segment was seen."""
 
-    findings: tuple[RangeFinding, ...]
+    findings: tuple[SegmentFinding, ...]
     batches: int
     bytes_read: int
     sidecar: Sidecar | None = None
@@ -75,16 +75,16 @@ def sidecar_bytes(segment: RemoteSegment) -> int:
     return max((section.position + section.length for section in segment.sections), default=0)
 
 
-def check_range(
+def check_segment(
     store: BlockingObjectStore,
     segment: RemoteSegment,
     *,
     payloads: bool = False,
     observe: Observe = lambda batch, header: None,
-) -> RangeVerdict:
-    """Reads and verifies every byte of the range and of its sidecar. Errors: those of the store but `TierObjectMissing`,
+) -> SegmentVerdict:
+    """Reads and verifies every byte of the segment and of its sidecar. Errors: those of the store but `TierObjectMissing`,
     which is a finding."""
-    check = _RangeCheck(store, segment, _RangeWalk(segment, payloads, observe))
+    check = _SegmentCheck(store, segment, _BatchWalk(segment, payloads, observe))
     try:
         check.sidecar()
         check.segment()
@@ -94,11 +94,11 @@ def check_range(
         )
         check.walk.sound = False
     check.compare()
-    return RangeVerdict(tuple(check.findings), check.walk.batches, check.bytes_read, check.parsed, check.walk.sound)
+    return SegmentVerdict(tuple(check.findings), check.walk.batches, check.bytes_read, check.parsed, check.walk.sound)
 
 
-class _RangeWalk:
-    """Batches of a range that arrives in pieces, and what they say of it."""
+class _BatchWalk:
+    """Batches of a segment that arrives in pieces, and what they say of it."""
 
     def __init__(self, segment: RemoteSegment, payloads: bool, observe: Observe) -> None:
         self._segment = segment
@@ -169,18 +169,18 @@ def _undecodable(batch: memoryview, header: BatchHeader) -> str:
     return ""
 
 
-class _RangeCheck:
-    def __init__(self, store: BlockingObjectStore, segment: RemoteSegment, walk: _RangeWalk) -> None:
+class _SegmentCheck:
+    def __init__(self, store: BlockingObjectStore, segment: RemoteSegment, walk: _BatchWalk) -> None:
         self._store = store
         self._segment = segment
         self.walk = walk
         self.parsed: Sidecar | None = None
-        self.findings: list[RangeFinding] = []
+        self.findings: list[SegmentFinding] = []
         self.bytes_read = 0
         self._mib_crcs: list[int] = []
 
     def add(self, fault: Fault, key: str, detail: str) -> None:
-        self.findings.append(RangeFinding(fault, key, detail))
+        self.findings.append(SegmentFinding(fault, key, detail))
 
     def sidecar(self) -> None:
         segment = self._segment
@@ -262,7 +262,7 @@ class _RangeCheck:
             self.add(Fault.UNDECODABLE, segment.key, walk.undecodable)
 
     def _sum(self, piece: bytes, at: int) -> None:
-        """Pieces begin at whole MiB of the range."""
+        """Pieces begin at whole MiB of the segment."""
         view = memoryview(piece)
         while view:
             room = CHECK_BYTES - at % CHECK_BYTES

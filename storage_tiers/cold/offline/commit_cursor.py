@@ -4,7 +4,7 @@
      "partition": 3, "commit": 41, "writer": "9f…", "advanced_at": 1700000000000}
 
 A cursor is one small object a partition, changed only by compare-and-swap and only after the work up to its commit was
-recorded. Verdicts are written once, under a key that says which range they are of: of two readers that did the same work one
+recorded. Verdicts are written once, under a key that says which segment they are of: of two readers that did the same work one
 finds the other's, and nothing stands there twice. Invariant: a cursor never falls.
 
 Not promised: that the work itself was done once; only that it is recorded once. Nothing here is swept with its topic.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from storage_tiers.cold.manifest import keys
 from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER, Fields, check_version, document
 from storage_tiers.cold.manifest.model import Ids, RemoteSegment
-from storage_tiers.cold.segments.range_check import RangeVerdict
+from storage_tiers.cold.segments.segment_check import SegmentVerdict
 from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.errors import PreconditionFailed, TierObjectMissing
 
@@ -68,9 +68,9 @@ def advance_cursor(
 
 
 def record_verdict(
-    store: BlockingObjectStore, ids: Ids, reader: str, segment: RemoteSegment, verdict: RangeVerdict, *, now_ms: int
+    store: BlockingObjectStore, ids: Ids, reader: str, segment: RemoteSegment, verdict: SegmentVerdict, *, now_ms: int
 ) -> bool:
-    """False if a verdict of this range stood there already."""
+    """False if a verdict of this segment stood there already."""
     key = keys.verdict_key(
         ids.cluster_id, reader, ids.topic, ids.topic_id, ids.partition, segment.added.commit, segment.base
     )
@@ -95,7 +95,7 @@ def record_verdict(
 
 
 def record_missed(store: BlockingObjectStore, cursor: CommitCursor, swept: int, *, now_ms: int) -> bool:
-    """False if it was recorded before. Ranges that commits after the cursor added may have been removed and swept, by
+    """False if it was recorded before. Segments that commits after the cursor added may have been removed and swept, by
     commit `swept` at the latest, before this reader came."""
     ids = cursor.ids
     key = keys.missed_key(ids.cluster_id, cursor.reader, ids.topic, ids.topic_id, ids.partition, cursor.commit, swept)
