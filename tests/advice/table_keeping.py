@@ -209,7 +209,7 @@ STORE_ROWS = (
     row("there was a newer one", REPAIR + "where_a_newer_manifest_was_there_it_is_put_back"),
     row(
         "It names ranges that nothing else names: put it back",
-        REPAIR + "objects_of_old_ranges_that_are_missing_are_put_back",
+        REPAIR + "objects_of_old_segments_that_are_missing_are_put_back",
     ),
     row(
         "put the object back. Only if no copy of it exists anywhere",
@@ -260,7 +260,7 @@ STORE_ROWS = (
     ),
     row(
         "shorten its retention if those records may be deleted",
-        STORE + "a_full_manifest_takes_ranges_again_once_retention_is_shortened",
+        STORE + "a_full_manifest_takes_segments_again_once_retention_is_shortened",
     ),
     row(": upgrade( it)?$", STORE + "what_a_newer_version_wrote_waits_for_the_upgrade"),
     row(
@@ -272,7 +272,7 @@ STORE_ROWS = (
         LIBRARIES + "tombstoned_keys_that_are_gone_make_room",
         COLD + "test_partition_tier.py::test_more_orphans_than_one_commit_may_tombstone",
     ),
-    row("upload under a new uuid", LIBRARIES + "a_range_is_uploaded_again_under_a_new_name"),
+    row("upload under a new uuid", LIBRARIES + "a_segment_is_uploaded_again_under_a_new_name"),
     row("is not deleted in the bucket; delete it first", STORE + "what_is_swept_is_deleted_first"),
     row(
         "(r|R)un `tidelog fsck`",

@@ -1,4 +1,4 @@
-"""The sidecar of a segment: what a reader must know before it reads, and a broker before it leads.
+"""The sidecar of a segment: what a reader needs before it reads the segment, and a broker before it leads the partition.
 
     magic "TIDELIDX" │ format u16 │ least reader u16 │ sections u32
     base i64 │ end i64 │ length u64 │ crc32c u32 │ header crc u32
@@ -14,14 +14,14 @@ All numbers are big-endian. The header's CRC covers everything before it and the
     producer  Kafka's producer snapshot, byte for byte, as of exactly `end`
 
 The first three serve a first read and lie together at the front; the others rebuild a log. The table also stands in the
-manifest's segment, so that one ranged GET fetches what is wanted without reading the header first.
+manifest beside the segment, so that one ranged GET fetches the wanted sections without reading the header first.
 
-Invariants: built from the batches' own headers, in pieces of 1 MiB, never from a local index file; every batch's own
-CRC-32C was checked, so that what a disk has damaged is not sealed under checksums that fit; a section is served only if its
-CRC fits; sections of unknown names are ignored. Positions are relative to the segment's first byte.
+Invariants: a sidecar is built from the batches' own headers, in pieces of 1 MiB, never from a local index file. The CRC-32C
+of every batch is verified, so that bytes that a disk damaged never get checksums that match them. A section is served only if
+its CRC matches; sections of unknown names are ignored. Positions are relative to the segment's first byte.
 
-Not promised: that the records inside are sound (the broker validated them when it appended), nor that the abort list is
-complete: it is the caller's, who knows transactions that end beyond the segment.
+Not promised: that the records inside are sound (the broker validated them when it appended), nor that the list of aborted
+transactions is complete: the caller supplies it, since a transaction may end beyond the segment.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 from storage_tiers.cold.manifest.documents import FORMAT, LEAST_READER
 from storage_tiers.cold.manifest.model import Section
 from storage_tiers.errors import CorruptRecord, InvalidRequest, StorageError, StoreRefused, TierCorrupt
+from storage_tiers.records import batch as record_batch
 from storage_tiers.records.batch_walk import BAD_CRC, recover_scan
 from storage_tiers.records.checksum import crc32c
 from storage_tiers.types import NO_TIMESTAMP, AbortedTransaction, EpochEntry
@@ -53,14 +54,10 @@ _TABLE_ROW = struct.Struct(">8sQQI")
 _INDEX_ROW = struct.Struct(">IIq")
 _ABORTED_ROW = struct.Struct(">hqqqq")
 _EPOCH_ROW = struct.Struct(">iq")
-_BASE_TIMESTAMP = struct.Struct(">q")
-_RECORD_COUNT = struct.Struct(">i")
+_INT64, _INT32 = struct.Struct(">q"), struct.Struct(">i")
 _PIECE_BYTES = 1 << 20
-_BATCH_HEADER = 61
-_CRC_AT, _CRC_FROM = 17, 21
-#: Every offset and epoch is taken: those out of order are named by the walk itself.
+#: The least next offset and leader epoch that `recover_scan` accepts: any, since the walk itself reports what is out of order.
 _ANY_ORDER = (-(1 << 63), -(1 << 31))
-_BATCH_SIZE = struct.Struct(">i")
 _MAX_SECTIONS = 64
 
 
@@ -74,7 +71,10 @@ class IndexRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SidecarBytes:
-    """A built sidecar, and what one walk over the segment's headers told. `crc32c` is the segment's."""
+    """A built sidecar, and what one walk over the segment's batch headers found.
+
+    `crc32c` covers the segment's bytes. Timestamps are in ms, -1 where there is none; `max_timestamp_offset` is the base offset
+    of the first batch that has `max_timestamp`. `next_offset` follows the last batch's last offset."""
 
     data: bytes
     sections: tuple[Section, ...]
@@ -150,7 +150,7 @@ def _assemble(
 
 
 class _Source:
-    """Bytes of a file or a buffer by position; a path is opened here and closed again."""
+    """Bytes of a file or a buffer by position. Opens a path on entry and closes it on exit; a descriptor stays open."""
 
     def __init__(self, source: str | int | bytes | bytearray | memoryview, position: int, length: int) -> None:
         self._source = source
@@ -221,32 +221,35 @@ class _SegmentWalk:
             self.checks.append(self._piece_crc)
 
     def _large(self, source: _Source, at: int, piece: bytes | memoryview) -> int:
-        """A batch that no piece can hold whole: its header suffices for the index. Returns where it ends."""
-        if len(piece) < _BATCH_HEADER:
-            raise CorruptRecord(f"byte {at} of the segment begins no whole batch")
-        size = _BATCH_SIZE.unpack_from(piece, 8)[0] + 12
-        if size < len(piece) or size > source.length - at or piece[16] != 2:
+        """Walks a batch larger than a piece, whose header suffices for the index. Returns where it ends."""
+        try:
+            header = record_batch.read_header(piece)
+        except CorruptRecord as error:
+            raise CorruptRecord(f"byte {at} of the segment begins no whole batch: {error}") from error
+        if (
+            (size := header.size) < len(piece)
+            or size > source.length - at
+            or header.magic != record_batch.CURRENT_MAGIC
+        ):
             raise CorruptRecord(f"byte {at} of the segment begins no whole batch of format v2")
         before = self.next_offset
-        base = _BASE_TIMESTAMP.unpack_from(piece, 0)[0]
-        next_offset = base + _RECORD_COUNT.unpack_from(piece, 23)[0] + 1
-        epoch = _RECORD_COUNT.unpack_from(piece, 12)[0]
-        self._batch(at, piece, 0, size, base, next_offset, epoch, _BASE_TIMESTAMP.unpack_from(piece, 35)[0])
-        crc, covered = 0, _CRC_FROM
+        self._batch(
+            at, piece, 0, size, header.base_offset, header.next_offset, header.leader_epoch, header.max_timestamp
+        )
+        crc, covered = 0, record_batch.ATTRIBUTES
         for start in range(at, at + size, _PIECE_BYTES):
             part = memoryview(source.read(start, min(_PIECE_BYTES, at + size - start)))
             self._sum(part)
             crc, covered = crc32c(part[covered:], crc), 0
-        if crc != _CRC.unpack_from(piece, _CRC_AT)[0]:
+        if crc != header.crc:
             raise self._damaged(at, memoryview(piece), before)
-        end: int = at + size
-        return end
+        return at + size
 
     def _damaged(self, at: int, rest: memoryview, first: int) -> CorruptRecord:
-        """Its header is believed only where the next whole batch says the same: records would be deleted by it."""
-        size = _BATCH_SIZE.unpack_from(rest, 8)[0] + 12
-        sound = recover_scan(rest[size:], 0, *_ANY_ORDER)[0] if _BATCH_HEADER <= size < len(rest) else []
-        claimed = _BASE_TIMESTAMP.unpack_from(rest, 0)[0] + _RECORD_COUNT.unpack_from(rest, 23)[0] + 1
+        """It advises to delete records only where the next whole batch confirms the damaged header's last offset."""
+        header = record_batch.read_header(rest)
+        sound = recover_scan(rest[header.size :], 0, *_ANY_ORDER)[0] if header.size < len(rest) else []
+        claimed = header.next_offset
         agreed = bool(sound) and sound[0][2] == claimed
         without = f", or delete the records below offset {claimed} to go on without them" if agreed else ""
         return CorruptRecord(
@@ -273,7 +276,7 @@ class _SegmentWalk:
             )
         if epoch < self.last_epoch:
             raise CorruptRecord(f"the batch at offset {base_offset} has leader epoch {epoch}, after {self.last_epoch}")
-        first_timestamp = _BASE_TIMESTAMP.unpack_from(piece, position + 27)[0]
+        first_timestamp = _INT64.unpack_from(piece, position + record_batch.BASE_TIMESTAMP)[0]
         if self.first_offset < 0 or first_timestamp < self.min_timestamp:
             self.min_timestamp = first_timestamp
         if self.first_offset < 0:
@@ -281,7 +284,7 @@ class _SegmentWalk:
             self.max_timestamp, self.max_timestamp_offset = max_timestamp, base_offset
         elif max_timestamp > self.max_timestamp:
             self.max_timestamp, self.max_timestamp_offset = max_timestamp, base_offset
-        self.records += _RECORD_COUNT.unpack_from(piece, position + 57)[0]
+        self.records += _INT32.unpack_from(piece, position + record_batch.RECORDS_COUNT)[0]
         self.next_offset = next_offset
         self.last_epoch = epoch
         at = piece_at + position
@@ -304,8 +307,8 @@ class _SegmentWalk:
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 class IndexRows(Sequence[IndexRow]):
-    """The rows of an index as their section holds them, 16 bytes each; a row is made when it is looked at. As tuples of
-    numbers they take 200 bytes each, and a broker then has the indexes of five segments of 1 GiB at hand in place of 60."""
+    """The rows of an index in their packed form, 16 bytes each; a row is decoded when it is read. As tuples they would take
+    200 bytes each, and the cache would hold the indexes of five segments of 1 GiB instead of 60."""
 
     __slots__ = ("_base", "_packed")
 
@@ -318,7 +321,7 @@ class IndexRows(Sequence[IndexRow]):
         return len(self._packed) // _INDEX_ROW.size
 
     def __getitem__(self, at: Any) -> Any:
-        """Of a number."""
+        """The row at index `at`; no slices."""
         if at < 0:
             at += len(self)
         if not 0 <= at < len(self):
@@ -405,10 +408,9 @@ def parse_part(
     crc: int,
     where: str = "a sidecar",
 ) -> Sidecar:
-    """The sections that lie whole in bytes [position, position + len(data)) of a sidecar, by the table of its segment.
+    """The sections that lie whole in bytes [position, position + len(data)) of a sidecar, by the table in the manifest.
 
-    `base`, `end`, `length` and `crc` are the segment's, as the segment says them.
-    """
+    `base`, `end`, `length` and `crc` are the segment's, as the manifest states them. TierCorrupt if a section does not fit."""
     found: dict[str, bytes] = {}
     for section in sections:
         start = section.position - position
@@ -445,7 +447,7 @@ HEAD_BYTES = 4096
 
 
 def read_head(data: bytes, where: str = "a sidecar") -> Sidecar:
-    """Of which segment it is, without its sections."""
+    """The segment's base, end, length and CRC-32C, without the sections. TierCorrupt, StoreRefused."""
     base, end, length, crc, _ = _parse_head(data, where)
     return Sidecar(base, end, length, crc)
 
@@ -456,7 +458,7 @@ def table_bytes(count: int) -> int:
 
 
 def read_table(data: bytes, where: str = "a sidecar") -> tuple[Section, ...]:
-    """The section table at the front of a sidecar, for who has no segment."""
+    """The section table at the front of a sidecar, for callers without a manifest. TierCorrupt, StoreRefused."""
     return _parse_head(data, where)[4]
 
 
