@@ -208,7 +208,7 @@ STORE_ROWS = (
     row("If this node's history is the one to keep", REPAIR + "of_two_histories_the_one_to_keep_is_put_back"),
     row("there was a newer one", REPAIR + "where_a_newer_manifest_was_there_it_is_put_back"),
     row(
-        "It names ranges that nothing else names: put it back",
+        "It names segments that nothing else names: put it back",
         REPAIR + "objects_of_old_segments_that_are_missing_are_put_back",
     ),
     row(

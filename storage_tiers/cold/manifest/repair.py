@@ -177,7 +177,7 @@ def plan(
     )
     if pages:
         return Refused(
-            f"{pages[0]} is missing, or is not what was written. It names ranges that nothing else names: put it back"
+            f"{pages[0]} is missing, or is not what was written. It names segments that nothing else names: put it back"
         )
     lost = [segment for segment in evidence.lost if segment.end > log_start]
     cut = next((segment for segment in lost if _stands_in(manifest, segment, log_start, evidence)), None)
