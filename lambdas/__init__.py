@@ -1,1 +1,1 @@
-"""What the bucket wakes: one handler a file. They know `storage_tiers` and nothing of a broker."""
+"""Functions that bucket notifications invoke: one handler per file. They import `storage_tiers` and no broker code."""

@@ -1,4 +1,4 @@
-"""The settings of the handlers, read from the environment once an invocation: the only module here that looks at it."""
+"""The handlers' settings, read from the environment once per invocation; no other module here reads it."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def read_settings(environment: Mapping[str, str] = os.environ, *, reader: str = 
     """InvalidConfig that names the variable."""
     url = environment.get(STORE, "")
     if not url.startswith("s3://"):
-        raise InvalidConfig(f"{STORE} is {url!r}: set it to the brokers' store, as in s3://BUCKET/PREFIX")
+        raise InvalidConfig(f"{STORE} is {url!r}: set it to the brokers' store, such as s3://BUCKET/PREFIX")
     return Settings(StoreLocation.parse(url), environment.get(READER, reader))

@@ -1,7 +1,7 @@
-"""From what a queue delivers to the manifests it hints at. Pure.
+"""Parses a queue's messages into the manifests that they name. Pure.
 
-A notification says only that a manifest was written; what changed is read from the manifest itself. So a duplicate costs a
-look, a lost one is made good by the next, and their order does not matter.
+A notification says only that a manifest was written; the manifest itself has the change. So a duplicate costs one read,
+the next notification makes up for a lost one, and their order does not matter.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from storage_tiers.cold.stores.location import StoreLocation
 
 
 class NotANotification(Exception):
-    """The message is none of an object store's, or of another bucket. To be repeated does not mend it."""
+    """The message is not an object store's, or is of another bucket. Redelivery will not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueMessage:
-    """One message of the queue: its id, by which it is said to have failed, and the manifests it names."""
+    """One message of the queue: its id, which a failure report uses, and the manifests that it names."""
 
     id: str
     manifests: tuple[Ids, ...] = ()
@@ -31,8 +31,8 @@ class QueueMessage:
 
 
 def messages(event: Mapping[str, Any], location: StoreLocation) -> list[QueueMessage]:
-    """An SQS batch whose bodies are S3 event notifications (event version 2.x). A message that cannot be understood has a
-    `fault` and no manifests. ValueError if `event` is no SQS batch."""
+    """An SQS batch whose bodies are S3 event notifications (event version 2.x). A message that cannot be parsed has a
+    `fault` and no manifests. ValueError if `event` is not an SQS batch."""
     records = event.get("Records")
     if not isinstance(records, list) or not all(isinstance(record, dict) and "body" in record for record in records):
         raise ValueError("the event is no batch of SQS messages: connect the function to the queue, not to the bucket")
@@ -69,7 +69,7 @@ def _manifests(body: str, location: StoreLocation) -> Sequence[Ids]:
 
 
 def _manifest(key: str, prefix: str) -> Ids | None:
-    """None for whatever is no manifest below `prefix`: a filter that lets too much through costs nothing but its messages."""
+    """None if the key is not a manifest below `prefix`: too broad a notification filter costs only messages."""
     if prefix:
         if not key.startswith(f"{prefix}/"):
             return None

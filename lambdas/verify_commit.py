@@ -1,15 +1,14 @@
-"""Checks every batch of each segment that a commit added, once, in the order of commits, and records a verdict.
+"""Checks every batch of each segment that a commit added, once, in commit order, and records a verdict.
 
-Woken by the queue that the bucket's notifications of manifests go to. For each partition hinted at: read its cursor and its
-manifest, check the live segments added after the cursor, record a verdict for each, then advance the cursor by
-compare-and-swap. A handler that dies anywhere is made good by the next, which begins at the cursor; two at once do the work
-twice and record it once.
+The queue of the bucket's manifest notifications invokes it. For each partition named: read its cursor and its manifest,
+check the live segments added after the cursor, record a verdict for each, then advance the cursor by compare-and-swap.
+If a handler dies, the next one continues at the cursor; two at once do the work twice and record it once.
 
-Environment: TIDELOG_STORE (s3://BUCKET/PREFIX, as the brokers have it), TIDELOG_READER (whose cursors and verdicts these are;
-`verify-commit` if not set). The function's own time limit bounds an invocation: what is left when RESERVE_MS remain is asked
-for again by leaving the message in the queue.
+Environment: TIDELOG_STORE (s3://BUCKET/PREFIX, as the brokers have it), TIDELOG_READER (owner of the cursors and
+verdicts; default `verify-commit`). The function's time limit bounds an invocation: with RESERVE_MS left it stops and leaves
+the message in the queue for redelivery.
 
-Not promised: that damage ends anything. A verdict `damaged` is logged as one line, which an alarm counts.
+Not promised: that damage stops anything. A verdict `damaged` is one log line, which an alarm counts.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ from storage_tiers.policy.new_segments import CommitWork, NewSegments, plan_new_
 log = logging.getLogger("tidelog.verify_commit")
 log.setLevel(logging.INFO)
 
-#: What must be left of an invocation's time before another segment is begun: about 1 GiB is read and checked in it.
+#: Minimum remaining milliseconds of an invocation to start another segment: enough to read and check about 1 GiB.
 RESERVE_MS = 60_000
-#: Times a partition is looked at again because others changed it meanwhile.
+#: Attempts at a partition that others change meanwhile.
 ATTEMPTS = 20
 
 
 class Context(Protocol):
-    """Of what Lambda passes to a handler, what is used."""
+    """The part of Lambda's context that is used."""
 
     aws_request_id: str
 
@@ -56,7 +55,7 @@ class Context(Protocol):
 
 
 class OutOfTime(Exception):
-    """The rest must be asked for again."""
+    """The time is nearly up: the rest needs another delivery."""
 
 
 def handler(event: Mapping[str, Any], context: Context) -> dict[str, Any]:
@@ -72,7 +71,7 @@ def handler(event: Mapping[str, Any], context: Context) -> dict[str, Any]:
 def handle(
     event: Mapping[str, Any], context: Context, settings: Settings, store: BlockingObjectStore, clock: Clock, rng: Rng
 ) -> dict[str, Any]:
-    """As `handler`, with the world passed in."""
+    """`handler` with its dependencies passed in."""
     verifier = Verifier(store, settings.reader, clock, rng, context.get_remaining_time_in_millis)
     failed = []
     for message in messages(event, settings.location):
@@ -110,14 +109,14 @@ class Verifier:
                     return
                 self._follow(plan, cursor)
             except PreconditionFailed:
-                continue  # another handler is ahead: go on from where it stands
+                continue  # another handler is ahead: continue at its cursor
             except TierObjectMissing:
-                continue  # a page of a manifest that has moved on: read it again
-        raise LogError(f"{ids} changed {ATTEMPTS} times while it was looked at; it is asked for again")
+                continue  # a page of an older manifest was swept: read the manifest again
+        raise LogError(f"{ids} changed {ATTEMPTS} times while it was checked; redelivery continues the check")
 
     def _plan(self, ids: Ids, cursor: CommitCursor) -> NewSegments:
         manifest = self.bucket.manifest(ids)
-        if manifest is None:  # deleted by hand, or a hint at what never was
+        if manifest is None:  # deleted by hand, or the key never existed
             return NewSegments((), cursor.commit)
         return plan_new_segments(manifest, self.bucket.pages(ids), cursor.commit)
 
@@ -155,7 +154,7 @@ class Verifier:
                 )
 
     def _is_gone(self, ids: Ids, segment: RemoteSegment, verdict: SegmentVerdict) -> bool:
-        """Whether what was not found has been removed since the manifest was read: then it is no live segment any more."""
+        """Whether the missing object's segment was removed after the manifest was read, so that it is no longer live."""
         if all(found.fault is not Fault.MISSING for found in verdict.findings):
             return False
         manifest = self.bucket.manifest(ids)

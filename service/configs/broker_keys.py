@@ -1,7 +1,7 @@
 """Every config of a broker: all of Kafka 4.2.1's and tidelog's own.
 
-What this node honours is declared here; what it does not stands in `unsupported_configs.tsv`. The keys that give topics their
-values are made from the topic's rows, so that kind, rule and default cannot differ.
+Honoured keys are declared here, all others in `unsupported_configs.tsv`. Keys that give topics their values are derived
+from the topic's rows, so that kind, rule and default cannot differ.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INT_MAX = (1 << 31) - 1
 _BOOLEAN, _STRING = ConfigKind.BOOLEAN, ConfigKind.STRING
 _INT, _LONG, _DOUBLE, _LIST = ConfigKind.INT, ConfigKind.LONG, ConfigKind.DOUBLE, ConfigKind.LIST
 
-#: Broker keys that stand for a topic key in another unit, or have no value of their own: kind and default.
+#: Broker keys with another unit than their topic key, or without a value of their own: kind and default.
 _UNITS: dict[str, tuple[ConfigKind, Value | None, Validator | None]] = {
     "log.roll.ms": (_LONG, None, at_least(1)),
     "log.roll.hours": (_INT, 168, at_least(1)),
@@ -41,7 +41,7 @@ _UNITS: dict[str, tuple[ConfigKind, Value | None, Validator | None]] = {
     "log.retention.hours": (_INT, 168, unlimited_or_positive),
     "log.flush.interval.ms": (_LONG, None, at_least(0)),
 }
-#: Kafka's update mode of the keys that topics inherit is cluster-wide, but for these.
+#: Keys that topics inherit have the update mode cluster-wide in Kafka, except these.
 _READ_ONLY = {
     "log.roll.hours",
     "log.roll.jitter.hours",
@@ -63,10 +63,10 @@ def _inherited() -> Iterator[ConfigKey]:
                 synonym.name,
                 kind,
                 default,
-                f"{topic_key.name} of topics that do not set it."
-                + ("" if first else f" {group[0].name} goes before it."),
+                f"{topic_key.name} for topics that do not set it."
+                + ("" if first else f" {group[0].name} takes precedence."),
                 validator=validator,
-                # Kafka describes the last of a group alone: log.flush.scheduler.interval.ms is a key of its own there.
+                # Kafka describes only the last of a group: log.flush.scheduler.interval.ms is a key of its own there.
                 synonyms=(Synonym(synonym.name),) if synonym.name == "log.flush.scheduler.interval.ms" else group,
                 dynamic=Dynamic.READ_ONLY if synonym.name in _READ_ONLY else Dynamic.CLUSTER_WIDE,
                 effect=topic_key.effect,
@@ -97,32 +97,32 @@ def _key(
 
 
 _NODE = (
-    _key("node.id", _INT, None, "This node's number in the cluster.", at_least(0), given_by="node_id"),
-    _key("broker.id", _INT, -1, "The same as node.id.", given_by="node_id"),
-    _key("broker.rack", _STRING, None, "The machine, room or zone of this broker: replicas are spread over racks."),
+    _key("node.id", _INT, None, "The id of this node in the cluster.", at_least(0), given_by="node_id"),
+    _key("broker.id", _INT, -1, "Same as node.id.", given_by="node_id"),
+    _key("broker.rack", _STRING, None, "Rack, machine or zone of this broker; replicas are spread over racks."),
     _key(
         "listeners",
         _LIST,
         ("PLAINTEXT://:9092",),
-        "Where clients of Kafka's protocol are served: NAME://HOST:PORT, separated by commas.",
+        "Addresses that serve Kafka's protocol: NAME://HOST:PORT, separated by commas.",
         given_by="listeners",
     ),
     _key(
         "advertised.listeners",
         _LIST,
         None,
-        "Where clients of each listener are told to connect; not set: where that listener is.",
+        "Addresses that each listener's clients connect to; unset: the listener's own address.",
         given_by="advertised_listeners",
     ),
     _key(
         "listener.security.protocol.map",
         _STRING,
         DEFAULT_PROTOCOLS,
-        "Which security protocol each listener name stands for; listeners speak PLAINTEXT alone.",
+        "Security protocol of each listener name; only PLAINTEXT is supported.",
         given_by="listener_security_protocol_map",
     ),
     _key("log.dirs", _LIST, None, "The data directory.", given_by="data_dir"),
-    _key("log.dir", _LIST, ("/tmp/kafka-logs",), "The data directory, Kafka's older name.", given_by="data_dir"),
+    _key("log.dir", _LIST, ("/tmp/kafka-logs",), "The data directory (Kafka's older name).", given_by="data_dir"),
     _key(
         "remote.log.storage.system.enable",
         _BOOLEAN,
@@ -147,18 +147,18 @@ _NODE = (
 )
 
 _REQUESTS = (
-    _key("auto.create.topics.enable", _BOOLEAN, True, "Create a topic when a client asks for its metadata."),
+    _key("auto.create.topics.enable", _BOOLEAN, True, "Create a topic when a client requests its metadata."),
     _key("delete.topic.enable", _BOOLEAN, True, "Whether topics may be deleted."),
-    _key("num.partitions", _INT, 1, "Partitions of a topic whose creator did not say.", at_least(1)),
-    _key("default.replication.factor", _INT, 1, "Replicas of a topic whose creator did not say."),
-    _key("socket.request.max.bytes", _INT, 100 << 20, "Largest request in bytes that is read.", at_least(1)),
-    _key("fetch.max.bytes", _INT, 55 << 20, "Most bytes that one fetch is answered with.", at_least(1024)),
+    _key("num.partitions", _INT, 1, "Partitions of a topic created without a partition count.", at_least(1)),
+    _key("default.replication.factor", _INT, 1, "Replicas of a topic created without a replication factor."),
+    _key("socket.request.max.bytes", _INT, 100 << 20, "Largest request in bytes that the broker accepts.", at_least(1)),
+    _key("fetch.max.bytes", _INT, 55 << 20, "Maximum bytes in one fetch response.", at_least(1024)),
     _key("connections.max.idle.ms", _LONG, 600_000, "Idle connections are closed after this many milliseconds."),
     _key(
         "max.connections",
         _INT,
         INT_MAX,
-        "Most connections open at a time.",
+        "Maximum open connections.",
         at_least(0),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
@@ -166,37 +166,37 @@ _REQUESTS = (
         "tidelog.grpc.max.connections",
         _INT,
         MAX_CONNECTIONS,
-        "Most connections of gRPC that are served at a time; calls of a further one are answered with RESOURCE_EXHAUSTED.",
+        "Maximum gRPC connections served at a time; calls on a further one fail with RESOURCE_EXHAUSTED.",
         at_least(1),
     ),
     _key(
         "metric.reporters",
         _LIST,
         ("org.apache.kafka.common.metrics.JmxReporter",),
-        "Classes that report metrics. Metrics are served over HTTP whatever it says; tidelog.ClientTelemetryLog has clients "
-        "push theirs and writes them to the log.",
+        "Classes that report metrics. HTTP serves metrics regardless; with tidelog.ClientTelemetryLog clients "
+        "push theirs, which go to the log.",
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
-    _key("telemetry.max.bytes", _INT, 1 << 20, "Most bytes of one push of client metrics.", at_least(1)),
+    _key("telemetry.max.bytes", _INT, 1 << 20, "Maximum bytes of one push of client metrics.", at_least(1)),
     _key(
         "max.incremental.fetch.session.cache.slots",
         _INT,
         1000,
-        "Most incremental fetch sessions that are kept.",
+        "Maximum incremental fetch sessions that are kept.",
         at_least(0),
     ),
     _key(
         "max.request.partition.size.limit",
         _INT,
         2000,
-        "Most partitions that one answer of DescribeTopicPartitions holds.",
+        "Maximum partitions in one DescribeTopicPartitions response.",
         at_least(1),
     ),
     _key(
         "max.connections.per.ip",
         _INT,
         INT_MAX,
-        "Most connections open at a time from one address; one more is closed at once.",
+        "Maximum open connections from one address; a further one is closed at once.",
         at_least(0),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
@@ -204,7 +204,7 @@ _REQUESTS = (
         "max.connections.per.ip.overrides",
         _STRING,
         "",
-        "Other bounds of max.connections.per.ip for some addresses: address:count, separated by commas (no host names).",
+        "Overrides of max.connections.per.ip for single addresses: address:count, separated by commas (no host names).",
         connection_overrides,
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
@@ -212,7 +212,7 @@ _REQUESTS = (
         "max.connection.creation.rate",
         _INT,
         INT_MAX,
-        "Most connections accepted in a second; those beyond wait.",
+        "Maximum connections accepted in a second; further ones wait.",
         at_least(0),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
@@ -223,14 +223,14 @@ _LOGS = (
         "log.retention.check.interval.ms",
         _LONG,
         300_000,
-        "How often in milliseconds old segments are looked for.",
+        "Interval in milliseconds between searches for old segments.",
         at_least(1),
     ),
     _key(
         "producer.id.expiration.ms",
         _INT,
         DAY_MS,
-        "How long in milliseconds an idle producer's sequence numbers are remembered.",
+        "Time in milliseconds that an idle producer's sequence numbers are kept.",
         at_least(1),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
@@ -238,8 +238,8 @@ _LOGS = (
         "tidelog.partition.max.producer.ids",
         _INT,
         MAX_PRODUCERS,
-        "Idempotent producers that one partition remembers. Of more, the one that wrote longest ago is forgotten: a batch that "
-        "it sends again is then no longer told from a new one.",
+        "Idempotent producers that one partition remembers. Beyond that it forgets the least recent writer: a batch that "
+        "this producer sends again is then stored again.",
         between(1, 1_000_000),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
@@ -247,14 +247,14 @@ _LOGS = (
         "log.flush.offset.checkpoint.interval.ms",
         _INT,
         MINUTE_MS,
-        "How often in milliseconds the points that recovery starts from are saved.",
+        "Interval in milliseconds at which recovery points are saved.",
         at_least(0),
     ),
     _key(
         "log.flush.start.offset.checkpoint.interval.ms",
         _INT,
         MINUTE_MS,
-        "How often in milliseconds the log starts are saved; DeleteRecords saves them at once too.",
+        "Interval in milliseconds at which log start offsets are saved; DeleteRecords also saves them at once.",
         at_least(0),
     ),
 )
@@ -264,7 +264,7 @@ _TIER = (
         "tidelog.tier.delete.grace.ms",
         _LONG,
         DAY_MS,
-        "How long in milliseconds an object that no manifest names any more stays in the store, for readers under way.",
+        "Time in milliseconds that an unreferenced object stays in the store, for running readers.",
         at_least(0),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
@@ -272,8 +272,8 @@ _TIER = (
         "tidelog.metadata.snapshot.interval.ms",
         _LONG,
         MINUTE_MS,
-        "How often in milliseconds at most a snapshot of the metadata goes to the object store, after a change: how old the "
-        "configs of brokers and the like may be that a take-over finds.",
+        "Minimum interval in milliseconds between snapshots of changed metadata in the object store: the maximum age of "
+        "broker configs and other metadata that a take-over finds.",
         at_least(100),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
@@ -281,47 +281,47 @@ _TIER = (
         "tidelog.store.claim.wait.ms",
         _LONG,
         30_000,
-        "How long in milliseconds a node on a data directory that was copied, restored or moved waits for the object store "
-        "before `tidelog.store.unclaimed` applies. One that is where it was leads at once.",
+        "Time in milliseconds that a node with a copied, restored or moved data directory waits for the object store "
+        "before `tidelog.store.unclaimed` applies. A node whose data directory did not move leads at once.",
         at_least(0),
     ),
     _key(
         "tidelog.store.unclaimed",
         _STRING,
         "refuse",
-        "What a node does whose data directory was copied, restored or moved, when the object store has not answered in "
-        "`tidelog.store.claim.wait.ms`. refuse: what is there is read, produce is refused retriably, /readyz is 503, the store "
-        "is asked on. serve: it takes records, under offsets that a newer copy may have given out before.",
+        "Behaviour of a node with a copied, restored or moved data directory when the object store does not answer within "
+        "`tidelog.store.claim.wait.ms`. refuse: reads are served, produce fails retriably, /readyz is 503, the node keeps "
+        "trying the store. serve: the node accepts records, at offsets that a newer copy may have assigned already.",
         one_of("refuse", "serve"),
     ),
     _key(
         "tidelog.clock.step.tolerance.ms",
         _LONG,
         MINUTE_MS,
-        "How far in milliseconds the wall clock may be off what is expected before it counts as set; records then expire by "
-        "the expected time.",
+        "Deviation in milliseconds of the wall clock from the expected time that counts as a clock step; records then expire "
+        "by the expected time.",
         at_least(1000),
     ),
     _key(
         "tidelog.clock.step.settle.ms",
         _LONG,
         DAY_MS,
-        "How long in milliseconds a wall clock that was set must stand until records expire by it.",
+        "Time in milliseconds after a clock step until records expire by the new wall clock.",
         at_least(0),
     ),
     _key(
         "tidelog.tier.chunk.cache.bytes",
         _LONG,
         1 << 30,
-        "Local disk in bytes that holds chunks read from the object store.",
+        "Bytes of local disk for chunks read from the object store.",
         at_least(64 << 20),
     ),
     _key(
         "tidelog.tier.read.most.waiting.percent",
         _INT,
         15,
-        "Share of time in percent that the node may wait for a processor while clients produce; beyond it cold data is fetched "
-        "more slowly, down to 32 MiB a second. 100: it is never slowed.",
+        "Percentage of time that the node may wait for a processor while clients produce; beyond it cold data is fetched "
+        "more slowly, down to 32 MiB a second. 100: never slowed.",
         between(0, 100),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),
@@ -329,14 +329,14 @@ _TIER = (
         "tidelog.disk.watermark.slow",
         _DOUBLE,
         0.9,
-        "Used share of the data directory's file system from which producers are slowed.",
+        "Used share of the data directory's file system above which producers are throttled.",
         between(0, 1),
     ),
     _key(
         "tidelog.disk.watermark.refuse",
         _DOUBLE,
         0.95,
-        "Used share of the data directory's file system from which produce is refused.",
+        "Used share of the data directory's file system above which produce is refused.",
         between(0, 1),
     ),
 )
@@ -346,7 +346,7 @@ _METRICS = (
         "tidelog.metrics.topics",
         _INT,
         1000,
-        "Topics that /metrics lists one by one; all others count in the sums only.",
+        "Topics that /metrics lists one by one; others count in the sums only.",
         at_least(0),
         dynamic=Dynamic.CLUSTER_WIDE,
     ),

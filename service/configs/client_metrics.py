@@ -1,7 +1,7 @@
-"""Subscriptions to clients' metrics (KIP-714) as configs of the resource "client metrics": which metrics, how often, of whom.
+"""Subscriptions to clients' metrics (KIP-714) as configs of the resource "client metrics": metrics, interval, clients.
 
 A subscription exists as soon as one of its configs is set. Wording follows Kafka 4.2. One difference: a pattern that could
-take long to match is refused.
+be slow to match is refused.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def describe(image: MetadataImage, name: str, keys: Sequence[str] | None = None)
 def alter(
     image: MetadataImage, resource: Resource, alterations: Sequence[ConfigAlteration], *, replace: bool = False
 ) -> tuple[pb.MetadataRecord, ...]:
-    """Records of all alterations; with `replace`, what they do not name is taken away. InvalidRequest or InvalidConfig, in
-    Kafka's words, and none."""
+    """Records of all alterations; `replace` removes configs that they do not name. InvalidRequest or InvalidConfig, in
+    Kafka's words, and no records."""
     if not resource.name:
         raise InvalidRequest("Subscription name can't be empty")
     if len({alteration.name for alteration in alterations}) != len(alterations):
@@ -97,7 +97,7 @@ def _altered(alteration: ConfigAlteration) -> str | None:
         raise InvalidRequest(f"Null value not supported for : {name}")
     if op is AlterOp.SET:
         return text
-    # Kafka's tools set and delete only, and its controller takes nothing else here, lists or not.
+    # Kafka's controller accepts only SET and DELETE here, for lists too.
     raise InvalidConfig(f"Can't {op.name} to key {name} because its type is not LIST.")
 
 
@@ -115,7 +115,7 @@ def _check(name: str, text: str) -> None:
 
 
 def _is_match(pattern: str) -> bool:
-    """As Kafka splits it: one equals sign with something behind, which is a pattern that is matched quickly."""
+    """Kafka's form: NAME=REGEX with one equals sign; the regex must match quickly."""
     what, _, expression = pattern.partition("=")
     if what.strip() not in KNOWN_OF_CLIENTS or not expression or "=" in expression.rstrip("="):
         return False

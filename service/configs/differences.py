@@ -1,6 +1,6 @@
 """Where tidelog's defaults differ from Kafka's, and why. The reference page of configs is made from this table.
 
-All of them hold on a node with an object store only; without one every default is Kafka's.
+They apply to nodes with an object store; without one every default is Kafka's.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ class Difference(NamedTuple):
     reason: str
 
 
-_LOCAL = "the bucket holds everything, so the local disk needs only what consumers at the tail read"
+_LOCAL = "the bucket holds everything, so the local disk needs only the records that tailing consumers read"
 
 DIFFERENCES = (
     Difference(
         "remote.storage.enable",
         False,
         True,
-        "keeping history in the bucket is what tidelog is for; say false for a topic that should not",
+        "tidelog exists to keep history in the bucket; set false for a topic that should stay local",
     ),
     Difference("local.retention.ms", -2, HOUR_MS, _LOCAL),
-    Difference("local.retention.bytes", -2, 1 << 30, _LOCAL + "; whichever of the two is reached first"),
+    Difference("local.retention.bytes", -2, 1 << 30, _LOCAL + "; the first of the two bounds applies"),
     Difference("log.local.retention.ms", -2, HOUR_MS, _LOCAL),
-    Difference("log.local.retention.bytes", -2, 1 << 30, _LOCAL + "; whichever of the two is reached first"),
+    Difference("log.local.retention.bytes", -2, 1 << 30, _LOCAL + "; the first of the two bounds applies"),
 )
 
 DEFAULTS_WITH_STORE: Mapping[str, Value] = {difference.key: difference.tidelog for difference in DIFFERENCES}

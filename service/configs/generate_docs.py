@@ -18,12 +18,12 @@ _HEAD = """\
 # Configs
 
 Every config of topics and brokers: all of Apache Kafka 4.2.1's, with its types, defaults and bounds, and tidelog's own
-(`tidelog.…`). This page is made from the registry by `make docs`; DescribeConfigs says the same of a running node.
+(`tidelog.…`). `make docs` generates this page from the registry; DescribeConfigs shows the same for a running node.
 
-- *honoured*: it does what it says.
-- *accepted*: it may be set and is shown, and changes nothing, for the reason given.
-- *refused*: it may not be set, since relying on it would mislead.
-- *shown*: it is one of the node's own settings (`tidelog serve --help`), under Kafka's name.
+- *honoured*: it has Kafka's effect.
+- *accepted*: it can be set and is shown, without effect, for the reason given.
+- *refused*: it cannot be set, since relying on it would mislead.
+- *shown*: it shows one of the node's own settings (`tidelog serve --help`), under Kafka's name.
 
 ## Setting them
 
@@ -32,27 +32,27 @@ Every config of topics and brokers: all of Apache Kafka 4.2.1's, with its types,
   the file that `--config` names.
 - A broker while it runs: `tidelog configs alter --set KEY=VALUE --delete KEY`, for all brokers, or with `--broker ID` for one.
 
-Any Kafka client or tool does the same (`kafka-configs.sh`, CreateTopics, AlterConfigs, IncrementalAlterConfigs). A change is
-checked as a whole, then made as a whole, and holds from the next request on. A value that is not legal is answered with
-INVALID_CONFIG (of a broker, as in Kafka, INVALID_REQUEST) and why; a key that does not exist with the nearest ones.
+Any Kafka client or tool does the same (`kafka-configs.sh`, CreateTopics, AlterConfigs, IncrementalAlterConfigs). A change
+is atomic: all of it is checked, then applied, and takes effect with the next request. An illegal value fails with
+INVALID_CONFIG (for a broker INVALID_REQUEST, as in Kafka) and the reason; an unknown key with the nearest known ones.
 
-What is *read-only* can be said at the start only; *per-broker* for a single broker; *cluster-wide* for one or for all.
-The first of these that is set holds: the topic's own; the broker's, set while it runs; that of all brokers, set while they
-run; what the broker was started with; the default. `tidelog configs describe KEY`, with `--topic T` for a topic's, says
-which it was, and what the key means.
+*read-only* keys can be set only at the start, *per-broker* keys for a single broker, *cluster-wide* keys for one or all.
+The first value in this order applies: the topic's own; the broker's, set at run time; that of all brokers, set at run time;
+the broker's, set at its start; the default. `tidelog configs describe KEY`, with `--topic T` for a topic's, shows which
+one applies, and what the key means.
 """
 
 
 def render() -> str:
     parts = [
         _HEAD,
-        "## Where defaults differ from Kafka's\n\nOn a node with an object store only; without one all are Kafka's.\n",
+        "## Where defaults differ from Kafka's\n\nNodes with an object store only; without one all are Kafka's.\n",
         _table(("key", "Kafka", "tidelog", "why"), _differences()),
         f"## Topics\n\n{_counted(TOPIC_KEYS)}\n",
         _table(("key", "type", "default", "of a broker", "what it is", "here"), map(_topic_row, _shown(TOPIC_KEYS))),
         f"## Brokers\n\n{_counted(BROKER_KEYS)}\n",
         _table(("key", "type", "default", "dynamic", "what it is", "here"), map(_broker_row, _shown(BROKER_KEYS))),
-        "## Removed\n\nConfigs of earlier Kafkas that 4 has no more; setting one is refused with what there is instead.\n",
+        "## Removed\n\nConfigs of earlier Kafka versions that 4 removed; setting one fails with the name of its replacement.\n",
         _table(("key", "of", "instead"), _removed()),
     ]
     return "\n".join(parts)

@@ -1,8 +1,8 @@
-"""The registry of config keys: one row a key, for topics and for brokers, and nothing that is not in a row exists.
+"""The registry of config keys of topics and brokers: one row per key; a key without a row does not exist.
 
-A row says what Kafka's own definition says (kind, default, rule, how it may change at run time) and, honestly, what
-setting it does here: honoured; accepted, that is stored and shown without effect, for the reason given; or refused, where
-pretending would mislead. Defaults are Kafka 4.2.1's; those that differ stand in `differences.py` and nowhere else.
+A row has Kafka's definition (kind, default, rule, update mode) and the key's effect here: honoured; accepted, that is
+stored and shown without effect, for the reason given; or refused, where accepting it would mislead. Defaults are Kafka
+4.2.1's; only `differences.py` has others.
 
 Pure data; resolution is in `resolve.py`.
 """
@@ -19,7 +19,7 @@ from service.configs.removed import removed
 from service.configs.types import Validator, Value, format_value, nearest, parse
 from storage_tiers.errors import InvalidConfig
 
-#: What is shown of a secret, in Kafka's word.
+#: Shown in place of a secret, as in Kafka.
 HIDDEN = "[hidden]"
 
 
@@ -29,7 +29,7 @@ class ConfigScope(Enum):
 
 
 class Dynamic(Enum):
-    """What may be changed while a broker runs (Kafka's update modes). Topic keys always may."""
+    """Kafka's update modes: which broker keys may change at run time. Topic keys always may."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -51,8 +51,8 @@ class Synonym(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One row. `synonyms` are broker keys in order of precedence (of a broker key: itself first). `reason` says why a
-    key is accepted without effect, or refused. `given_by` names the setting of the node that this key only shows.
+    """One row. `synonyms` are broker keys in order of precedence (a broker key's own name first). `reason` says why a
+    key is accepted without effect, or refused. `given_by` names the node's setting that this key only shows.
     `hidden` keys are for tests and never described."""
 
     name: str
@@ -82,7 +82,7 @@ class ConfigKey:
         return value
 
     def shown(self, value: Value | None) -> str | None:
-        """As it may be told to anyone: no secret ever is."""
+        """The value for display; secrets are hidden."""
         return HIDDEN if self.sensitive and value is not None else format_value(value)
 
 
@@ -107,6 +107,6 @@ class Registry:
         message = f"Unknown {self.scope.value} config name: {name}"
         instead = removed(self.scope.value, name)
         if instead is not None:
-            raise InvalidConfig(f"{message} (Kafka 4 has it no more: {instead})")
+            raise InvalidConfig(f"{message} (removed in Kafka 4: {instead})")
         meant = nearest(name, [row.name for row in self._rows.values() if not row.hidden])
         raise InvalidConfig(f"{message} (did you mean {' or '.join(meant)}?)" if meant else message)

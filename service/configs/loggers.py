@@ -1,6 +1,6 @@
 """The levels of this process's loggers as configs of the resource "broker logger" (KIP-412): read and changed while it runs.
 
-Nothing is stored: the next start has the levels of `--log-level` again, as in Kafka. Wording follows Kafka 4.2.
+Levels are not stored: the next start uses `--log-level` again, as in Kafka. Wording follows Kafka 4.2.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from storage_tiers.errors import InvalidConfig, InvalidRequest
 log = logging.getLogger("tidelog")
 
 ROOT = "root"
-#: Kafka's names, from the quietest on; Python has no TRACE.
+#: Kafka's names, quietest first; Python has no TRACE.
 LEVELS = {
     "FATAL": logging.CRITICAL,
     "ERROR": logging.ERROR,
@@ -32,7 +32,7 @@ class Loggers:
         self._node_id = node_id
 
     def describe(self, broker: str, names: Sequence[str] | None = None) -> list[ConfigEntry]:
-        """Every logger with the level that holds for it. InvalidRequest for another broker than this one."""
+        """Every logger with its effective level. InvalidRequest for another broker than this one."""
         if not broker:
             raise InvalidRequest("Broker id must not be empty")
         if not broker.isdecimal():
@@ -49,7 +49,7 @@ class Loggers:
 
     def alter(self, broker: str, alterations: Sequence[ConfigAlteration], *, validate_only: bool) -> None:
         """All alterations or none; DELETE gives a logger the level of its parent again. InvalidConfig for a logger or a
-        level that does not exist, InvalidRequest for what cannot be asked."""
+        level that does not exist, InvalidRequest for an illegal operation."""
         if not broker.isdecimal():
             raise InvalidRequest(f"Node id must be an integer, but it is: {broker}")
         if not is_number(broker, self._node_id):
@@ -61,7 +61,7 @@ class Loggers:
             _check(known, alteration)
         for name, op, level in () if validate_only else alterations:
             known[name].setLevel(LEVELS[str(level)] if op is AlterOp.SET else logging.NOTSET)
-            # By the logger of the whole process: the one that is changed may say nothing any more.
+            # Logged by the root logger: the changed one may be off now.
             events.info(log, "logger.changed", name=name, to=level if op is AlterOp.SET else None)
 
 
@@ -88,6 +88,6 @@ def _loggers() -> dict[str, logging.Logger]:
 
 
 def _level(logger: logging.Logger) -> str:
-    """Levels between two of Kafka's are the quieter one's."""
+    """A level between two of Kafka's maps to the quieter one."""
     level = logger.getEffectiveLevel()
     return next(name for name, bound in reversed(LEVELS.items()) if level <= bound or name == "FATAL")

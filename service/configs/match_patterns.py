@@ -1,28 +1,28 @@
-"""Which regular expressions may be matched with what clients say of themselves, on the event loop.
+"""Which regular expressions may be matched with clients' attributes on the event loop.
 
-Python's matcher tries every way in which a text can be divided among a pattern's repeats and alternatives, one after the
-other: `(a+)+b` and thirty times an `a` would stop the node for minutes, and whoever may set configs could do so. So the
-ways are counted before, for the longest text that is matched at all. The count is an upper bound, not the truth.
+Python's matcher tries every way to divide a text among a pattern's repeats and alternatives: `(a+)+b` and thirty `a`
+would stop the node for minutes. So the ways are counted first, for the longest text that is matched. The count is an upper
+bound.
 """
 
 from __future__ import annotations
 
 import re
 
-# The parse tree is not public, but the only place where a pattern's structure can be had.
+# The parse tree is not public, but nothing else exposes a pattern's structure.
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 from kafka_gateway.telemetry import LONGEST_MATCHED
 
-#: Three repeats of anything in a row are below, four are above. The slowest that is taken blocks for a fraction of a second.
+#: Three consecutive repeats are below, four above. The slowest accepted pattern blocks for a fraction of a second.
 MOST_WAYS = 10_000_000
 _REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT)
 _LOOKS = (_constants.ASSERT, _constants.ASSERT_NOT)
 
 
 def is_quick(pattern: str) -> bool:
-    """Whether it is a pattern, and one that cannot take long."""
+    """Whether it is a valid pattern that cannot be slow."""
     try:
         re.compile(pattern)
         return _ways(_parser.parse(pattern)) <= MOST_WAYS
@@ -31,7 +31,7 @@ def is_quick(pattern: str) -> bool:
 
 
 def _ways(parsed: Any) -> int:
-    """Of matching a sequence: those of its parts, multiplied."""
+    """Ways to match a sequence: the product over its parts."""
     ways = 1
     for operation, argument in parsed:
         ways = min(ways * _ways_of(operation, argument), MOST_WAYS + 1)

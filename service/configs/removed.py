@@ -1,4 +1,4 @@
-"""Config keys of earlier Kafkas that 4 no longer has: who still sets one is told what to say instead."""
+"""Config keys of earlier Kafka versions that 4 removed, each with its replacement for the error message."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REMOVED_FROM_TOPICS: Mapping[str, str] = {
 
 
 def removed(scope: str, name: str) -> str | None:
-    """What there is instead of a key of that scope (`topic` or `broker`) that Kafka 4 has no more; None for any other."""
+    """The replacement of a key of that scope (`topic` or `broker`) that Kafka 4 removed; None for any other key."""
     if scope == "broker" and name.startswith("zookeeper."):
         return _ZOOKEEPER
     return (REMOVED_FROM_BROKERS if scope == "broker" else REMOVED_FROM_TOPICS).get(name)

@@ -1,11 +1,11 @@
-"""What a config's value is, where it comes from, and what changing it writes.
+"""The value of a config, its source, and the records that a change writes.
 
 Precedence, as in Kafka: the topic's own value, then this broker's dynamic one, then the cluster's dynamic default, then
-what the node was started with, then the default; within each of these, a key's synonyms in their order. Nothing is
-stored here: dynamic values stand in the metadata image, static ones were given at the start.
+the value set at the node's start, then the default; within each of these, a key's synonyms in their order. The metadata
+image holds dynamic values.
 
-Invariant: a change is checked whole before it makes a record, and makes all its records or none. What was valid when it
-was stored stays readable: a value that a later version's rule refuses would be met here as InvalidConfig.
+Invariant: a change is checked whole before it makes a record, and makes all its records or none. A stored value that a
+later version's rule refuses is reported as InvalidConfig.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from storage_tiers.records.recompress import target
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 INTERNAL_TIER_MAX_LAG_MS = 600_000
 
-#: Log settings kept, one for every distinct set of a topic's own configs.
+#: Cached log settings, one for each distinct set of a topic's own configs.
 MAX_CACHED_SETTINGS = 1024
-#: Described configs kept, likewise; each takes tens of kilobytes.
+#: Cached descriptions, likewise; each takes tens of kilobytes.
 MAX_CACHED_DESCRIPTIONS = 64
 
 
 class _Candidate(NamedTuple):
-    """A value that a key may take: the synonym that gives it, its text, where it was set."""
+    """A value that a key may take: the synonym that gives it, its text, its source."""
 
     synonym: Synonym
     text: str
@@ -57,11 +57,11 @@ class _Candidate(NamedTuple):
 
 def check_static(values: Mapping[str, str]) -> Mapping[str, str]:
     """The broker configs that a user starts the node with (`--set KEY=VALUE`), checked. InvalidConfig for an unknown key
-    (with the nearest names), an illegal value, or a key that another setting of the node gives."""
+    (with the nearest names), an illegal value, or a key that one of the node's own settings gives."""
     for name, text in values.items():
         key = BROKER_KEYS.get(name)
         if key.given_by:
-            raise InvalidConfig(f"{name} is not set directly: it follows from the node's own setting {key.given_by}")
+            raise InvalidConfig(f"{name} is not set directly: the node's own setting {key.given_by} determines it")
         key.parse(text)
     slow, refuse = (
         float(values.get(name, str(BROKER_KEYS.get(name).default)))
@@ -77,8 +77,8 @@ def check_static(values: Mapping[str, str]) -> Mapping[str, str]:
 class Resolver:
     """Configs as one broker sees them. Every method is a pure function of the image given.
 
-    `static` holds what the node was started with: what `check_static` passed, and what the node says of itself
-    (`listeners`, `advertised.listeners`, `log.dirs`, `node.id`, `tidelog.grpc.listener`).
+    `static` holds what the node was started with: configs checked by `check_static`, and the node's own
+    addresses and ids (`listeners`, `advertised.listeners`, `log.dirs`, `node.id`, `tidelog.grpc.listener`).
     """
 
     def __init__(self, static: Mapping[str, str], *, node_id: int, has_store: bool) -> None:
@@ -96,7 +96,7 @@ class Resolver:
         self._described_broker: dict[bool, tuple[ConfigEntry, ...]] = {}
 
     def _look_at(self, image: MetadataImage) -> None:
-        """Forgets what followed from the brokers' configs if those are others now."""
+        """Clears the caches if the brokers' configs changed."""
         inherited = (image.broker_config(self.node_id), image.broker_config(None))
         if inherited != self._cached_for:
             self._cached_for = inherited
@@ -108,7 +108,7 @@ class Resolver:
         return BrokerConfigs(functools.partial(self.broker_value, image))
 
     def topic(self, image: MetadataImage, topic: str) -> TopicConfigs:
-        """The topic need not exist: then it is what a topic of that name would start with."""
+        """For a missing topic: the values that a new topic of that name would have."""
 
         def value(name: str) -> Value | None:
             found, source = self._topic_value(image, image.topic_config(topic), TOPIC_KEYS.get(name))
@@ -119,13 +119,13 @@ class Resolver:
         return TopicConfigs(value)
 
     def broker_value(self, image: MetadataImage, name: str) -> Value | None:
-        """By a broker's key; `BrokerConfigs` has them by their types."""
+        """The value of a broker key; `BrokerConfigs` has them typed."""
         key = BROKER_KEYS.get(name)
         holds = next(self._candidates(image, (Synonym(name),)), None)
         return None if holds is None else key.parse(holds.text)
 
     def log_settings(self, image: MetadataImage, topic: str) -> LogSettings:
-        """Everything a partition's log is told, in plain values: local retention never exceeds the whole retention."""
+        """The settings of a partition's log, as plain values: local retention never exceeds total retention."""
         self._look_at(image)
         own = image.topic_config(topic)
         memo = tuple(sorted(own.items()))
@@ -188,7 +188,7 @@ class Resolver:
         return key.default
 
     def _candidates(self, image: MetadataImage, synonyms: Sequence[Synonym]) -> Iterator[_Candidate]:
-        """All values that broker keys give, the one that holds first."""
+        """All values that broker keys give, the effective one first."""
         sources: tuple[tuple[Mapping[str, str], ConfigSource], ...] = (
             (image.broker_config(self.node_id), ConfigSource.DYNAMIC_BROKER),
             (image.broker_config(None), ConfigSource.DYNAMIC_DEFAULT_BROKER),
@@ -208,8 +208,8 @@ class Resolver:
     def describe(
         self, image: MetadataImage, resource: Resource, names: Sequence[str] | None = None
     ) -> Sequence[ConfigEntry]:
-        """All configs of a topic or of this broker, or those of `names` that exist; of the broker "" what is set for
-        all brokers. By name. UnknownTopicOrPartition, InvalidTopic or InvalidRequest for a resource that is not there."""
+        """All configs of a topic or of this broker, or those of `names` that exist; for the broker "" the defaults set
+        for all brokers. By name. UnknownTopicOrPartition, InvalidTopic or InvalidRequest for a missing resource."""
         self._check_resource(image, resource, "Broker id must be an integer, but it is", to_change=False)
         if resource.kind is ResourceKind.TOPIC:
             entries = self.describe_new_topic(image, image.topic_config(resource.name))
@@ -221,8 +221,8 @@ class Resolver:
         return [entry for entry in entries if entry.name in wanted]
 
     def describe_new_topic(self, image: MetadataImage, configs: Mapping[str, str]) -> Sequence[ConfigEntry]:
-        """What a topic created with `configs` would be described as: the answer to CreateTopics. The same object for all
-        topics that have the same configs, while nothing else changes."""
+        """The description of a topic created with `configs`, for CreateTopics. Topics with equal configs
+        share one object."""
         self._look_at(image)
         memo = tuple(sorted(configs.items()))
         entries = self._described.get(memo)
@@ -260,7 +260,7 @@ class Resolver:
         return _entry(key, value, source, synonyms, read_only=key.dynamic is Dynamic.READ_ONLY)
 
     def _synonyms(self, image: MetadataImage, synonyms: Sequence[Synonym], first: str) -> list[ConfigSynonym]:
-        """Kafka lists them from the first that bears the described key's own name; what stands before is left out."""
+        """Kafka lists them from the one with the described key's own name on."""
         found: list[ConfigSynonym] = []
         for synonym, text, source in self._candidates(image, synonyms):
             if found or synonym.name == first:
@@ -272,7 +272,7 @@ class Resolver:
     # --- changing -------------------------------------------------------------------------------------------------
 
     def check_new_topic(self, image: MetadataImage, configs: Mapping[str, str | None]) -> Mapping[str, str]:
-        """The configs that a topic is created with. InvalidConfig, in Kafka's words."""
+        """The configs of a new topic. InvalidConfig, in Kafka's words."""
         absent = sorted(name for name, text in configs.items() if text is None)
         if absent:
             raise InvalidConfig(f"Null value not supported for topic configs: {','.join(absent)}")
@@ -288,8 +288,8 @@ class Resolver:
         *,
         replace: bool = False,
     ) -> tuple[pb.MetadataRecord, ...]:
-        """Records of IncrementalAlterConfigs (KIP-339): all alterations, or an error and none. Values that are set
-        already make no record. With `replace`, those of AlterConfigs: the alterations are all that is set afterwards."""
+        """Records of IncrementalAlterConfigs (KIP-339): all alterations, or an error and none. Unchanged
+        values make no record. `replace` has the semantics of AlterConfigs: configs that are not named are removed."""
         self._check_resource(
             image, resource, "Node id must be an integer, but it is", "" if replace else " or empty string"
         )
@@ -386,7 +386,7 @@ class Resolver:
                 "Topic cannot be configured with remote log storage."
             )
         for local, whole in (("local.retention.ms", "retention.ms"), ("local.retention.bytes", "retention.bytes")):
-            # Only what the topic itself says can contradict: a default gives way to a shorter whole retention.
+            # Only the topic's own value can conflict: a default gives way to a shorter total retention.
             if local in own:
                 _check_local_retention(local, number(local), whole, number(whole))
 

@@ -1,6 +1,6 @@
 """Every config of a topic: all of Kafka 4.2.1's and tidelog's own.
 
-A topic's value is its own, or a broker's under one of the synonyms, or the default.
+A topic's value comes from the topic, else from a broker's synonym, else from the default.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLEANUP_POLICIES = one_of("compact", "delete")
 RECORD_VALIDATIONS = one_of("full", "header")
 
 NO_COMPACTION = "the log cleaner does not run yet"
-ONE_REPLICA = "it concerns replication between brokers; a single node has none"
+ONE_REPLICA = "it concerns replication between brokers, which a single node does not have"
 
 
 def _key(
@@ -55,7 +55,7 @@ _SEGMENTS = (
         "segment.bytes",
         _INT,
         1 << 30,
-        "Size in bytes at which a segment is closed and the next begun.",
+        "Size in bytes at which a segment is closed and the next one starts.",
         at_least(1 << 20),
         "log.segment.bytes",
     ),
@@ -72,7 +72,7 @@ _SEGMENTS = (
         "segment.jitter.ms",
         _LONG,
         0,
-        "At most this many milliseconds, drawn at random, are taken off segment.ms, so that partitions do not roll at once.",
+        "Maximum random jitter in milliseconds subtracted from segment.ms, so that partitions do not roll together.",
         at_least(0),
         "log.roll.jitter.ms",
         Synonym("log.roll.jitter.hours", HOUR_MS),
@@ -89,7 +89,7 @@ _SEGMENTS = (
         "index.interval.bytes",
         _INT,
         4096,
-        "About how many bytes of records lie between two entries of an index.",
+        "Approximate bytes of records between two index entries.",
         at_least(0),
         "log.index.interval.bytes",
     ),
@@ -106,10 +106,10 @@ _SEGMENTS = (
         "file.delete.delay.ms",
         _LONG,
         60_000,
-        "How long a deleted segment's files stay on the local disk, for readers that still use them.",
+        "Time that a deleted segment's files stay on the local disk, for readers that still use them.",
         at_least(0),
         "log.segment.delete.delay.ms",
-        unused="readers keep what they use open, so files are removed at once",
+        unused="readers keep their files open, so files are removed at once",
     ),
     _key(
         "flush.messages",
@@ -123,7 +123,7 @@ _SEGMENTS = (
         "flush.ms",
         _LONG,
         LONG_MAX,
-        "Longest time in milliseconds that records stay unflushed.",
+        "Maximum time in milliseconds that records stay unflushed.",
         at_least(0),
         "log.flush.interval.ms",
         "log.flush.scheduler.interval.ms",
@@ -135,8 +135,8 @@ _RETENTION = (
         "cleanup.policy",
         _LIST,
         ("delete",),
-        "What happens to old segments: delete by age and size, compact by key, both, or (empty) neither. "
-        "Where it says compact, records without key are refused; the log cleaner does not run yet, so others stay.",
+        "Policy for old segments: delete by age and size, compact by key, both, or (empty) neither. "
+        "With compact, records without a key are refused; the log cleaner does not run yet, so all others stay.",
         CLEANUP_POLICIES,
         "log.cleanup.policy",
     ),
@@ -144,7 +144,7 @@ _RETENTION = (
         "retention.ms",
         _LONG,
         WEEK_MS,
-        "Age in milliseconds after which records are deleted from both tiers; -1 keeps them for ever.",
+        "Age in milliseconds after which records are deleted from both tiers; -1: never.",
         at_least(-1),
         "log.retention.ms",
         Synonym("log.retention.minutes", MINUTE_MS),
@@ -154,7 +154,7 @@ _RETENTION = (
         "retention.bytes",
         _LONG,
         -1,
-        "Size in bytes, of each partition and over both tiers, beyond which the oldest records are deleted; -1: no bound.",
+        "Bytes per partition, in both tiers together, beyond which the oldest records are deleted; -1: no bound.",
         None,
         "log.retention.bytes",
     ),
@@ -174,26 +174,31 @@ _RETENTION = (
         at_least(-2),
         "log.local.retention.bytes",
     ),
-    _key("remote.storage.enable", _BOOLEAN, False, "Whether closed ranges of the topic are moved to the object store."),
+    _key(
+        "remote.storage.enable",
+        _BOOLEAN,
+        False,
+        "Whether closed segments of the topic are offloaded to the object store.",
+    ),
     _key(
         "remote.log.copy.disable",
         _BOOLEAN,
         False,
-        "Stop moving further ranges to the object store. What is there stays readable, what is not stays on the local disk.",
+        "Stop offloading segments to the object store. Offloaded segments stay readable, others stay on the local disk.",
     ),
     _key(
         "remote.log.delete.on.disable",
         _BOOLEAN,
         False,
-        "Delete a topic's ranges in the object store when remote.storage.enable is taken back.",
-        refused="what is in the object store stays there and readable until retention or tidelog topic delete removes it",
+        "Delete a topic's segments in the object store when remote.storage.enable is set to false.",
+        refused="offloaded segments stay readable until retention or tidelog topic delete removes them",
     ),
     _key(
         "tidelog.tier.max.lag.ms",
         _LONG,
         HOUR_MS,
-        "Age in milliseconds at which a segment is closed for upload although neither full nor due, also when idle: "
-        "what a loss of all local disks may cost.",
+        "Age in milliseconds at which a segment is closed and offloaded although neither full nor due, also when idle: "
+        "the maximum age of records that a loss of all local disks destroys.",
         at_least(1),
         "tidelog.tier.max.lag.ms",
     ),
@@ -212,7 +217,7 @@ _RECORDS = (
         "message.timestamp.type",
         _STRING,
         "CreateTime",
-        "Whether a record keeps the time its producer gave it or gets the time of its append.",
+        "Whether a record keeps its producer's timestamp or gets the time of its append.",
         TIMESTAMP_TYPES,
         "log.message.timestamp.type",
     ),
@@ -220,7 +225,7 @@ _RECORDS = (
         "message.timestamp.before.max.ms",
         _LONG,
         LONG_MAX,
-        "By how many milliseconds a record's timestamp may lie before the broker's clock.",
+        "Maximum milliseconds by which a record's timestamp may precede the broker's clock.",
         at_least(0),
         "log.message.timestamp.before.max.ms",
     ),
@@ -228,7 +233,7 @@ _RECORDS = (
         "message.timestamp.after.max.ms",
         _LONG,
         HOUR_MS,
-        "By how many milliseconds a record's timestamp may lie after the broker's clock.",
+        "Maximum milliseconds by which a record's timestamp may exceed the broker's clock.",
         at_least(0),
         "log.message.timestamp.after.max.ms",
     ),
@@ -236,7 +241,7 @@ _RECORDS = (
         "tidelog.record.validation",
         _STRING,
         "full",
-        "What is checked of a produced batch: full (every record, as Kafka does) or header (length, CRC and counts only).",
+        "Validation of a produced batch: full (every record, as Kafka does) or header (length, CRC and counts only).",
         RECORD_VALIDATIONS,
         "tidelog.record.validation",
     ),
@@ -244,8 +249,8 @@ _RECORDS = (
         "compression.type",
         _STRING,
         "producer",
-        "The codec that batches are stored in; producer keeps what was sent. Another codec than the producer's costs the "
-        "broker an inflation and a deflation of each batch.",
+        "Codec of stored batches; producer keeps the producer's. With any other codec the broker decompresses and "
+        "recompresses each batch.",
         COMPRESSION_TYPES,
         "compression.type",
     ),
@@ -269,7 +274,7 @@ _RECORDS = (
         "compression.zstd.level",
         _INT,
         3,
-        "Level of zstd where compression.type is zstd: the higher, the smaller and slower.",
+        "Level of zstd where compression.type is zstd: higher is smaller and slower.",
         between(-131072, 22),
         "compression.zstd.level",
     ),
@@ -280,7 +285,7 @@ _COMPACTION = (
         "delete.retention.ms",
         _LONG,
         DAY_MS,
-        "How long in milliseconds compaction keeps a delete marker.",
+        "Time in milliseconds that compaction keeps a delete marker.",
         at_least(0),
         "log.cleaner.delete.retention.ms",
         unused=NO_COMPACTION,
@@ -289,7 +294,7 @@ _COMPACTION = (
         "min.compaction.lag.ms",
         _LONG,
         0,
-        "How long in milliseconds a record stays uncompacted at least.",
+        "Minimum time in milliseconds that a record stays uncompacted.",
         at_least(0),
         "log.cleaner.min.compaction.lag.ms",
         unused=NO_COMPACTION,
@@ -298,7 +303,7 @@ _COMPACTION = (
         "max.compaction.lag.ms",
         _LONG,
         LONG_MAX,
-        "How long in milliseconds a record stays uncompacted at most.",
+        "Maximum time in milliseconds that a record stays uncompacted.",
         at_least(1),
         "log.cleaner.max.compaction.lag.ms",
         unused=NO_COMPACTION,
@@ -307,7 +312,7 @@ _COMPACTION = (
         "min.cleanable.dirty.ratio",
         _DOUBLE,
         0.5,
-        "Share of uncompacted bytes from which a log is worth compacting.",
+        "Share of uncompacted bytes above which a log is compacted.",
         between(0, 1),
         "log.cleaner.min.cleanable.ratio",
         unused=NO_COMPACTION,
@@ -319,7 +324,7 @@ _REPLICATION = (
         "min.insync.replicas",
         _INT,
         1,
-        "Replicas that must be in sync for a write under acks=all to be accepted.",
+        "Minimum in-sync replicas for a write with acks=all.",
         at_least(1),
         "min.insync.replicas",
         unused=ONE_REPLICA,
@@ -328,7 +333,7 @@ _REPLICATION = (
         "unclean.leader.election.enable",
         _BOOLEAN,
         False,
-        "Whether a replica that is not in sync may be elected when no other is left, losing records.",
+        "Whether a replica that is not in sync may become leader when no other is left, losing records.",
         None,
         "unclean.leader.election.enable",
         unused=ONE_REPLICA,
@@ -351,13 +356,13 @@ _REPLICATION = (
     ),
 )
 
-#: As in Kafka: lets tests make segments below segment.bytes' least value.
+#: As in Kafka: tests make segments below the minimum of segment.bytes.
 _INTERNAL = (
     ConfigKey(
         "internal.segment.bytes",
         _INT,
         None,
-        "The maximum size of a single log file; for tests only.",
+        "Size in bytes at which a segment is closed; for tests only.",
         ConfigScope.TOPIC,
         at_least(1),
         hidden=True,

@@ -1,8 +1,8 @@
-"""Broker and topic configs as attributes of their types, so that no typo in a key and no wrong type reaches run time.
+"""Broker and topic configs as typed attributes, so that mypy finds a typo in a key or a wrong type.
 
-`values.py` beside has an attribute for each key that is honoured; it is made from the registry by `python -m
-service.configs.typed`, and a test fails while it is stale. What is accepted without effect, refused, or only shown is not
-there: no code may act on it.
+`values.py` has an attribute for each honoured key; `python -m service.configs.typed` generates it from the registry, and a
+test fails while it is stale. Keys that are accepted without effect, refused or only shown are absent: no code may act on
+them.
 
 Invariant: an attribute is `<type> | None` exactly where its key has no default.
 """
@@ -40,7 +40,7 @@ from service.configs.typed import Typed, Values
 
 
 class Values:
-    """Configs of one resource, each looked up when it is asked for: the image that `value` reads is the caller's choice."""
+    """Configs of one resource, looked up at each access; the caller chooses the image that `value` reads."""
 
     __slots__ = ("value",)
 

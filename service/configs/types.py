@@ -16,16 +16,16 @@ from grpc_api.contract.topics import ConfigKind
 from storage_tiers.errors import InvalidConfig
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...]
-#: Raises InvalidConfig unless the value of the named key keeps the rule.
+#: Raises InvalidConfig if the named key's value breaks the rule.
 Validator: TypeAlias = Callable[[str, Value], None]
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _COMMA = re.compile(r"\s*,\s*")
-#: Characters of a value: what Kafka's strings hold in versions that are not flexible. Values are compared, split and told
-#: in one go, and a list can be appended to as often as somebody likes.
+#: Characters of a value: the limit of Kafka's strings in versions that are not flexible. Bounds lists, which clients can
+#: append to without end.
 LONGEST_VALUE = 32_767
-#: Of a number, leading zeros included.
+#: Digits of a number, leading zeros included.
 LONGEST_NUMBER = 1_000
 _BITS = {ConfigKind.SHORT: 16, ConfigKind.INT: 32, ConfigKind.LONG: 64}
 
@@ -43,7 +43,7 @@ def check_length(name: str, text: str) -> None:
 
 
 def parse(name: str, kind: ConfigKind, text: str) -> Value:
-    """The value that `text` spells, surrounding spaces ignored. InvalidConfig if it spells none of that kind."""
+    """The value of `text` without surrounding spaces. InvalidConfig if it is not of that kind."""
     check_length(name, text)
     trimmed = text.strip()
     if kind is ConfigKind.BOOLEAN:
@@ -69,7 +69,7 @@ def parse(name: str, kind: ConfigKind, text: str) -> Value:
 
 
 def is_number(digits: str, number: int) -> bool:
-    """Whether the decimal digits, of which a client may send millions, spell the number."""
+    """Whether the decimal digits are the number; a client may send millions of them."""
     return len(digits) <= LONGEST_NUMBER and int(digits) == number
 
 
@@ -162,8 +162,8 @@ def unlimited_or_positive(name: str, value: Value) -> None:
 
 
 def connection_counts(text: str) -> dict[str, int]:
-    """`address:count` pairs, separated by commas; IPv6 in brackets. ValueError if it is none, or if a host has a name:
-    names are not looked up, since that may take long."""
+    """`address:count` pairs, separated by commas; IPv6 in brackets. ValueError for another form or a host
+    name: names are not resolved, since that may be slow."""
     found = {}
     for item in split_list(text):
         host, colon, count = item.rpartition(":")
@@ -194,7 +194,7 @@ def throttled_replicas(name: str, value: Value) -> None:
 
 
 def nearest(name: str, known: Sequence[str]) -> list[str]:
-    """Up to three known names that the unknown one may have meant, the likeliest first."""
+    """Up to three known names similar to the unknown one, most similar first."""
     import difflib
 
     folded = name.lower().replace("_", ".").replace("-", ".")

@@ -1,9 +1,9 @@
-"""Kafka's broker configs that change nothing here: known, described, checked, and either accepted or refused.
+"""Kafka's broker configs without effect here: described, checked, and either accepted or refused.
 
-They stand in `unsupported_configs.tsv`, a row a key, so that a later version that honours one moves its row into code. Kind,
-default, update mode and rule are those of Kafka 4.2.1; the reason says what there is instead. Accepted: the value is
-stored and shown, since a `server.properties` from elsewhere should not have to be picked apart. Refused, unless it says
-the default: whoever sets it relies on something that this node would not do.
+`unsupported_configs.tsv` has a row per key; a version that honours one moves its row into code. Kind, default, update mode
+and rule are those of Kafka 4.2.1; the reason names what replaces it. Accepted: the value is stored and shown, so that an
+existing `server.properties` works unchanged. Refused, except for the default: its user would rely on behaviour that this
+node does not have.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from service.configs.keys import ConfigEffect, ConfigKey, Dynamic, Synonym
 from service.configs.types import Validator, any_case, between, non_empty, one_of, parse
 
 TABLE = Path(__file__).with_name("unsupported_configs.tsv")
-#: The cell of a key that has no default, or no rule.
+#: The cell of a key without a default or a rule.
 NOTHING = "-"
 
 REASONS = {
     "cleaner": "the log cleaner does not run yet",
     "groups": "consumer groups are not served yet",
-    "java": "this node is no Java program and loads no classes",
-    "kernel": "the kernel sizes socket buffers by itself",
-    "kernel-backlog": "as many wait as the kernel allows, up to 1024",
+    "java": "this node is not a Java program and loads no classes",
+    "kernel": "the kernel sizes socket buffers",
+    "kernel-backlog": "the kernel's limit applies, up to 1024",
     "metrics": "metrics are served over HTTP, from counters",
     "one-directory": "a node has one data directory",
     "one-loop": "one event loop serves all connections and requests",
     "one-node": "this version runs as a single node, which is its own controller",
-    "own-metadata": "the metadata log is one file of this project's own format, rewritten as a snapshot when it has grown",
+    "own-metadata": "the metadata log is one file in tidelog's own format, rewritten as a snapshot as it grows",
     "own-plugin": "the object store is the node's own setting `store`, and its manifests are the metadata",
-    "own-tier": "one tier process beside the broker does all work with the object store, within its own bounds",
+    "own-tier": "one tier process does all object store work, within its own bounds",
     "quotas": "quotas are not served yet",
     "security": "this version serves plaintext without authentication or authorisation, so it would protect nothing",
     "transactions": "transactions are not served yet",
-    "unthrottled": "traffic with the object store is not throttled",
+    "unthrottled": "object store traffic is not throttled",
 }
 
 
 def unsupported_keys() -> Iterator[ConfigKey]:
-    """Every row. ValueError for one that cannot be read."""
+    """All rows. ValueError for one that cannot be read."""
     with TABLE.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE, strict=True):
             yield _key(row)

@@ -2,9 +2,9 @@
 
     tidelog.ClientTelemetryLog
 
-A line is JSON: the client, its instance, and metrics with their newest value; a metric with attributes stands once for
-each set of them. A push takes as many lines as it needs, for a line of a log has a bound. What is read is as much of
-OpenTelemetry's MetricsData v1 as clients send: gauges and sums. Other kinds (histograms) are counted, not shown.
+A line is JSON: the client, its instance, and the newest value of each metric and set of attributes. A push takes several
+lines if needed, since log lines are bounded. The part of OpenTelemetry's MetricsData v1 that clients send is parsed:
+gauges and sums. Other kinds (histograms) are counted, not shown.
 https://github.com/open-telemetry/opentelemetry-proto, metrics/v1/metrics.proto
 """
 
@@ -20,9 +20,9 @@ from storage_tiers.errors import InvalidRecord
 from storage_tiers.uuids import uuid_text
 
 NAME = "tidelog.ClientTelemetryLog"
-#: Metrics of one push that are written; how many more there were is said.
+#: Metrics written per push; the rest are counted.
 SHOWN = 500
-#: Characters of one line's metrics, about.
+#: Approximate characters of metrics in one line.
 LINE_CHARACTERS = 1_400
 
 log = logging.getLogger("tidelog.client.metrics")
@@ -32,7 +32,7 @@ _DOUBLE, _INT64 = struct.Struct("<d"), struct.Struct("<q")
 
 
 class ClientTelemetryLog:
-    """`reporters` gives the value of `metric.reporters` as it is now."""
+    """`reporters` returns the current value of `metric.reporters`."""
 
     def __init__(self, reporters: Callable[[], Sequence[str]]) -> None:
         self._reporters = reporters
@@ -57,7 +57,7 @@ class ClientTelemetryLog:
 
 
 def _lines(metrics: list[tuple[str, float | int]]) -> Iterator[dict[str, float | int]]:
-    """In turn, what one line shows; one line with nothing where there is nothing."""
+    """The content of each line; one empty line for a push without metrics."""
     line: dict[str, float | int] = {}
     characters = 0
     for name, value in metrics:
@@ -71,7 +71,7 @@ def _lines(metrics: list[tuple[str, float | int]]) -> Iterator[dict[str, float |
 
 
 def metrics_of(otlp: bytes) -> tuple[dict[str, float | int], int]:
-    """(value by name and attributes, how many metrics are of another kind). InvalidRecord if it is no MetricsData."""
+    """(value by name and attributes, number of metrics of other kinds). InvalidRecord if it is not MetricsData."""
     values: dict[str, float | int] = {}
     others = 0
     try:
@@ -81,12 +81,12 @@ def metrics_of(otlp: bytes) -> tuple[dict[str, float | int], int]:
             for point in points or ():
                 _point(name, point, values)
     except (IndexError, struct.error, UnicodeDecodeError, ValueError) as error:
-        raise InvalidRecord(f"the pushed metrics are no MetricsData: {error}") from None
+        raise InvalidRecord(f"the pushed metrics are not MetricsData: {error}") from None
     return values, others
 
 
 def _nested(data: bytes, *path: int) -> Iterator[bytes]:
-    """The messages that lie at this path of field numbers."""
+    """The messages at this path of field numbers."""
     for number, value in _fields(data):
         if number == path[0] and isinstance(value, bytes):
             if len(path) == 1:

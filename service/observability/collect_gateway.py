@@ -1,4 +1,4 @@
-"""Collects what the gateway has counted: requests by API, their times and errors, sockets, and what waits."""
+"""Collects the gateway's counters: requests by API, their times and errors, sockets, delayed requests."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from service.observability.exposition import Exposition, labels_of
 if TYPE_CHECKING:
     from kafka_gateway.server import GatewayServer
 
-#: Seconds that the idle shares look back, and the least between two looks that are remembered.
+#: Window of the idle shares in seconds, and the minimum interval between two remembered samples.
 WINDOW_S = 30.0
 LEAST_STEP_S = 1.0
-#: APIs whose requests may wait, by key: Kafka calls where they do purgatories.
+#: APIs whose requests may be delayed, by key; Kafka calls the sets of delayed requests purgatories.
 _WAITING = {"Produce": 0, "Fetch": 1}
 _TOTAL_BOUNDS_MS = tuple([bound * 1000 for bound in TOTAL_BOUNDS_S])
 _REQUESTS = "kafka_network_requestmetrics_"
 
 
 class IdleWindow:
-    """How much of the last while was idle, from seconds that were counted as busy. Looks are remembered for the window, so
-    several scrapers do not disturb each other."""
+    """Idle shares over a window, computed from busy seconds. Samples are kept for the window, so several scrapers do not
+    disturb each other."""
 
     def __init__(self, now: float) -> None:
         self._looks: deque[tuple[float, float, float]] = deque([(now, 0.0, 0.0)])
 
     def idle(self, now: float, busy_s: float, handling_s: float) -> tuple[float, float]:
-        """The idle shares, 0..1, of both since the oldest look in the window."""
+        """Both idle shares, 0..1, since the oldest sample in the window."""
         looks = self._looks
         while len(looks) > 1 and looks[1][0] <= now - WINDOW_S:
             looks.popleft()

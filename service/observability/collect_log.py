@@ -1,7 +1,7 @@
-"""Collects what partitions have to say: by topic and in sums, and, up to a bound, one by one.
+"""Collects partitions' counters: by topic, in sums, and, up to a bound, one by one.
 
-A node may have thousands of partitions, and whoever scrapes must not stop it: they are looked at a few a turn of the event
-loop. The sums are of one moment all the same where it counts: what a deleted partition had counted is in the sums once.
+A scrape of thousands of partitions must not block the event loop: each iteration visits a few. Sums stay consistent: a
+deleted partition's counts are included exactly once.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from service.broker.partition.partition import Partition
     from service.node import Node
 
-#: Partitions looked at in one turn of the event loop: well below a millisecond.
+#: Partitions visited per iteration of the event loop: well below a millisecond.
 PARTITIONS_A_TURN = 32
-#: The same, of lines of topics.
+#: Topics written per iteration.
 TOPICS_A_TURN = 32
 
 _PREFIX = "kafka_server_brokertopicmetrics_"
@@ -62,7 +62,7 @@ class Sums:
 
 @dataclass(slots=True)
 class LogTotals:
-    """What a pass over all partitions found besides lines."""
+    """Totals of a pass over all partitions."""
 
     partitions: int = 0
     serving: int = 0
@@ -74,7 +74,7 @@ class LogTotals:
 
 
 async def collect_log(node: Node, into: Exposition) -> LogTotals:
-    """Everything of partitions and topics; returns what other metrics are made of."""
+    """Puts the metrics of partitions and topics; returns totals for other metrics."""
     configs = node.configs.broker
     most_topics, left = configs.tidelog_metrics_topics, configs.tidelog_metrics_partitions
     partitions, past = tuple(node.broker.partitions), node.broker.partitions.past
@@ -155,7 +155,7 @@ def _put_sums(sums: Sums, into: Exposition, labels: str = "") -> None:
 
 
 def _put_all(node: Node, everything: Sums, into: Exposition) -> None:
-    """Without a topic, and with what was asked of topics that do not exist."""
+    """Samples without a topic; they include requests for unknown topics."""
     service = node.broker.core.log
     everything.counts.appends = service.appended.batches
     everything.counts.failed_appends = service.appended.failed

@@ -1,6 +1,6 @@
-"""Collects what the tier adds: cold reads, the chunk cache, the tier process, and the object store's bill.
+"""Collects the tier's counters: cold reads, the chunk cache, the tier process, object store requests.
 
-Looking starts nothing and keeps nothing alive: a tier process that runs is asked, for a moment; else its last words count.
+A scrape starts no tier process and keeps none alive. It briefly waits for a running one, else uses the last known values.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from storage_tiers.cold.process.client import StoreTotals, TierClient
     from storage_tiers.cold.read.fetcher import Hydrator
 
-#: Calls that stand at 0 from the start, so that rates have a beginning.
+#: Calls with a sample of 0 from the start, so that rates have a beginning.
 OPERATIONS = ("get", "put", "head", "list", "delete", "abort")
 
 
 async def collect_tier(node: Node, into: Exposition) -> None:
-    """Nothing but the hot bytes on a node without a store."""
+    """On a node without a store: only the hot bytes."""
     read = node.broker.core.log.bytes_read
     into.put("tidelog_served_bytes_total", read.hot, labels_of(tier="hot"))
     into.put("tidelog_served_bytes_total", read.cold, labels_of(tier="cold"))
@@ -34,10 +34,10 @@ async def collect_tier(node: Node, into: Exposition) -> None:
             async with asyncio.timeout(ASK_S):
                 await client.refresh_counters()
         except (TimeoutError, LogError):
-            pass  # the last known ones serve
+            pass  # use the last known values
         _process(client, into)
         _store(client.stats.totals(), into)
-        # Before the first probe nothing is known; that is not called an answer.
+        # Before the first probe the state is unknown, which counts as unreachable.
         reachable = node.ground.readiness.store == "ok" and client.trouble is None
         into.put("tidelog_store_reachable", int(reachable))
         into.put("tidelog_store_cluster_behind", int(node.tier.access.behind is not None))

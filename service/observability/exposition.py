@@ -1,8 +1,8 @@
 """Writes metrics as Prometheus reads them: text format 0.0.4, or OpenMetrics 1.0 where a scraper prefers it.
 
-Why not prometheus_client's own: it makes an object of every sample, which for a thousand partitions stops the loop for tens
-of milliseconds, and costs an idle node memory. Tests read what this writes with its parsers. Samples are formatted as they
-are put, so that a scrape of many partitions can be taken in short turns.
+Why not prometheus_client: it makes an object per sample, which blocks the loop for tens of milliseconds with a thousand
+partitions, and costs an idle node memory. Tests parse this output with it. Samples are formatted as they are put, so that
+a scrape of many partitions takes short turns.
 https://prometheus.io/docs/instrumenting/exposition_formats/ and https://prometheus.io/docs/specs/om/open_metrics_spec/
 """
 
@@ -27,7 +27,7 @@ def labels_of(**values: str | int) -> str:
 
 
 def prefers_open_metrics(accept: str) -> bool:
-    """Whether an Accept header puts OpenMetrics before plain text. Prometheus names both with their weights."""
+    """Whether an Accept header prefers OpenMetrics to plain text. Prometheus sends both with weights."""
     weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
     for offer in accept.split(","):
         kind, *parameters = (part.strip() for part in offer.split(";"))
@@ -56,7 +56,7 @@ def number(value: float) -> str:
 
 
 class Exposition:
-    """What one scrape has found. KeyError for a metric that does not stand in METRICS."""
+    """The samples of one scrape. KeyError for a metric that is not in METRICS."""
 
     def __init__(self) -> None:
         self._lines: dict[str, list[str]] = {name: [] for name in METRICS}
@@ -73,7 +73,7 @@ class Exposition:
     def put_histogram(
         self, name: str, bounds: Sequence[float], counts: Sequence[int], total: float, **labels: str
     ) -> None:
-        """`counts` of what lies in each bucket alone, one more than `bounds`: the last is of what exceeds them all."""
+        """`counts` has one count per bucket, not cumulative, one more than `bounds`: the last is above all bounds."""
         lines = self._lines[name]
         below = 0
         for bound, count in zip((*bounds, math.inf), counts, strict=True):

@@ -1,8 +1,8 @@
 """Every metric that `/metrics` serves, in one table: name, kind, labels, meaning, and Kafka's MBean where it has one.
 
 Names are those that the Prometheus JMX exporter's rules for Kafka give to Kafka's MBeans, so that dashboards and alerts made
-for Kafka find them; what Kafka does not have begins with `tidelog_`. `docs/operations.md` is made from this table, and
-nothing is served that does not stand here. Two differences from the exporter: TotalTimeMs is a histogram, not quantiles
+for Kafka find them; tidelog's own begin with `tidelog_`. `docs/operations.md` is generated from this table, and only its
+metrics are served. Two differences from the exporter: TotalTimeMs is a histogram, not quantiles
 over a sample, and the other times have a sum and a count only.
 """
 
@@ -23,8 +23,8 @@ class MetricKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`labels` are all that a sample may bear; with `sum_too`, one sample without labels stands for all of them together.
-    `mbean` is Kafka's, empty for what is tidelog's own."""
+    """`labels` are all labels of a sample; `sum_too` adds one sample without labels, the sum.
+    `mbean` is Kafka's, empty for tidelog's own metrics."""
 
     name: str
     kind: MetricKind
@@ -39,14 +39,14 @@ _PARTITION = ("topic", "partition")
 
 
 def _of_topics(bean: str, help_text: str, kind: MetricKind = _COUNTER) -> Metric:
-    """One of BrokerTopicMetrics: for each topic, and for all."""
+    """One of BrokerTopicMetrics: per topic, and in total."""
     mbean = f"kafka.server:type=BrokerTopicMetrics,name={bean}"
     name = "kafka_server_brokertopicmetrics_" + bean.lower().removesuffix("persec")
     return Metric(name + ("_total" if kind is _COUNTER else ""), kind, help_text, ("topic",), mbean, sum_too=True)
 
 
 def _of_all_topics(bean: str, help_text: str) -> Metric:
-    """One of BrokerTopicMetrics that Kafka, too, has for all topics only."""
+    """One of BrokerTopicMetrics that Kafka has in total only."""
     mbean = f"kafka.server:type=BrokerTopicMetrics,name={bean}"
     return Metric(
         f"kafka_server_brokertopicmetrics_{bean.lower().removesuffix('persec')}_total",
@@ -388,7 +388,7 @@ _NODE = (
     Metric("process_start_time_seconds", _GAUGE, "Start of the broker process, in seconds since 1970."),
 )
 
-#: Headings of the reference page, and what stands under them.
+#: Headings of the reference page, and their metrics.
 GROUPS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
     ("Topics", _TOPICS),
     ("Topics in the bucket (KIP-405)", _REMOTE),

@@ -1,4 +1,4 @@
-"""What the kernel says of a process: the metrics that every Prometheus client library has. Linux only; elsewhere nothing."""
+"""Process metrics from the kernel, as every Prometheus client library has them. Linux only; elsewhere none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from service.observability.exposition import Exposition
 
 _PAGE = resource.getpagesize()
 _TICKS_S = os.sysconf("SC_CLK_TCK")
-#: Places in /proc/PID/stat, counted from after the command's name.
+#: Field indexes in /proc/PID/stat, counted after the command's name.
 _THREADS, _START, _VIRTUAL, _RESIDENT = 17, 19, 20, 21
 
 
@@ -36,7 +36,7 @@ def collect_process(into: Exposition) -> None:
 def _stat(process_id: int) -> list[str]:
     try:
         with open(f"/proc/{process_id}/stat", encoding="ascii", errors="replace") as file:
-            # The command's name may hold anything, also spaces and brackets.
+            # The command's name may contain spaces and brackets.
             return file.read().rpartition(")")[2].split()
     except OSError:
         return []

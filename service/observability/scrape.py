@@ -1,7 +1,7 @@
-"""One scrape of a node: everything that stands in `metrics.METRICS`, collected and written.
+"""One scrape of a node: collects and writes all of `metrics.METRICS`.
 
-Nothing is counted here and nothing is kept between scrapes but the window of the idle shares: all numbers are plain ones
-that the parts of the node hold, so what nobody scrapes costs nothing more. Two scrapes at once take turns.
+Only the window of the idle shares is kept between scrapes: all numbers are plain counters of the node's parts, so an
+unscraped metric costs nothing more. Concurrent scrapes take turns.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 #: Kafka's BrokerState.
 _RECOVERY, _RUNNING, _SHUTTING_DOWN = 2, 3, 6
-#: Bytes of a metric after which the event loop gets its turn.
+#: Bytes of a metric after which the event loop runs other work.
 LARGE_PART = 16 << 10
 
 
 class Scraper:
-    """Made once the gateway serves."""
+    """Created once the gateway serves."""
 
     def __init__(self, node: Node, gateway: GatewayServer) -> None:
         self.node = node
@@ -41,7 +41,7 @@ class Scraper:
         )
 
     async def scrape(self, *, open_metrics: bool) -> bytes:
-        """The body of an answer."""
+        """The body of a response."""
         async with self._scraping:
             began = time.perf_counter()  # noqa: TID251 - the shell
             into = Exposition()
@@ -68,7 +68,7 @@ class Scraper:
         into.put(manager + "partitioncount", seen.partitions)
         into.put(manager + "leadercount", seen.serving)
         into.put(manager + "offlinereplicacount", self.node.broker.assignment.unopened + seen.failed)
-        # The only replica there is, is in sync.
+        # The only replica is in sync.
         into.put(manager + "underreplicatedpartitions", 0)
         into.put(manager + "underminisrpartitioncount", 0)
         into.put(manager + "atminisrpartitioncount", seen.serving)

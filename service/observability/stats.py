@@ -1,7 +1,7 @@
-"""What a node has done since its start, as plain numbers: the body of `/stats`.
+"""Counters of a node since its start, as plain numbers: the body of `/stats`.
 
-Looking starts nothing and keeps nothing alive: a tier process that runs is asked, else its last words are repeated. One
-that does not answer soon is not waited for.
+A request starts no tier process and keeps none alive. It briefly waits for a running one, else repeats the last known
+values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from storage_tiers.cold.process.client import TierClient
     from storage_tiers.cold.read.fetcher import Hydrator
 
-#: Seconds that the tier process may take to say what it has done.
+#: Seconds that a request waits for the tier process's counters.
 ASK_S = 1.0
 
 
@@ -52,7 +52,7 @@ async def _process(client: TierClient) -> Mapping[str, object]:
         async with asyncio.timeout(ASK_S):
             await client.refresh_counters()
     except (TimeoutError, LogError):
-        pass  # the last known ones serve
+        pass  # use the last known values
     stats = client.stats
     return {
         "running": client.running,

@@ -1,7 +1,7 @@
-"""Kafka's broker metrics that are not served, each with its reason: for `docs/operations.md`, and so that none is forgotten.
+"""Kafka's broker metrics that are not served, each with its reason; `docs/operations.md` lists them.
 
-Names are MBeans as in `metrics.Metric.mbean`, `*` for the rest of a name. A test holds them against those of Apache Kafka
-4.2.1.
+Names are MBeans as in `metrics.Metric.mbean`, `*` for the rest of a name. A test compares them with Apache Kafka
+4.2.1's.
 """
 
 from __future__ import annotations

@@ -220,8 +220,8 @@ def test_a_new_topic_is_described_with_its_configs() -> None:
         ({"retention.ms": "5"}, "Unknown broker config name: retention.ms (did you mean log.retention.ms"),
         ({"num.partitions": "0"}, "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
         ({"num.partitions": "many"}, "Invalid value many for configuration num.partitions: Not a number of type INT"),
-        ({"node.id": "5"}, "node.id is not set directly: it follows from the node's own setting node_id"),
-        ({"log.dirs": "/x"}, "log.dirs is not set directly: it follows from the node's own setting data_dir"),
+        ({"node.id": "5"}, "node.id is not set directly: the node's own setting node_id determines it"),
+        ({"log.dirs": "/x"}, "log.dirs is not set directly: the node's own setting data_dir determines it"),
         (
             {"super.users": "User:me"},
             "Configuration super.users cannot be set to User:me: this version serves plaintext",

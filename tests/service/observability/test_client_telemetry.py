@@ -54,7 +54,7 @@ def test_what_is_cut_off_is_refused_or_shorter(size: int) -> None:
     try:
         values, _ = metrics_of(data_of(GAUGE)[:size])
     except InvalidRecord as error:
-        assert "no MetricsData" in str(error)
+        assert "not MetricsData" in str(error)
     else:
         assert values.keys() <= {"lag{topic=t}", "lag"}
 
