@@ -19,7 +19,7 @@ import crc32c
 from benchmarks import background, load
 from benchmarks.brokers import Broker
 
-#: Of the sustained rows: segments are small, so that several roll and are uploaded while a figure is taken.
+#: Of the sustained rows: segments are small, so that several roll and are offloaded while a figure is taken.
 SEGMENT_BYTES = 64 << 20
 SUSTAINED_S = 15.0
 #: Bytes a second that are produced beside the record whose latency is taken, and its rate.

@@ -178,8 +178,8 @@ TIERING = (
     Panel(
         "Age of the oldest record not in the bucket",
         "s",
-        (Query(now("tidelog_tier_upload_lag_seconds_max", "instance", function="max"), "{{instance}}"),),
-        "Grows up to segment.ms or tidelog.tier.max.lag.ms on quiet topics; beyond that uploads are behind.",
+        (Query(now("tidelog_tier_offload_lag_seconds_max", "instance", function="max"), "{{instance}}"),),
+        "Grows up to segment.ms or tidelog.tier.max.lag.ms on quiet topics; beyond that offloads are behind.",
     ),
     Panel(
         "Served from each tier", "Bps", (Query(rate("tidelog_served_bytes_total", "tier"), "{{tier}}"),), stacked=True
@@ -187,7 +187,7 @@ TIERING = (
     Panel(
         "To the bucket and away from the disk",
         "Bps",
-        (Query(_topic("remotecopybytes"), "uploaded"), Query(rate("tidelog_local_evicted_bytes_total"), "evicted")),
+        (Query(_topic("remotecopybytes"), "offloaded"), Query(rate("tidelog_local_evicted_bytes_total"), "evicted")),
     ),
     Panel("In the bucket", "bytes", (Query(now(f"{TOPICS}remotelogsizebytes", "topic", _OF_A_TOPIC), "{{topic}}"),)),
     Panel(
@@ -209,9 +209,9 @@ TIERING = (
         ),
     ),
     Panel(
-        "Uploads and cold reads that failed",
+        "Offloads and cold reads that failed",
         "ops",
-        (Query(_topic("remotecopyerrors"), "uploads"), Query(_topic("remotefetcherrors"), "cold reads")),
+        (Query(_topic("remotecopyerrors"), "offloads"), Query(_topic("remotefetcherrors"), "cold reads")),
     ),
 )
 

@@ -48,7 +48,7 @@ EMPTY = {
     "Slowed and refused by a full disk",
     "Flushes",
     "A flush takes",
-    "Uploads and cold reads that failed",
+    "Offloads and cold reads that failed",
     "Chunk cache hits",
 }
 

@@ -1,7 +1,7 @@
 """The process: takes its addresses, opens a node, serves until it is told to stop, takes all down in order.
 
 Start: lock the directory, recover the metadata log, claim this start, recover the partitions, start the servers, then probe
-the store in the background (a store that does not answer stops only uploads and cold reads). Stop, at SIGTERM or SIGINT:
+the store in the background (a store that does not answer stops only offloads and cold reads). Stop, at SIGTERM or SIGINT:
 unready at once, servers closed, answers in flight finished, everything flushed, clean-shutdown marker.
 """
 

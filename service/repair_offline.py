@@ -2,7 +2,7 @@
 
 The directory is locked and recovered as by a start, so that no node runs on it meanwhile. With `apply` the incarnation in
 `cluster.json` is raised before anything else is written: a copy of this directory that runs elsewhere is fenced. Nothing is
-uploaded, evicted or swept; the next start does that.
+offloaded, evicted or swept; the next start does that.
 
 Not promised: a dry run that leaves the directory untouched. What a start recovers, it recovers, too; the bucket is not changed.
 """

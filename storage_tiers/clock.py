@@ -46,7 +46,7 @@ class SystemClock:
 
 class Rng(Protocol):
     def token(self, size: int) -> bytes:
-        """`size` random bytes: ids of topics, uploads, commits, starts."""
+        """`size` random bytes: ids of topics, offloads, commits, starts."""
 
     def uniform(self, low: float, high: float) -> float:
         """Jitter."""

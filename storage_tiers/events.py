@@ -5,7 +5,7 @@
     2026-03-01T10:20:30.456Z INFO service.broker.background.tiering manifest.committed topic=orders partition=3 commit=7 ms=12
     {"time":"2026-03-01T10:20:30.456Z","level":"INFO","logger":"service.broker.background.tiering","event":"manifest.committed",…}
 
-Events are for boundaries (a start, an upload, a refusal), never for what every request does. Names and fields stand in
+Events are for boundaries (a start, an offload, a refusal), never for what every request does. Names and fields stand in
 docs/operations.md; a test compares that table with the code. A value that a client chose can neither end its line nor
 reach a terminal's controls: whatever is not plain is quoted as JSON in both forms, and cut at `LONGEST_TEXT`.
 

@@ -201,7 +201,7 @@ def test_a_header_that_says_nothing_is_found(header: str, says: bool) -> None:
     ("header", "claims"),
     [
         ("Plans. Pure; the caller sleeps.", True),
-        ("What to upload next: pure.", True),
+        ("What to offload next: pure.", True),
         ("Pure: time is an argument.", True),
         ("Pure but for the receiver.", False),
         ("Cython in pure-Python mode.", False),

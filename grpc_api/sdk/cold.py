@@ -4,7 +4,7 @@
         for message in bucket.read("orders"):
             ...
 
-What is there is what was uploaded: a node uploads closed segments, `tidelog topic seal` all that there is. Partitions come
+What is there is what was offloaded: a node offloads closed segments, `tidelog topic seal` all that there is. Partitions come
 one after the other, each in offset order. Blocking; `AsyncColdBucket` is the same for asyncio, its work in a thread.
 """
 

@@ -166,7 +166,7 @@ def refusal(data_dir: str, store: str, found: Sequence[ClusterFound]) -> str:
         f"{_count(len(found), 'cluster')}: {named}{more}. If the "
         "directory should not be empty (a volume that is not mounted, another path), stop here and correct that. If its disk "
         "is lost, and the node that had it is stopped, start with --take-over CLUSTER_ID: topics and records come back from "
-        "the store, as far as they were uploaded. Start with --new-cluster to begin another cluster beside what is there"
+        "the store, as far as they were offloaded. Start with --new-cluster to begin another cluster beside what is there"
     )
 
 

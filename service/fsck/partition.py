@@ -271,7 +271,7 @@ class PartitionCheck:
         return True
 
     def _size(self, key: str) -> int | None:
-        """As listed, or as it is now where it was uploaded since. None: it is not there."""
+        """As listed, or as it is now where it was offloaded since. None: it is not there."""
         info = self.listed.get(key)
         if info is None:
             try:

@@ -42,9 +42,9 @@ _OF_COUNTS = (
     ("remotefetchbytes_total", "cold_bytes"),
     ("remotefetchrequests_total", "cold_reads"),
     ("remotefetcherrors_total", "cold_failures"),
-    ("remotecopybytes_total", "copied_bytes"),
-    ("remotecopyrequests_total", "copies"),
-    ("remotecopyerrors_total", "failed_copies"),
+    ("remotecopybytes_total", "offloaded_bytes"),
+    ("remotecopyrequests_total", "offloads"),
+    ("remotecopyerrors_total", "failed_offloads"),
     ("remotedeleterequests_total", "deletes"),
     ("remotedeleteerrors_total", "failed_deletes"),
 )
@@ -98,7 +98,7 @@ async def collect_log(node: Node, into: Exposition) -> LogTotals:
     into.put("tidelog_metrics_left_out", max(0, len(topics) - most_topics), labels_of(kind="topic"))
     into.put("tidelog_metrics_left_out", max(0, len(partitions) - left), labels_of(kind="partition"))
     into.put("tidelog_local_evicted_bytes_total", seen.evicted_bytes)
-    into.put("tidelog_tier_upload_lag_seconds_max", seen.longest_lag_s)
+    into.put("tidelog_tier_offload_lag_seconds_max", seen.longest_lag_s)
     return seen
 
 
@@ -131,9 +131,9 @@ def _look(node: Node, partition: Partition, sums: Sums, seen: LogTotals, into: E
     sums.lag_segments += beyond.closed_segments
     seen.longest_lag_s = max(seen.longest_lag_s, age_s)
     if into is not None:
-        into.put("tidelog_tier_upload_lag_bytes", beyond.size, labels)
-        into.put("tidelog_tier_upload_lag_segments", beyond.segments, labels)
-        into.put("tidelog_tier_upload_lag_seconds", age_s, labels)
+        into.put("tidelog_tier_offload_lag_bytes", beyond.size, labels)
+        into.put("tidelog_tier_offload_lag_segments", beyond.segments, labels)
+        into.put("tidelog_tier_offload_lag_seconds", age_s, labels)
 
 
 async def _put_topics(topics: dict[str, Sums], everything: Sums, most: int, into: Exposition) -> None:

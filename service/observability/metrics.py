@@ -275,17 +275,17 @@ _CONTROLLER = (
 )
 
 _TIER = (
-    _own(_GAUGE, "tier_upload_lag_bytes", "Bytes not in the bucket yet, including open segments.", _PARTITION),
-    _own(_GAUGE, "tier_upload_lag_seconds", "Age of the oldest segment not in the bucket yet.", _PARTITION),
+    _own(_GAUGE, "tier_offload_lag_bytes", "Bytes not in the bucket yet, including open segments.", _PARTITION),
+    _own(_GAUGE, "tier_offload_lag_seconds", "Age of the oldest segment not in the bucket yet.", _PARTITION),
     _own(
         _GAUGE,
-        "tier_upload_lag_segments",
+        "tier_offload_lag_segments",
         "Segments not in the bucket yet, including open ones with records.",
         _PARTITION,
     ),
     _own(
         _GAUGE,
-        "tier_upload_lag_seconds_max",
+        "tier_offload_lag_seconds_max",
         "The largest lag of all partitions, including those not listed one by one.",
     ),
     _own(_COUNTER, "served_bytes_total", "Bytes of record batches returned by fetches, by tier.", ("tier",)),

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 RESERVED = 64
 #: Descriptors besides logs and connections: libraries, metadata, the loop, listeners, the tier process, cached chunks.
 FIXED = 192
-#: A partition's active segment, and one more that is flushed, uploaded or read.
+#: A partition's active segment, and one more that is flushed, offloaded or read.
 PER_PARTITION = 2
 #: Connections of HTTP at a time, at most.
 HTTP_CONNECTIONS = 64

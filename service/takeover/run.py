@@ -9,7 +9,7 @@ the old node's extensions, so nothing about offsets is believed before it. Nobod
 Errors: FencedWriter if another start has taken the cluster over since this one began; StoreRefused and TierCorrupt as they
 are. What may pass (TierUnavailable) is waited for, and said in `/readyz`.
 
-Not promised: what the old node acknowledged and had not uploaded. Each partition's recovery point says how far it comes.
+Not promised: what the old node acknowledged and had not offloaded. Each partition's recovery point says how far it comes.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from storage_tiers.records.batch import HEADER_BYTES, read_header
 from storage_tiers.types import AbortedTransaction, FileSlice, TimestampOffset, TopicPartition
 
 
-class UploadSource(NamedTuple):
+class OffloadSource(NamedTuple):
     """Whole batches of one segment: bytes [position, position + length) of `path` hold [base_offset, end_offset)."""
 
     path: str
@@ -121,7 +121,7 @@ class LogReader:
                     return found
         return found
 
-    def upload_source(self, start: int, end_limit: int, *, include_active: bool = False) -> UploadSource | None:
+    def offload_source(self, start: int, end_limit: int, *, include_active: bool = False) -> OffloadSource | None:
         """The whole batches of one segment from the batch that holds `start` on that end at or before `end_limit`.
 
         Only closed segments, unless `include_active`. None if there are no such batches.
@@ -140,7 +140,7 @@ class LogReader:
             self._segments.was_read(segment)
             if end <= span.position:
                 return None
-            return UploadSource(segment.path, span.position, end - span.position, span.base_offset, end_offset)
+            return OffloadSource(segment.path, span.position, end - span.position, span.base_offset, end_offset)
         return None
 
     # --- producers ----------------------------------------------------------------------------------------------------

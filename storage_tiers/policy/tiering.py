@@ -1,9 +1,9 @@
-"""What to upload next, and when to close the active segment for it: pure.
+"""What to offload next, and when to close the active segment for it: pure.
 
-A closed segment uploads at once, in order, as soon as it lies wholly below `bound` = min(high watermark, last stable
+A closed segment offloads at once, in order, as soon as it lies wholly below `bound` = min(high watermark, last stable
 offset). The active one is closed by the clock, also when nothing is appended any more: at `segment.ms`, at
-`tidelog.tier.max.lag.ms`, or when somebody asked for a seal. What lies below log start is never uploaded: the first
-upload begins with the batch that holds it.
+`tidelog.tier.max.lag.ms`, or when somebody asked for a seal. What lies below log start is never offloaded: the first
+offload begins with the batch that holds it.
 
 Not promised: that a closed segment can go. An open transaction holds `bound`, and shows as lag.
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from storage_tiers.policy.segments import SegmentView
 
 
-class Upload(NamedTuple):
+class Offload(NamedTuple):
     """Of the segment at `segment_base`: from the batch that holds `start` up to `end`, the segment's own end."""
 
     segment_base: int
@@ -25,12 +25,12 @@ class Upload(NamedTuple):
 
 
 class TieringPlan(NamedTuple):
-    """`uploads` follow one another. `lag_ms` is the age of the oldest record that is not in the bucket yet, by its append;
+    """`offloads` follow one another. `lag_ms` is the age of the oldest record that is not in the bucket yet, by its append;
     `held_at` the bound where it keeps a closed segment back, else None. `hole` is the first offset, at or above log start
-    and the manifest's end, that no local segment holds: nothing can be uploaded past it."""
+    and the manifest's end, that no local segment holds: nothing can be offloaded past it."""
 
     close_active: bool
-    uploads: tuple[Upload, ...]
+    offloads: tuple[Offload, ...]
     lag_ms: int = 0
     held_at: int | None = None
     hole: int | None = None
@@ -48,7 +48,7 @@ def plan_tiering(
     seal_below: int = 0,
 ) -> TieringPlan:
     """`segments` in order, the active one last. `seal_below`: everything below this offset shall be in the bucket soon."""
-    uploads: list[Upload] = []
+    offloads: list[Offload] = []
     close_active = False
     held_at: int | None = None
     lag_ms = 0
@@ -59,13 +59,13 @@ def plan_tiering(
         age = max(0, now_ms - segment.first_append_ms)
         lag_ms = max(lag_ms, age)
         if segment.base > start:
-            return TieringPlan(close_active, tuple(uploads), lag_ms, held_at, hole=start)
+            return TieringPlan(close_active, tuple(offloads), lag_ms, held_at, hole=start)
         if segment.active:
             sealed = max(segment.base, start) < seal_below
             close_active = sealed or age >= min(segment_ms, max_lag_ms)
         elif held_at is None and segment.end <= bound:
-            uploads.append(Upload(segment.base, start, segment.end))
+            offloads.append(Offload(segment.base, start, segment.end))
         else:
             held_at = bound
         start = segment.end
-    return TieringPlan(close_active, tuple(uploads), lag_ms, held_at)
+    return TieringPlan(close_active, tuple(offloads), lag_ms, held_at)

@@ -31,7 +31,7 @@ _ASK_AGAIN = (
     FAULTS + "test_disk_full_metadata.py::test_a_full_disk_refuses_changes_and_reads_go_on_until_space_returns",
     BROKER + "test_tiering.py::test_deleting_records_before_the_store_was_asked_may_be_repeated",
     BROKER + "test_repair_sound.py::test_what_a_repair_counts_on_is_not_evicted_meanwhile",
-    BROKER + "test_tiering.py::test_what_may_have_been_uploaded_is_not_called_deleted",
+    BROKER + "test_tiering.py::test_what_may_have_been_offloaded_is_not_called_deleted",
     BROKER + "test_waiting.py::test_an_append_that_is_discarded_for_the_buckets_history_is_refused",
     BROKER + "test_append_queues.py::test_what_waits_is_bounded",
     REQUESTS + "what_waits_for_a_store_is_asked_again",

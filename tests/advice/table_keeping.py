@@ -140,7 +140,7 @@ DIRECTORY_ROWS = (
         TIER + "test_read_ahead.py::test_a_full_disk_shrinks_the_cache_and_asks_to_retry",
     ),
     row(
-        "cannot follow its metadata .*start it again",
+        "cannot apply its metadata .*start it again",
         LIBRARIES + "a_node_that_cannot_apply_its_metadata_is_started_again",
     ),
     row("start the version that wrote it, or newer", LIBRARIES + "a_record_of_a_newer_version_is_left_to_that"),

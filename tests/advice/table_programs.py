@@ -157,8 +157,8 @@ SPARK_ROWS = (
     ),
     row("start there, or at -2", SPARK + "test_reading.py::test_who_starts_below_the_log_starts_there"),
     row(
-        "wait until it is uploaded",
-        SPARK + "test_reading.py::test_offsets_that_are_not_uploaded_yet_are_read_once_they_are",
+        "wait until it is offloaded",
+        SPARK + "test_reading.py::test_offsets_that_are_not_offloaded_yet_are_read_once_they_are",
     ),
     row("give each its commit", SPARK + "test_tables.py::test_each_partition_has_its_own_commits"),
     row(

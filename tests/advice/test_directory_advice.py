@@ -96,7 +96,7 @@ async def test_a_damaged_metadata_log_is_restored_from_a_copy(tmp_path: Path) ->
 
 
 async def test_damaged_metadata_are_moved_away_and_made_again_from_the_store(tmp_path: Path) -> None:
-    """As the error promises: partitions stay, also what had not been uploaded of them."""
+    """As the error promises: partitions stay, also what had not been offloaded of them."""
     node = await two_topics(tmp_path / "data")
     damage_metadata(tmp_path / "data")
     with pytest.raises(MetadataCorrupt, match="--take-over CLUSTER_ID") as said:
@@ -114,7 +114,7 @@ async def test_damaged_metadata_are_moved_away_and_made_again_from_the_store(tmp
 
 @pytest.mark.parametrize("what", ["gone", "emptied"])
 async def test_a_lost_metadata_log_is_rebuilt_from_the_store_and_partitions_stay(tmp_path: Path, what: str) -> None:
-    """As the error promises: also what had not been uploaded is there."""
+    """As the error promises: also what had not been offloaded is there."""
     node = await two_topics(tmp_path / "data")
     shutil.rmtree(tmp_path / "data" / METADATA)
     if what == "emptied":

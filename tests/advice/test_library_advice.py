@@ -97,7 +97,7 @@ async def test_a_node_that_cannot_apply_its_metadata_is_started_again(
             raise RuntimeError("a defect")
 
         with monkeypatch.context() as broken:
-            broken.setattr(node.node.broker.assignment, "follow", fails)
+            broken.setattr(node.node.broker.assignment, "apply", fails)
             await node.create("u")
         assert node.node.ground.ending.fatal is not None and "start it again" in str(node.node.ground.ending.fatal)
     async with running(tmp_path, node.store) as node:

@@ -1,6 +1,6 @@
 """kill -9 at random moments under load: nothing acknowledged is lost, nothing changes its place, nothing is there twice.
 
-Producers run on through every death of the node, while it rolls, uploads, commits, evicts, and recovers (the restarts are
+Producers run on through every death of the node, while it rolls, offloads, commits, evicts, and recovers (the restarts are
 killed too). After each restart everything is read from the beginning, out of both tiers, and the whole history judged.
 This shows recovery, not flushing: what the kernel was given survives the death of a process.
 

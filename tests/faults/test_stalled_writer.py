@@ -1,6 +1,6 @@
 """A request to the store is held up until everything about it has changed, and then arrives.
 
-An upload, a commit, or a deletion is kept back in the proxy past the grace while the node sweeps, expires ranges, deletes
+An offload, a commit, or a deletion is kept back in the proxy past the grace while the node sweeps, expires ranges, deletes
 the topic and makes it again, or dies and comes back. When it is let go at last, nothing that a manifest names may be
 missing, nothing deleted may come back, and what it leaves behind is swept.
 """
@@ -69,7 +69,7 @@ def sweeps_pass(world: World) -> None:
 def nothing_is_missing(world: World) -> None:
     with bucket.opened(world.node.store, world.server.endpoint) as store:
         told = [each for each in bucket.findings(store) if not each.startswith(("orphan", "unfinished"))]
-    # Without a manifest nothing is swept: a first upload that was cut stays until the next one has made a manifest.
+    # Without a manifest nothing is swept: a first offload that was cut stays until the next one has made a manifest.
     cut = f"/{0:020}-"
     damage = [each for each in told if not (each.startswith("segments without a manifest") and cut in each)]
     assert damage == []

@@ -136,7 +136,7 @@ def test_a_damaged_object_is_never_served_and_its_neighbours_are(troubled: World
         assert any(first.key in finding for finding in bucket.findings(store))
 
 
-def test_what_is_uploaded_is_what_was_written(troubled: World) -> None:
+def test_what_is_offloaded_is_what_was_written(troubled: World) -> None:
     """Bytes that change on their way up are noticed before a manifest names them."""
     attempts: list[str] = []
 
@@ -149,7 +149,7 @@ def test_what_is_uploaded_is_what_was_written(troubled: World) -> None:
     troubled.proxy.always(damage, method="PUT", path=".log")
     troubled.write(200)
     seal(troubled.node, TOPIC, wait=False)
-    until(lambda: len(attempts) > 1, "the upload is tried again")
+    until(lambda: len(attempts) > 1, "the offload is tried again")
     assert troubled.node.running and troubled.local_bytes()
     troubled.proxy.clear()
     troubled.sound()

@@ -54,7 +54,7 @@ def test_the_second_topic_has_nothing_of_the_first(world: World) -> None:
     for _ in range(3):
         world.write(300)
         world.offload()
-        world.write(20)  # some of it was never uploaded
+        world.write(20)  # some of it was never offloaded
         made_again(world)
     world.write(100)
     world.judge()

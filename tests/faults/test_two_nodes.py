@@ -18,7 +18,7 @@ from tests.faults.history import History
 from tests.support.node import Node
 
 TOPIC = "twice"
-#: Uploads happen when a test asks for them, not by the clock.
+#: Offloads happen when a test asks for them, not by the clock.
 BY_SEAL = {**TIERED, "tidelog.tier.max.lag.ms": str(3600 * 1000), "internal.segment.bytes": str(1 << 20)}
 
 
@@ -107,7 +107,7 @@ def test_once_the_copy_has_committed_the_original_cannot(node: Node, tmp_path: P
         assert served(copy) == keys
 
 
-def test_what_a_copy_takes_is_kept_and_the_original_stops_at_its_next_upload(node: Node, tmp_path: Path) -> None:
+def test_what_a_copy_takes_is_kept_and_the_original_stops_at_its_next_offload(node: Node, tmp_path: Path) -> None:
     """The copy claims the manifest before it takes a record, so that the original cannot extend it any more."""
     create_topic(node, TOPIC, configs=BY_SEAL)
     keys = write(node, "before", 300)
@@ -121,7 +121,7 @@ def test_what_a_copy_takes_is_kept_and_the_original_stops_at_its_next_upload(nod
         assert "log.discarded" not in copy.output()
 
 
-def test_what_the_original_uploads_before_the_copy_starts_is_the_copys_too(node: Node, tmp_path: Path) -> None:
+def test_what_the_original_offloads_before_the_copy_starts_is_the_copys_too(node: Node, tmp_path: Path) -> None:
     create_topic(node, TOPIC, configs=BY_SEAL)
     keys = write(node, "before", 300)
     copy = copy_of(node, tmp_path / "copy")

@@ -40,7 +40,7 @@ async def test_what_may_pass_is_survived() -> None:
         ticks += 1
         raise TierUnavailable("the store did not answer") if ticks == 1 else OSError(28, "No space left on device")
 
-    async with supervised([Worker("upload", 1.0, tick)], clock):
+    async with supervised([Worker("offload", 1.0, tick)], clock):
         for _ in range(3):
             await turn()
             clock.advance(1.0)

@@ -133,17 +133,17 @@ async def test_what_the_old_node_changes_until_the_incarnation_is_raised_counts(
 
 async def test_a_recovery_point_is_of_the_time_its_end_was_committed_not_of_the_claim(tmp_path: Path) -> None:
     left, before = await left_behind(tmp_path / "lost")
-    cluster, uploaded = before.cluster_id, {}
+    cluster, offloaded = before.cluster_id, {}
     for info in left.blocking().list(f"{cluster}/topics/t/"):
         if isinstance(parsed := keys.parse(info.key), keys.ManifestKey):
             newest = json.loads(left.blocking().get(info.key).data)["segments"][-1]
-            uploaded[parsed.partition] = newest["added"][1]
+            offloaded[parsed.partition] = newest["added"][1]
     for name in ("first", "second"):  # the second finds the claims of the first as the newest commits
         async with taking(tmp_path / name, left, cluster) as start:
             previewed = await start.take.preview()
             _, points = await start.run()
         for found in (previewed, points):
-            assert {p.partition: p.claimed.committed_at for p in found if p.topic == "t"} == uploaded
+            assert {p.partition: p.claimed.committed_at for p in found if p.topic == "t"} == offloaded
             assert {p.claimed.committed_at for p in found if p.topic == "u"} == {0}
 
 
@@ -236,7 +236,7 @@ async def test_a_manifest_that_is_gone_or_older_is_not_taken_over(tmp_path: Path
     assert [point.claimed.end for point in points] == [3]
 
 
-async def test_an_upload_that_was_cut_does_not_refuse_a_take_over(tmp_path: Path) -> None:
+async def test_an_offload_that_was_cut_does_not_refuse_a_take_over(tmp_path: Path) -> None:
     left, before = await left_behind(tmp_path / "lost")
     ids = Ids(before.cluster_id, "t", before.topic_ids["t"], 0)
     (first, *_) = [info.key for info in left.blocking().list(ids.segments_prefix) if info.key.endswith(".idx")]

@@ -16,8 +16,8 @@ from storage_tiers.cold.manifest.cluster_file import ClusterState, Holder, encod
 from storage_tiers.cold.manifest.commit import CommitSettings
 from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter, State
 from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
+from storage_tiers.cold.segments.offloader import ExtendJob
 from storage_tiers.cold.segments.partition_tier import PartitionTier
-from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.port import BlockingObjectStore
 from storage_tiers.records.batch import Codec, headers
 from storage_tiers.records.builder import NewRecord, build_batch
@@ -90,7 +90,7 @@ class Bucket:
         aborted: Sequence[AbortedTransaction] = (),
         log_start: int = 0,
     ) -> Manifest:
-        """Uploads whole batches as the partition's next range."""
+        """Offloads whole batches as the partition's next range."""
         found = [header for _, header in headers(data)]
         self.written += 1
         path = self.directory / f"{self.written}.log"

@@ -399,9 +399,9 @@ def test_a_range_rewritten_and_swept_since_the_plan_is_an_error(bucket: Bucket, 
     assert read_offsets(store) == list(range(50))
 
 
-def test_offsets_that_are_not_uploaded_yet_are_read_once_they_are(bucket: Bucket, store: Path) -> None:
+def test_offsets_that_are_not_offloaded_yet_are_read_once_they_are(bucket: Bucket, store: Path) -> None:
     bucket.extend("a", numbered(0, 50))
-    with pytest.raises(OptionError, match="wait until it is uploaded"):
+    with pytest.raises(OptionError, match="wait until it is offloaded"):
         read_offsets(store, endingOffsets='{"a": {"0": 80}}')
     bucket.extend("a", numbered(50, 50))
     assert read_offsets(store, endingOffsets='{"a": {"0": 80}}') == list(range(80))
@@ -429,7 +429,7 @@ def test_tampered_and_truncated_objects_are_errors(bucket: Bucket, store: Path) 
     assert f"{key} ends at byte {len(data) - 7}" in failure(reader, partitions, TierCorrupt)
 
 
-def test_a_batch_damaged_before_its_upload_is_an_error(bucket: Bucket, store: Path) -> None:
+def test_a_batch_damaged_before_its_offload_is_an_error(bucket: Bucket, store: Path) -> None:
     data = bytearray(numbered(0, 50, codec=Codec.GZIP))
     data[-3] ^= 1
     # By a writer that looks at headers only.

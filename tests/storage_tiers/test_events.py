@@ -35,14 +35,14 @@ def test_both_forms_say_the_same() -> None:
     for form, stream in (("text", text), ("json", lines)):
         events.set_up(logging.INFO, form, stream)
         events.warning(
-            log, "upload.finished", partition=TopicPartition("orders", 3), bytes=12, ms=1.5, clean=True, to=None
+            log, "offload.finished", partition=TopicPartition("orders", 3), bytes=12, ms=1.5, clean=True, to=None
         )
     told = json.loads(lines.getvalue())
     when = told.pop("time")
     assert told == {
         "level": "WARN",
         "logger": "tests.events",
-        "event": "upload.finished",
+        "event": "offload.finished",
         "topic": "orders",
         "partition": 3,
         "bytes": 12,
@@ -51,7 +51,7 @@ def test_both_forms_say_the_same() -> None:
         "to": None,
     }
     when_too, line = text.getvalue().split(" ", 1)
-    assert line == ("WARN tests.events upload.finished topic=orders partition=3 bytes=12 ms=1.5 clean=true to=null\n")
+    assert line == ("WARN tests.events offload.finished topic=orders partition=3 bytes=12 ms=1.5 clean=true to=null\n")
     assert len(when) == len(when_too) == len("2026-03-01T10:20:30.456Z") and when.endswith("Z")
 
 

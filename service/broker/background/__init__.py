@@ -1,1 +1,1 @@
-"""What a node does by itself: uploads, evicts, expires, sweeps, flushes, saves. May import `partition`, not `api`."""
+"""What a node does by itself: offloads, evicts, expires, sweeps, flushes, saves. May import `partition`, not `api`."""

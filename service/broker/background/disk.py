@@ -1,7 +1,7 @@
 """The disk watermark: what keeps a long store outage from filling the disk.
 
 While the object store is away nothing may be evicted, so produce goes on until the data directory's file system is
-`slow_at` full, is slowed between there and `refuse_at`, and refused above: reads, uploads and eviction need the rest. It is
+`slow_at` full, is slowed between there and `refuse_at`, and refused above: reads, offloads and eviction need the rest. It is
 also refused while the ballast is given up (`storage_tiers.hot.ballast`), whose room is for what frees room.
 """
 

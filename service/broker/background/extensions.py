@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from service.broker.partition.partition import Partition
-from storage_tiers.cold.segments.uploader import ExtendJob
+from storage_tiers.cold.segments.offloader import ExtendJob
 from storage_tiers.errors import TierUnavailable
 
 
@@ -57,7 +57,7 @@ class Extensions:
         while extension is not None and max(extension.base, extension.log_start) < log_start:
             if extension.ended.is_set():
                 raise TierUnavailable(
-                    f"{partition.partition}: deleted here, but an upload of what lies below offset {log_start} may have "
+                    f"{partition.partition}: deleted here, but an offload of what lies below offset {log_start} may have "
                     "reached the bucket; ask again"
                 )
             await extension.ended.wait()

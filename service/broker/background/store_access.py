@@ -1,10 +1,10 @@
 """This start's right to write to the bucket: the probe, then the next incarnation in `cluster.json`.
 
-Until both are done nothing is uploaded, expired, evicted or deleted; local data is served all the while. A store that does
+Until both are done nothing is offloaded, expired, evicted or deleted; local data is served all the while. A store that does
 not answer is asked again with back-off; one that is not ours any more (a copy of this directory has run) ends the node. One
 that shows a lower incarnation than this directory has held, or none, went backwards (I10): it stays untouched and is asked
 again until it shows its newest state, or is repaired. While the node runs the file is read again once a day or grace: if it
-has gone backwards meanwhile, nothing more is deleted, evicted or uploaded; if another start has taken it, the node ends.
+has gone backwards meanwhile, nothing more is deleted, evicted or offloaded; if another start has taken it, the node ends.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def settle(found: ClusterState | None, image: MetadataImage, directory_id: str) 
         shows = "has no cluster.json" if found is None else f"is at incarnation {number}"
         raise StoreBehind(
             f"the bucket went backwards: cluster {image.cluster_id} {shows} there, and this directory has held incarnation "
-            f"{image.incarnation}. Local data is served; nothing is uploaded, evicted or deleted before the bucket shows it "
+            f"{image.incarnation}. Local data is served; nothing is offloaded, evicted or deleted before the bucket shows it "
             "again. Put the bucket back as it was, or correct --store if this is another one; delete nothing. If that version "
             "of cluster.json is gone for good, see what `tidelog cold repair --cluster` would write"
         )

@@ -5,7 +5,7 @@ evict. A failed step is planned anew from the newest manifest; a fenced writer e
 work, each at most once at a time: offloading, of which the node has a bounded number, and local retention, which needs only the
 disk: closed segments are flushed, and those below log start are deleted, whether the store answers or not.
 
-Not promised: that an upload is under way at once. A partition waits its turn, and while the store is away everything waits.
+Not promised: that an offload is under way at once. A partition waits its turn, and while the store is away everything waits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from storage_tiers import events
 from storage_tiers.clock import Clock, Rng
 from storage_tiers.cold.manifest.model import Manifest, ManifestWriter
 from storage_tiers.cold.process.operations import Claim, Extend, LoadManifest, RaiseLogStart
-from storage_tiers.cold.segments.uploader import ExtendJob
+from storage_tiers.cold.segments.offloader import ExtendJob
 from storage_tiers.errors import (
     InvalidRequest,
     LogError,
@@ -45,7 +45,7 @@ from storage_tiers.hot.log import HotLog
 from storage_tiers.hot.snapshots import is_sound
 from storage_tiers.policy.eviction import LocalLimits, plan_eviction
 from storage_tiers.policy.segments import Now
-from storage_tiers.policy.tiering import TieringPlan, Upload, plan_tiering
+from storage_tiers.policy.tiering import Offload, TieringPlan, plan_tiering
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ LOOKS_A_TURN = 64
 @dataclass(frozen=True, slots=True)
 class TieringPolicy:
     """What tiering asks of the node: `max_lag_ms(topic)` is `tidelog.tier.max.lag.ms`; `publish(topic)` makes `topic.json`
-    name the topic, before the first upload, so that no reader finds ranges of a topic that it cannot name; `now` is the time
+    name the topic, before the first offload, so that no reader finds ranges of a topic that it cannot name; `now` is the time
     for planners; `may_be_copy()` says whether another node may run on the directory that this one is a copy of."""
 
     max_lag_ms: Callable[[str], int]
@@ -110,7 +110,7 @@ class Tiering:
         partition.tier_due_ms = 0  # looked at again soon, until somebody has put back what is missing
 
     def kick(self, partition: Partition) -> None:
-        """Something may be there to flush, upload or evict: looks soon."""
+        """Something may be there to flush, offload or evict: looks soon."""
         partition.tier_due_ms = 0
         self._local_retention.request(partition)
         if self._is_open:
@@ -165,7 +165,7 @@ class Tiering:
         if self._must_claim(partition):
             return True
         plan = self._plan(partition, now)
-        return plan.close_active or bool(plan.uploads)
+        return plan.close_active or bool(plan.offloads)
 
     async def close(self) -> None:
         """Gives up what is under way; every step may be cut anywhere."""
@@ -244,16 +244,16 @@ class Tiering:
             pass
 
     async def _in_turn(self, partition: Partition) -> bool:
-        """Uploads the next range. False once there is none, and the manifest hides what is deleted here."""
+        """Offloads the next range. False once there is none, and the manifest hides what is deleted here."""
         async with self._slots:
-            upload = self._next_upload(partition)
-            if upload is not None:
-                await self._upload(partition, upload)
+            offload = self._next_offload(partition)
+            if offload is not None:
+                await self._offload_segment(partition, offload)
                 return True
             await self._hide_deleted(partition)
             return False
 
-    def _next_upload(self, partition: Partition) -> Upload | None:
+    def _next_offload(self, partition: Partition) -> Offload | None:
         plan = self._plan(partition, self._policy.now())
         if plan.close_active:
             partition.log.hot.roll()
@@ -262,7 +262,7 @@ class Tiering:
             raise StorageError(
                 f"{partition.partition}: offset {plan.hole} is in no local segment and not in the bucket"
             )
-        return plan.uploads[0] if plan.uploads else None
+        return plan.offloads[0] if plan.offloads else None
 
     async def _compare(self, partition: Partition) -> None:
         """The store's own manifest is looked at before the first commit of this start."""
@@ -309,20 +309,21 @@ class Tiering:
                 await self.accept(partition, manifest)
         return manifest
 
-    async def _upload(self, partition: Partition, upload: Upload) -> None:
+    async def _offload_segment(self, partition: Partition, offload: Offload) -> None:
         assert self._client is not None
         await self._flusher.flush(partition)
         hot = partition.log.hot
-        source = hot.reader.upload_source(upload.start, upload.end)
+        source = hot.reader.offload_source(offload.start, offload.end)
         if source is None:
             raise StorageError(
-                f"{partition.partition}: [{upload.start}, {upload.end}) holds no batch; see `tidelog log dump {hot.directory}`"
+                f"{partition.partition}: [{offload.start}, {offload.end}) holds no batch; see "
+                f"`tidelog log dump {hot.directory}`"
             )
         job = ExtendJob(
             path=source.path,
             position=source.position,
             length=source.length,
-            base=min(source.base_offset, upload.start),  # offsets before the first batch may be a hole of the log
+            base=min(source.base_offset, offload.start),  # offsets before the first batch may be a hole of the log
             end=source.end_offset,
             leader_epoch=partition.state.leader_epoch,
             last_record_epoch=hot.epoch_at(source.end_offset - 1),
@@ -335,29 +336,29 @@ class Tiering:
             manifest = await self._extend(partition, job)
         # Another writer may have extended the manifest first: what it wrote there stands, and wins (I9).
         await reconcile(partition)
-        if manifest.end <= upload.start:
+        if manifest.end <= offload.start:
             raise TierUnavailable(
                 f"{partition.partition}: the manifest still ends at {manifest.end}; it is extended again"
             )
 
     async def _extend(self, partition: Partition, job: ExtendJob) -> Manifest:
-        """Uploads and commits, and takes the manifest over."""
+        """Offloads and commits, and takes the manifest over."""
         assert self._client is not None
         began, before = self._clock.monotonic(), partition.log.tier
-        partition.counts.copies += 1
+        partition.counts.offloads += 1
         try:
             with self.lineage.asking(partition) as seen:
                 manifest = await self._client.ask(Extend(partition.ids, self._writer(), job, seen))
         except LogError:
-            partition.counts.failed_copies += 1
+            partition.counts.failed_offloads += 1
             raise
         if manifest.end >= job.end:
-            partition.counts.copied_bytes += job.length
+            partition.counts.offloaded_bytes += job.length
             took_ms = round((self._clock.monotonic() - began) * 1000)
             key, length = partition.partition, job.length
             events.info(
                 log,
-                "upload.finished",
+                "offload.finished",
                 partition=key,
                 base_offset=job.base,
                 end_offset=job.end,
@@ -376,7 +377,7 @@ class Tiering:
         return path
 
     async def _hide_deleted(self, partition: Partition) -> None:
-        """Raises the manifest's log start where it shows what is deleted here, perhaps since a range was uploaded."""
+        """Raises the manifest's log start where it shows what is deleted here, perhaps since a range was offloaded."""
         if self._client is not None and _shows_deleted(partition):
             log_start = partition.log.log_start_offset
             before = partition.log.tier
@@ -427,7 +428,7 @@ class Tiering:
             )
         if any(p.log.hot.settings.remote_copy_disable for p in partitions):
             raise InvalidRequest(
-                f"{partitions[0].partition.topic} has remote.log.copy.disable=true: nothing is uploaded"
+                f"{partitions[0].partition.topic} has remote.log.copy.disable=true: nothing is offloaded"
             )
         ends = {p: p.log.end_offset for p in partitions}
         for partition, end in ends.items():
@@ -453,7 +454,7 @@ class Tiering:
 
     async def log_start_raised(self, partition: Partition) -> None:
         """Returns once the manifest hides what lies below the partition's log start (DeleteRecords answers then), also what
-        is on its way to the bucket. TierUnavailable while the store has not been asked in this start, or an upload's outcome
+        is on its way to the bucket. TierUnavailable while the store has not been asked in this start, or an offload's outcome
         is open: what it holds is not known."""
         self.kick(partition)
         await self._extensions.hiding(partition, partition.log.log_start_offset)

@@ -44,7 +44,7 @@ class AppendTotals:
 
 class PartitionCounts:
     """`appends` are batches sent to it, `fetches` requests that asked for it; `failed_*` of them were answered with an
-    error, for `rejected_bytes` in batches too large. `cold_*` are answers from the bucket, `copies` uploads of segments,
+    error, for `rejected_bytes` in batches too large. `cold_*` are answers from the bucket, `offloads` of segments,
     `deletes` objects deleted from the bucket."""
 
     __slots__ = (
@@ -52,14 +52,14 @@ class PartitionCounts:
         "cold_bytes",
         "cold_failures",
         "cold_reads",
-        "copied_bytes",
-        "copies",
         "deletes",
         "failed_appends",
-        "failed_copies",
         "failed_deletes",
         "failed_fetches",
+        "failed_offloads",
         "fetches",
+        "offloaded_bytes",
+        "offloads",
         "rejected_bytes",
     )
 
@@ -67,7 +67,7 @@ class PartitionCounts:
         self.appends = self.failed_appends = self.rejected_bytes = 0
         self.fetches = self.failed_fetches = 0
         self.cold_reads = self.cold_bytes = self.cold_failures = 0
-        self.copies = self.copied_bytes = self.failed_copies = 0
+        self.offloads = self.offloaded_bytes = self.failed_offloads = 0
         self.deletes = self.failed_deletes = 0
 
     def add(self, other: PartitionCounts) -> None:

@@ -236,7 +236,7 @@ def _tier(change: _Change) -> TierNumbers:
         cold_bytes_per_s=served.get("cold", 0.0),
         lag_bytes=after.gauge(f"{TOPICS}remotecopylagbytes"),
         lag_segments=after.gauge(f"{TOPICS}remotecopylagsegments"),
-        lag_s=after.gauge("tidelog_tier_upload_lag_seconds_max"),
+        lag_s=after.gauge("tidelog_tier_offload_lag_seconds_max"),
         uploaded_per_s=change.rate("tidelog_store_uploaded_bytes_total"),
         downloaded_per_s=change.rate("tidelog_store_downloaded_bytes_total"),
         cold_gets_per_s=store.get("get", 0.0),
@@ -268,7 +268,7 @@ def _topics(change: _Change) -> Iterator[TopicNumbers]:
     records = change.rates(f"{TOPICS}messagesin_total", "topic")
     hot = _by_topic(after.values("kafka_log_log_size"))
     lag_s: dict[str, float] = {}
-    for labels, value in after.values("tidelog_tier_upload_lag_seconds"):
+    for labels, value in after.values("tidelog_tier_offload_lag_seconds"):
         topic = labels.get("topic", "")
         lag_s[topic] = max(value, lag_s.get(topic, 0.0))
     cold = _by_topic(after.values(f"{TOPICS}remotelogsizebytes"))

@@ -144,7 +144,7 @@ def _tiering(live: Sequence[NodeNumbers]) -> Table:
     rows = {
         "served hot": size(total(lambda t: t.hot_bytes_per_s)) + "/s",
         "served cold": size(total(lambda t: t.cold_bytes_per_s)) + "/s",
-        "upload lag": size(total(lambda t: t.lag_bytes)),
+        "offload lag": size(total(lambda t: t.lag_bytes)),
         "  segments": count(total(lambda t: t.lag_segments)),
         "  oldest": duration(max(tier.lag_s for tier in tiers)),
         "uploaded": size(total(lambda t: t.uploaded_per_s)) + "/s",
@@ -174,7 +174,7 @@ def _store(live: Sequence[NodeNumbers]) -> Table:
 
 
 def _topics(live: Sequence[NodeNumbers], most: int) -> Table:
-    columns = ("records/s", "in/s", "out/s", "hot", "in bucket", "upload lag", "oldest")
+    columns = ("records/s", "in/s", "out/s", "hot", "in bucket", "offload lag", "oldest")
     table = _table("topics", "topic", *columns)
     rows = _merged_topics(live)
     for row in rows[:most]:
@@ -221,7 +221,7 @@ def _and_more(table: Table, more: int) -> None:
 
 
 def _store_state(now: NodeNumbers) -> str:
-    if now.store_behind:  # also where it answers: nothing is uploaded or evicted there before somebody has looked
+    if now.store_behind:  # also where it answers: nothing is offloaded or evicted there before somebody has looked
         return "[red]behind[/]"
     return {True: "[green]ok[/]", False: "[red]away[/]", None: "none"}[now.store_reachable]
 

@@ -31,7 +31,7 @@ LoadPage = Callable[[PageRef], ManifestPage]
 #: Commits that one question to the store makes at most: half of those whose ids a manifest keeps, so that one that was not
 #: saved by its asker, and whatever is asked beside it, leaves the commit last seen in `recent`.
 MAX_COMMITS = 16
-#: Sidecars of unreferenced segments that are looked into, to tell an upload under way from lost history.
+#: Sidecars of unreferenced segments that are looked into, to tell an offload under way from lost history.
 MAX_LOOKED_INTO = 1000
 #: What never falls from one commit to the next.
 _RISING = ("incarnation", "leader_epoch", "log_start", "end", "swept")

@@ -160,7 +160,7 @@ class RemoteSegment:
 
     @property
     def newest_ms(self) -> int:
-        """The time that retention counts from: of the newest record, or, where none has a time, of the upload."""
+        """The time that retention counts from: of the newest record, or, where none has a time, of the offload."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.added.time_ms
 
 

@@ -1,12 +1,12 @@
 """Making a manifest again where the store has gone backwards (I10): from evidence to a manifest, or to why there is none. Pure.
 
-A listing alone cannot tell what was committed from orphans, from a zombie's uploads, from what was removed or compacted away.
+A listing alone cannot tell what was committed from orphans, from a zombie's offloads, from what was removed or compacted away.
 So the evidence, in this order, is: the newest manifest seen (it is saved beside the local log, with a checksum) and its pages;
 that every object which it names is there with the very bytes that it names; and the local log, for what is not.
 
     basis()  which manifest to begin with                the newest seen, or the one shown if it lacks nothing of that
     plan()   all that it names is there                  that manifest, under a new line
-             missing from some offset on, held locally   that manifest up to there; the rest is uploaded again
+             missing from some offset on, held locally   that manifest up to there; the rest is offloaded again
              missing, and the loss accepted by name      that manifest; a range without records stands where the lost one was
              anything else                               refused, with what is missing
 
@@ -72,7 +72,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """`basis` up to `end`, without the segments `dropped`; from there to `again` the local log is uploaded again. In place of
+    """`basis` up to `end`, without the segments `dropped`; from there to `again` the local log is offloaded again. In place of
     the segments `given_up` stand ranges without records."""
 
     basis: Manifest
@@ -91,7 +91,7 @@ class RepairPlan:
             kept += f"; offsets {_spelled(joined(self.given_up))} are given up: no record is there any more"
         if self.end == self.again:
             return kept
-        return f"{kept}; offsets [{self.end}, {self.again}) are uploaded again from the local log"
+        return f"{kept}; offsets [{self.end}, {self.again}) are offloaded again from the local log"
 
 
 def joined(segments: Iterable[RemoteSegment]) -> tuple[OffsetRange, ...]:

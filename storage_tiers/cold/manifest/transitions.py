@@ -10,7 +10,7 @@ Invariants, kept by every transition and checked again before a manifest is writ
 - nobody lowers `end`, the leader epoch, the incarnation or log start; `deleted` is the last state;
 - a key that stands in `removed` or `tombstoned` never becomes a live segment's again.
 
-Not promised: that the objects exist (the uploader verifies them before it commits), nor that the manifest is small; `pages`
+Not promised: that the objects exist (the offloader verifies them before it commits), nor that the manifest is small; `pages`
 moves segments out of it.
 """
 
@@ -52,7 +52,7 @@ def check_writer(manifest: Manifest, writer: ManifestWriter) -> None:
     if manifest.state is State.DELETED:
         raise DeletedInStore(
             f"{manifest.ids} with topic id {manifest.ids.topic_id} is deleted in the bucket, and nothing follows that there: "
-            "nothing more is uploaded, evicted or swept. If the topic is to live, put the version of "
+            "nothing more is offloaded, evicted or swept. If the topic is to live, put the version of "
             f"{manifest.ids.manifest_key} before the deletion back, with every object that was there then; else delete the "
             "topic"
         )
@@ -118,7 +118,9 @@ def extend(
     if not segment.base < segment.end:
         raise InvalidRequest(f"an extension of {manifest.ids} must hold offsets, not [{segment.base}, {segment.end})")
     if {segment.key, segment.sidecar_key} & set(manifest.keys()):
-        raise InvalidRequest(f"{segment.key} stands in the manifest of {manifest.ids} already; upload under a new uuid")
+        raise InvalidRequest(
+            f"{segment.key} stands in the manifest of {manifest.ids} already; upload under a new uuid"
+        )
     stamp = next_stamp(manifest, by)
     removed = manifest.removed
     if manifest.sidecar is not None and manifest.sidecar.alone:

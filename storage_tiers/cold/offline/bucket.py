@@ -168,7 +168,7 @@ class Bucket:
             return None
 
     def live_manifest(self, ids: Ids) -> Manifest:
-        """The manifest as it is now; one that was never stored (commit 0) where nothing was uploaded yet."""
+        """The manifest as it is now; one that was never stored (commit 0) where nothing was offloaded yet."""
         manifest = self.manifest(ids)
         if manifest is None:
             return first_manifest(ids)

@@ -40,7 +40,7 @@ STEADY_S = 60.0
 END_GRACE_S = 5.0
 #: The number of questions that only ask whether the process lives; real ones begin with 1.
 HEARTBEAT = 0
-#: What the broker waits beyond the process's own deadlines: starting it, queues for its budgets, an upload's turn.
+#: What the broker waits beyond the process's own deadlines: starting it, queues for its budgets, an offload's turn.
 SLACK_S = 30.0
 
 

@@ -3,7 +3,7 @@
 Keeps what is worth keeping between questions: decoded pages, manifests with their ETags, the store's clock. All of it may be
 forgotten at any time; a commit is safe by compare-and-swap, whatever was remembered.
 
-Invariant: what uploads hold in memory stays within their budget; an operation past its deadline is cut off and answered
+Invariant: what offloads hold in memory stays within their budget; an operation past its deadline is cut off and answered
 with TierUnavailable, its outcome open.
 """
 
@@ -51,7 +51,7 @@ class TierContext:
         self.counters = counters
         self.reads = PatientReads(settings, clock, rng)
         self.downloads = Downloads(store, directory, settings, self.reads, rng)
-        self.uploads = ByteBudget(settings.upload_bytes_in_flight, settings.uploads)
+        self.offloads = ByteBudget(settings.offload_bytes_in_flight, settings.offloads)
         self.store_clock = StoreClock(clock)
         self._clock = clock
         self._pages = PageCache()

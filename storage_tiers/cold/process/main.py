@@ -2,7 +2,7 @@
 
 Started by the broker with one inherited socket; what to open comes over it, credentials with the environment. It ends
 when that socket does, so it never outlives its broker, and on SIGTERM. It ignores SIGINT: a Ctrl-C in a terminal reaches
-the broker too, whose last uploads still need it.
+the broker too, whose last offloads still need it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NICENESS = 5
 
 
 def give_back_freed_blocks() -> bool:
-    """By itself glibc raises the bound to the largest block it has seen, and uploads then leave more behind in fragments than
+    """By itself glibc raises the bound to the largest block it has seen, and offloads then leave more behind in fragments than
     their budget is. What is received comes in far smaller blocks (MAX_PIECE_BYTES), which are best used again: to map and
     fault each in anew costs more than to receive into it. False with another C library."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -20,9 +20,9 @@ from storage_tiers.cold.manifest.lineage import SeenManifest
 from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter, PageRef, RemoteSegment
 from storage_tiers.cold.manifest.topic_file import TopicState
 from storage_tiers.cold.process.settings import MIB, TierSettings
+from storage_tiers.cold.segments.offloader import ExtendJob
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
 from storage_tiers.cold.segments.sweeper import Listed, SweepReport
-from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.policy.retention import Expired, Moment
 from storage_tiers.types import OffsetRange
 
@@ -48,7 +48,7 @@ class Deadline(Enum):
     NONE = "the store is not asked; the answer does not say whether it works"
     READ = "read_deadline_s for all attempts: it is asked again while the store does not answer"
     COMMIT = "commit_deadline_s and the question's extra_s; past it the outcome is open"
-    UPLOAD = "as COMMIT, from when one of the uploads' places is free"
+    OFFLOAD = "as COMMIT, from when one of the offloads' places is free"
     STEPS = "each of its reads and commits has its own"
 
 
@@ -346,7 +346,7 @@ class Extend(Question[Manifest]):
     seen: SeenManifest | None = None
 
     def extra_s(self, settings: TierSettings) -> float:
-        return self.job.length / MIB * settings.upload_s_per_mib
+        return self.job.length / MIB * settings.offload_s_per_mib
 
 
 @dataclass(frozen=True, slots=True)

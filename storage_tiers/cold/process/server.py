@@ -4,7 +4,7 @@ A thin shell: who works on which question stands in `table.py`; the bounds stand
 answered exactly once unless it was forgotten or the socket is gone. What an operation raises that is no LogError is a
 bug: it is logged with its trace and answered as an error, and the process goes on.
 
-Not promised: that work under way when the socket closes is finished. Uploads and commits are safe to cut at any point.
+Not promised: that work under way when the socket closes is finished. Offloads and commits are safe to cut at any point.
 """
 
 from __future__ import annotations

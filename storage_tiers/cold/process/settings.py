@@ -15,10 +15,10 @@ MAX_METADATA_OBJECT_BYTES = 64 * MIB
 @dataclass(frozen=True, slots=True)
 class TierSettings:
     """Downloads: one S3 connection gives about 40 MB/s, so `download_connections` bounds their speed and
-    `download_bytes_in_flight` their memory. `uploads` and `upload_bytes_in_flight` do the same for uploads.
+    `download_bytes_in_flight` their memory. `offloads` and `offload_bytes_in_flight` do the same for offloads.
 
     `read_deadline_s` bounds a read with all its repetitions, from when its turn comes; `commit_deadline_s` an operation
-    on a manifest; an upload gets `upload_s_per_mib` on top. Seconds throughout.
+    on a manifest; an offload gets `offload_s_per_mib` on top. Seconds throughout.
 
     While an answer is awaited, the process is asked every `heartbeat_s` whether it lives, and is replaced after `silent_beats`
     without a word; before its first answer after `starting_beats`, since it may still load its libraries.
@@ -26,12 +26,12 @@ class TierSettings:
 
     download_connections: int = 16
     download_bytes_in_flight: int = 64 * MIB
-    uploads: int = 4
-    upload_bytes_in_flight: int = 64 * MIB
+    offloads: int = 4
+    offload_bytes_in_flight: int = 64 * MIB
     operations: int = 1024
     read_deadline_s: float = 20.0
     commit_deadline_s: float = 60.0
-    upload_s_per_mib: float = 2.0
+    offload_s_per_mib: float = 2.0
     first_retry_s: float = 0.1
     longest_retry_s: float = 5.0
     idle_s: float = 60.0
@@ -42,8 +42,8 @@ class TierSettings:
     def __post_init__(self) -> None:
         if self.download_bytes_in_flight < CHUNK_BYTES:
             raise ValueError(f"download_bytes_in_flight must hold a chunk of {CHUNK_BYTES} bytes")
-        if min(self.download_connections, self.uploads, self.operations) < 1:
-            raise ValueError("download_connections, uploads and operations must be at least 1")
+        if min(self.download_connections, self.offloads, self.operations) < 1:
+            raise ValueError("download_connections, offloads and operations must be at least 1")
         if min(self.read_deadline_s, self.commit_deadline_s, self.idle_s, self.heartbeat_s) <= 0:
             raise ValueError("deadlines, idle_s and heartbeat_s must be positive")
         if min(self.silent_beats, self.starting_beats) < 1:

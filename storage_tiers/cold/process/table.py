@@ -20,8 +20,8 @@ from storage_tiers.cold.process.operations import Deadline, Operation, Question
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.stores.port import PART_BYTES, ObjectStore
 
-#: What one upload holds in memory at most: four parts on their way (the S3 store's lanes), or a small object whole.
-UPLOAD_BYTES = 4 * PART_BYTES
+#: What one offload holds in memory at most: four parts on their way (the S3 store's lanes), or a small object whole.
+OFFLOAD_BYTES = 4 * PART_BYTES
 
 Answer = TypeVar("Answer")
 
@@ -76,7 +76,7 @@ async def _counters(context: TierContext, question: ask.Stats) -> ask.TierCounte
     return context.counters()
 
 
-NONE, READ, COMMIT, UPLOAD, STEPS = Deadline.NONE, Deadline.READ, Deadline.COMMIT, Deadline.UPLOAD, Deadline.STEPS
+NONE, READ, COMMIT, OFFLOAD, STEPS = Deadline.NONE, Deadline.READ, Deadline.COMMIT, Deadline.OFFLOAD, Deadline.STEPS
 _ROWS: tuple[Operation[TierContext], ...] = (
     # --- reading
     ask.FetchChunk.by(STEPS, lambda at, q: at.downloads.fetch_chunk(q)),
@@ -124,7 +124,7 @@ _ROWS: tuple[Operation[TierContext], ...] = (
     ),
     # --- one partition's manifest
     ask.LoadManifest.by(READ, _tier(_load_manifest), "manifest of {q.ids}"),
-    ask.Extend.by(UPLOAD, _tier(lambda tier, q: tier.extend(q.job)), "extending {q.ids}"),
+    ask.Extend.by(OFFLOAD, _tier(lambda tier, q: tier.extend(q.job)), "extending {q.ids}"),
     ask.Claim.by(COMMIT, _tier(lambda tier, q: tier.claim(q.leader_epoch)), "claiming {q.ids}"),
     ask.RaiseLogStart.by(COMMIT, _tier(lambda tier, q: tier.raise_log_start(q.offset)), "raising log start of {q.ids}"),
     ask.Expire.by(COMMIT, _tier(lambda tier, q: tier.expire(q.log_start)), "expiring segments of {q.ids}"),
@@ -156,9 +156,9 @@ async def perform(context: TierContext, question: Question[Answer]) -> Answer:
             return await context.reads.retry_until_deadline(what, lambda: row.run(context, question))
         case Deadline.COMMIT:
             return await context.in_time(row.run(context, question), what, question.extra_s(context.settings))
-        case Deadline.UPLOAD:
+        case Deadline.OFFLOAD:
             assert isinstance(question, ask.Extend)
-            async with context.uploads.hold(context.uploads.ticket(min(question.job.length, UPLOAD_BYTES))):
+            async with context.offloads.hold(context.offloads.ticket(min(question.job.length, OFFLOAD_BYTES))):
                 return await context.in_time(row.run(context, question), what, question.extra_s(context.settings))
         case _:
             answer: Answer = await row.run(context, question)

@@ -31,9 +31,9 @@ from storage_tiers.cold.manifest.lineage import MAX_COMMITS, LoadPage, SeenManif
 from storage_tiers.cold.manifest.model import Author, Ids, Manifest, ManifestWriter, State
 from storage_tiers.cold.manifest.pages import ManifestChange
 from storage_tiers.cold.manifest.transitions import check_epoch, check_writer, may_begin
+from storage_tiers.cold.segments.offloader import ExtendJob, Offloaded, Offloader, RunBlocking, in_thread
 from storage_tiers.cold.segments.repairer import LocalEvidence, Repairer, RepairReport
 from storage_tiers.cold.segments.sweeper import Listed, Sweeper, SweepReport
-from storage_tiers.cold.segments.uploader import ExtendJob, RunBlocking, Uploaded, Uploader, in_thread
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import FencedWriter, LogError
 from storage_tiers.types import OffsetRange
@@ -63,9 +63,9 @@ class PartitionTier:
         self._loop = CommitLoop(
             store, ids, writer, clock, rng, settings, pages=page_cache, store_clock=store_clock, read_saved=read_saved
         )
-        self._uploader = Uploader(store, ids, rng, run_blocking)
+        self._offloader = Offloader(store, ids, rng, run_blocking)
         self._sweeper = Sweeper(store, self._loop, clock)
-        self._repairer = Repairer(store, self._loop, self._uploader)
+        self._repairer = Repairer(store, self._loop, self._offloader)
 
     @property
     def manifest(self) -> Manifest | None:
@@ -96,25 +96,27 @@ class PartitionTier:
             manifest = loaded.manifest if loaded is not None else transitions.first_manifest(self.ids)
             if not self._continues(manifest, job):
                 return manifest
-        built = await self._uploader.build(job)
-        uploaded = await self._uploader.upload(job, built, manifest)
+        built = await self._offloader.build(job)
+        offloaded = await self._offloader.offload(job, built, manifest)
 
         async def prepare(manifest: Manifest) -> None:
-            nonlocal uploaded
-            if not self._continues(manifest, job) or manifest.commit == uploaded.seen_commit:
+            nonlocal offloaded
+            if not self._continues(manifest, job) or manifest.commit == offloaded.seen_commit:
                 return
-            named = uploaded.segment.key, uploaded.segment.sidecar_key
-            if set(manifest.keys()).isdisjoint(named) and await self._uploader.still_there(uploaded):
-                uploaded = Uploaded(uploaded.segment, uploaded.sidecar_length, uploaded.sidecar_crc32c, manifest.commit)
+            named = offloaded.segment.key, offloaded.segment.sidecar_key
+            if set(manifest.keys()).isdisjoint(named) and await self._offloader.still_there(offloaded):
+                offloaded = Offloaded(
+                    offloaded.segment, offloaded.sidecar_length, offloaded.sidecar_crc32c, manifest.commit
+                )
             else:
-                uploaded = await self._uploader.upload(job, built, manifest)
+                offloaded = await self._offloader.offload(job, built, manifest)
 
         def step(manifest: Manifest, by: Author) -> Manifest | None:
             if not self._continues(manifest, job):
                 return None
             return transitions.extend(
                 manifest,
-                uploaded.segment,
+                offloaded.segment,
                 by,
                 leader_epoch=job.leader_epoch,
                 last_record_epoch=job.last_record_epoch,
@@ -124,7 +126,7 @@ class PartitionTier:
         try:
             return await self._loop.commit(step, prepare)
         except FencedWriter:
-            await self._forget_if_deleted(uploaded)
+            await self._forget_if_deleted(offloaded)
             raise
 
     async def claim(self, leader_epoch: int) -> Manifest:
@@ -198,8 +200,8 @@ class PartitionTier:
         check_epoch(manifest, job.leader_epoch)
         return may_begin(manifest, job.base, job.log_start)
 
-    async def _forget_if_deleted(self, uploaded: Uploaded) -> None:
+    async def _forget_if_deleted(self, offloaded: Offloaded) -> None:
         manifest = self._loop.manifest
         if manifest is not None and manifest.state is State.DELETED:
             with contextlib.suppress(LogError):  # the partition's sweep deletes what is left
-                await self._uploader.forget(uploaded)
+                await self._offloader.forget(offloaded)

@@ -76,10 +76,10 @@ class RepairReport:
 
 
 class Repairer:
-    def __init__(self, store: ObjectStore, loop: CommitLoop, uploader: Uploader) -> None:
+    def __init__(self, store: ObjectStore, loop: CommitLoop, offloader: Offloader) -> None:
         self._store = store
         self._loop = loop
-        self._uploader = uploader
+        self._offloader = offloader
 
     async def repair(
         self, local: LocalEvidence, *, apply: bool, accepted: Sequence[OffsetRange] = ()
@@ -110,7 +110,7 @@ class Repairer:
         return report, (await self._commit(found, shown, local) if apply else None)
 
     async def _holds_nothing(self) -> bool:
-        """Whether no object says that there ever was a manifest. Uploads that were cut before there was one begin all alike."""
+        """Whether no object shows an earlier manifest. Every offload that was cut before the first manifest looks the same."""
         ids = self._loop.ids
         if await _there(self._holds_manifest()) or await _any(self._store.list(ids.pages_prefix)):
             return False
@@ -180,8 +180,8 @@ class Repairer:
                 epochs=history,
                 producer_snapshot=str(paths[1]),
             )
-            built = await self._uploader.build(job)
-            return (await self._uploader.upload(job, built, manifest)).segment
+            built = await self._offloader.build(job)
+            return (await self._offloader.offload(job, built, manifest)).segment
 
     async def _producers(self, lost: RemoteSegment) -> bytes:
         """The producers at a lost segment's end, where its sidecar is there to tell; else none."""

@@ -254,7 +254,7 @@ class _SegmentWalk:
         without = f", or delete the records below offset {claimed} to go on without them" if agreed else ""
         return CorruptRecord(
             f"the batch at byte {self._start + at} of {self._name}, the first from offset {first} on, fails its "
-            f"CRC-32C: the disk has changed it. Nothing from there on is uploaded or evicted; put the file back from a "
+            f"CRC-32C: the disk has changed it. Nothing from there on is offloaded or evicted; put the file back from a "
             f"copy{without}"
         )
 

@@ -33,7 +33,7 @@ def batch_of_now(clock: SystemClock, *values: bytes, timestamp: int | None = Non
     return build_batch([NewRecord(b"k", value, timestamp=stamp) for value in values])
 
 
-async def test_what_is_uploaded_by_age_is_uploaded_when_the_clock_goes_back(tmp_path: Path) -> None:
+async def test_what_is_offloaded_by_age_is_offloaded_when_the_clock_goes_back(tmp_path: Path) -> None:
     clock = SetClock()
     async with running(tmp_path / "data", clock=clock) as node:
         await node.create("t", configs={"tidelog.tier.max.lag.ms": "300"})

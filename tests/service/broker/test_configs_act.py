@@ -181,7 +181,7 @@ async def test_a_topic_is_offloaded_in_time_paused_and_taken_back(node: Running)
     assert await is_offloaded(node)
     await alter(node, remote_log_copy_disable="true", local_retention_ms="0")
     assert not await is_offloaded(node)
-    with pytest.raises(InvalidRequest, match=r"t has remote.log.copy.disable=true: nothing is uploaded"):
+    with pytest.raises(InvalidRequest, match=r"t has remote.log.copy.disable=true: nothing is offloaded"):
         await node.seal("t")
     await until(lambda: hot(node).local_start_offset == hot(node).end_offset - 1)  # what is nowhere else stays
     assert len(await node.read_all("t")) == hot(node).end_offset

@@ -41,7 +41,7 @@ async def looks_home(node: Running) -> None:
     await home.tick()
 
 
-async def uploads(node: Running) -> None:
+async def offloads(node: Running) -> None:
     """The node does what it would do by itself some day, and ends as another one has claimed what it commits to."""
     await node.log.seal("t", wait=False, timeout_ms=0)
     await until(lambda: isinstance(node.node.ground.ending.fatal, FencedWriter))
@@ -64,12 +64,12 @@ async def test_what_is_not_tiered_when_a_copy_begins_is_claimed_as_well(tmp_path
             await until(lambda: copy.node.home.away is None)
             await copy.append("t", b"of the copy")
             await copy.append("t", b"of the copy, too")
-            # The original's word about the topic's configs is held up: its uploads need not wait for it.
+            # The original's word about the topic's configs is held up: its offloads need not wait for it.
             gate = node.store.hold(1, "get", "topic.json")
             await node.append("t", b"of the original")
             await set_tiered(node, "true")
             await gate.reached.wait()
-            await uploads(node)
+            await offloads(node)
             await set_tiered(copy, "true")
             await in_the_bucket(copy, b"before", b"of the copy", b"of the copy, too")
 
@@ -95,7 +95,7 @@ async def test_a_copy_is_at_home_once_what_it_could_not_open_is_claimed_as_well(
             await copy.append("t", b"of the copy")
             await copy.append("t", b"of the copy, too")
             await node.append("t", b"of the original")
-            await uploads(node)
+            await offloads(node)
             await in_the_bucket(copy, b"before", b"of the copy", b"of the copy, too")
 
 
@@ -130,7 +130,7 @@ async def test_a_copy_that_ran_without_its_store_is_a_copy_still(tmp_path: Path)
             await until(lambda: copy.node.home.away is None)
             await copy.append("t", b"of the copy, too")
             await node.append("t", b"of the original")
-            await uploads(node)
+            await offloads(node)
             await in_the_bucket(copy, b"before", b"of the copy", b"of the copy, too")
 
 

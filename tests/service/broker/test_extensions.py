@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.broker.background.extensions import Extensions
-from storage_tiers.cold.segments.uploader import ExtendJob
+from storage_tiers.cold.segments.offloader import ExtendJob
 from storage_tiers.errors import TierUnavailable
 from storage_tiers.types import TopicPartition
 from tests.service.broker.support import running
@@ -20,7 +20,7 @@ JOB = ExtendJob(
 
 
 @pytest.mark.parametrize("outcome", [TierUnavailable("no answer"), asyncio.CancelledError()], ids=["lost", "cut"])
-async def test_an_upload_whose_outcome_is_open_counts_until_a_later_one_has_ended_well(
+async def test_an_offload_whose_outcome_is_open_counts_until_a_later_one_has_ended_well(
     tmp_path: Path, outcome: BaseException
 ) -> None:
     async with running(tmp_path) as node:
@@ -39,7 +39,7 @@ async def test_an_upload_whose_outcome_is_open_counts_until_a_later_one_has_ende
         await hiding
 
 
-async def test_an_upload_that_was_refused_shows_nothing(tmp_path: Path) -> None:
+async def test_an_offload_that_was_refused_shows_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await node.create("t")
         led = node.node.broker.partitions.get(TopicPartition("t", 0))

@@ -140,7 +140,7 @@ async def test_a_cluster_file_is_not_written_below_what_another_node_has_committ
 async def test_a_running_node_notices_that_its_cluster_file_went_backwards(
     tmp_path: Path, shown: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At the look that comes once a day or grace; from then on nothing is deleted, evicted or uploaded."""
+    """At the look that comes once a day or grace; from then on nothing is deleted, evicted or offloaded."""
     async with running(tmp_path, broker=AT_ONCE) as node:
         await until(lambda: access_of(node).writer is not None)
         first = (await node.store.get(keys.cluster_key(node.node.cluster_id))).data

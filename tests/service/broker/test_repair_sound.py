@@ -24,7 +24,7 @@ async def test_a_lost_range_is_taken_again_from_the_local_log(tmp_path: Path) ->
             await node.store.delete([segment.key])
         dry = await node.core.cold.repair(T0, apply=False)
         lost = manifest.segments[-2].base
-        assert f"offsets [{lost}, {end}) are uploaded again from the local log" in dry.summary
+        assert f"offsets [{lost}, {end}) are offloaded again from the local log" in dry.summary
         done = await node.core.cold.repair(T0, apply=True)
         assert (done.summary, done.commit) == (dry.summary, manifest.commit + 1)
         await until(lambda: led(node).log.tiered_end == end and led(node) not in node.node.work.tiering.lineage)
@@ -69,7 +69,7 @@ async def test_what_the_disk_says_of_commits_is_asked_for(tmp_path: Path, damage
         assert await manifest_bytes(node)
         await store.delete([info.key async for info in store.list(led(node).ids.segments_prefix)])
         await put_back(node, key, None)
-        # Else the node could upload the whole local log again before it is asked, and nothing would be missing.
+        # Else the node could offload the whole local log again before it is asked, and nothing would be missing.
         await configure(node, {"remote.log.copy.disable": "true"})
     saved = tmp_path / "t-0/tiered-manifest.json"
     saved.write_bytes(saved.read_bytes()[:-20]) if damage != "evicted" else saved.unlink()

@@ -107,7 +107,7 @@ async def configure(node: Running, configs: dict[str, str]) -> None:
 
 
 async def goes_on(node: Running, end: int) -> None:
-    """All that was held back is done: uploads, retention, eviction; every record is there once."""
+    """All that was held back is done: offloads, retention, eviction; every record is there once."""
     await until(lambda: led(node) not in node.node.work.tiering.lineage)
     assert json.loads(node.node.ground.readiness.body())["store_behind"] == {}
     await configure(node, {"retention.bytes": "-1"})
@@ -237,7 +237,7 @@ async def test_nothing_expires_that_fell_behind_while_it_was_planned(
         assert [record.offset for record in await node.read_all("t", start=planned[0])] == list(range(planned[0], end))
 
 
-async def test_who_seals_what_is_behind_is_told_why_nothing_is_uploaded(tmp_path: Path) -> None:
+async def test_who_seals_what_is_behind_is_told_why_nothing_is_offloaded(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await filled(node, 20)
         await node.seal("t")

@@ -207,7 +207,7 @@ async def test_removed_ranges_go_without_a_listing(tmp_path: Path) -> None:
 
 
 async def test_backlogged_partitions_take_turns(tmp_path: Path) -> None:
-    """Four with many ranges to upload, then a fifth with one: it waits for a range of each at most."""
+    """Four with many ranges to offload, then a fifth with one: it waits for a range of each at most."""
     async with running(tmp_path / "data") as node:
         busy = ["a", "b", "c", "d"]
         gates = [node.store.hold(number, "put", "segments/") for number in range(1, 5)]

@@ -109,7 +109,7 @@ async def test_deleting_records_before_the_store_was_asked_may_be_repeated(tmp_p
         assert log_start_in_the_bucket(led) == 17
 
 
-async def test_below_log_start_the_disk_is_freed_while_uploads_stand_still(node: Running) -> None:
+async def test_below_log_start_the_disk_is_freed_while_offloads_stand_still(node: Running) -> None:
     gates = [node.store.hold(number, "put", "segments/") for number in range(1, 5)]
     for number in range(5):
         await node.create(f"t{number}", configs=TIERED)
@@ -125,7 +125,7 @@ async def test_below_log_start_the_disk_is_freed_while_uploads_stand_still(node:
 
 
 # --- commits that stand still -----------------------------------------------------------------------------------------
-async def test_what_is_deleted_while_it_is_uploaded_is_hidden_in_the_bucket_too(node: Running) -> None:
+async def test_what_is_deleted_while_it_is_offloaded_is_hidden_in_the_bucket_too(node: Running) -> None:
     gate = node.store.hold(1, "put", "manifests/")
     led = await filled(node)
     await gate.reached.wait()
@@ -140,7 +140,7 @@ async def test_what_is_deleted_while_it_is_uploaded_is_hidden_in_the_bucket_too(
     await until(lambda: log_start_in_the_bucket(led) == 17)
 
 
-async def test_what_may_have_been_uploaded_is_not_called_deleted(node: Running) -> None:
+async def test_what_may_have_been_offloaded_is_not_called_deleted(node: Running) -> None:
     gate = node.store.hold(1, "put", "manifests/", after=True)
     node.store.lose_answer(1, "put", "manifests/")
     led = await filled(node)
@@ -186,7 +186,7 @@ async def test_a_range_without_batches_is_an_error_and_stops_nobody(
 ) -> None:
     await node.create("t", configs=TIERED)
     led = node.node.broker.partitions.get(T0)
-    monkeypatch.setattr(LogReader, "upload_source", lambda *_: None)
+    monkeypatch.setattr(LogReader, "offload_source", lambda *_: None)
     for i in range(40):
         await node.append("t", b"%03d" % i * 50)
     with pytest.raises(RequestTimedOut):
@@ -329,48 +329,48 @@ class SlowFiles(OsFiles):
 
 
 class SlowlySyncedFiles(OsFiles):
-    """Segments stay unsynced until an upload has begun, or for a while if none does. `synced` is by path, in bytes."""
+    """Segments stay unsynced until an offload has begun, or for a while if none does. `synced` is by path, in bytes."""
 
     def __init__(self) -> None:
-        self.uploading = threading.Event()
+        self.offloading = threading.Event()
         self.synced: dict[str, int] = {}
 
     def fsync(self, fd: int) -> None:
         path = os.readlink(f"/proc/self/fd/{fd}")
         size = os.fstat(fd).st_size
         if path.endswith(".log") and "/t-0/" in path:
-            self.uploading.wait(0.3)
+            self.offloading.wait(0.3)
         super().fsync(fd)
         self.synced[path] = size
 
 
 class DiskAskingStore(FaultyStore):
-    """Notes of every segment that is uploaded how many of its bytes were on disk then, and how many are uploaded."""
+    """Notes of every segment that is offloaded how many of its bytes were on disk then, and how many are offloaded."""
 
     def __init__(self, files: SlowlySyncedFiles) -> None:
         super().__init__(MemoryStore(SystemClock()))
         self.files = files
-        self.uploads: list[tuple[int, int]] = []
+        self.offloads: list[tuple[int, int]] = []
 
     async def put(
         self, key: str, body: bytes | FileBody, *, if_absent: bool = False, if_match: str | None = None
     ) -> ObjectInfo:
         if key.endswith(".log") and isinstance(body, FileBody):
             synced = self.files.synced.get(os.path.realpath(body.path), 0)
-            self.uploads.append((synced, body.position + body.length))
-            self.files.uploading.set()
+            self.offloads.append((synced, body.position + body.length))
+            self.files.offloading.set()
         return await super().put(key, body, if_absent=if_absent, if_match=if_match)
 
 
-async def test_what_is_uploaded_is_on_disk_first(tmp_path: Path) -> None:
+async def test_what_is_offloaded_is_on_disk_first(tmp_path: Path) -> None:
     """Or the bucket could hold what a power loss takes back, and its offsets would be given again."""
     files = SlowlySyncedFiles()
     store = DiskAskingStore(files)
     async with running(tmp_path / "data", store, files=files) as node:
         await filled(node, {**KEPT, "internal.segment.bytes": str(1 << 20)})
         await node.seal("t")
-    assert store.uploads
-    assert [upload for upload in store.uploads if upload[0] < upload[1]] == []
+    assert store.offloads
+    assert [offload for offload in store.offloads if offload[0] < offload[1]] == []
 
 
 async def test_nobody_waits_for_the_disk_while_segments_go(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ async def test_nobody_waits_for_the_disk_while_segments_go(tmp_path: Path) -> No
 async def test_what_the_disk_damaged_is_not_sealed_with_a_good_checksum(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is neither uploaded nor evicted; what lies before it is; deleting the records, as the error says, lets it go on."""
+    """It is neither offloaded nor evicted; what lies before it is; deleting the records, as the error says, lets it go on."""
     async with running(tmp_path / "data") as node:
         led = await filled(node, {**TIERED, "remote.log.copy.disable": "true"})
         hot = led.log.hot
@@ -441,7 +441,7 @@ async def test_any_number_of_producers_passes_to_the_tier_process(
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped"])
-async def test_a_snapshot_that_was_damaged_is_written_again_before_it_is_uploaded(tmp_path: Path, damage: str) -> None:
+async def test_a_snapshot_that_was_damaged_is_written_again_before_it_is_offloaded(tmp_path: Path, damage: str) -> None:
     store = FaultyStore(MemoryStore(SystemClock()), down=True)
     async with running(tmp_path / "data", store, new_cluster=True) as node:
         await node.create("t")

@@ -135,7 +135,7 @@ def test_what_is_lost_for_good_is_given_up_by_name(node: Node) -> None:
 
 
 def test_a_healthy_cluster_has_nothing_to_repair(node: Node) -> None:
-    """Also of partitions of which nothing was ever uploaded, and of topics that are not tiered."""
+    """Also of partitions of which nothing was ever offloaded, and of topics that are not tiered."""
     for words in (["empty"], ["local", "-c", "remote.storage.enable=false"], ["full"]):
         assert at(node, "topic", "create", *words).code == 0
     assert at(node, "produce", "local", stdin=lines(0, 3)).code == 0

@@ -75,8 +75,8 @@ def test_a_manifest_that_is_missing(store: BlockingMemoryStore, quick: bool) -> 
     assert found(store, quick=quick) == {(FindingKind.NO_MANIFEST, MANIFEST)}
 
 
-def test_a_first_upload_on_its_way_is_no_damage(store: BlockingMemoryStore) -> None:
-    store.put(ids_of(0).segment_key(0, 1, "1" * 32), b"uploaded, not yet committed")
+def test_a_first_offload_on_its_way_is_no_damage(store: BlockingMemoryStore) -> None:
+    store.put(ids_of(0).segment_key(0, 1, "1" * 32), b"offloaded, not yet committed")
     assert found(store) == set()
     old = check_bucket(store, FsckScope(), now_ms=NOW_MS + 2 * DAY)
     assert [finding.kind for finding in old.findings] == [FindingKind.NO_MANIFEST]
@@ -121,7 +121,7 @@ def test_a_manifest_older_than_its_segments(store: BlockingMemoryStore, behind: 
     assert (FindingKind.WENT_BACK, MANIFEST) in found(store)
 
 
-def test_one_upload_that_was_never_committed_is_no_damage(store: BlockingMemoryStore) -> None:
+def test_one_offload_that_was_never_committed_is_no_damage(store: BlockingMemoryStore) -> None:
     segment = manifest_of(store).segments[-1]
     for old, new in (
         (segment.key, ids_of(1).segment_key(120, 2, "a" * 32)),
@@ -330,7 +330,7 @@ def test_a_topic_that_does_not_exist(store: BlockingMemoryStore, tmp_path: Path)
 def test_a_node_that_goes_on_meanwhile_is_no_damage(
     full: FullStore, store: BlockingMemoryStore, tmp_path: Path
 ) -> None:
-    """Uploads and commits between the listing and the manifests' reading."""
+    """Offloads and commits between the listing and the manifests' reading."""
     ids = ids_of(0)
     tier, local = tier_of(full.memory, full.clock, ids=ids, incarnation=5), Local(tmp_path, snapshot=no_producers)
     asyncio.run(tier.extend(local.job(0, 10)))

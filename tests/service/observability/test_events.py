@@ -88,13 +88,13 @@ def test_a_topic_from_its_making_to_the_bucket(node: Node, log: Log, admin: Admi
     for _ in range(RECORDS):
         producer.produce(TOPIC, bytes(100_000), partition=0)
         assert producer.flush(30) == 0
-    uploaded = log.wait("upload.finished", topic=TOPIC, partition=0, base_offset=0)
-    assert 0 < uploaded["end_offset"] < RECORDS and uploaded["ms"] >= 0
-    assert uploaded["bytes"] > uploaded["end_offset"] * 100_000
+    offloaded = log.wait("offload.finished", topic=TOPIC, partition=0, base_offset=0)
+    assert 0 < offloaded["end_offset"] < RECORDS and offloaded["ms"] >= 0
+    assert offloaded["bytes"] > offloaded["end_offset"] * 100_000
     committed = log.wait("manifest.committed", topic=TOPIC, partition=0, commit=1)
-    assert committed["end_offset"] == uploaded["end_offset"] and committed["log_start"] == 0
+    assert committed["end_offset"] == offloaded["end_offset"] and committed["log_start"] == 0
     evicted = log.wait("segment.evicted", topic=TOPIC, partition=0, base_offset=0)
-    assert (evicted["end_offset"], evicted["bytes"]) == (uploaded["end_offset"], uploaded["bytes"])
+    assert (evicted["end_offset"], evicted["bytes"]) == (offloaded["end_offset"], offloaded["bytes"])
     said = node.output().count("\n")
     for _ in range(200):
         producer.produce(TOPIC, b"small", partition=0)
@@ -193,7 +193,7 @@ async def test_a_store_that_is_away_is_said_once(tmp_path: Path, caplog: pytest.
         await until(lambda: len(node.store.calls) > asked + 12)
         node.store.down = False
         await until(lambda: "store.back" in said(caplog))
-        await until(lambda: all("upload.finished" in said(caplog, partition=number) for number in range(3)))
+        await until(lambda: all("offload.finished" in said(caplog, partition=number) for number in range(3)))
     names = said(caplog)
     assert (names.count("store.failing"), names.count("store.back")) == (1, 1)
     assert "partition.waits" not in names, "the store's trouble is no partition's"

@@ -28,8 +28,8 @@ MIB = 1 << 20
         TOPICS + "remotelogmetadatacount": ROSE,
         TOPICS + "remotecopylagbytes": Is(0),
         TOPICS + "remotecopylagsegments": Is(0),
-        'tidelog_tier_upload_lag_bytes{topic="t",partition="0"}': Is(0),
-        "tidelog_tier_upload_lag_seconds_max": Is(0),
+        'tidelog_tier_offload_lag_bytes{topic="t",partition="0"}': Is(0),
+        "tidelog_tier_offload_lag_seconds_max": Is(0),
         "tidelog_local_evicted_bytes_total": 7 * 999,
         'tidelog_store_requests_total{operation="put"}': ROSE,
         'tidelog_store_request_seconds_count{operation="put"}': ROSE,
@@ -175,7 +175,7 @@ async def an_object_is_damaged(world: World) -> AsyncIterator[None]:
         TOPICS + "remotecopyrequests_total": ROSE,
         TOPICS + "remotecopyerrors_total": ROSE,
         TOPICS + "remotecopybytes_total": 0,
-        'tidelog_tier_upload_lag_segments{topic="t",partition="0"}': ROSE,
+        'tidelog_tier_offload_lag_segments{topic="t",partition="0"}': ROSE,
         "tidelog_store_reachable": Is(0),
         'tidelog_store_errors_total{operation="put",error="StoreRefused"}': ROSE,
         'tidelog_tier_question_failures_total{error="StoreRefused"}': ROSE,
@@ -192,7 +192,7 @@ async def the_bucket_refuses(world: World) -> AsyncIterator[None]:
     for number in range(5):
         await world.node.append("t", b"%d" % number * 1000)
     counts = partition(world).counts
-    await until(lambda: counts.failed_copies > 0)
+    await until(lambda: counts.failed_offloads > 0)
     yield
 
 

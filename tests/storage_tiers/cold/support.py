@@ -22,7 +22,6 @@ from storage_tiers.cold.manifest.model import (
 )
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.segments.sidecar import SidecarBytes
-from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.memory import BlockingMemoryStore
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.hot.producer_state import ProducerStateManager
@@ -91,7 +90,7 @@ def no_producers(end: int) -> bytes:
 
 @dataclass
 class Local:
-    """Local segments to upload from."""
+    """Local segments to offload from."""
 
     directory: Path
     written: int = 0

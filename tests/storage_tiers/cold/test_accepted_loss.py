@@ -89,14 +89,14 @@ async def test_where_nothing_is_lost_nothing_is_given_up(world: World) -> None:
 
 
 async def test_what_the_local_log_holds_is_not_given_up(world: World) -> None:
-    """The older loss is named; the newer one is uploaded again."""
+    """The older loss is named; the newer one is offloaded again."""
     await lose(world, 6, 1, 4)
     held = LocalEvidence(OffsetRange(40, 60), (EpochEntry(1, 0),), 0)
     refused, _ = await world.tier.repair(held, apply=True, accepted=(OffsetRange(10, 20), OffsetRange(40, 50)))
     assert "offsets [10, 20)" in refused.refused and "40-50" not in refused.refused
     report, manifest = await world.tier.repair(held, apply=True, accepted=(OffsetRange(10, 20),))
     assert manifest is not None and manifest.end == 40
-    assert "[10, 20) are given up" in report.summary and "[40, 60) are uploaded again" in report.summary
+    assert "[10, 20) are given up" in report.summary and "[40, 60) are offloaded again" in report.summary
     assert (await world.extend(2)).end == 60
 
 

@@ -39,7 +39,7 @@ def local(tmp_path: Path) -> Local:
     return Local(tmp_path)
 
 
-async def test_extension_uploads_then_names_what_it_uploaded(
+async def test_extension_offloads_then_names_what_it_offloaded(
     store: FaultyStore, memory: MemoryStore, clock: EagerClock, local: Local
 ) -> None:
     tier = tier_of(store, clock)
@@ -72,7 +72,7 @@ async def test_an_extension_begins_at_the_end(store: FaultyStore, clock: EagerCl
     puts = store.count("put")
     manifest = await tier.extend(local.job(20, 10))
     assert manifest.end == 10
-    assert store.count("put") == puts, "nothing is uploaded that cannot be referenced"
+    assert store.count("put") == puts, "nothing is offloaded that cannot be referenced"
 
 
 async def test_another_writer_moved_the_end(store: FaultyStore, clock: EagerClock, local: Local) -> None:

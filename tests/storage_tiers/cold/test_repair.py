@@ -28,7 +28,7 @@ from tests.storage_tiers.cold.support import (
     stored_manifest,
     tier_of,
 )
-from tests.storage_tiers.cold.test_upload_verification import DamagingStore
+from tests.storage_tiers.cold.test_offload_verification import DamagingStore
 from tests.support.faulty_store import FaultyStore
 
 WRITER = ManifestWriter(1, 7)
@@ -164,12 +164,12 @@ async def test_pins_of_both_manifests_are_kept_as_far_as_the_repair_reaches(worl
     assert broken(manifest) is None
 
 
-async def test_what_is_missing_at_the_end_is_uploaded_again_from_the_local_log(world: World) -> None:
+async def test_what_is_missing_at_the_end_is_offloaded_again_from_the_local_log(world: World) -> None:
     saved = await world.extend(4)
     lost = saved.segments[2]
     repair = planned(plan(saved, None, evidence(lost.sidecar_key, local=OffsetRange(20, 60), of=saved)))
     assert (repair.end, repair.again) == (20, 40)
-    assert "offsets [20, 40) are uploaded again" in repair.summary
+    assert "offsets [20, 40) are offloaded again" in repair.summary
     manifest = repaired(repair, None, world.author())
     assert broken(manifest) is None
     assert [segment.base for segment in manifest.segments] == [0, 10]
@@ -333,7 +333,7 @@ async def test_an_older_manifest_is_not_committed_over_segments_that_came_later(
     assert isinstance(refused, Refused)
     assert saved.ids.manifest_key in refused.why
     assert planned(plan(saved, None, evidence(unnamed=(20, 30), local=OffsetRange(0, 60)))).end == 20
-    # One that begins at the end is what an upload leaves that was interrupted.
+    # One that begins at the end is what an offload leaves that was interrupted.
     assert planned(plan(saved, None, evidence(unnamed=(20,), local=OffsetRange(0, 0)))).end == 20
 
 
@@ -373,7 +373,7 @@ async def test_a_repair_shows_everything_again_and_the_partition_goes_on(world: 
 @pytest.mark.parametrize(
     "damage", ["segment gone", "segment flipped", "sidecar gone", "sidecar flipped", "another sidecar"]
 )
-async def test_what_is_not_what_was_uploaded_counts_as_missing(world: World, damage: str) -> None:
+async def test_what_is_not_what_was_offloaded_counts_as_missing(world: World, damage: str) -> None:
     saved = await world.extend(3)
     restore(world, None)
     blocking, segment = world.store.blocking(), saved.segments[1]
@@ -390,7 +390,7 @@ async def test_what_is_not_what_was_uploaded_counts_as_missing(world: World, dam
     assert not blocking_has_manifest(world)
     report, manifest = await world.tier.repair(HELD, apply=True)
     assert manifest is not None
-    assert "offsets [10, 30) are uploaded again" in report.summary
+    assert "offsets [10, 30) are offloaded again" in report.summary
     assert (await world.extend(2)).end == 30
 
 

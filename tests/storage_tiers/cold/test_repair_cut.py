@@ -79,7 +79,7 @@ class Damaged:
         findings = check_bucket(store.blocking(), FsckScope(), now_ms=self.world.clock.unix_ms()).findings
         # The test has no cluster and no topic around its partition.
         wrong = [each for each in findings if each.key.rpartition("/")[2] not in ("cluster.json", "topic.json")]
-        # What an upload that was cut has left is nobody's, and swept in time.
+        # What an offload that was cut has left is nobody's, and swept in time.
         assert [each for each in wrong if each.kind not in HARMLESS] == []
 
 

@@ -72,7 +72,7 @@ async def test_a_lost_segment_is_taken_again_from_the_local_log(world: World) ->
     saved = await world.extend(5)
     world.store.blocking().delete([saved.segments[3].key])
     dry, _ = await world.tier.repair(HELD, apply=False)
-    assert "up to offset 30; offsets [30, 50) are uploaded again from the local log" in dry.summary
+    assert "up to offset 30; offsets [30, 50) are offloaded again from the local log" in dry.summary
     report, manifest = await world.tier.repair(HELD, apply=True)
     assert report == dry and manifest is not None and manifest.end == 30
     assert (await world.extend(2)).end == 50
@@ -139,9 +139,9 @@ async def test_what_a_newer_manifest_names_no_more_is_not_missed(world: World) -
 
 
 # --- without commits --------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("objects", ["none", "an upload that was cut", "what nobody knows"])
+@pytest.mark.parametrize("objects", ["none", "an offload that was cut", "what nobody knows"])
 async def test_of_a_partition_without_commits_nothing_is_missed(world: World, objects: str) -> None:
-    if objects == "an upload that was cut":
+    if objects == "an offload that was cut":
         await world.extend()
         restore(world, None)
     elif objects == "what nobody knows":

@@ -1,4 +1,4 @@
-"""A stalled writer: an upload or a commit held back past the grace while others sweep, expire and delete.
+"""A stalled writer: an offload or a commit held back past the grace while others sweep, expire and delete.
 
 Nothing referenced is ever missing, nothing deleted comes back.
 """
@@ -70,7 +70,7 @@ async def test_swept_while_it_stalls(world: World, held: str, earlier: int) -> N
     gate = world.store.hold(1, "put", held, after=held != "/manifests/")
     extension = asyncio.create_task(world.writer.extend(world.local.job(earlier, 10)))
     await gate.reached.wait()
-    uploaded = set(world.keys())
+    offloaded = set(world.keys())
     await world.past_the_grace()
     report = await world.sweeper.sweep(DAY)
     # Without a manifest nothing is an orphan.
@@ -200,7 +200,7 @@ async def test_deleted_while_it_stalls(world: World, held: str) -> None:
     with pytest.raises(FencedWriter, match="deleted"):
         await extension
     assert stored_manifest(world.memory.blocking()).state is State.DELETED
-    assert world.keys() == [], "it took what it had uploaded away again"
+    assert world.keys() == [], "it took what it had offloaded away again"
 
 
 class Remembering(FaultyStore):

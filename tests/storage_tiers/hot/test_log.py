@@ -1,4 +1,4 @@
-"""The log as its users see it: appends, reads, look-ups, rolling, truncation, eviction, uploads."""
+"""The log as its users see it: appends, reads, look-ups, rolling, truncation, eviction, offloads."""
 
 from __future__ import annotations
 
@@ -316,32 +316,32 @@ def test_eviction_drops_whole_closed_segments(tmp_path: Path) -> None:
     assert not [name for name in os.listdir(log.directory) if name.endswith(".deleted")]
 
 
-# --- uploading --------------------------------------------------------------------------------------------------------
-def test_upload_sources_tile_the_log(tmp_path: Path) -> None:
+# --- offloading --------------------------------------------------------------------------------------------------------
+def test_offload_sources_tile_the_log(tmp_path: Path) -> None:
     log, content = filled(tmp_path, 60)
-    uploaded, start = b"", 0
+    offloaded, start = b"", 0
     while True:
-        source = log.reader.upload_source(start, 1 << 40)
+        source = log.reader.offload_source(start, 1 << 40)
         if source is None:
             break
         with open(source.path, "rb") as file:
-            uploaded += file.read()[source.position : source.position + source.length]
+            offloaded += file.read()[source.position : source.position + source.length]
         assert source.base_offset == start
         start = source.end_offset
     assert start == log.segments()[-1].base
-    assert uploaded == b"".join(content[: start // 2])
-    rest = log.reader.upload_source(start, 1 << 40, include_active=True)
+    assert offloaded == b"".join(content[: start // 2])
+    rest = log.reader.offload_source(start, 1 << 40, include_active=True)
     assert rest is not None and rest.end_offset == 120
 
 
-def test_upload_sources_end_at_a_batch(tmp_path: Path) -> None:
+def test_offload_sources_end_at_a_batch(tmp_path: Path) -> None:
     log, content = filled(tmp_path, 60)
     size = len(content[0])
-    source = log.reader.upload_source(3, 9)
+    source = log.reader.offload_source(3, 9)
     assert source is not None
     assert (source.position, source.length, source.base_offset, source.end_offset) == (size, 3 * size, 2, 8)
-    assert log.reader.upload_source(4, 5) is None
-    assert log.reader.upload_source(119, 200) is None
+    assert log.reader.offload_source(4, 5) is None
+    assert log.reader.offload_source(119, 200) is None
 
 
 @pytest.mark.parametrize("offset", [0, 2, 30, 64, 119, 120])

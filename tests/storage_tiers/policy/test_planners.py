@@ -1,4 +1,4 @@
-"""The pure planners of eviction, retention, uploads and sweeps, by tables."""
+"""The pure planners of eviction, retention, offloads and sweeps, by tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from storage_tiers.policy.retention import (
     plan_segments,
 )
 from storage_tiers.policy.segments import Now
-from storage_tiers.policy.tiering import TieringPlan, Upload, plan_tiering
+from storage_tiers.policy.tiering import Offload, TieringPlan, plan_tiering
 from tests.storage_tiers.cold.support import IDS, segment_of
 
 NOW = 1_700_000_000_000
@@ -164,7 +164,7 @@ class TestRetention:
         assert plan_pages(refs, reading, Expired(0, 0), moment).end == 5050
         assert read == [refs[50].key]
 
-    def test_a_segment_without_timestamps_counts_from_its_upload(self) -> None:
+    def test_a_segment_without_timestamps_counts_from_its_offload(self) -> None:
         cold = [replace(segment_of(IDS, 0, 10, 0, timestamp=-1), added=Stamp(1, NOW - 2 * HOUR))]
         assert self.plan(cold, segments(20), tier_end=10, retention_ms=HOUR).log_start == 10
 
@@ -174,18 +174,18 @@ class TestTiering:
         known = {"tier_end": 0, "bound": 1000, "log_start": 0, "segment_ms": 7 * 24 * HOUR, "max_lag_ms": HOUR}
         return plan_tiering(hot, now_ms=NOW, **(known | fields))
 
-    def test_closed_segments_upload_at_once_in_order(self) -> None:
+    def test_closed_segments_offload_at_once_in_order(self) -> None:
         plan = self.plan(segments(10, 20, 30))
-        assert plan.uploads == (Upload(0, 0, 10), Upload(10, 10, 20))
+        assert plan.offloads == (Offload(0, 0, 10), Offload(10, 10, 20))
         assert not plan.close_active
 
     def test_what_is_in_the_bucket_stays_there(self) -> None:
-        assert self.plan(segments(10, 20, 30), tier_end=10).uploads == (Upload(10, 10, 20),)
-        assert self.plan(segments(10, 20, 30), tier_end=14).uploads == (Upload(10, 14, 20),)
+        assert self.plan(segments(10, 20, 30), tier_end=10).offloads == (Offload(10, 10, 20),)
+        assert self.plan(segments(10, 20, 30), tier_end=14).offloads == (Offload(10, 14, 20),)
 
     def test_an_open_transaction_holds_the_segment_and_all_after_it(self) -> None:
         plan = self.plan(segments(10, 20, 30, 40, first_append_ms=NOW - 500), bound=15)
-        assert plan.uploads == (Upload(0, 0, 10),)
+        assert plan.offloads == (Offload(0, 0, 10),)
         assert (plan.held_at, plan.lag_ms) == (15, 500)
 
     @pytest.mark.parametrize("age", [HOUR - 1, HOUR])
@@ -198,20 +198,20 @@ class TestTiering:
     def test_an_empty_active_segment_is_left_alone(self) -> None:
         hot = [Segment(0, 10), Segment(10, 10, 0, -1, -1, True)]
         plan = self.plan(hot, seal_below=10)
-        assert not plan.close_active and plan.uploads == (Upload(0, 0, 10),)
+        assert not plan.close_active and plan.offloads == (Offload(0, 0, 10),)
 
     def test_a_seal_closes_only_what_it_asks_for(self) -> None:
         assert self.plan(segments(10, 20), seal_below=15).close_active
         assert not self.plan(segments(10, 20), seal_below=10).close_active
         assert not self.plan(segments(10, 20), seal_below=15, tier_end=15).close_active
 
-    def test_below_log_start_nothing_is_uploaded(self) -> None:
-        assert self.plan(segments(10, 20, 30), log_start=13).uploads == (Upload(10, 13, 20),)
-        assert self.plan(segments(10, 20, 30), log_start=25).uploads == ()
+    def test_below_log_start_nothing_is_offloaded(self) -> None:
+        assert self.plan(segments(10, 20, 30), log_start=13).offloads == (Offload(10, 13, 20),)
+        assert self.plan(segments(10, 20, 30), log_start=25).offloads == ()
 
     def test_a_hole_is_named(self) -> None:
         plan = self.plan([Segment(20, 30), Segment(30, 40, active=True)], tier_end=10)
-        assert plan.uploads == () and plan.hole == 10
+        assert plan.offloads == () and plan.hole == 10
 
 
 class TestEviction:

@@ -22,7 +22,7 @@ from storage_tiers.cold.read.fetcher import Hydrator
 from storage_tiers.cold.read.pace import Pace
 from storage_tiers.cold.read.reader import ColdMiss, ColdReader
 from storage_tiers.cold.read.view import ColdSlices
-from storage_tiers.cold.segments.uploader import ExtendJob
+from storage_tiers.cold.segments.offloader import ExtendJob
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import ObjectStore
@@ -82,7 +82,7 @@ class Broker:
 
         return ColdReader(ids, self.hydrator, load=load, reload=reload)
 
-    async def upload(
+    async def offload(
         self,
         content: bytes,
         base: int,
@@ -93,7 +93,7 @@ class Broker:
         log_start: int = 0,
         ids: Ids = IDS,
     ) -> Manifest:
-        """Extends the manifest by a local segment, as the broker's uploads do."""
+        """Extends the manifest by a local segment, as the broker's offloads do."""
         self.written += 1
         path = self.directory / f"{base:020}-{self.written}.log"
         path.write_bytes(content)

@@ -31,7 +31,7 @@ MIB = 1 << 20
 async def test_first_read_brings_one_sidecar_and_one_chunk(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         content = b"".join(batch(offset) for offset in range(100))
-        manifest = await b.upload(content, 0, 100)
+        manifest = await b.offload(content, 0, 100)
         before = len(b.store.calls)
         reader = b.reader()
         found = reader.read(manifest, 0, 1 << 20, log_start=0)
@@ -51,7 +51,7 @@ async def test_what_was_brought_stays_until_who_waited_for_it_has_read_it(
     """Its turn comes only after others, whose chunks may need the room; for who does not come it is kept a moment only."""
     monkeypatch.setattr(cold_reader, "HOLD_S", 3600.0 if comes else 0.05)
     async with broker(tmp_path) as b:
-        manifest = await b.upload(b"".join(batch(offset) for offset in range(10)), 0, 10)
+        manifest = await b.offload(b"".join(batch(offset) for offset in range(10)), 0, 10)
         reader = b.reader()
         missed = reader.read(manifest, 0, 1 << 20, log_start=0)
         assert isinstance(missed, ColdMiss)
@@ -83,7 +83,7 @@ async def test_any_offset_begins_with_its_batch(tmp_path: Path) -> None:
             starts.update(dict.fromkeys(range(offset, offset + count), len(content)))
             content += batch(offset, count, size=rng.choice((10, 300, 20_000)))
             offset += count
-        manifest = await b.upload(content, 0, offset)
+        manifest = await b.offload(content, 0, offset)
         reader = b.reader()
         for wanted in (0, offset - 1, *(rng.randrange(offset) for _ in range(60))):
             data = taken(await read(reader, manifest, wanted, 100_000))
@@ -102,7 +102,7 @@ async def test_a_scan_has_no_gap_and_no_repeat_across_segments_and_chunks(tmp_pa
             while len(segment) < size:
                 segment += batch(offset, 7, size=9_000)
                 offset += 7
-            await b.upload(segment, base, offset)
+            await b.offload(segment, base, offset)
             content += segment
         assert await scanned(b, max_bytes=1 * MIB) == content
         assert b.gets() == 2 + 1 + 2 + 1 + 3
@@ -132,7 +132,7 @@ async def scanned(b: Broker, max_bytes: int) -> bytes:
 async def test_a_batch_larger_than_max_bytes_and_chunks_comes_whole(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         small, large = batch(0), batch(1, 3, size=3 * MIB)
-        manifest = await b.upload(small + large + batch(4), 0, 5)
+        manifest = await b.offload(small + large + batch(4), 0, 5)
         data = taken(await read(b.reader(), manifest, 2, 1000))
         assert data == large
         assert taken(await read(b.reader(), manifest, 4, 1000)) == batch(4)
@@ -140,8 +140,8 @@ async def test_a_batch_larger_than_max_bytes_and_chunks_comes_whole(tmp_path: Pa
 
 async def test_offsets_in_holes_go_to_the_next_batch(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        await b.upload(batch(0) + batch(10), 0, 20)
-        manifest = await b.upload(batch(25, size=200_000) + batch(40), 20, 60)
+        await b.offload(batch(0) + batch(10), 0, 20)
+        manifest = await b.offload(batch(25, size=200_000) + batch(40), 20, 60)
         reader = b.reader()
         for offset, expected in ((5, 10), (11, 25), (19, 25), (20, 25), (26, 40)):
             data = taken(await read(reader, manifest, offset))
@@ -152,16 +152,16 @@ async def test_offsets_in_holes_go_to_the_next_batch(tmp_path: Path) -> None:
 
 async def test_a_recorded_gap_is_stepped_over(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        await b.upload(batch(0, 10), 0, 10)
+        await b.offload(batch(0, 10), 0, 10)
         await b.client.ask(RaiseLogStart(b.reader().ids, WRITER, 10))
-        manifest = await b.upload(batch(30, 10), 30, 40, log_start=30)
+        manifest = await b.offload(batch(30, 10), 30, 40, log_start=30)
         assert manifest.log_start == 30 and manifest.segments[-1].gap_from == 10
         assert taken(await read(b.reader(), manifest, 30, log_start=30)) == batch(30, 10)
 
 
 async def test_below_log_start_is_out_of_range(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        manifest = await b.upload(batch(0, 10), 0, 10)
+        manifest = await b.offload(batch(0, 10), 0, 10)
         with pytest.raises(OffsetOutOfRange, match="below log start 5"):
             b.reader().read(manifest, 4, 100, log_start=5)
         # A batch that log start cuts is served whole: its reader drops what lies below.
@@ -171,7 +171,7 @@ async def test_below_log_start_is_out_of_range(tmp_path: Path) -> None:
 async def test_aborted_transactions_of_the_answer(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         early, late = AbortedTransaction(7, 0, 3, 4), AbortedTransaction(8, 5, 9, 10)
-        manifest = await b.upload(b"".join(batch(o) for o in range(10)), 0, 10, aborted=(early, late))
+        manifest = await b.offload(b"".join(batch(o) for o in range(10)), 0, 10, aborted=(early, late))
         found = await read(b.reader(), manifest, 4)
         assert found.aborted == (late,)
         taken(found)
@@ -182,7 +182,7 @@ async def test_pages_are_searched_by_the_tier_process(tmp_path: Path) -> None:
         content = b""
         for base in range(90):
             segment = batch(base, timestamp=1_700_000_000_000 + base)
-            await b.upload(segment, base, base + 1)
+            await b.offload(segment, base, base + 1)
             content += segment
         assert b.manifest is not None and b.manifest.live_pages
         assert await scanned(b, max_bytes=10_000) == content
@@ -201,7 +201,7 @@ async def test_the_largest_timestamp_stands_in_a_page_above_one_that_log_start_p
 
     async with broker(tmp_path) as b:
         for base in range(150):
-            await b.upload(batch(base, timestamp=stamp(base)), base, base + 1)
+            await b.offload(batch(base, timestamp=stamp(base)), base, base + 1)
         manifest = b.manifest
         assert manifest is not None and len(manifest.live_pages) >= 2
         passed = manifest.live_pages[0].end
@@ -214,7 +214,7 @@ async def test_the_largest_timestamp_stands_in_a_page_above_one_that_log_start_p
 
 async def test_hydration_outlives_who_asked_and_is_shared(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        manifest = await b.upload(batch(0, 10), 0, 10)
+        manifest = await b.offload(batch(0, 10), 0, 10)
         gate = b.store.hold(1, "get", ".log")
         reader = b.reader()
         first, second = (reader.read(manifest, 0, 100, log_start=0) for _ in range(2))
@@ -233,7 +233,7 @@ async def test_identical_requests_at_one_time_are_one_request(tmp_path: Path) ->
     """Manifests, newest states, pages, sidecars and chunks alike, from any number of readers; each of them gets the answer."""
     async with broker(tmp_path) as b:
         for base in range(90):
-            await b.upload(batch(base, timestamp=1_700_000_000_000 + base), base, base + 1)
+            await b.offload(batch(base, timestamp=1_700_000_000_000 + base), base, base + 1)
         manifest = b.manifest
         assert manifest is not None and manifest.live_pages
         readers = [b.reader() for _ in range(5)]
@@ -254,7 +254,7 @@ async def test_identical_requests_at_one_time_are_one_request(tmp_path: Path) ->
 
 async def test_a_failure_is_told_once_and_not_remembered(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        manifest = await b.upload(batch(0, 10), 0, 10)
+        manifest = await b.offload(batch(0, 10), 0, 10)
         b.store.down = True
         found = b.reader().read(manifest, 0, 100, log_start=0)
         assert isinstance(found, ColdMiss)
@@ -267,7 +267,7 @@ async def test_a_failure_is_told_once_and_not_remembered(tmp_path: Path) -> None
 async def test_a_tampered_chunk_is_refused_and_never_cached(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         content = batch(0, 10)
-        manifest = await b.upload(content, 0, 10)
+        manifest = await b.offload(content, 0, 10)
         for damaged in (content[:-1] + bytes([content[-1] ^ 1]), content[:-5], b""):
             await b.store.put(manifest.segments[0].key, damaged)
             found = b.reader().read(manifest, 0, 100, log_start=0)
@@ -281,7 +281,7 @@ async def test_a_tampered_chunk_is_refused_and_never_cached(tmp_path: Path) -> N
 
 async def test_a_damaged_sidecar_is_refused(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        manifest = await b.upload(batch(0, 10), 0, 10)
+        manifest = await b.offload(batch(0, 10), 0, 10)
         key = manifest.segments[0].sidecar_key
         whole = (await b.store.get(key)).data
         for damaged in (whole[:100], whole[:-1] + b"x", bytes(len(whole))):
@@ -298,8 +298,8 @@ async def test_a_damaged_sidecar_is_refused(tmp_path: Path) -> None:
 
 async def test_objects_of_another_segment_are_refused(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        await b.upload(batch(0, 10), 0, 10)
-        manifest = await b.upload(batch(10, 10), 10, 20)
+        await b.offload(batch(0, 10), 0, 10)
+        manifest = await b.offload(batch(10, 10), 10, 20)
         first, second = manifest.segments
         await b.store.put(first.key, (await b.store.get(second.key)).data)
         found = b.reader().read(manifest, 0, 100, log_start=0)
@@ -310,8 +310,8 @@ async def test_objects_of_another_segment_are_refused(tmp_path: Path) -> None:
 
 async def test_a_missing_object_reloads_the_manifest(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        await b.upload(batch(0, 10), 0, 10)
-        old = await b.upload(batch(10, 10), 10, 20)
+        await b.offload(batch(0, 10), 0, 10)
+        old = await b.offload(batch(10, 10), 10, 20)
         await b.client.ask(Expire(old.ids, WRITER, 10))
         await b.store.delete([old.segments[0].key, old.segments[0].sidecar_key])
         reader = b.reader()
@@ -324,7 +324,7 @@ async def test_a_missing_object_reloads_the_manifest(tmp_path: Path) -> None:
 
 async def test_a_missing_object_that_the_newest_manifest_names_is_an_error(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        manifest = await b.upload(batch(0, 10), 0, 10)
+        manifest = await b.offload(batch(0, 10), 0, 10)
         await b.store.delete([manifest.segments[0].key])
         found = b.reader().read(manifest, 0, 100, log_start=0)
         assert isinstance(found, ColdMiss)
@@ -337,7 +337,7 @@ async def test_timestamps_that_do_not_rise(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         for base in (0, 5):
             segment = b"".join(batch(base + i, timestamp=stamps[base + i], size=30_000) for i in range(5))
-            await b.upload(segment, base, base + 5)
+            await b.offload(segment, base, base + 5)
         assert b.manifest is not None
         reader = b.reader()
         for start in range(10):
@@ -352,7 +352,7 @@ async def test_timestamps_that_do_not_rise(tmp_path: Path) -> None:
 
 async def test_timestamps_inside_a_batch_that_log_start_cuts(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        manifest = await b.upload(batch(0, 10, timestamp=100) + batch(10, timestamp=50), 0, 11)
+        manifest = await b.offload(batch(0, 10, timestamp=100) + batch(10, timestamp=50), 0, 11)
         reader = b.reader()
         assert await reader.offset_for_timestamp(manifest, 0, log_start=4) == TimestampOffset(104, 4, 1)
         assert await reader.offset_for_timestamp(manifest, 108, log_start=0) == TimestampOffset(108, 8, 1)
@@ -364,7 +364,7 @@ async def test_timestamps_inside_a_batch_that_log_start_cuts(tmp_path: Path) -> 
 async def test_epochs_come_from_the_newest_sidecar(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
         epochs = (EpochEntry(1, 0), EpochEntry(3, 10), EpochEntry(6, 15))
-        manifest = await b.upload(
+        manifest = await b.offload(
             batch(0, 10, epoch=1) + batch(10, 5, epoch=3) + batch(15, 5, epoch=6), 0, 20, epochs=epochs
         )
         reader = b.reader()

@@ -55,7 +55,7 @@ async def test_a_damaged_cache_is_noticed_and_filled_again(
     caplog.set_level(logging.INFO)
     async with broker(tmp_path) as b:
         content = b"".join(batch(offset) for offset in range(100))
-        manifest = await b.upload(content, 0, 100)
+        manifest = await b.offload(content, 0, 100)
         reader = b.reader()
         for _ in range(2):
             assert taken(await read(reader, manifest, 0)) == content

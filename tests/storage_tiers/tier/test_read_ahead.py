@@ -22,7 +22,7 @@ from tests.storage_tiers.tier.test_tier_client import Watched
 PATIENT = dataclasses.replace(QUICK, read_deadline_s=20.0)
 
 
-async def uploaded(b: Broker, segments: int, size: int, ids: Ids = IDS) -> Manifest:
+async def offloaded(b: Broker, segments: int, size: int, ids: Ids = IDS) -> Manifest:
     """Segments of about `size` bytes: one batch of 1 MB each, all of them one payload."""
     offset = 0
     for _ in range(segments):
@@ -31,7 +31,7 @@ async def uploaded(b: Broker, segments: int, size: int, ids: Ids = IDS) -> Manif
             parts.append(batch(offset, size=1_000_000))
             length += len(parts[-1])
             offset += 1
-        b.manifest = await b.upload(b"".join(parts), base, offset, ids=ids)
+        b.manifest = await b.offload(b"".join(parts), base, offset, ids=ids)
     assert b.manifest is not None
     return b.manifest
 
@@ -52,7 +52,7 @@ async def scan(reader: ColdReader, manifest: Manifest, max_bytes: int = MIB, sta
 
 async def test_a_scan_costs_at_most_260_gets_a_gib(tmp_path: Path) -> None:
     async with broker(tmp_path, settings=PATIENT) as b:
-        manifest = await uploaded(b, 1, 80 * MIB)
+        manifest = await offloaded(b, 1, 80 * MIB)
         before = b.store.count("get")
         total = await scan(b.reader(), manifest)
         assert total == manifest.segments[0].length
@@ -70,7 +70,7 @@ async def test_a_scan_costs_at_most_260_gets_a_gib(tmp_path: Path) -> None:
 async def test_a_scan_keeps_many_connections_busy(tmp_path: Path) -> None:
     store = Watched()
     async with broker(tmp_path, settings=PATIENT, store=store) as b:
-        manifest = await uploaded(b, 3, 33 * MIB)
+        manifest = await offloaded(b, 3, 33 * MIB)
         store.most = 0
         await scan(b.reader(), manifest)
         assert store.most >= 4
@@ -79,7 +79,7 @@ async def test_a_scan_keeps_many_connections_busy(tmp_path: Path) -> None:
 async def test_random_reads_read_nothing_ahead(tmp_path: Path) -> None:
     rng = random.Random(1)
     async with broker(tmp_path, settings=PATIENT) as b:
-        manifest = await uploaded(b, 2, 40 * MIB)
+        manifest = await offloaded(b, 2, 40 * MIB)
         reader = b.reader()
         for offset in (o for _ in range(3) for o in rng.sample(range(0, manifest.end, 9), 8)):
             taken(await read(reader, manifest, offset, 1000))
@@ -91,7 +91,7 @@ async def test_read_ahead_never_fills_more_than_half_of_the_cache(tmp_path: Path
         manifests = {}
         for number in range(4):
             ids = dataclasses.replace(IDS, partition=number)
-            manifests[ids] = await uploaded(b, 1, 20 * MIB, ids)
+            manifests[ids] = await offloaded(b, 1, 20 * MIB, ids)
         most = 0
 
         async def consume(ids: Ids, manifest: Manifest) -> None:
@@ -110,7 +110,7 @@ async def test_read_ahead_never_fills_more_than_half_of_the_cache(tmp_path: Path
 
 async def test_a_slice_outlives_the_eviction_of_its_chunk(tmp_path: Path) -> None:
     async with broker(tmp_path, settings=PATIENT, cache_bytes=16 * MIB) as b:
-        manifest = await uploaded(b, 1, 60 * MIB)
+        manifest = await offloaded(b, 1, 60 * MIB)
         reader = b.reader()
         held = await read(reader, manifest, 0, MIB)
         expected = batch(0, size=1_000_000)
@@ -122,7 +122,7 @@ async def test_a_slice_outlives_the_eviction_of_its_chunk(tmp_path: Path) -> Non
 
 async def test_what_someone_waits_for_overtakes_what_was_read_ahead(tmp_path: Path) -> None:
     async with broker(tmp_path, settings=PATIENT) as b:
-        manifest = await uploaded(b, 1, 40 * MIB)
+        manifest = await offloaded(b, 1, 40 * MIB)
         reader = b.reader()
         for offset in (0, 5, 9):
             taken(await read(reader, manifest, offset, 1000))
@@ -142,7 +142,7 @@ async def test_what_someone_waits_for_overtakes_what_was_read_ahead(tmp_path: Pa
 async def test_a_full_disk_shrinks_the_cache_and_asks_to_retry(tmp_path: Path) -> None:
     """The file system refuses each write of a chunk for a while, as a full one does."""
     async with broker(tmp_path, settings=PATIENT, store=MemoryStore(EagerClock())) as b:
-        manifest = await uploaded(b, 1, 40 * MIB)
+        manifest = await offloaded(b, 1, 40 * MIB)
         reader = b.reader()
         taken(await read(reader, manifest, 0, 1000))
         hidden = tmp_path / "hidden"

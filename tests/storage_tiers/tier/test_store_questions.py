@@ -111,8 +111,8 @@ async def test_the_highest_incarnation_is_found_wherever_it_stands(tmp_path: Pat
         )
 
 
-# --- abandoned uploads ------------------------------------------------------------------------------------------------
-async def test_an_upload_is_ended_once_the_grace_has_passed_on_the_stores_clock(tmp_path: Path) -> None:
+# --- abandoned offloads ------------------------------------------------------------------------------------------------
+async def test_an_offload_is_ended_once_the_grace_has_passed_on_the_stores_clock(tmp_path: Path) -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
     old = store.blocking().begin_upload(f"{CLUSTER}/old")
@@ -145,7 +145,7 @@ async def test_a_partition_is_taken_under_the_highest_epoch_that_anything_shows(
 
 async def test_to_look_at_a_partition_commits_nothing(tmp_path: Path) -> None:
     async with broker(tmp_path) as node:
-        before = await node.upload(batch(0), 0, 1)
+        before = await node.offload(batch(0), 0, 1)
         taken = await node.client.ask(TakePartition(IDS, NEWER, 7, with_producers=False, dry=True))
         assert (taken.end, taken.leader_epoch) == (1, before.leader_epoch)
         assert await manifest_of(node) == before
@@ -163,8 +163,8 @@ async def test_a_deleted_partition_stays_as_it_is(tmp_path: Path) -> None:
 async def test_a_manifest_that_is_gone_is_not_begun_anew_where_segments_begin_above_zero(tmp_path: Path) -> None:
     """Also where one segment is left, behind which nothing follows."""
     async with broker(tmp_path) as node:
-        await node.upload(batch(0), 0, 1)
-        manifest = await node.upload(batch(1), 1, 2)
+        await node.offload(batch(0), 0, 1)
+        manifest = await node.offload(batch(1), 1, 2)
         first = manifest.segments[0]
         await node.store.delete([IDS.manifest_key, first.key, first.sidecar_key])
         with pytest.raises(StoreRefused, match="has no manifest"):

@@ -31,7 +31,7 @@ from storage_tiers.cold.process.operations import (
     Sweep,
 )
 from storage_tiers.cold.process.settings import CHUNK_BYTES, MIB
-from storage_tiers.cold.segments.uploader import ExtendJob
+from storage_tiers.cold.segments.offloader import ExtendJob
 from storage_tiers.cold.stores.bodies import hand_over
 from storage_tiers.cold.stores.memory import MemoryStore
 from storage_tiers.cold.stores.port import Sink
@@ -227,24 +227,24 @@ async def test_the_life_of_a_partition(tmp_path: Path) -> None:
         assert await b.client.ask(LoadManifest(IDS, WRITER)) is None
         assert (await b.client.ask(RaiseLogStart(IDS, WRITER, 5))).commit == 0  # no manifest, nothing to raise
         assert (await b.client.ask(Claim(IDS, WRITER, 1))).leader_epoch == 1
-        manifest = await b.upload(batch(0, 10), 0, 10)
+        manifest = await b.offload(batch(0, 10), 0, 10)
         assert await b.client.ask(LoadManifest(IDS, WRITER)) == manifest
         assert (await b.client.ask(RaiseLogStart(IDS, WRITER, 4))).log_start == 4
-        manifest = await b.upload(batch(10, 10), 10, 20)
+        manifest = await b.offload(batch(10, 10), 10, 20)
         manifest = await b.client.ask(Expire(IDS, WRITER, 15))
         assert (manifest.log_start, len(manifest.segments), len(manifest.removed)) == (15, 1, 1)
         report = await b.client.ask(Sweep(IDS, WRITER, 0))
         assert report.removed == 2
         assert (await b.client.ask(DeletePartition(IDS, WRITER))).state is State.DELETED
         with pytest.raises(FencedWriter, match="deleted"):
-            await b.upload(batch(20, 10), 20, 30)
+            await b.offload(batch(20, 10), 20, 30)
         counters = await b.client.refresh_counters()
         assert counters is not None and counters.bytes_uploaded > 0 and counters.store_calls["put"] > 5
 
 
 async def test_an_extension_elsewhere_says_where_the_next_begins(tmp_path: Path) -> None:
     async with broker(tmp_path) as b:
-        manifest = await b.upload(batch(0, 10), 0, 10)
+        manifest = await b.offload(batch(0, 10), 0, 10)
         path = tmp_path / "x.log"
         path.write_bytes(batch(5, 10))
         producers = path.with_suffix(".snapshot")
@@ -273,13 +273,13 @@ async def test_a_commit_past_its_deadline_is_cut_off(tmp_path: Path) -> None:
         assert (await b.client.ask(Claim(IDS, WRITER, 1))).leader_epoch == 1
 
 
-async def test_uploads_at_once_are_bounded(tmp_path: Path) -> None:
-    async with broker(tmp_path, settings=dataclasses.replace(QUICK, uploads=1)) as b:
+async def test_offloads_at_once_are_bounded(tmp_path: Path) -> None:
+    async with broker(tmp_path, settings=dataclasses.replace(QUICK, offloads=1)) as b:
         first, second = (dataclasses.replace(IDS, partition=number) for number in (1, 2))
         gate = b.store.hold(1, "put", "segments/00001")
-        one = asyncio.create_task(b.upload(batch(0), 0, 1, ids=first))
+        one = asyncio.create_task(b.offload(batch(0), 0, 1, ids=first))
         await gate.reached.wait()
-        two = asyncio.create_task(b.upload(batch(0), 0, 1, ids=second))
+        two = asyncio.create_task(b.offload(batch(0), 0, 1, ids=second))
         await until(lambda: b.client.stats.asked["Extend"] == 2)
         await b.client.ask(Stats())
         assert b.store.count("put", "segments/00002") == 0

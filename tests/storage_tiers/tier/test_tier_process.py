@@ -54,7 +54,7 @@ async def test_the_whole_path_through_the_real_process(tmp_path: Path) -> None:
         assert b.client.process_id is None
         await b.client.ask(Probe("probes/"))
         content = b"".join(batch(offset, 10, size=2_000) for offset in range(0, 4_000, 10))
-        manifest = await b.upload(content, 0, 4_000)
+        manifest = await b.offload(content, 0, 4_000)
         reader = b.reader()
         data = taken(await read(reader, manifest, 0, len(content)))
         while len(data) < len(content):
@@ -167,14 +167,14 @@ async def test_kill_in_the_middle_of_a_commit_and_go_on(tmp_path: Path) -> None:
         for delay in (0.0, 0.004, 0.012, 0.03):
             await b.client.ask(LoadManifest(IDS, WRITER))
             segment = batch(base, 10, size=100_000)
-            extending = asyncio.create_task(b.upload(segment, base, base + 10))
+            extending = asyncio.create_task(b.offload(segment, base, base + 10))
             await asyncio.sleep(delay)
             if b.client.process_id is not None:
                 os.kill(b.client.process_id, signal.SIGKILL)
             await asyncio.gather(extending, return_exceptions=True)
             manifest = await loaded(b)
             if manifest is None or manifest.end == base:
-                manifest = await b.upload(segment, base, base + 10)
+                manifest = await b.offload(segment, base, base + 10)
             assert manifest.end == base + 10
             base += 10
         reader = b.reader()
@@ -293,14 +293,14 @@ async def test_chunks_are_correct_under_many_readers(tmp_path: Path) -> None:
 
 @pytest.mark.s3
 async def test_s3_through_the_real_process(tmp_path: Path, versitygw: S3Server) -> None:
-    """Multipart upload, ranged reads, commits: over aiobotocore, of which this process has nothing."""
+    """Multipart offload, ranged reads, commits: over aiobotocore, of which this process has nothing."""
     location = StoreLocation.parse(f"s3://{BUCKET}/tier-process", endpoint=versitygw.endpoint, region=REGION)
     async with broker(tmp_path, location=location, launcher=ExecLauncher(), settings=TierSettings()) as b:
         await b.client.ask(Probe("probes/"))
         segments = [b"".join(batch(s * 30 + o, size=1_000_000) for o in range(30)) for s in range(2)]
         for number, content in enumerate(segments):
-            await b.upload(content, number * 30, number * 30 + 30)
-        uploaded = await b.client.refresh_counters()
+            await b.offload(content, number * 30, number * 30 + 30)
+        offloaded = await b.client.refresh_counters()
         reader, offset, total = b.reader(), 0, 0
         assert b.manifest is not None
         began = time.monotonic()
@@ -315,8 +315,8 @@ async def test_s3_through_the_real_process(tmp_path: Path, versitygw: S3Server) 
         seconds = time.monotonic() - began
         assert total == sum(map(len, segments))
         counters = await b.client.refresh_counters()
-        assert counters is not None and uploaded is not None
-        gets = counters.store_calls["get"] - uploaded.store_calls.get("get", 0)
+        assert counters is not None and offloaded is not None
+        gets = counters.store_calls["get"] - offloaded.store_calls.get("get", 0)
         print(
             f"{total / 1e6 / seconds:.0f} MB/s, {gets} GETs, {counters.peak_resident_bytes >> 20} MiB at most resident"
         )

@@ -46,9 +46,9 @@ from storage_tiers.cold.process.protocol import (
 from storage_tiers.cold.process.settings import TierSettings
 from storage_tiers.cold.process.table import TABLE, row_of
 from storage_tiers.cold.process.value_json import ProtocolError, from_json, to_json
+from storage_tiers.cold.segments.offloader import ExtendJob
 from storage_tiers.cold.segments.repairer import LocalEvidence, RepairReport
 from storage_tiers.cold.segments.sweeper import Listed
-from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.location import StoreLocation
 from storage_tiers.errors import LogError, TierUnavailable
 from storage_tiers.policy.retention import Expired, Moment, RetentionLimits

@@ -56,7 +56,7 @@ class World:
     async def insist(self, content: bytes, base: int, end: int) -> None:
         while self.b.manifest is None or self.b.manifest.end < end:
             try:
-                await self.b.upload(content, base, end)
+                await self.b.offload(content, base, end)
             except LogError as error:
                 assert error.advice is Advice.RETRY, error
                 manifest = await self.newest()
@@ -147,7 +147,7 @@ async def test_few_sidecars_in_memory_are_enough(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(hydrator, "MAX_SIDECAR_BYTES", 1)
     async with broker(tmp_path, settings=PATIENT) as b:
         for number in range(5):
-            await b.upload(batch(number * 10, 10), number * 10, number * 10 + 10)
+            await b.offload(batch(number * 10, 10), number * 10, number * 10 + 10)
         assert b.manifest is not None
         reader = b.reader()
         for offset in (3, 17, 22, 39, 40, 5, 48):
@@ -167,7 +167,7 @@ def forget_pages(cache: Path) -> None:
 async def test_a_chunk_that_left_memory_is_read_by_a_thread(tmp_path: Path) -> None:
     async with broker(tmp_path, settings=PATIENT) as b:
         content = b"".join(batch(offset, size=300_000) for offset in range(40))
-        manifest = await b.upload(content, 0, 40)
+        manifest = await b.offload(content, 0, 40)
         reader = b.reader()
         misses = 0
         for offset in (3, 20, 3, 39):
@@ -185,7 +185,7 @@ async def test_a_chunk_that_left_memory_is_read_by_a_thread(tmp_path: Path) -> N
 
 async def test_a_chunk_that_a_thread_has_read_is_let_go(tmp_path: Path) -> None:
     async with broker(tmp_path, settings=PATIENT) as b:
-        manifest = await b.upload(b"".join(batch(offset, size=300_000) for offset in range(3)), 0, 3)
+        manifest = await b.offload(b"".join(batch(offset, size=300_000) for offset in range(3)), 0, 3)
         reader = b.reader()
         taken(await read(reader, manifest, 1))
         forget_pages(tmp_path / "cache")
@@ -215,7 +215,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 async def test_a_full_disk_makes_reads_retry_and_the_cache_small(tmp_path: Path, small_disk: Path) -> None:
     async with broker(tmp_path, settings=PATIENT, cache_bytes=64 * MIB) as b:
         offsets = range(60)
-        await b.upload(b"".join(batch(offset, size=700_000) for offset in offsets), 0, 60)
+        await b.offload(b"".join(batch(offset, size=700_000) for offset in offsets), 0, 60)
         reader, refused = b.reader(), 0
         assert b.manifest is not None
         for offset in (*offsets, *offsets):

@@ -1,4 +1,4 @@
-"""What the store holds of an upload is compared with what was sent, before anything names it."""
+"""What the store holds of an offload is compared with what was sent, before anything names it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """From a local segment to two verified objects and the segment that will name them.
 
-Invariants: an object is written under a fresh uuid and never again; it counts as uploaded only when its length and
+Invariants: an object is written under a fresh uuid and never again; it counts as offloaded only when its length and
 CRC-32C are those of the local bytes, as the store reports them or, where it reports none, as they are read back. At most
 two PUTs a segment below the multipart threshold.
 
-Not promised: that uploaded objects are ever referenced; what is not is an orphan and the sweeper's.
+Not promised: that offloaded objects are ever referenced; what is not is an orphan and the sweeper's.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def in_thread(function: Callable[[], SidecarBytes]) -> Awaitable[SidecarBytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Uploaded:
+class Offloaded:
     """A remote segment whose objects were there after the manifest of `seen_commit` had been read."""
 
     segment: RemoteSegment
@@ -88,7 +88,7 @@ def _built(job: ExtendJob) -> SidecarBytes:
     )
 
 
-class Uploader:
+class Offloader:
     def __init__(self, store: ObjectStore, ids: Ids, rng: Rng, run_blocking: RunBlocking = in_thread) -> None:
         self._store = store
         self._ids = ids
@@ -101,11 +101,11 @@ class Uploader:
         if built.last_leader_epoch != job.last_record_epoch or job.last_record_epoch > job.leader_epoch:
             raise InvalidRequest(
                 f"the last batch below offset {job.end} of {self._ids} is of leader epoch {built.last_leader_epoch}, not "
-                f"{job.last_record_epoch}, uploaded in epoch {job.leader_epoch}"
+                f"{job.last_record_epoch}, offloaded in epoch {job.leader_epoch}"
             )
         return built
 
-    async def upload(self, job: ExtendJob, built: SidecarBytes, manifest: Manifest) -> Uploaded:
+    async def offload(self, job: ExtendJob, built: SidecarBytes, manifest: Manifest) -> Offloaded:
         """Stores segment and sidecar under a fresh uuid. `manifest` was read before this call."""
         uuid = self._rng.token(16).hex()
         segment = RemoteSegment(
@@ -123,28 +123,28 @@ class Uploader:
             bytes=job.length,
             crc32c=built.crc32c,
         )
-        uploaded = Uploaded(segment, len(built.data), crc32c(built.data), manifest.commit)
+        offloaded = Offloaded(segment, len(built.data), crc32c(built.data), manifest.commit)
         body = FileBody(job.path, job.position, job.length, built.crc32c)
         # The small one first: where the store refuses, little is sent in vain.
-        await self._put(segment.sidecar_key, built.data, uploaded.sidecar_length, uploaded.sidecar_crc32c)
+        await self._put(segment.sidecar_key, built.data, offloaded.sidecar_length, offloaded.sidecar_crc32c)
         await self._put(segment.key, body, segment.length, segment.crc32c)
-        return uploaded
+        return offloaded
 
-    async def still_there(self, uploaded: Uploaded) -> bool:
+    async def still_there(self, offloaded: Offloaded) -> bool:
         """Whether both objects are in the store with the right bytes."""
-        segment = uploaded.segment
+        segment = offloaded.segment
         return await self._holds(segment.key, segment.length, segment.crc32c) and await self._holds(
-            segment.sidecar_key, uploaded.sidecar_length, uploaded.sidecar_crc32c
+            segment.sidecar_key, offloaded.sidecar_length, offloaded.sidecar_crc32c
         )
 
-    async def forget(self, uploaded: Uploaded) -> None:
+    async def forget(self, offloaded: Offloaded) -> None:
         """Deletes both objects; only for a partition whose manifest can never name them."""
-        await self._store.delete([uploaded.segment.key, uploaded.segment.sidecar_key])
+        await self._store.delete([offloaded.segment.key, offloaded.segment.sidecar_key])
 
     async def _put(self, key: str, body: bytes | FileBody, length: int, crc: int) -> None:
         info = await self._store.put(key, body)
         if not await self._fits(info, length, crc):
-            raise TierUnavailable(f"the store holds other bytes of {key} than were sent; they are uploaded again")
+            raise TierUnavailable(f"the store holds other bytes of {key} than were sent; they are offloaded again")
 
     async def _holds(self, key: str, length: int, crc: int) -> bool:
         try:
