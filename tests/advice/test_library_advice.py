@@ -62,7 +62,7 @@ async def test_a_saved_manifest_that_cannot_be_read_is_put_back(world: World, tm
     assert loaded is not None and loaded.manifest == stored_manifest(world.store.blocking())
 
 
-async def test_a_segment_is_uploaded_again_under_a_new_name(world: World) -> None:
+async def test_a_segment_is_offloaded_again_under_a_new_name(world: World) -> None:
     manifest = await world.extend(2)
     again = replace(manifest.segments[-1], base=20, end=30)
     by = world.author()

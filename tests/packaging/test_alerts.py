@@ -32,7 +32,7 @@ LIVES = {
     "TidelogPartitionsRecovering": ("tidelog_waiting_partitions{}", "5x10 0x30", "3x40"),
     "TidelogPartitionsOffline": ("kafka_controller_kafkacontroller_offlinepartitionscount{}", "0x40", "1x40"),
     "TidelogDiskRefusesWrites": ("kafka_log_logmanager_offlinelogdirectorycount{}", "0x40", "1x40"),
-    "TidelogOffloadsLate": ("tidelog_tier_upload_lag_seconds_max{}", "4000x40", "14400x40"),
+    "TidelogOffloadsLate": ("tidelog_tier_offload_lag_seconds_max{}", "4000x40", "14400x40"),
     "TidelogOffloadsFail": (
         'kafka_server_brokertopicmetrics_remotecopyerrors_total{topic=""}',
         "7x40",

@@ -80,7 +80,7 @@ class Span(NamedTuple):
 def follow_one_another(beyond: Sequence[Span]) -> tuple[str, str] | None:
     """Of unreferenced segments at or after a manifest's end, two of which the second begins where the first ends.
 
-    A writer uploads one segment at a time, where the manifest ends: uploads that were cut all begin there, so the first of two
+    A writer offloads one segment at a time, where the manifest ends: offloads that were cut all begin there, so the first of two
     that follow one another was committed, and the manifest is older than that.
     """
     begin = {span.base: span.key for span in beyond}

@@ -94,7 +94,7 @@ def settle(change: ManifestChange, by: Author) -> ManifestChange:
                 break  # a page was opened to take something out of it
             raise StorageError(
                 f"the manifest of {change.manifest.ids} is full: {sum(page.count for page in draft.pages)} segments in "
-                f"{len(draft.pages)} pages. Nothing more of it is uploaded until old ones go: shorten its retention if those "
+                f"{len(draft.pages)} pages. Nothing more of it is offloaded until old ones go: shorten its retention if those "
                 "records may be deleted. For the next topic choose a larger segment.bytes"
             )
         draft.spill()

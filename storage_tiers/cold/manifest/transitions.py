@@ -118,9 +118,7 @@ def extend(
     if not segment.base < segment.end:
         raise InvalidRequest(f"an extension of {manifest.ids} must hold offsets, not [{segment.base}, {segment.end})")
     if {segment.key, segment.sidecar_key} & set(manifest.keys()):
-        raise InvalidRequest(
-            f"{segment.key} stands in the manifest of {manifest.ids} already; upload under a new uuid"
-        )
+        raise InvalidRequest(f"{segment.key} stands in the manifest of {manifest.ids} already; upload under a new uuid")
     stamp = next_stamp(manifest, by)
     removed = manifest.removed
     if manifest.sidecar is not None and manifest.sidecar.alone:

@@ -1,1 +1,1 @@
-"""Segments of a log as objects: their sidecars, their upload, their verification, their deletion once nothing names them."""
+"""Segments of a log as objects: their sidecars, their offload, their verification, their deletion once nothing names them."""

@@ -3,7 +3,7 @@
 Commit order: upload -> verify -> compare-and-swap; the caller then tells replicas and evicts. A writer whose swap failed
 reads the manifest, verifies its objects again, and only then commits on that manifest: whatever a sweeper deleted meanwhile was
 tombstoned by a commit, so either the swap fails or the verification finds it. It never references a key that stands in
-`removed` or `tombstoned` but uploads again under a new uuid.
+`removed` or `tombstoned` but offloads again under a new uuid.
 
 Not promised: that `extend` ends with the caller's segment. If the manifest's end has moved, the manifest says where the next
 extension must begin. `storage_tiers.cold.segments.sweeper` deletes what is no longer named.
@@ -88,7 +88,7 @@ class PartitionTier:
         return await self._loop.look(question)
 
     async def extend(self, job: ExtendJob) -> Manifest:
-        """Uploads a segment and appends it to the manifest. Returns the newest manifest: with the segment, or, if the
+        """Offloads a segment and appends it to the manifest. Returns the newest manifest: with the segment, or, if the
         manifest's end is not where `job` begins, without; the caller then sends another job."""
         manifest = await self._loop.current()
         if not self._continues(manifest, job):

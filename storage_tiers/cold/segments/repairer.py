@@ -38,8 +38,8 @@ from storage_tiers.cold.manifest.repair import (
     with_fillers,
 )
 from storage_tiers.cold.segments import sidecar
+from storage_tiers.cold.segments.offloader import ExtendJob, Offloader
 from storage_tiers.cold.segments.segment_check import sidecar_bytes
-from storage_tiers.cold.segments.uploader import ExtendJob, Uploader
 from storage_tiers.cold.stores.port import ObjectStore
 from storage_tiers.errors import TierCorrupt, TierObjectMissing, TierUnavailable
 from storage_tiers.hot.producer_state import ProducerStateManager
@@ -162,7 +162,7 @@ class Repairer:
         return await self._loop.commit_repair(shown, make)
 
     async def _filler(self, manifest: Manifest, lost: RemoteSegment, epochs: tuple[EpochEntry, ...]) -> RemoteSegment:
-        """Uploads a segment of a lost one's offsets, without records."""
+        """Offloads a segment of a lost one's offsets, without records."""
         last_epoch = manifest.last_record_epoch if lost.end == manifest.end else None
         data, history = empty_segment(lost.base, lost.end, epochs, last_epoch)
         with tempfile.TemporaryDirectory() as directory:

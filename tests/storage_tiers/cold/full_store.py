@@ -29,9 +29,9 @@ from storage_tiers.cold.manifest.json import encode
 from storage_tiers.cold.manifest.model import Ids, Manifest, ManifestWriter, State
 from storage_tiers.cold.manifest.topic_file import TopicState, encode_topic
 from storage_tiers.cold.offline.commit_cursor import advance_cursor, read_cursor, record_missed, record_verdict
+from storage_tiers.cold.segments.offloader import ExtendJob
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.segments.segment_check import SegmentVerdict
-from storage_tiers.cold.segments.uploader import ExtendJob
 from storage_tiers.cold.stores.memory import BlockingMemoryStore, MemoryStore
 from storage_tiers.hot.producer_state import ProducerStateManager
 from storage_tiers.records.batch import ATTRIBUTES, BATCH_LENGTH, CRC, HEADER_BYTES, LENGTH_OVERHEAD, Codec, headers

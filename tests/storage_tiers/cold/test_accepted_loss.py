@@ -110,7 +110,7 @@ async def test_neighbours_are_one_loss(world: World) -> None:
 
 
 async def test_a_segment_behind_a_gap_is_given_up_and_the_gap_stays(world: World) -> None:
-    """Its offsets before it were deleted before they were uploaded."""
+    """Its offsets before it were deleted before they were offloaded."""
     await world.extend()
     saved = await world.tier.extend(world.local.job(20, 10, log_start=20))
     world.store.blocking().delete([saved.segments[-1].key])

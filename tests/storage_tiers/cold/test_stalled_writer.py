@@ -80,7 +80,7 @@ async def test_swept_while_it_stalls(world: World, held: str, earlier: int) -> N
     assert manifest == world.check()
     assert manifest.end == earlier + 10
     if earlier:
-        assert manifest.segments[-1].key not in uploaded, "what was tombstoned is uploaded again under another name"
+        assert manifest.segments[-1].key not in offloaded, "what was tombstoned is offloaded again under another name"
 
 
 async def test_tombstoned_but_not_yet_deleted(world: World) -> None:

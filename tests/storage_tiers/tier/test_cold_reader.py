@@ -402,7 +402,7 @@ async def test_a_fetch_of_thousands_of_cold_partitions_gets_on_a_bounded_number_
     """More partitions than their manifests have room in memory for, each asked for over and over, in the same order."""
     partitions = 2 * MAX_HYDRATIONS
     async with broker(tmp_path) as b:
-        manifest = await b.upload(batch(0), 0, 1)
+        manifest = await b.offload(batch(0), 0, 1)
         b.hydrator.known = KnownSegments(partitions // 2 * cost(manifest))
         readers = [b.reader(replace(IDS, partition=n)) for n in range(partitions)]
 
