@@ -272,7 +272,7 @@ STORE_ROWS = (
         LIBRARIES + "tombstoned_keys_that_are_gone_make_room",
         COLD + "test_partition_tier.py::test_more_orphans_than_one_commit_may_tombstone",
     ),
-    row("upload under a new uuid", LIBRARIES + "a_segment_is_uploaded_again_under_a_new_name"),
+    row("upload under a new uuid", LIBRARIES + "a_segment_is_offloaded_again_under_a_new_name"),
     row("is not deleted in the bucket; delete it first", STORE + "what_is_swept_is_deleted_first"),
     row(
         "(r|R)un `tidelog fsck`",

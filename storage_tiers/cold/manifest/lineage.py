@@ -80,8 +80,8 @@ class Span(NamedTuple):
 def follow_one_another(beyond: Sequence[Span]) -> tuple[str, str] | None:
     """Of unreferenced segments at or after a manifest's end, two of which the second begins where the first ends.
 
-    A writer offloads one segment at a time, where the manifest ends: offloads that were cut all begin there, so the first of two
-    that follow one another was committed, and the manifest is older than that.
+    A writer offloads one segment at a time, where the manifest ends: every interrupted offload begins there. The first of two
+    consecutive segments was therefore committed, and the manifest is older than that.
     """
     begin = {span.base: span.key for span in beyond}
     return next(((span.key, begin[span.end]) for span in beyond if span.end in begin), None)

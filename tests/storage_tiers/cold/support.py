@@ -20,6 +20,7 @@ from storage_tiers.cold.manifest.model import (
     RemoteSegment,
     Section,
 )
+from storage_tiers.cold.segments.offloader import ExtendJob
 from storage_tiers.cold.segments.partition_tier import PartitionTier
 from storage_tiers.cold.segments.sidecar import SidecarBytes
 from storage_tiers.cold.stores.memory import BlockingMemoryStore
