@@ -3,13 +3,14 @@
 
 Plain Python; `connection.pxd` beside it gives the types with which `hatch_build.py` compiles it.
 
-Requests are read where they were received. All connections share one receive buffer; only a frame that is cut off (or may
-not start yet) is copied to a buffer of its own. That buffer grows with what has arrived, never far beyond it because of
-what a length field promises. Clients that send large frames keep it while they are active; idle ones hold no memory.
+Requests are parsed where they were received. All connections share one receive buffer; only an incomplete frame, or one that
+may not start yet, is copied to a buffer of its connection. That buffer grows with the bytes that have arrived, never far
+beyond them because of a length field. Clients that send large frames keep it while they are active; idle connections hold
+no memory.
 
-Order: Kafka handles one request of a connection at a time. Produce requests may start while earlier ones wait for their
-acknowledgement (they were appended in arrival order, which is what matters); every other request waits until all before
-it are answered, and holds up all behind it. Answers leave in the order of the requests.
+Order: Kafka handles one request of a connection at a time. Here a Produce may start while earlier ones wait for their
+acknowledgement, because they are already appended in arrival order. Any other request waits until all earlier ones are
+answered, and blocks all later ones. Answers are sent in the order of the requests.
 
 Does not promise: anything about time (idle connections, timeouts), or that pieces are sent whole.
 """
@@ -28,31 +29,31 @@ from storage_tiers.types import FileSlice
 if TYPE_CHECKING:
     from kafka_gateway.settings import Limits
 
-#: What goes out: bytes, or a range of a file whose count the holder of the piece must release.
+#: A part of an answer: bytes, or a range of a file, which its holder must release.
 Piece = bytes | memoryview | FileSlice
 
 PRODUCE = 0
 FETCH = 1
-#: In the place of an API's key: nothing starts before its answer, also no Produce behind one that is appended in slices.
+#: In place of an API key: nothing starts before its answer, not even a Produce after one that is appended in slices.
 ALONE = -1
 _resize = ctypes.pythonapi.PyByteArray_Resize
 _resize.argtypes = (ctypes.py_object, ctypes.c_ssize_t)
 _BEGUN = struct.Struct(">ihh")
 _SIZE = struct.Struct(">i")
-#: Of a buffer that holds the begin of a frame before its size is known.
+#: Size of a buffer for the start of a frame whose size is not known yet.
 _SMALLEST_BUFFER = 4096
-#: A client that sends frames from this size on keeps a buffer of its own, for several of them, while it is active.
+#: An active client that sends frames of at least this size keeps a buffer for several of them.
 LARGE_FRAME = 16 << 10
-#: The least size of that buffer: fewer frames in one receive cost more receives, a larger buffer leaves the processor's cache.
+#: Least size of that buffer. A smaller one costs more receives, a larger one exceeds the processor's cache.
 SEVERAL_FRAMES = 256 << 10
-#: But none beyond this; a larger one ends with its frame. A growing one doubles, and is not smaller than this.
+#: Largest buffer that is kept after its frame. A buffer that grows doubles, to at least this.
 KEPT_BUFFER = 1 << 20
-#: Of answers to one connection that memory's bound does not know: most never wait.
+#: Unsent bytes of one connection that the request memory pool does not count: most are sent at once.
 UNCOUNTED_BYTES = 64 << 10
 
 
 def _capacity(whole: int, left: int) -> int:
-    """Of a buffer for a frame of `whole` bytes of which `left` are there (or more than a frame, which may not start)."""
+    """Size of a buffer for a frame of `whole` bytes of which `left` have arrived (more if it may not start yet)."""
     if whole <= left or whole < LARGE_FRAME:
         return max(left, whole, _SMALLEST_BUFFER)
     if whole <= KEPT_BUFFER:
@@ -99,12 +100,12 @@ class RequestMetrics:
         self.totals[place] += 1
 
 
-#: By API key: lowest and highest version served, what handles them (`reply.Handler.handle`), and what counts them.
+#: By API key: lowest and highest version served, the handler (`reply.Handler.handle`), and its metrics.
 Apis = Mapping[int, tuple[int, int, Callable[[bytearray, memoryview, int, int, int, int], Any], RequestMetrics]]
 
 
 class InvalidFrame(Exception):
-    """What arrived is no frame that this node takes; the connection must be closed."""
+    """The bytes received are no frame that this node accepts; the connection must be closed."""
 
 
 class PendingReply:
@@ -132,26 +133,26 @@ class Connection:
         self.waiting: deque[PendingReply] = deque()
         self.out: deque[Piece] = deque()
         self.unsent = 0
-        #: Requests that `take` has started; the caller sets it back.
+        #: Requests that `take` has started; the caller resets it.
         self.taken = 0
-        # Of the answer made last, until it has been sent.
+        # Of the answer made last, until it is sent.
         self._metrics: RequestMetrics | None = None
         self._answered_at = 0.0
         # Of the request taken last.
         self._api_key = self._version = self._correlation = 0
-        #: How many of the pieces to send are files, and their bytes.
+        #: The number of files among the pieces to send, and their unsent bytes.
         self.files = 0
         self.file_bytes = 0
-        #: Of the request taken last.
+        #: Size of the request taken last, in bytes.
         self.request_size = 0
-        #: Whether `take` stopped because its time was up.
+        #: Whether `take` stopped because it reached `until`.
         self.paused = False
-        #: Whether the next share of a file was read into memory just now.
+        #: Whether a thread has just read the next share of a file into memory.
         self.is_read_in = False
 
     # --- receiving ----------------------------------------------------------------------------------------------------
     def target(self) -> memoryview:
-        """Where the next bytes go; empty while a complete request may not start."""
+        """The buffer to receive into; empty while a complete request may not start."""
         return self.view[self.end :] if self.owns_buffer else self._scratch_view
 
     def received(self, count: int) -> None:
@@ -164,8 +165,7 @@ class Connection:
     def next_request(self) -> tuple[int, int, int, int, int] | None:
         """(api key, version, correlation id, start, end) of the next whole request that may start now.
 
-        `data[start:end]` is the request from after its correlation id on, and stays so until the next receive. Raises
-        InvalidFrame.
+        `data[start:end]` is the request after its correlation id, valid until the next receive. Raises InvalidFrame.
         """
         start = self._next()
         if start < 0:
@@ -182,11 +182,12 @@ class Connection:
         since: float,
         until: float,
     ) -> int:
-        """Starts up to `most` requests and keeps their answers for sending; returns how many it started. It starts none
-        after `until`, one aside.
+        """Starts up to `most` requests and queues their answers; returns how many it started. After `until` it starts at most
+        one.
 
-        What is not served or not answered at once goes to `otherwise(owner, api key, version, correlation id, reply)`,
-        with no reply for the former. Raises InvalidFrame, and what handlers raise; `taken` counts all the same. `seconds`
+        Requests that are not served, and replies that are not answers, go to `otherwise(owner, api key, version, correlation
+        id, reply)`; `reply` is None for the former. Raises InvalidFrame and the exceptions of handlers; `taken` counts those
+        requests too. `seconds`
         is the metrics' clock, read once a request: one request's end is the next one's begin. `since` is the earliest time
         at which these requests could start.
         """
@@ -247,7 +248,7 @@ class Connection:
         return ended
 
     def _next(self) -> int:
-        """Takes the next whole request that may start: where it begins after its correlation id, or -1."""
+        """Takes the next whole request that may start. Returns its position after the correlation id, or -1."""
         start = self.start
         have = self.end - start
         if have < 4:
@@ -278,7 +279,7 @@ class Connection:
         return self.start != self.end
 
     def begun(self) -> tuple[int, int] | None:
-        """(api key, version) of a request that has begun to arrive, so that an unserved one is not waited for."""
+        """(api key, version) of an incomplete request, so that an unserved one can be refused early."""
         if self.end - self.start < 8:
             return None
         _, api_key, version = _BEGUN.unpack_from(self.data, self.start)
@@ -286,11 +287,11 @@ class Connection:
 
     def _check(self, size: int) -> None:
         if size < 8 or size > self._largest:
-            bounds = f"a frame of {size} bytes; between 8 and {self._largest} are taken"
+            bounds = f"a frame of {size} bytes; between 8 and {self._largest} are accepted"
             raise InvalidFrame(foreign_protocol(size) or bounds)
 
     def blocked_for(self, api_key: int) -> bool:
-        """Whether a request of this kind must wait for earlier answers, or for the client to read them."""
+        """Whether a request of this API must wait for earlier answers, or for the client to read them."""
         if self.unsent > self._unsent_limit:
             return True
         if not self.waiting:
@@ -299,12 +300,12 @@ class Connection:
 
     @property
     def congested(self) -> bool:
-        """Whether so much is unsent that no request may start."""
+        """Whether too much is unsent for a request to start."""
         return self.unsent > self._unsent_limit
 
     @property
     def stalled(self) -> bool:
-        """Whether nothing would be gained by receiving now."""
+        """Whether receiving now is useless: no request could start, or the buffer is full."""
         if self.owns_buffer and self.end == len(self.data):
             return True
         if not self.waiting and not self.unsent:
@@ -312,7 +313,7 @@ class Connection:
         return self._barrier or self.unsent > self._unsent_limit or len(self.waiting) >= self._in_flight_limit
 
     def settle(self) -> None:
-        """Keeps what was not taken; afterwards the shared buffer may be received into again."""
+        """Keeps the bytes not taken; afterwards the shared buffer may be reused."""
         left = self.end - self.start
         if left == 0:
             if self.owns_buffer and len(self.data) > KEPT_BUFFER:
@@ -338,8 +339,8 @@ class Connection:
         self._use(kept, memoryview(kept), left, True)
 
     def _grow(self, size: int) -> bool:
-        """The own buffer, where it is: to fill a new one with zeros and copy 64 MiB there takes a tenth of a second, which a
-        page table takes less than a millisecond for. False where somebody still looks at what it held."""
+        """Grows the buffer in place: zeroing a new one of 64 MiB and copying takes a tenth of a second, remapping pages less
+        than a millisecond. False if a view of the old contents still exists."""
         end = self.end
         self.view.release()
         try:
@@ -396,11 +397,11 @@ class Connection:
         self.out.extend(pieces)
 
     def small(self, limit: int) -> bytes | memoryview | None:
-        """All that is to be sent, joined; None if that is nothing, more than `limit` bytes, or has files in it."""
+        """All unsent bytes, joined; None if there are none, more than `limit`, or files among them."""
         if self.files or self.unsent > limit or not self.unsent:
             return None
         out = self.out
-        # Of a piece of which a part was sent only the rest is left, as a view.
+        # The rest of a piece that was sent in part is a view.
         return out[0] if len(out) == 1 else b"".join(out)  # type: ignore[arg-type, return-value]
 
     def to_send(self, limit: int) -> tuple[list[bytes | memoryview], int]:
@@ -415,7 +416,7 @@ class Connection:
         return pieces, size
 
     def sent(self, count: int) -> None:
-        """So many bytes of what `to_send` gave have left."""
+        """`count` bytes of what `to_send` returned were sent."""
         self.unsent -= count
         out = self.out
         if not self.unsent and not self.files:
@@ -431,7 +432,7 @@ class Connection:
             out.popleft()
 
     def sent_of_file(self, count: int) -> None:
-        """So many bytes of the first piece, a file, have left."""
+        """`count` bytes of the first piece, a file, were sent."""
         piece = self.out[0]
         assert isinstance(piece, FileSlice)
         self.unsent -= count
@@ -444,23 +445,22 @@ class Connection:
         piece.file.release()
 
     def discard(self) -> None:
-        """Forgets what was received and not taken, and gives the buffer up."""
+        """Drops received bytes that were not taken, and the buffer."""
         self._use(self._scratch, self._scratch_view, 0, False)
 
     @property
     def held_bytes(self) -> int:
-        """Memory that this connection keeps for requests which are not whole, or may not start, and for answers that are
-        large and not sent."""
+        """Memory of this connection for requests that are incomplete or may not start yet, and for large unsent answers."""
         return (len(self.data) if self.owns_buffer else 0) + self.unread_bytes
 
     @property
     def unread_bytes(self) -> int:
-        """Of answers in memory that wait to be sent, if they are many."""
+        """Unsent bytes in memory, 0 if they are few."""
         unread = self.unsent - self.file_bytes
         return unread if unread > UNCOUNTED_BYTES else 0
 
     def abandon(self) -> None:
-        """Gives up every answer; their files are released."""
+        """Drops all answers and releases their files."""
         for pending in self.waiting:
             release(pending.pieces or ())
         release(self.out)

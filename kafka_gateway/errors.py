@@ -1,6 +1,6 @@
-"""The one place that knows Kafka's error numbers: every LogError class has exactly one, and nothing else has any.
+"""Kafka's error codes: every LogError class has exactly one here, and no other module has numbers.
 
-A class that is not in the table is a defect (a test walks all subclasses); at run time it answers as UNKNOWN_SERVER_ERROR.
+A class missing from the table is a defect (a test checks all subclasses); at run time it answers UNKNOWN_SERVER_ERROR.
 Numbers: https://kafka.apache.org/protocol.html#protocol_error_codes
 """
 
@@ -13,7 +13,7 @@ from storage_tiers.errors import LogError
 
 
 class ErrorCode(enum.IntEnum):
-    """The protocol's numbers, as far as this gateway answers with them."""
+    """The protocol's error codes that this gateway uses."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -72,8 +72,8 @@ class ErrorCode(enum.IntEnum):
     TELEMETRY_TOO_LARGE = 118
 
 
-#: Class -> number. The store's troubles are KAFKA_STORAGE_ERROR: the one retriable code that consumers of every family
-#: take in a Fetch answer without giving up.
+#: Errors of the store are KAFKA_STORAGE_ERROR: the only retriable code in a Fetch answer after which the consumers of all
+#: client libraries continue.
 CODES: dict[type[LogError], ErrorCode] = {
     LogError: ErrorCode.UNKNOWN_SERVER_ERROR,
     log.UnknownTopicOrPartition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -127,7 +127,7 @@ CODES: dict[type[LogError], ErrorCode] = {
 
 
 def code_of(error: BaseException | None) -> int:
-    """Kafka's number for an error; 0 for None; UNKNOWN_SERVER_ERROR for what is not a LogError."""
+    """Kafka's code of an error; 0 for None; UNKNOWN_SERVER_ERROR for any other exception than a LogError."""
     if error is None:
         return 0
     code = CODES.get(type(error))  # type: ignore[arg-type]
@@ -135,5 +135,5 @@ def code_of(error: BaseException | None) -> int:
 
 
 def message_of(error: BaseException) -> str:
-    """What goes into a response's error message. Nothing of an unexpected exception leaves the node."""
+    """The error message of a response. It reveals nothing of an unexpected exception."""
     return str(error) if isinstance(error, LogError) else "the broker failed unexpectedly; its log says why"

@@ -1,14 +1,14 @@
-"""Fetch sessions (KIP-227): a consumer names its partitions once, then only what changes; so do the answers.
+"""Fetch sessions (KIP-227): a consumer names its partitions once, then only changes; answers likewise.
 
-Pure: time and chance are arguments. Rules, and the order in which they are checked, are Kafka 4.2's (FetchSession.scala):
-an epoch of 0 asks for a session and ends the one that it names, -1 asks for none; any other epoch must be the next one of
-a session that exists. A request to a session is lost with its answer: whoever got none begins anew with epoch 0.
+Pure: time and random numbers are arguments. The rules and the order of checks are Kafka 4.2's (FetchSession.scala): epoch 0
+requests a new session and ends the named one, -1 requests none; any other epoch must be the next one of an existing session.
+A client that misses an answer must start a new session with epoch 0.
 
-Bounds: `max.incremental.fetch.session.cache.slots` sessions, and PARTITIONS in all of them. When the slots are taken, a
-session unused for EVICTION_MS goes first; else the smallest of those older than that, if the new one is larger.
+Bounds: `max.incremental.fetch.session.cache.slots` sessions, and PARTITIONS in all of them. When all slots are taken, a
+session unused for EVICTION_MS is evicted; otherwise the smallest one older than that, if the new one is larger.
 
-Differences from Kafka: one cache instead of eight shards of it, no privileged sessions (followers do not fetch here), and
-the bound on partitions, beyond which a session is not made, or ends.
+Differences from Kafka: one cache instead of eight shards, no privileged sessions (followers do not fetch here), and the bound
+on partitions, beyond which a session is not created, or ends.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from storage_tiers.errors import UnknownTopicId, UnknownTopicOrPartition
 from storage_tiers.steps import at_once
 from storage_tiers.types import TopicId, TopicPartition
 
-#: `max.incremental.fetch.session.cache.slots` where nothing is configured.
+#: `max.incremental.fetch.session.cache.slots` by default.
 SLOTS = 1000
-#: No session is evicted for a new one before it is so old. Kafka: MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS.
+#: Least age at which a session is evicted for a new one. Kafka: MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS.
 EVICTION_MS = 120_000
-#: Cached in all sessions together; one takes about 400 bytes.
+#: Partitions in all sessions together, about 400 bytes each.
 PARTITIONS = 250_000
-#: In one session, which is gone through at each of its requests. A consumer of more names all of them each time.
+#: Partitions in one session; each request iterates over them. A consumer of more sends full fetches.
 PARTITIONS_A_SESSION = FORGOTTEN_A_REQUEST
 
-#: Rows of one step of what is done in steps.
+#: Rows processed in one step.
 STEP = 64
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _MAX_INT32 = 0x7FFFFFFF
-#: What Kafka answers for a partition that it does not know: an empty list of aborted transactions, not none.
+#: For unknown partitions Kafka answers an empty list of aborted transactions, not null.
 _UNKNOWN = (UnknownTopicOrPartition, UnknownTopicId)
 
-#: A topic as it stands in requests (name or id) and a partition.
+#: A topic as in requests (name or id), and a partition.
 Key = tuple[bytes, int]
 NameOf = Callable[[TopicId], str | None]
 
 
 class CachedPartition:
-    """One partition of a request, or of a session: how it is read, and what was last told of it."""
+    """A partition of a request or session: how it is read, and the offsets in the last answer about it."""
 
     __slots__ = ("high_watermark", "index", "is_nameless", "key", "log_start", "wanted")
 
@@ -60,9 +60,9 @@ class CachedPartition:
         self.take(wanted)
 
     def take(self, wanted: FetchPartition) -> None:
-        """Is read like this from now on."""
+        """Sets how it is read from now on."""
         self.wanted = wanted
-        #: Whether no topic had its id when it was last looked at.
+        #: Whether its topic id was unknown at the last lookup.
         self.is_nameless = not wanted.partition.topic and wanted.topic_id is not None
 
     def find_name(self, name_of: NameOf) -> bool:
@@ -74,17 +74,17 @@ class CachedPartition:
         return True
 
     def tell(self, part: Fetched) -> bool:
-        """Whether an incremental answer must hold this; notes that it does."""
+        """Whether an incremental answer must contain `part`; if so, records its offsets as answered."""
         error, high_watermark, _, log_start, slices, _, diverging = part
         if high_watermark == self.high_watermark and log_start == self.log_start:
             return error is not None or bool(slices) or diverging is not None
-        # After an error the watermark differs from every real one, so that its end is told too.
+        # After an error: differs from every real watermark, so that the recovery is answered too.
         self.high_watermark = -1 if error is not None else high_watermark
         self.log_start = log_start
         return True
 
 
-#: What stands in an answer: the partition and what was found of it.
+#: A row of an answer: the partition and its data.
 Row = tuple[CachedPartition, Fetched]
 
 
@@ -98,13 +98,13 @@ class FetchSession:
         self.epoch = next_epoch(INITIAL_EPOCH)
         self.created_ms = now_ms
         self.used_ms = now_ms
-        #: Partitions as the cache has counted them.
+        #: Partitions as counted by the cache.
         self.counted = len(places)
-        #: The places in order; None once they have changed. A request that waits keeps the one that it began with.
+        #: The partitions in order; None once they change. A delayed request keeps the order that it began with.
         self.order: Sequence[CachedPartition] | None = None
 
     def update(self, request: FetchRequest) -> None:
-        """Takes what the request adds and changes, then what it forgets."""
+        """Applies the request: added and changed partitions, then forgotten ones."""
         if request.indexes:
             at_once(collecting(request, self.places))
             self.order = None
@@ -118,7 +118,7 @@ class FetchSession:
         return self.order
 
     def prune(self, rows: Sequence[Row]) -> list[Row]:
-        """What of the rows must be told. Partitions with records go to the end, so that the others are read first."""
+        """The rows that the answer must contain. Moves partitions with records to the end: others are read first next time."""
         told = []
         for row in rows:
             place, part = row
@@ -133,7 +133,7 @@ class FetchSession:
 
 
 class FetchContext:
-    """What one request reads, and how its answer is made. `session` is None for a request without one."""
+    """The partitions that one request reads, and its session if it has one."""
 
     __slots__ = ("_by_id", "_cache", "_creates", "_epoch", "_session", "places")
 
@@ -154,10 +154,10 @@ class FetchContext:
         self._by_id = by_id
 
     def answer(self, rows: Sequence[Row], now_ms: float) -> tuple[int, int, Sequence[Row]]:
-        """(error, session id, what to tell) of the rows read for `places`."""
+        """(error code, session id, rows of the answer) for the rows read for `places`."""
         if self._session is not None:
             if self._session.epoch != self._epoch:
-                # The client has gone on in the meantime, on another connection.
+                # The client has sent the next request meanwhile, on another connection.
                 return ErrorCode.INVALID_FETCH_SESSION_EPOCH, self._session.session_id, ()
             return 0, self._session.session_id, self._session.prune(rows)
         if self._creates:
@@ -166,7 +166,7 @@ class FetchContext:
 
 
 class FetchSessionCache:
-    """`random_bytes(count)` gives the ids of sessions, which nobody should guess."""
+    """`random_bytes(count)` makes session ids, which must be hard to guess."""
 
     def __init__(
         self, random_bytes: Callable[[int], bytes], *, slots: int = SLOTS, most_partitions: int = PARTITIONS
@@ -174,7 +174,7 @@ class FetchSessionCache:
         self._random_bytes = random_bytes
         self._slots = slots
         self._most_partitions = most_partitions
-        #: The least recently used first.
+        #: Least recently used first.
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self.partitions = 0
         self.evictions = 0
@@ -185,7 +185,7 @@ class FetchSessionCache:
     def begin(
         self, request: FetchRequest, version: int, now_ms: float, places: Sequence[CachedPartition] | None = None
     ) -> FetchContext | int:
-        """What the request reads; or the error code that answers it. `places` are the request's, if it has them already."""
+        """What the request reads, or the error code of its answer. `places` are its partitions, if already collected."""
         epoch = request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
@@ -218,7 +218,7 @@ class FetchSessionCache:
         return FetchContext(self, session.in_order(), session=session)
 
     def create(self, rows: Sequence[Row], *, by_id: bool, now_ms: float) -> int:
-        """The id of a session of these partitions, of which this has been told; NO_SESSION where there is no room."""
+        """Creates a session of these rows, which are in the answer. Returns its id, or NO_SESSION if there is no room."""
         if self.partitions + len(rows) > self._most_partitions or len(rows) > PARTITIONS_A_SESSION:
             return NO_SESSION
         if len(self._sessions) >= self._slots and not self._evict_for(len(rows), now_ms):
@@ -241,7 +241,7 @@ class FetchSessionCache:
         else:
             old = (each for each in self._sessions.values() if each.used_ms - each.created_ms > EVICTION_MS)
             smallest = min(old, key=lambda each: (each.counted, each.session_id), default=None)
-            # Of equals the one that is there stays.
+            # Between equals the existing one stays.
             if smallest is None or size <= smallest.counted:
                 return False
             victim = smallest
@@ -267,7 +267,7 @@ def next_epoch(epoch: int) -> int:
 def arranging(
     readable: Sequence[CachedPartition], fetched: Sequence[Fetched], nameless: Sequence[CachedPartition]
 ) -> Generator[None, None, list[Row]]:
-    """The answer in Kafka's order: what was read, then the partitions of unknown ids, then the unknown partitions."""
+    """The rows in Kafka's order: partitions read, partitions of unknown topic ids, unknown partitions. In steps."""
     rows: list[Row] = []
     unknown: list[Row] = []
     for at in range(0, len(readable), STEP):
@@ -284,7 +284,7 @@ def arranging(
 def rows_of(
     readable: Sequence[CachedPartition], fetched: Sequence[Fetched], nameless: Sequence[CachedPartition]
 ) -> list[Row]:
-    """The same at once."""
+    """As `arranging`, at once."""
     if len(fetched) == 1 and fetched[0].error is None and not nameless:
         return [(readable[0], fetched[0])]
     rows, unknown = _sorted_out(readable, fetched)
@@ -294,7 +294,7 @@ def rows_of(
 
 
 def _sorted_out(readable: Sequence[CachedPartition], fetched: Sequence[Fetched]) -> tuple[list[Row], list[Row]]:
-    """Rows, without those of unknown partitions, and these."""
+    """(rows of known partitions, rows of unknown ones)."""
     rows = list(zip(readable, fetched, strict=True))
     if not any(part.error for part in fetched):
         return rows, []
@@ -305,7 +305,7 @@ def _sorted_out(readable: Sequence[CachedPartition], fetched: Sequence[Fetched])
 
 
 def without_name(places: Sequence[CachedPartition], name_of: NameOf) -> Sequence[CachedPartition]:
-    """Those whose id still no topic has; the others know their names now."""
+    """Looks up missing topic names. Returns the partitions whose topic id is still unknown."""
     return [place for place in places if place.is_nameless and not place.find_name(name_of)]
 
 
@@ -323,7 +323,7 @@ def _places(request: FetchRequest) -> Sequence[CachedPartition]:
 def collecting(
     request: FetchRequest, places: dict[Key, CachedPartition]
 ) -> Generator[None, None, dict[Key, CachedPartition]]:
-    """Adds the request's partitions. Of one that stands twice the last counts, at the place of the first."""
+    """Adds the request's partitions. A duplicate replaces the earlier one in its position."""
     at = 0
     for key, count in request.topics:
         for place in range(at, at + count):

@@ -1,10 +1,10 @@
 # cython: annotation_typing=False
-"""Reads Produce and Fetch requests by hand: what a busy node spends its time on. `produce_answer` writes the answers.
+"""Parses Produce and Fetch requests, the hot path of a busy node. `produce_answer` writes the answers of Produce.
 
 Plain Python; `hot_parse.pxd` beside it gives the types with which `hatch_build.py` compiles it, and both forms give the
 same values (kio's parsers are the oracle in the tests). Records are never copied: a produced batch is a slice of the
-receive buffer and is valid until that buffer is read into again. Every read is checked against the frame's end, so a
-lying length ends in `Malformed` and touches nothing outside the frame.
+receive buffer, valid until the next receive. Every read is checked against the frame's end, so a wrong length raises
+`Malformed` and reads nothing outside the frame.
 
 Layouts: https://kafka.apache.org/protocol.html#The_Messages_Produce, #The_Messages_Fetch
 """
@@ -18,29 +18,28 @@ from kafka_gateway.produce_refusals import NO_BATCH, no_zstd, second_batch, unkn
 from storage_tiers.errors import LogError
 from storage_tiers.types import TopicId, TopicPartition
 
-#: Partition names remembered before the oldest topic's are forgotten: clients may name what does not exist.
+#: Cached partition names, the oldest topic's are evicted first: clients may name topics that do not exist.
 REMEMBERED_PARTITIONS = 100_000
-#: Topics, and partitions, that one request may name: a frame of 100 MB could name millions, and what they became is freed in
-#: one go, which takes 20 ms for 100,000.
+#: Most topics, and most partitions, in one request. A frame of 100 MB could name millions, and their objects are freed at
+#: once, which takes 20 ms for 100,000.
 PARTITIONS_A_REQUEST = 50_000
-#: Partitions that one request may take out of a session, which has no more (`fetch_sessions.py`).
+#: Most partitions that one request may remove from a session, which has no more (`fetch_sessions.py`).
 FORGOTTEN_A_REQUEST = 20_000
-#: Topics, and partitions, of a Produce that `HotParser.produce` reads.
+#: Most topics, and most partitions, of a Produce that `HotParser.produce` reads.
 AT_ONCE = 500
 
-#: Tagged fields that one structure may have. Kafka has defined five for one at most; millions of them fit a frame, each a
-#: step for the loop.
+#: Most tagged fields in one structure. Kafka defines five at most; a frame has room for millions, each read in turn.
 TAGS = 100
 
 _new_tuple = tuple.__new__
 
 
 class Malformed(Exception):
-    """The frame is not a request of its version. Kafka closes the connection on such a one."""
+    """The frame is not a request of its version. Kafka then closes the connection."""
 
 
 class PartitionNames:
-    """One TopicPartition per pair ever seen, found by the bytes of the topic's name as they stand in a request."""
+    """Caches one TopicPartition per pair, by the bytes of the topic's name in requests."""
 
     def __init__(self) -> None:
         self.topics: dict[bytes, dict[int, TopicPartition]] = {}
@@ -56,7 +55,7 @@ class PartitionNames:
 
     def remember(self, name: bytes, index: int) -> TopicPartition:
         while self.count >= REMEMBERED_PARTITIONS:
-            # Of one topic: to forget all of them in one go takes 20 ms.
+            # One topic at a time: evicting all at once takes 20 ms.
             self.count -= len(self.topics.pop(next(iter(self.topics))))
         partition = TopicPartition(name.decode("utf-8", "replace"), index)
         self.topics.setdefault(name, {})[index] = partition
@@ -74,7 +73,7 @@ class FrameCursor:
         self.flexible = flexible
 
     def skip(self, size: int) -> int:
-        """Where the skipped bytes begin."""
+        """Returns the position of the skipped bytes."""
         at = self.at
         if size < 0 or size > self.end - at:
             raise Malformed(f"{size} bytes wanted at {at}, {self.end - at} left")
@@ -107,7 +106,7 @@ class FrameCursor:
         value = shift = 0
         while shift < 35:
             at = self.skip(1)
-            # A byte alone would be shifted as an int, of which five times seven bits are too many.
+            # In a variable of its own, or C would shift an int, which has fewer than 35 bits.
             byte = self.data[at] & 0x7F
             value |= byte << shift
             if self.data[at] < 0x80:
@@ -116,14 +115,14 @@ class FrameCursor:
         raise Malformed(f"a varint of more than five bytes ends at {self.at}")
 
     def count(self) -> int:
-        """Of an array's elements; none of these arrays may be null."""
+        """The number of an array's elements; none of these arrays may be null."""
         value = self.varint() - 1 if self.flexible else self.int32()
         if value < 0:
             raise Malformed(f"a null array before {self.at} where none is allowed")
         return value
 
     def text_size(self) -> int:
-        """Of a string; -1 for null."""
+        """The length of a string in bytes; -1 for null."""
         return self.varint() - 1 if self.flexible else self.int16()
 
     def bytes_size(self) -> int:
@@ -141,7 +140,7 @@ class FrameCursor:
         return bytes(self.data[at : at + size])
 
     def topic(self, by_id: bool) -> bytes:
-        """A topic's name as it stands, or its id."""
+        """A topic's name as sent, or its id."""
         return self.raw(16 if by_id else self.text_size())
 
     def tags(self) -> None:
@@ -153,9 +152,9 @@ class FrameCursor:
             self.skip(self.varint())
 
     def tag_count(self) -> int:
-        """Of a structure's tagged fields."""
+        """The number of a structure's tagged fields."""
         count = self.varint()
-        # There are none nearly always: not a look at the bound's name then.
+        # There are nearly always none; testing for 0 first saves a lookup of the global TAGS.
         if count and count > TAGS:
             raise too_many_tags(count)
         return count
@@ -169,10 +168,10 @@ class FrameCursor:
 
 
 class ProduceRequest:
-    """`topics` are (name or id as sent, number of partitions); `indexes` and `refused` go through all of them in order.
+    """`topics` are (name or id as sent, number of partitions); `indexes` are their partitions' indexes, in order.
 
-    `appends` holds what may be appended, in order; a partition that may not has its error in `refused` instead, by its
-    place in `indexes`.
+    `appends` are the batches that may be appended, in order. `refused` has the errors of all other partitions, by their
+    positions in `indexes`.
     """
 
     def __init__(self) -> None:
@@ -186,7 +185,7 @@ class ProduceRequest:
         self.taken: set[TopicPartition] | None = None
 
     def is_taken(self, partition: TopicPartition) -> bool:
-        """Whether the request has a batch of this partition already. Not asked for the first one."""
+        """Whether the request already has a batch of this partition. Not called for the first one."""
         if self.taken is None:
             self.taken = {append.partition for append in self.appends}
         known = len(self.taken)
@@ -195,9 +194,9 @@ class ProduceRequest:
 
 
 class FetchRequest:
-    """`topics` and `indexes` as in ProduceRequest; `partitions` goes with `indexes`, `forgotten` holds (name or id, index).
+    """`topics` and `indexes` as in ProduceRequest; `partitions` goes with `indexes`; `forgotten` are (name or id, index).
 
-    A partition of an id that no topic has is there under the name "": a fetch session may learn its name later.
+    A partition of an unknown topic id has the topic name "": a fetch session may learn its name later.
     """
 
     def __init__(self) -> None:
@@ -215,7 +214,7 @@ class FetchRequest:
 
 
 class HotParser:
-    """Holds what is remembered between requests. `topic_name` finds a live topic by its id."""
+    """Caches names between requests. `topic_name` finds a live topic by its id."""
 
     def __init__(self, topic_name: Callable[[TopicId], str | None]) -> None:
         self.names = PartitionNames()
@@ -229,8 +228,8 @@ class HotParser:
         return None if name is None else name.encode()
 
     def produce(self, data: bytearray, view: memoryview, start: int, end: int, version: int) -> ProduceRequest | None:
-        """Produce 3 to 13 from after the correlation id on; None where it names more than AT_ONCE topics or partitions, which
-        `reading` takes in steps. `view` is of `data`. Raises Malformed."""
+        """Reads a Produce 3 to 13 from after its correlation id. None if it names more than AT_ONCE topics or partitions;
+        `reading` reads those in steps. `view` is a view of `data`. Raises Malformed."""
         by_id = version >= 13
         cursor = FrameCursor(data, start, end, version >= 9)
         cursor.header()
@@ -254,7 +253,7 @@ class HotParser:
         return request
 
     def reading(self, data: bytearray, view: memoryview, start: int, end: int, version: int) -> ProduceReading:
-        """As `produce`, of any size. Raises Malformed."""
+        """As `produce`, for any size. Raises Malformed."""
         reading = ProduceReading()
         reading.begin(self, data, view, start, end, version)
         return reading
@@ -288,7 +287,7 @@ class HotParser:
                 request.appends.append(_new_tuple(Append, (partition, view[at : at + size])))
 
     def fetch(self, data: bytearray, start: int, end: int, version: int) -> FetchRequest:
-        """Fetch 4 to 18 from after the correlation id on. Raises Malformed."""
+        """Reads a Fetch 4 to 18 from after its correlation id. Raises Malformed."""
         reading = FetchReading()
         reading.begin(self, data, start, end, version)
         reading.step(2 * PARTITIONS_A_REQUEST + 2)
@@ -314,7 +313,7 @@ class HotParser:
         )
 
     def fetch_rest(self, cursor: FrameCursor, version: int, request: FetchRequest) -> None:
-        """What follows the topics: forgotten ones (only sessions have them), the rack, and the replica's state."""
+        """Reads the fields after the topics: forgotten topics (sessions only), the rack, and the replica's state."""
         if version >= 7:
             topics = cursor.count()
             if topics > FORGOTTEN_A_REQUEST:
@@ -339,7 +338,7 @@ class HotParser:
 
 
 def produce_head(cursor: FrameCursor, request: ProduceRequest) -> int:
-    """What stands before the topics, and how many these are."""
+    """Reads the fields before the topics. Returns the number of topics."""
     request.transactional_id = cursor.text()
     request.acks = cursor.int16()
     request.timeout_ms = cursor.int32()
@@ -347,7 +346,7 @@ def produce_head(cursor: FrameCursor, request: ProduceRequest) -> int:
 
 
 class ProduceReading:
-    """A Produce while it is read: `begin`, then `step` until it says that `request` is whole. Holds the bytes itself."""
+    """Reads a Produce in steps: call `begin`, then `step` until it returns True; `request` is complete then. Owns the bytes."""
 
     def begin(self, parser: HotParser, data: bytearray, view: memoryview, start: int, end: int, version: int) -> None:
         cursor = FrameCursor(data, start, end, version >= 9)
@@ -363,7 +362,7 @@ class ProduceReading:
         self.name: bytes | None = None
 
     def step(self, most: int) -> bool:
-        """Reads up to so many topics and partitions; whether nothing is left. Raises Malformed."""
+        """Reads up to `most` topics and partitions. True at the end of the request. Raises Malformed."""
         cursor = self.cursor
         request = self.request
         while self.partitions_left or self.topics_left:
@@ -394,7 +393,7 @@ class ProduceReading:
 
 
 class FetchReading:
-    """A Fetch while it is read: `begin`, then `step` until it says that `request` is whole."""
+    """Reads a Fetch in steps: call `begin`, then `step` until it returns True; `request` is complete then."""
 
     def begin(self, parser: HotParser, data: bytearray, start: int, end: int, version: int) -> None:
         """As `HotParser.fetch`. Raises Malformed."""
@@ -420,7 +419,7 @@ class FetchReading:
         self.topic_id: TopicId | None = None
 
     def step(self, most: int) -> bool:
-        """Reads up to so many topics and partitions; whether nothing is left. Raises Malformed."""
+        """Reads up to `most` topics and partitions. True at the end of the request. Raises Malformed."""
         cursor = self.cursor
         request = self.request
         while self.partitions_left or self.topics_left:
@@ -451,7 +450,7 @@ class FetchReading:
 
 
 def body_start(data: bytearray, start: int, end: int, flexible: bool) -> int:
-    """Where a request's body begins, `start` being after its correlation id. Raises Malformed."""
+    """The position of a request's body; `start` is the one after its correlation id. Raises Malformed."""
     cursor = FrameCursor(data, start, end, flexible)
     cursor.header()
     return cursor.at

@@ -1,11 +1,11 @@
-"""Serves the APIs that are not on the hot path: the request is read, one function answers it, the answer is written.
+"""Serves the APIs outside the hot path: reads the request, calls the API's `serve` function, writes the answer.
 
-A function takes the request and a `Call`, and gives the response's fields; it is a coroutine function where it must wait, or
-where it goes through rows that cost something: then it rests between them. An array may be a generator of rows, which runs
-while the answer is written. What a function raises becomes an answer through its API's `refuse`, so that no request ends
-without one; so does a request of too many rows, of which the first are refused by name.
+`serve` takes the request and a `Call` and returns the response's fields. It is a coroutine function if it must wait, or if
+its rows take long: it then yields between them. An array may be a generator of rows, which runs while the answer is written.
+The API's `refuse` turns any exception into an answer, so that every request gets one. It also answers requests of too many
+rows, and names the first of them.
 
-Most requests are read, served and written at once. What takes longer goes on in a task, in slices (`turns.py`).
+Most requests are read, served and written at once. Longer ones continue in a task, in slices (`turns.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from storage_tiers.turns import Turn
 
 logger = logging.getLogger(__name__)
 
-#: Lookups of one request that wait for disks or the bucket at the same time.
+#: Most concurrent lookups of one request that wait for disks or the bucket.
 WAITS = 64
 
 Item = TypeVar("Item")
@@ -46,7 +46,7 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a handler may use: the core, and the response's classes by name (`make`)."""
+    """What an API's functions may use: the core, the client, and the response's classes by name (`make`)."""
 
     core: NodeCore
     messages: Messages
@@ -59,15 +59,15 @@ class Call:
         return self.messages.make(kind, **values)
 
     def reachable(self, cluster: ClusterDescription) -> Iterator[tuple[BrokerDescription, Endpoint]]:
-        """The brokers that have the listener which this client came in by, each with what it tells clients of that one. A
-        broker without it is left out, as in Kafka."""
+        """The brokers that have the client's listener, each with its advertised endpoint for it. As in Kafka, brokers without
+        that listener are omitted."""
         for broker in cluster.brokers:
             at = broker.at(self.client.listener)
             if at is not None:
                 yield broker, at
 
     async def each(self, rows: Iterable[Item]) -> AsyncIterator[Item]:
-        """The rows, with rests between them. What is done with one is not interrupted."""
+        """Yields the rows, and control of the event loop between them when the turn is over."""
         turn = self.turn
         for row in rows:
             yield row
@@ -75,7 +75,7 @@ class Call:
                 await turn.rest()
 
     async def together(self, jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
-        """Does them all, at most WAITS of them at a time, each of which may wait long. None may raise a LogError."""
+        """Runs all jobs, at most WAITS at a time. They may take long, and must not raise LogError."""
         under_way: set[asyncio.Task[None]] = set()
         try:
             async for job in self.each(jobs):
@@ -96,7 +96,7 @@ Refuse = Callable[[Any, Call, int, str], Fields]
 
 
 def client_id_of(data: bytearray, start: int) -> str:
-    """What the client calls itself; empty for nothing. `start` is after the correlation id of a header that was read."""
+    """The client id, empty if there is none. `start` is the position after the correlation id of a valid header."""
     size = int.from_bytes(data[start : start + 2], "big", signed=True)
     return "" if size <= 0 else data[start + 2 : start + 2 + size].decode("utf-8", "replace")
 
@@ -132,7 +132,7 @@ class MessageHandler:
         return self._written(answer, request, call, correlation)
 
     def _begun(self, request: Any, call: Call, *, is_too_long: bool) -> Fields | Coroutine[Any, Any, Fields]:
-        """What the API's function says; a refusal where it raises."""
+        """The result of the API's `serve`, or a refusal if it raises."""
         try:
             if is_too_long:
                 raise PolicyViolation(f"the request has more than {ROWS_A_REQUEST} rows; ask in parts")

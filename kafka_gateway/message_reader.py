@@ -1,15 +1,15 @@
-"""Reads requests other than Produce and Fetch into tuples with names, in steps, and never more rows than one may have.
+"""Reads requests other than Produce and Fetch into named tuples, in steps, within a bound on rows.
 
-kio's own reader takes a message whole: a frame of megabytes holds the event loop for seconds, and a count of two thousand
-millions in a frame of fifty bytes ends the process. This one reads the same layouts, which it learns from kio's classes, and
-yields wherever its turn is over. Every number in a message is compared with what is there before it is believed: an array has
-no more elements than there are bytes left, a length ends within the message, null stands only where the schema allows it.
+kio's own reader reads a message at once: a frame of megabytes blocks the event loop for seconds, and a count of two billion in
+a frame of fifty bytes ends the process. This one derives the same layouts from kio's classes, and yields whenever its turn is
+over. It checks every number before use: an array has at most as many elements as bytes are left, a length ends within the
+message, null appears only where the schema allows it.
 
-The elements of all arrays of a message are its rows. At the first one too many reading stops: the request has what stands
-before it and nothing behind, which is enough to say by name what is refused.
+The elements of all arrays of a message are its rows. Reading stops at the first row beyond the bound: the request then ends
+there, which suffices to refuse its rows by name.
 
-As Kafka does, a tagged field that the schema does not have is ignored (KIP-482: newer clients may send some), a boolean that is
-not 0 is true, and what follows the message is not looked at.
+As in Kafka, tagged fields that the schema does not have are ignored (KIP-482: newer clients may send some), any boolean other
+than 0 is true, and bytes after the message are ignored.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from typing import Any, Protocol
 
 from kafka_gateway.hot_parse import PARTITIONS_A_REQUEST, TAGS, Malformed, too_many_tags
 
-#: Elements of all arrays of one request.
+#: Most elements in all arrays of one request.
 ROWS_A_REQUEST = PARTITIONS_A_REQUEST
-#: Elements between two looks at the clock.
+#: Elements between two checks of the clock.
 _LOOK = 16
 
-#: From a message and a place in it to the value and the place after it. Raises Malformed.
+#: From a message and a position to the value and the position after it. Raises Malformed.
 Read = Callable[[bytes, int], tuple[Any, int]]
-#: The same in steps.
+#: As `Read`, in steps.
 Steps = Callable[["MessageReading", int], Generator[None, None, tuple[Any, int]]]
 
 
 class Clocked(Protocol):
-    """What tells that it is time to yield (`turns.Turn`)."""
+    """Tells when to yield (`turns.Turn`)."""
 
     @property
     def is_over(self) -> bool: ...
@@ -52,7 +52,7 @@ class Endless:
 
 
 class MessageReading:
-    """One message while it is read. `is_full` after the last row that it may have, if more follow."""
+    """The state of reading one message. `is_full` once the bound on rows is reached and more follow."""
 
     def __init__(self, data: bytes, turn: Clocked, most_rows: int = ROWS_A_REQUEST) -> None:
         self.data = data
@@ -61,7 +61,7 @@ class MessageReading:
         self.is_full = False
 
     def take(self, count: int) -> int:
-        """How many of so many rows are read."""
+        """How many of `count` rows may be read."""
         if count > self.left:
             count, self.is_full = self.left, True
         self.left -= count
@@ -69,13 +69,13 @@ class MessageReading:
 
 
 def steps_of(kind: Any) -> Steps:
-    """How to read a `kind` of kio's; its fields have the same names in the value."""
+    """The reader of kio's class `kind`; the value has fields of the same names."""
     part = _entity(kind)
     return part if isinstance(part, _Stepped) else _stepped(part)
 
 
 def at_once(steps: Steps, data: bytes) -> tuple[Any, MessageReading]:
-    """The value, read without a stop."""
+    """Reads the value without yielding."""
     reading = MessageReading(data, Endless())
     return _exhausted(steps(reading, 0))[0], reading
 
@@ -90,11 +90,11 @@ def _exhausted(steps: Generator[None, None, tuple[Any, int]]) -> tuple[Any, int]
 
 
 class _Stepped:
-    """Marks what is read in steps."""
+    """A reader in steps."""
 
     def __init__(self, steps: Steps, empty: Any) -> None:
         self._steps = steps
-        #: What stands there where nothing is read any more.
+        #: The value after the bound on rows was reached.
         self.empty = empty
 
     def __call__(self, reading: MessageReading, at: int) -> Generator[None, None, tuple[Any, int]]:
@@ -125,7 +125,7 @@ def _entity(kind: Any) -> _Part:
         for place, each in enumerate(fields)
         if "tag" in each.metadata
     }
-    #: What stands in tagged fields that a message does not have.
+    #: Values of tagged fields that the message does not have.
     absent = [each.default if each.default is not dataclasses.MISSING else None for each in fields]
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
@@ -156,7 +156,7 @@ def _entity(kind: Any) -> _Part:
 
 
 def _whole(part: _Part) -> Read:
-    """For a tagged field, which ends where its size says."""
+    """Reads a tagged field at once; its size bounds it."""
     if not isinstance(part, _Stepped):
         read_whole: Read = part
         return read_whole
@@ -218,7 +218,7 @@ def _single(kind: Any, field: dataclasses.Field[Any], flexible: bool, *, nullabl
 
 
 def _nullable_entity(entity: _Part) -> Read:
-    """KIP-893: a byte before it is negative where there is none."""
+    """KIP-893: a byte before the entity is negative for null."""
     whole = _whole(entity)
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
@@ -270,7 +270,7 @@ def _milliseconds(value: int) -> datetime.timedelta:
     return datetime.timedelta(milliseconds=value)
 
 
-#: Types that always take as many bytes: how they stand, and what they are. None: what stands there.
+#: Types of fixed size: their struct format, and the conversion of the value or None.
 #: https://kafka.apache.org/protocol.html#protocol_types
 _FIXED: dict[str, tuple[str, Callable[[Any], Any] | None]] = {
     "bool": (">B", bool),
@@ -286,7 +286,7 @@ _FIXED: dict[str, tuple[str, Callable[[Any], Any] | None]] = {
     "float64": (">d", None),
     "uuid": (">16s", _uuid),
 }
-#: Bytes of the length in versions that are not flexible, and what the bytes behind it are.
+#: Size of the length field in versions that are not flexible, and the conversion of the bytes after it.
 _SIZED: dict[str, tuple[int, Callable[[bytes], Any]]] = {
     "string": (2, lambda value: str(value, "utf-8")),
     "bytes": (4, bytes),
@@ -306,7 +306,7 @@ def _read_fixed(form: struct.Struct, converted: Callable[[Any], Any] | None, dat
 
 
 def _read_sized(width: int, nullable: bool, value_of: Callable[[bytes], Any], data: bytes, at: int) -> tuple[Any, int]:
-    """A string, or bytes; `width` of its length, 0 for a compact one."""
+    """Reads a string or bytes. `width` is the size of its length field, 0 for the compact form."""
     at, size = _number(width, data, at)
     if size < 0:
         if not nullable:
@@ -326,7 +326,7 @@ def _after(data: bytes, at: int, size: int) -> int:
 
 
 def _count(flexible: bool, nullable: bool, data: bytes, at: int) -> tuple[int, int]:
-    """(the place after it, of an array's elements), each of which takes a byte at least; -1 for null."""
+    """(position after it, number of elements) of an array, -1 for null. An element has at least one byte."""
     at, count = _number(0 if flexible else 4, data, at)
     if count < -1:
         raise Malformed(f"an array of {count} elements at {at}")
@@ -340,7 +340,7 @@ def _count(flexible: bool, nullable: bool, data: bytes, at: int) -> tuple[int, i
 
 
 def _number(width: int, data: bytes, at: int) -> tuple[int, int]:
-    """(the place after it, a length or count); negative for null."""
+    """(position after it, length or count); negative for null."""
     if not width:
         at, value = _varint(data, at)
         return at, value - 1
@@ -349,7 +349,7 @@ def _number(width: int, data: bytes, at: int) -> tuple[int, int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """(the place after it, unsigned) of at most five bytes."""
+    """(position after it, unsigned value); at most five bytes."""
     value = shift = 0
     while shift < 35:
         if at >= len(data):

@@ -1,11 +1,11 @@
 """Writes answers other than Produce's and Fetch's, row by row and in steps.
 
-kio's own writer takes a whole tree of its entities and writes it at one go: an answer of a hundred thousand rows holds the
-event loop for seconds, and the tree is many times as large as its bytes. This one takes rows as they are made, writes each at
-once and forgets it, and yields wherever its turn is over. It learns the layouts from kio's classes.
+kio's own writer writes a tree of entities at once: an answer of a hundred thousand rows blocks the event loop for seconds, and
+the tree is many times as large as its bytes. This one writes each row when it is made and keeps none, and yields whenever its
+turn is over. It derives the layouts from kio's classes.
 
-Where an array is wanted, any iterable will do, a generator too; its count is written when it has ended. `Encoded` stands for a
-field that was written before: its bytes go out as they are, and as often as wanted without being copied.
+An array may be any iterable, also a generator; its count is filled in at the end. `Encoded` is a field that was written before:
+its bytes are sent as they are, any number of times, without a copy.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from kafka_gateway.answer_primitives import array_size, varint
 from kafka_gateway.message_reader import Clocked, Endless
 from storage_tiers.errors import PolicyViolation
 
-#: Of one answer. Kafka's would end at 2 GiB, where a frame's size no longer fits its four bytes.
+#: Largest answer. Kafka's limit is 2 GiB, where the size no longer fits a frame's four bytes.
 ANSWER_BYTES = 256 << 20
-#: What was written becomes a piece of its own from this size on.
+#: Written bytes become a piece at this size.
 _PIECE_BYTES = 64 << 10
-#: `Encoded` is joined with its neighbours below it.
+#: Smaller pieces are joined with their neighbours.
 _OWN_PIECE_BYTES = 1 << 10
-#: Rows between two looks at the clock, and pieces.
+#: Rows, and pieces, between two checks of the clock.
 _LOOK = 8
 _PIECES = 256
 
@@ -41,7 +41,7 @@ WriteSteps = Callable[["Writing", Any], Generator[None, None, None]]
 
 
 class Encoded:
-    """A field's bytes."""
+    """The encoded bytes of a field."""
 
     __slots__ = ("data",)
 
@@ -50,7 +50,7 @@ class Encoded:
 
 
 class Row:
-    """An entity of an answer: its plan and its fields."""
+    """An entity of an answer: its plan and its fields by name."""
 
     __slots__ = ("plan", "values")
 
@@ -60,7 +60,7 @@ class Row:
 
 
 class Writing:
-    """One answer while it is written. `codes` counts the error codes in it, no error aside."""
+    """The state of writing one answer. `codes` counts its error codes other than 0."""
 
     def __init__(self, turn: Clocked) -> None:
         self.turn = turn
@@ -70,7 +70,7 @@ class Writing:
         self.size = 0
 
     def cut(self) -> None:
-        """What was written so far becomes a piece. Raises PolicyViolation where the answer gets too large."""
+        """Makes the bytes written so far a piece. Raises PolicyViolation if the answer gets too large."""
         if self.out:
             self._add(bytes(self.out))
             self.out.clear()
@@ -83,7 +83,7 @@ class Writing:
         self._add(data)
 
     def place(self) -> int:
-        """Of a piece that is filled later."""
+        """Adds a piece that is filled later. Returns its index."""
         self.cut()
         self.pieces.append(b"")
         return len(self.pieces) - 1
@@ -93,8 +93,8 @@ class Writing:
         self.size += len(data)
 
     def joined(self) -> Generator[None, None, list[bytes]]:
-        """The pieces as they go out, once nothing more is written: arrays of which each begins with its count are as many
-        pieces, each of which would be a buffer of the kernel's call. Takes them out of `pieces`."""
+        """Takes out the pieces to send and joins small ones, in steps: every array's count is a piece, and each piece would be
+        a buffer of the system call."""
         self.cut()
         pieces, self.pieces = self.pieces, []
         pieces.reverse()
@@ -127,7 +127,7 @@ class Writing:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Field:
-    """`write` or else `steps` writes it; `default` is MISSING where it must be given."""
+    """Either `write` or `steps` is set; `default` is MISSING for a required field."""
 
     name: str
     default: Any
@@ -136,7 +136,7 @@ class _Field:
 
 
 class Plan:
-    """How an entity of kio's is written."""
+    """The writer of one class of kio's."""
 
     def __init__(self, kind: Any) -> None:
         fields = dataclasses.fields(kind)
@@ -179,7 +179,7 @@ class Plan:
         return value
 
     def _write_tags(self, out: bytearray, values: Values) -> None:
-        """Those that are not what they are without being written."""
+        """Writes the tagged fields that differ from their defaults."""
         given = [
             (tag, field)
             for tag, field in self._tagged
@@ -205,7 +205,7 @@ def plan_of(kind: Any) -> Plan:
 
 
 def encoded(rows: Iterable[Row], *, flexible: bool) -> Encoded:
-    """An array of rows without arrays of rows of their own, or with small ones."""
+    """Encodes an array of rows at once; its rows must be few or small."""
     writing = Writing(Endless())
     for _ in _write_rows(flexible, False, writing, rows):
         pass
@@ -277,7 +277,7 @@ def _write_rows(
 
 
 def _write_entity(nullable: bool, out: bytearray, row: Row | None) -> None:
-    """KIP-893: a byte before it is negative where there is none."""
+    """KIP-893: a byte before the entity is negative for null."""
     if nullable:
         out += b"\xff" if row is None else b"\1"
     if row is not None:
@@ -324,7 +324,7 @@ def _uuid(value: uuid.UUID | None) -> bytes:
     return bytes(16) if value is None else value.bytes
 
 
-#: As in `message_reader`, the other way round.
+#: The inverse of `message_reader._FIXED`.
 _FIXED: dict[str, tuple[str, Callable[[Any], Any] | None]] = {
     "bool": (">?", None),
     "int8": (">b", None),

@@ -1,11 +1,11 @@
-"""Kafka's messages other than Produce and Fetch, as `kio` describes them; the only module that imports it.
+"""Kafka's messages other than Produce and Fetch, by the schemas of `kio`; the only module that imports it.
 
-One `Messages` per API version, imported at its first use: a client touches a handful of versions, and all of them
-together cost hundreds of modules. kio registers itself with `hypothesis` where that is installed, which costs 20 MB and
-seconds; a node hides it during the import (a process that has imported hypothesis already keeps it).
+Each `Messages` is imported at its first use: a client uses a handful of API versions, and all of them are hundreds of
+modules. kio registers itself with `hypothesis` if that is installed, which costs 20 MB and seconds; so a process that has
+not imported hypothesis hides it while it imports kio.
 
-`make` builds a row of the response from the union of all versions' fields; those that its version does not have are dropped,
-so that handlers never ask which version they answer.
+`make` builds a row of the response from the union of all versions' fields and drops those that its version does not have, so
+that handlers need not check the version.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def _import_lean() -> None:
 
 _import_lean()
 
-#: Of a request that is read into objects: each byte of it may become one. 10,000 topics with the longest names take more than
-#: half of it.
+#: Largest request that is read into objects: each byte of it may become one. 10,000 topics with the longest names take more
+#: than half of it.
 MESSAGE_BYTES = 4 << 20
 
 _PREFIX = struct.Struct(">ii")
 
 
 class Messages:
-    """One version of one API: `schema` is kio's name of it, for example `create_topics`."""
+    """One version of one API. `schema` is its name in kio, for example `create_topics`."""
 
     def __init__(self, schema: str, version: int) -> None:
         self.version = version
@@ -63,35 +63,35 @@ class Messages:
         self._tagged_header = bool(response_kind.__header_schema__.__flexible__)
 
     def reading(self, body: bytes, turn: Clocked) -> Generator[None, None, tuple[Any, bool]]:
-        """The request, read in steps, and whether it has more rows than one may have: then it ends after the last of these.
-        Trailing bytes and tagged fields of later versions are ignored, as Kafka does. Raises Malformed."""
+        """Reads the request in steps. Returns it, and whether it exceeds the bound on rows; if so it is cut there. Ignores
+        trailing bytes and tagged fields of later versions, as Kafka does. Raises Malformed."""
         self._check(body)
         reading = MessageReading(body, turn)
         request, _ = yield from self._steps(reading, 0)
         return request, reading.is_full
 
     def read(self, body: bytes) -> Any:
-        """The request, at once. Raises Malformed."""
+        """Reads the request at once. Raises Malformed."""
         self._check(body)
         return at_once(self._steps, body)[0]
 
     def _check(self, body: bytes) -> None:
         if len(body) > MESSAGE_BYTES:
-            raise Malformed(f"{self._request_kind.__name__} of {len(body)} bytes; at most {MESSAGE_BYTES} are taken")
+            raise Malformed(f"{self._request_kind.__name__} of {len(body)} bytes; at most {MESSAGE_BYTES} are accepted")
 
     def make(self, kind: str, /, **values: Any) -> Row:
-        """A row of the response, `kind` is its class in Kafka's schema. Error codes and throttle times are numbers."""
+        """A row of the response; `kind` is its class in Kafka's schema. Error codes and throttle times are numbers."""
         return Row(plan_of(getattr(self._response, kind)), values)
 
     def encoded(self, rows: Iterable[Row]) -> Encoded:
-        """An array of rows, written now and ever after the same."""
+        """Encodes an array of rows once, for use in many rows or answers."""
         return encoded(rows, flexible=self._flexible)
 
     def writing(
         self, correlation: int, answer: Mapping[str, Any], turn: Clocked, codes: Counter[int]
     ) -> Generator[None, None, Sequence[bytes]]:
-        """The whole answer as it goes out, in pieces: size, header, and the response built of `answer`. Adds the error codes
-        that it bears to `codes`. Raises PolicyViolation where it would be too large, and what its rows raise."""
+        """Writes the framed answer in steps and returns its pieces. Adds its error codes to `codes`. Raises PolicyViolation if
+        it gets too large, and the exceptions of its rows."""
         writing = Writing(turn)
         yield from self._response_plan.steps(writing, answer)
         pieces = yield from writing.joined()
@@ -106,7 +106,7 @@ class Messages:
         return pieces
 
     def respond(self, correlation: int, **values: Any) -> bytes:
-        """The same at once."""
+        """As `writing`, at once."""
         steps = self.writing(correlation, values, Endless(), Counter())
         try:
             while True:

@@ -1,9 +1,8 @@
 # cython: annotation_typing=False
-"""Writes Produce's answers by hand, into one buffer of their size: what a busy node spends its time on, beside `hot_parse`.
+"""Writes answers of Produce into one buffer of their exact size: with `hot_parse` the hot path of a busy node.
 
 Plain Python; `produce_answer.pxd` beside it gives the types with which `hatch_build.py` compiles it, and both forms give the
-same bytes (kio's are the oracle in the tests). Of an answer in which anything failed nothing is written: the handler's own,
-slower way says what.
+same bytes (kio's are the oracle in the tests). If anything failed it writes nothing, and the handler's slower path answers.
 
 Layouts: https://kafka.apache.org/protocol.html#The_Messages_Produce
 """
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AnswerWriter:
-    """Fills a buffer that must have been made of exactly the right size."""
+    """Fills a buffer, which the caller makes of exactly the right size."""
 
     def __init__(self, size: int) -> None:
         self.out = bytearray(size)
@@ -28,7 +27,7 @@ class AnswerWriter:
         self.size = size
 
     def room(self, size: int) -> int:
-        """Where so many bytes go."""
+        """Reserves `size` bytes and returns their position."""
         at = self.at
         if size > self.size - at:
             raise ValueError(f"an answer outgrows its {self.size} bytes")
@@ -85,8 +84,7 @@ def varint_size(value: int) -> int:
 def produce_answer(
     request: ProduceRequest, results: Sequence[Any], version: int, correlation: int, committed: bool
 ) -> bytes | None:
-    """The framed answer to a request of which everything was appended, and `committed` if that is asked for; None where it
-    is not so."""
+    """The framed answer if every partition was appended, and nothing that `committed` asks for is open; otherwise None."""
     if len(results) != len(request.indexes):
         return None
     for result in results:
@@ -101,7 +99,7 @@ def produce_answer(
             size += (0 if version >= 13 else varint_size(len(key) + 1)) + varint_size(partitions + 1) + 1
         else:
             size += 6
-    # Of a non-flexible answer one byte less: no tags after the header.
+    # One byte less if not flexible: no tags after the header.
     writer = AnswerWriter(size if flexible else size - 1)
     writer.int32(len(writer.out) - 4)
     writer.int32(correlation)

@@ -10,7 +10,7 @@ import functools
 from storage_tiers.errors import InvalidRecord, LogError, UnknownTopicId, UnsupportedCompression
 from storage_tiers.types import TopicId, TopicPartition
 
-NO_BATCH = InvalidRecord("the request holds no record batch for this partition; send exactly one")
+NO_BATCH = InvalidRecord("the request has no record batch for this partition; send exactly one")
 
 
 @functools.lru_cache(maxsize=16)
@@ -25,4 +25,4 @@ def no_zstd(version: int) -> LogError:
 
 @functools.lru_cache(maxsize=16)
 def second_batch(partition: TopicPartition) -> LogError:
-    return InvalidRecord(f"{partition} stands in the request more than once; send exactly one batch")
+    return InvalidRecord(f"the request names {partition} more than once; send exactly one batch")

@@ -1,9 +1,9 @@
-"""Every API this node serves, in one table: what ApiVersions advertises, what is answered, and by whom.
+"""The table of served APIs: the versions that ApiVersions advertises, the versions that are answered, and the handlers.
 
-Advertised ranges equal Apache Kafka 4.2.1's for the same APIs (a test holds the recorded table). A version outside what
-is served, and a key that is not here, ends the connection, as Kafka does; Produce 0 to 2 are advertised and not served,
-because librdkafka stops compressing where they are not advertised (KAFKA-18659). Some rows are advertised to some only
-(`api_versions.py`): client telemetry where it is received, FindCoordinator to librdkafka.
+Advertised ranges equal Apache Kafka 4.2.1's for the same APIs (a test has the recorded table). A request with another
+version or key closes the connection, as in Kafka. Produce 0 to 2 are advertised and not served, because librdkafka stops
+compressing without them (KAFKA-18659). Some rows are advertised conditionally (`api_versions.py`): client telemetry if
+something receives it, FindCoordinator to librdkafka.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from kafka_gateway.reply import Handler
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One row. Versions from `served_from` to `highest` are answered, from `lowest` to `highest` advertised."""
+    """One row. Versions `served_from` to `highest` are answered, `lowest` to `highest` advertised."""
 
     key: int
     name: str
@@ -65,7 +65,7 @@ class Api:
 
 
 def _message(key: int, name: str, lowest: int, highest: int, flexible_from: int, serve: Serve, refuse: Refuse) -> Api:
-    """An API whose messages kio reads and writes; its schema there is `name` in snake case."""
+    """An API with messages by kio's schema, which is `name` in snake case."""
     schema = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
     def build(core: NodeCore, options: Options) -> Handler:
@@ -137,7 +137,7 @@ APIS: tuple[Api, ...] = (
 
 
 def by_key(apis: tuple[Api, ...] = APIS) -> dict[int, Api]:
-    """Raises ValueError for a key that stands twice."""
+    """Raises ValueError for a duplicate key."""
     table: dict[int, Api] = {}
     for api in apis:
         if api.key in table:

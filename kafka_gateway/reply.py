@@ -1,4 +1,4 @@
-"""What a handler gives back for one request."""
+"""The reply of a handler to one request: an answer, or a promise of one."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class CloseConnection(Exception):
     """Kafka answers this request by closing the connection."""
 
 
-#: Pieces to send (none: there is no answer), a delayed answer, or a coroutine that a task will run.
+#: Pieces to send (none: the request has no answer), a delayed answer, or a coroutine that runs in a task.
 Reply = Sequence[Piece] | DelayedReply | Coroutine[Any, Any, Sequence[Piece]]
 
 
 class Handler(Protocol):
-    """One API. `data[start:end]` (and `view` of it) is the request after its correlation id, valid until `handle`
-    returns. Raises Malformed or CloseConnection to close the connection. `errors` counts the error codes it answered."""
+    """Handles one API. `data[start:end]`, and `view` of it, is the request after its correlation id, valid until `handle`
+    returns. Raises Malformed or CloseConnection to close the connection. `errors` counts the answered error codes."""
 
     errors: Counter[int]
 

@@ -1,4 +1,4 @@
-"""The server's log events. Any client can provoke them, so their number is bounded (`storage_tiers.events`)."""
+"""What the server logs about connections; any client can provoke these events, so `storage_tiers.events` bounds them."""
 
 from __future__ import annotations
 

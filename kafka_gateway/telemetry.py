@@ -1,8 +1,8 @@
-"""Clients that push their metrics (KIP-714): who may push what, and when. The node hands what comes to a receiver.
+"""Metrics that clients push (KIP-714): which clients may push what, and when. A receiver of the node gets them.
 
-Pure but for the receiver and the thread that it is called in: time is an argument. Checks, their order and their oddities are
-Kafka 4.2's (ClientMetricsManager, ClientMetricsInstance); tests/differential holds the two together. An instance is forgotten
-when its connection closes, when nothing was heard of it for three intervals, and when there are more than INSTANCES.
+Pure except for the receiver and the thread that calls it: time is an argument. The checks, their order and their oddities are
+Kafka 4.2's (ClientMetricsManager, ClientMetricsInstance); tests/differential compares the two. An instance is removed when its
+connection closes, after three intervals without a request, or when there are more than INSTANCES.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from storage_tiers.errors import CorruptRecord, InvalidRecord, RecordTooLarge
 from storage_tiers.records.codecs import Codec, decompress
 from storage_tiers.uuids import uuid_text
 
-#: Client instances that are remembered. Kafka: ClientMetricsManager.CACHE_MAX_SIZE.
+#: Most client instances in memory. Kafka: ClientMetricsManager.CACHE_MAX_SIZE.
 INSTANCES = 16_384
-#: The least time for which one is. Kafka: ClientMetricsManager.DEFAULT_CACHE_EXPIRY_MS.
+#: Least time that an instance stays without a request. Kafka: ClientMetricsManager.DEFAULT_CACHE_EXPIRY_MS.
 EXPIRY_MS = 60_000
 DEFAULT_INTERVAL_MS = 300_000
 EVERYTHING = "*"
-#: In Kafka's order of preference: zstd, lz4, gzip, snappy. None at all is taken too.
+#: In Kafka's order of preference. Uncompressed metrics are accepted too.
 ACCEPTED_CODECS = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
-#: What a push may inflate to, as a multiple of `telemetry.max.bytes`.
+#: Largest decompressed push, as a multiple of `telemetry.max.bytes`.
 INFLATION = 16
-#: Characters of what a client says of itself; a longer text fits no pattern, so that patterns can be known to be quick.
+#: Longest text of a client that patterns are matched with, in characters, so that matching is fast; longer ones never match.
 LONGEST_MATCHED = 128
 #: Kafka: Uuid.RESERVED.
 RESERVED = (bytes(16), bytes(15) + b"\1")
@@ -53,11 +53,11 @@ class Receiver(Protocol):
         """Whether the node is configured to collect clients' metrics."""
 
     def receive(self, pushed: PushedMetrics) -> None:
-        """In a thread. InvalidRecord if it cannot be read."""
+        """Called in a thread. Raises InvalidRecord if the metrics cannot be parsed."""
 
 
 class Subscription(NamedTuple):
-    """`metrics` are prefixes of names, `match` is (selector, pattern) pairs that must all fit a client."""
+    """`metrics` are prefixes of names; `match` are (selector, pattern) pairs, all of which a client must match."""
 
     metrics: Sequence[str]
     interval_ms: int
@@ -69,14 +69,14 @@ class Subscription(NamedTuple):
 
 
 class Asker(NamedTuple):
-    """One request's client: the instance that it says it is, and what its connection knows of it."""
+    """The client of one request: its claimed instance id, its client id, and its connection's data."""
 
     instance_id: bytes
     client_id: str
     client: ConnectedClient
 
     def known(self) -> dict[str, str]:
-        """What a subscription's `match` can name."""
+        """The values by selectors of a subscription's `match`."""
         return {
             "client_instance_id": uuid_text(self.instance_id),
             "client_id": self.client_id,
@@ -94,7 +94,7 @@ class Subscribed(NamedTuple):
 
 
 class _Instance:
-    """Times are those of the last request that was not too early."""
+    """Times are of the last request that was not too early; `heard_ms` is of any request."""
 
     __slots__ = ("asked_ms", "error", "heard_ms", "pushed_ms", "subscribed", "subscriptions", "terminating")
 
@@ -115,7 +115,7 @@ class _Instance:
         return True
 
     def may_push(self, now_ms: float) -> bool:
-        """At once where it asked since its last push: clients begin at a random moment of the interval."""
+        """Also early if it fetched its subscription since the last push: clients start at a random time of the interval."""
         asked = self.asked_ms is not None and (self.pushed_ms is None or self.asked_ms > self.pushed_ms)
         if not asked and self.pushed_ms is not None and now_ms - self.pushed_ms < self.subscribed.interval_ms:
             return False
@@ -142,7 +142,7 @@ class Telemetry:
         return self._receiver is not None and self._receiver.enabled
 
     def subscribe(self, asker: Asker, subscriptions: Sequence[Subscription], now_ms: float) -> Subscribed | None:
-        """What this client is to push from now on; None if it asks too early."""
+        """The metrics that this client must push from now on; None if it asks too early."""
         instance = self._instance(asker, subscriptions, now_ms)
         again = instance.error in (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         if not instance.may_ask(now_ms) and not again:
@@ -161,8 +161,8 @@ class Telemetry:
         terminating: bool,
         now_ms: float,
     ) -> int:
-        """The error code. A last push, before a client ends, may come early. What is pushed is inflated and received in a
-        thread, one push after the other: sixteen megabytes of it take the loop's time for fifty requests."""
+        """Returns the error code. A client's last push may come early. A thread decompresses and receives the pushes one by
+        one: sixteen megabytes would cost the loop the time of fifty requests."""
         if asker.instance_id in RESERVED:
             return ErrorCode.INVALID_REQUEST
         instance = self._instance(asker, subscriptions, now_ms)
@@ -197,7 +197,7 @@ class Telemetry:
 
     # --- instances ----------------------------------------------------------------------------------------------------
     def _instance(self, asker: Asker, subscriptions: Sequence[Subscription], now_ms: float) -> _Instance:
-        """The one that is known, or a new one: also where subscriptions have changed, so that it may ask at once."""
+        """The instance in memory, or a new one: also after subscriptions changed, so that the client may ask at once."""
         instance = self._instances.get(asker.instance_id)
         if instance is None or instance.subscriptions != subscriptions or instance.is_stale(now_ms):
             instance = _Instance(_subscribed(asker, subscriptions), subscriptions)

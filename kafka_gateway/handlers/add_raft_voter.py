@@ -1,6 +1,6 @@
-"""AddRaftVoter, key 80, versions 0 to 1 (KIP-853): the voters are fixed, as at kraft.version 0, and the refusal says so.
+"""AddRaftVoter, key 80, versions 0 to 1 (KIP-853): voters are fixed, as at kraft.version 0; every request is refused.
 
-Checks and their order are Kafka's: another cluster's id first, then who the voter is, then its address for controllers.
+The checks and their order are Kafka's: cluster id, then the voter's ids, then its controller endpoint.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from kafka_gateway.errors import ErrorCode
 from kafka_gateway.message_handler import Call, Fields
 
-#: The listener that a voter's address has to be given for.
+#: The listener for which the voter's endpoint is required.
 CONTROLLER = "CONTROLLER"
 
 
@@ -29,7 +29,7 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
 
 
 def wrong_voter(request: Any, call: Call) -> Fields | None:
-    """The answer to a request that names another cluster (naming none is fine), or no voter."""
+    """The answer to a request with another cluster's id (a null id is accepted), or without a voter; otherwise None."""
     ours = call.core.topics.cluster().cluster_id
     if request.cluster_id not in (None, ours):
         message = f'The given id "{request.cluster_id}" doesn\'t match the cluster id "{ours}"'

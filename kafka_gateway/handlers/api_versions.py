@@ -1,8 +1,8 @@
 """ApiVersions, key 18, versions 0 to 4; an unknown version is answered as version 0 with UNSUPPORTED_VERSION (KIP-511).
 
-The answer comes from the registry's table and from `features.py`. v3 has features (KIP-584), but its readers break on one
-that begins at level 0, which therefore only v4 shows (KIP-1022). v3 and up name the client's software, which must match
-Kafka's pattern; else INVALID_REQUEST.
+The answer comes from the registry's table and from `features.py`. v3 has features (KIP-584), but clients of v3 fail on
+features that begin at level 0; only v4 includes those (KIP-1022). Requests from v3 on name the client's software; names that
+do not match Kafka's pattern are answered with INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from kafka_gateway.options import Options
 from kafka_gateway.reply import Reply
 
 KEY = 18
-#: Advertised only where something receives what clients would push (KIP-714).
+#: Advertised only if something receives clients' metrics (KIP-714).
 TELEMETRY_KEYS = (71, 72)
-#: Advertised to librdkafka only: it takes a broker without FindCoordinator for one of before 0.8.2, and sends lz4 batches
-#: uncompressed without a word (rdkafka_feature.c).
+#: Advertised to librdkafka only: without FindCoordinator it takes the broker for one older than 0.8.2, and silently sends lz4
+#: batches uncompressed (rdkafka_feature.c).
 LIBRDKAFKA_KEYS = (10,)
 #: Kafka: ApiVersionsRequest.SOFTWARE_NAME_VERSION_PATTERN
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -53,7 +53,7 @@ class ApiVersionsHandler:
         return self._respond(version, correlation, 0, self._ranges)
 
     def unsupported(self, correlation: int) -> Sequence[Piece]:
-        """What a version that does not exist gets: the range of this API, readable by every client."""
+        """The answer to a version that does not exist: the range of this API, as version 0, which every client reads."""
         self.errors[ErrorCode.UNSUPPORTED_VERSION] += 1
         return self._respond(0, correlation, ErrorCode.UNSUPPORTED_VERSION, {KEY: self._ranges[KEY]})
 

@@ -1,4 +1,4 @@
-"""CreatePartitions, key 37, versions 0 to 3. A topic that stands twice is refused, as Kafka does."""
+"""CreatePartitions, key 37, versions 0 to 3. A duplicate topic is refused, as in Kafka."""
 
 from __future__ import annotations
 

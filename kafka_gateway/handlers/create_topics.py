@@ -1,7 +1,7 @@
 """CreateTopics, key 19, versions 2 to 7.
 
-v5 answers with what was created (partitions, replication, configs), v7 with its id. A name that stands twice in a request
-is refused with INVALID_REQUEST, as Kafka does.
+v5 answers with the created partitions, replication factor and configs, v7 also with the topic id. A duplicate name is
+refused with INVALID_REQUEST, as in Kafka.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def serve(request: Any, call: Call) -> Fields:
         if repeated is None:
             rows.append(_result(call, topic.name, result, configs))
             continue
-        # Everything else that is wrong with it comes first.
+        # Last: any other problem of the topic is reported first.
         problem = InvalidReplicaAssignment(f"Found multiple manual partition assignments for partition {repeated}")
         bad.append(_result(call, topic.name, result if isinstance(result, LogError) else problem, configs))
     refused = (
@@ -50,7 +50,7 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
 
 
 def _assigned_twice(topic: Any) -> int | None:
-    """The first partition that the assignment names again."""
+    """The first partition that the assignment names twice."""
     seen: set[int] = set()
     for row in topic.assignments:
         if row.partition_index in seen:
@@ -76,7 +76,7 @@ def _refused(call: Call, name: str, code: int, message: str | None) -> Any:
 
 
 class _Configs:
-    """The configs of new topics as they stand in the answer. Most topics of a request have the same."""
+    """Encodes the configs of new topics for the answer, once per set: most topics of a request have the same."""
 
     def __init__(self, call: Call) -> None:
         self._call = call

@@ -1,7 +1,7 @@
 """DeleteRecords, key 21, versions 0 to 2: raises the log start; -1 means to the high watermark.
 
-Answered per partition when the new log start is durable in every tier that holds records below it. The request's timeout
-is not applied: the core bounds how long it waits for the store, and an answer given before that would say less.
+Each partition is answered when its new log start is durable in every tier that has records below it. The request's timeout
+is ignored: the core bounds its wait for the store, and an earlier answer could not tell the outcome.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from storage_tiers.types import TopicPartition
 
 
 async def serve(request: Any, call: Call) -> Fields:
-    # As in Kafka, of a partition that stands twice the last offset counts.
+    # As in Kafka, the last offset of a duplicate partition counts.
     wanted: dict[str, dict[int, int]] = {}
     async for topic in call.each(request.topics):
         offsets = wanted.setdefault(topic.name, {})
         async for row in call.each(topic.partitions):
             offsets[row.partition_index] = row.offset
-    # Filled as they come: one for each of 50,000 names takes 10 ms in one go.
+    # Filled on demand: one for each of 50,000 names takes 10 ms at once.
     results: dict[str, dict[int, int | LogError]] = {}
 
     async def delete(partition: TopicPartition, offset: int) -> None:

@@ -1,6 +1,6 @@
 """DeleteTopics, key 20, versions 1 to 6: by name, or (v6) by name or id, never both. v5 has an error message.
 
-Answered when the deletion is durable in the metadata; the bytes go later. A topic that stands twice is refused.
+Answered when the deletion is durable in the metadata; bytes are deleted later. A duplicate topic is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kafka_gateway.messages import to_uuid
 from storage_tiers.errors import LogError
 from storage_tiers.types import TopicId
 
-#: A topic as asked for: by name or by id.
+#: A topic by name or by id.
 Wanted = tuple[str | None, TopicId | None]
 
 
@@ -34,7 +34,7 @@ async def serve(request: Any, call: Call) -> Fields:
             rows.append(_row(call, name, topic_id, ErrorCode.INVALID_REQUEST, problem))
         else:
             good.append((name, topic_id))
-    # As in Kafka, those that are named come first.
+    # As in Kafka, topics by name come first.
     good.sort(key=lambda each: each[0] is None)
     async for name, topic_id in call.each(good):
         names, ids = ([name] if name is not None else []), ([topic_id] if topic_id is not None else [])

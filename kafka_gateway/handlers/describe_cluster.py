@@ -1,6 +1,6 @@
-"""DescribeCluster, key 60, versions 0 to 2. v1 can ask for the controllers, whom only a controller answers for (KIP-919).
+"""DescribeCluster, key 60, versions 0 to 2. v1 can ask for controllers, which only a controller answers (KIP-919).
 
-v2 can ask for fenced brokers too; there is one broker, and while it answers it is not fenced.
+v2 can ask for fenced brokers; the only broker is never fenced while it answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DescribeConfigs, key 32, versions 1 to 4, of topics and brokers. No keys asked for means all. v3 has documentation."""
+"""DescribeConfigs, key 32, versions 1 to 4. Null keys mean all. v3 has documentation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage_tiers.errors import InvalidRequest, LogError
 
 async def serve(request: Any, call: Call) -> Fields:
     rows = _Rows(call, request)
-    # What is asked for twice is answered twice, as in Kafka, but looked up and written once.
+    # A duplicate resource is answered twice, as in Kafka, but looked up and encoded once.
     known: dict[Any, Any] = {}
     results = []
     async for wanted in call.each(request.resources):
@@ -29,7 +29,7 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
 
 
 def resource_of(wanted: Any) -> Resource:
-    """Raises InvalidRequest for a kind of resource that does not exist."""
+    """Raises InvalidRequest for an unknown resource type."""
     try:
         return Resource(ResourceKind(wanted.resource_type), wanted.resource_name)
     except ValueError:
@@ -46,8 +46,8 @@ async def _describe(wanted: Any, call: Call, rows: _Rows) -> Any:
 
 
 class _Rows:
-    """The configs of resources as they stand in the answer. The core gives the same entries for all resources that have the
-    same configs, which most topics do: they are written once, and that goes out for each."""
+    """Encodes the configs of resources for the answer. The core returns one object for all resources with the same configs,
+    as most topics have; it is encoded once and sent for each of them."""
 
     def __init__(self, call: Call, request: Any) -> None:
         self._call = call
@@ -61,7 +61,7 @@ class _Rows:
             return known[1]
         call, synonyms, documentation = self._call, self._synonyms, self._documentation
         rows = call.messages.encoded(_config(call, e, synonyms=synonyms, documentation=documentation) for e in entries)
-        # With the entries, so that no others get their id.
+        # Keeps the entries alive, so that their id is not reused.
         self._written[id(entries)] = entries, rows
         return rows
 

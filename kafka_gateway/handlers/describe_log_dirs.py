@@ -1,6 +1,6 @@
-"""DescribeLogDirs, key 35, versions 1 to 4: what lies in the data directory. Null means every topic; v4 tells the disk's size.
+"""DescribeLogDirs, key 35, versions 1 to 4: the contents of the data directory. Null means all topics; v4 has disk sizes.
 
-Sizes are those of local segments: what went to the bucket and was evicted here does not count (as with Kafka's tiers).
+Sizes are those of local segments; evicted segments do not count, as in Kafka's tiered storage.
 """
 
 from __future__ import annotations

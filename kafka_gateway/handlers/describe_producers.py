@@ -1,4 +1,4 @@
-"""DescribeProducers, key 61, version 0 (KIP-664): the producers that a partition remembers, and what of them is open."""
+"""DescribeProducers, key 61, version 0 (KIP-664): the active producers of a partition and their open transactions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """DescribeQuorum, key 55, versions 0 to 2 (KIP-595, KIP-836): the metadata log of a quorum of one.
 
-Its one partition must be asked for alone, as in Kafka. v2 has messages and the voters' addresses; ours is the one of
-the listener that the client came in by, as there is none for controllers. Directory ids are left out, as at kraft.version 0.
+A request must name its one partition and nothing else, as in Kafka. v2 has messages and the voters' addresses: the address
+of the client's listener, as there is none for controllers. Directory ids are omitted, as at kraft.version 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""DescribeTopicPartitions, key 75, version 0 (KIP-966): topics in order of their names, at most so many partitions an answer.
+"""DescribeTopicPartitions, key 75, version 0 (KIP-966): topics by name, a bounded number of partitions per answer.
 
-No names means all topics. The cursor says where the next answer begins: at a partition, or with 0 at the begin of a topic.
-`max.request.partition.size.limit` bounds what one answer holds, and one partition is always in it.
+No names means all topics. The cursor is the first partition of the next answer. `max.request.partition.size.limit` bounds the
+partitions of one answer, which always has at least one.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ async def serve(request: Any, call: Call) -> Fields:
             raise InvalidRequest(f"DescribeTopicPartitionsRequest cursor partition must be valid: {cursor}")
     names = await _in_order(wanted, call)
     answer: dict[str, Any] = {"next_cursor": None}
-    # The rows are made while they are written, and what they end with is written behind them.
+    # The rows are made while they are written, and the cursor, known at their end, is written after them.
     answer["topics"] = _rows(request, call, names, answer)
     return answer
 
 
 def _rows(request: Any, call: Call, names: Iterable[str], answer: dict[str, Any]) -> Iterator[Any]:
-    """As many as the answer may have; notes in it where the next one begins."""
+    """The rows that the answer may have. Sets the cursor if more follow."""
     cursor = request.cursor
     left = max(1, min(request.response_partition_limit, call.options.settings.described_partitions))
     for name in names:
@@ -48,7 +48,7 @@ def _rows(request: Any, call: Call, names: Iterable[str], answer: dict[str, Any]
             answer["next_cursor"] = _cursor(call, name, 0)
             return
         if isinstance(found, LogError):
-            # Of all topics, one that has gone meanwhile is left out.
+            # A topic deleted meanwhile is omitted if all were requested.
             if request.topics:
                 yield _refused(call, name, code_of(found), ALL_TOPIC_OPERATIONS)
             continue
@@ -69,7 +69,7 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
 
 
 async def _wanted(request: Any, call: Call) -> dict[str, None]:
-    """Each once, from the cursor's topic on."""
+    """The requested names without duplicates, from the cursor's topic on."""
     names: Iterable[str] = (topic.name for topic in request.topics)
     if not request.topics:
         names = (topic.name for topic in call.core.topics.describe() if isinstance(topic, TopicDescription))
@@ -78,7 +78,7 @@ async def _wanted(request: Any, call: Call) -> dict[str, None]:
 
 
 async def _in_order(names: Iterable[str], call: Call) -> Iterable[str]:
-    """Sorted, a part at a time."""
+    """Sorts in parts, with pauses for other requests."""
     left, parts = iter(names), list[list[str]]()
     async for part in call.each(iter(lambda: list(itertools.islice(left, SORTED_AT_ONCE)), [])):
         parts.append(sorted(part))

@@ -1,7 +1,7 @@
 """ElectLeaders, key 43, versions 0 to 2. v1 can ask for an unclean election (KIP-460); null means every partition.
 
-A partition whose leader is its first replica needs no election of either kind, and of all partitions only those that
-needed one are named. A quorum of one has nobody else to elect.
+A partition that is led by its first replica needs no election of either kind. If all partitions are requested, only those
+that needed one are in the answer. A single node has no other candidate.
 """
 
 from __future__ import annotations

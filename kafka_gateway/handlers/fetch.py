@@ -1,8 +1,8 @@
-"""Fetch, key 1, versions 4 to 18: records from where a consumer is.
+"""Fetch, key 1, versions 4 to 18: records from an offset on.
 
 v7 has sessions (KIP-227, `fetch_sessions.py`), v12 is flexible, v13 names topics by id. The wait for `min_bytes` is the
-core's. An answer is header bytes and file slices in turn; records never pass through Python. As in Kafka, partitions that
-do not exist stand at the end of an answer, and one that is asked for twice in it once.
+core's. An answer alternates header bytes and file slices; records never pass through Python. As in Kafka, partitions that do
+not exist come last in an answer, and a partition that is requested twice appears once.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ _NO_PREFERRED_REPLICA = b"\xff\xff\xff\xff"
 _NOTHING_V12 = b"\0" + _NO_PREFERRED_REPLICA + b"\1"
 
 
-#: A request of more bytes, or a session of more partitions, is worked on in slices.
+#: A request of more bytes, or a session of more partitions, is processed in slices.
 LARGE_BYTES = 16 << 10
 MANY = 500
 
 
 class Leaders(NamedTuple):
-    """(leader, leader epoch) of some partitions of an answer, and where clients of one listener find those leaders."""
+    """(leader, leader epoch) of some partitions of an answer, and those leaders' (node id, endpoint, rack) on one listener."""
 
     of: Mapping[CachedPartition, tuple[int, int]]
     nodes: Sequence[tuple[int, Endpoint, str | None]]
@@ -139,7 +139,7 @@ class FetchHandler:
         correlation: int,
         listener: str,
     ) -> Generator[None, None, Sequence[Piece]]:
-        """The answer. Takes over the count of every slice."""
+        """Makes the answer, in steps. Takes over all file slices."""
         rows = yield from arranging(readable, fetched, nameless)
         code, session_id, told = context.answer(rows, self._now_ms())
         if code:
@@ -198,7 +198,7 @@ class FetchHandler:
                 wrong = InvalidRequest(f"isolation level {request.isolation}; it is 0 (uncommitted) or 1 (committed)")
                 return self._refuse(request, version, correlation, wrong)
             if readable and isolation is not None:
-                # While it waits, others are at work.
+                # Other requests use the loop during the wait.
                 turn.leave()
                 wanted = [place.wanted for place in readable]
                 asked = Fetch(wanted, request.max_wait_ms, request.min_bytes, request.max_bytes, isolation)
@@ -231,8 +231,8 @@ class FetchHandler:
     def _counted(
         self, told: Sequence[Row], version: int, listener: str, leaders: Leaders | None = None
     ) -> Leaders | None:
-        """Counts the errors of some rows. Who leads what of them was asked with an old epoch, or of a follower (KIP-951), and
-        what stands in `leaders`."""
+        """Counts the errors of some rows. Returns `leaders` with the leaders of those rows that were requested with an old
+        epoch or from a follower (KIP-951)."""
         moved = []
         for place, part in told:
             if part.error is not None:
@@ -290,7 +290,7 @@ def encode(
     session_id: int = 0,
     leaders: Leaders | None = None,
 ) -> Sequence[Piece]:
-    """The answer, framed; neighbours of one topic share its head. Takes over the count of every slice."""
+    """The framed answer; adjacent partitions of one topic share its header. Takes over all file slices."""
     if len(rows) == 1 and leaders is None:
         return _one(rows[0], _begin(version, error, session_id), version, correlation)
     flexible = version >= 12
@@ -309,7 +309,7 @@ def encode(
 
 
 def _one(row: Row, begin: bytes, version: int, correlation: int) -> Sequence[Piece]:
-    """`encode` of one partition, which most fetches ask for."""
+    """`encode` for one partition, as in most fetches."""
     place, part = row
     if version >= 12:
         key = place.key if version >= 13 else text(place.key, True)
@@ -334,7 +334,7 @@ def encoding(
     session_id: int = 0,
     leaders: Leaders | None = None,
 ) -> Generator[None, None, Sequence[Piece]]:
-    """The same in steps."""
+    """As `encode`, in steps."""
     flexible = version >= 12
     pieces: list[Piece] = []
     topics = yield from _grouping(rows)
@@ -357,7 +357,7 @@ def _begin(version: int, error: int, session_id: int) -> bytes:
 
 
 def _add(head: list[bytes], pieces: list[Piece], rows: Sequence[Row], version: int, leaders: Leaders | None) -> int:
-    """Adds rows of one topic. `head` is what was written since the last file; the size of what went into `pieces`."""
+    """Adds rows of one topic. `head` has the bytes since the last file. Returns the size of what went into `pieces`."""
     flexible, size = version >= 12, 0
     for place, part in rows:
         head.append(_partition(place.index, part, version))
@@ -390,12 +390,12 @@ def _framed(
 
 
 def _topics(rows: Sequence[Row]) -> list[tuple[bytes, int]]:
-    """Topics with the number of their partitions that follow each other."""
+    """Runs of rows with one topic: its key and their number."""
     return [(key, sum(1 for _ in group)) for key, group in groupby(rows, _key_of)]
 
 
 def _grouping(rows: Sequence[Row]) -> Generator[None, None, list[tuple[bytes, int]]]:
-    """The same in steps."""
+    """As `_topics`, in steps."""
     topics: list[tuple[bytes, int]] = []
     for at in range(0, len(rows), STEP):
         some = _topics(rows[at : at + STEP])
@@ -412,10 +412,10 @@ def _key_of(row: Row) -> bytes:
 
 
 def _partition(index: int, part: Fetched, version: int) -> bytes:
-    """Up to and including the size of the records."""
+    """A partition's fields up to the size of the records."""
     flexible = version >= 12
     if flexible and not part.slices and part.aborted is None:
-        # Most of the partitions of a consumer of many.
+        # The fast path: most partitions of a consumer of many are empty.
         error, high_watermark, stable, log_start = part[:4]
         code = 0 if error is None else code_of(error)
         return _PARTITION_V5.pack(index, code, high_watermark, stable, log_start) + _NOTHING_V12
@@ -448,7 +448,7 @@ def _partition_tags(part: Fetched, leader: tuple[int, int] | None) -> bytes:
 
 
 def _answer_tags(leaders: Leaders | None) -> bytes:
-    """At the end of an answer: the leaders' addresses (KIP-951) as tag 0."""
+    """The end of an answer: the leaders' addresses (KIP-951) as tag 0."""
     if leaders is None or not leaders.nodes:
         return b"\0"
     rows = [

@@ -1,8 +1,8 @@
 """FindCoordinator, key 10, versions 0 to 6: there is no coordinator, since neither groups nor transactions are served.
 
-Advertised to librdkafka only (`api_versions.py`). Whoever asks for a group's is told to ask later (it may hold a group's
-name and assign partitions by itself), and the log says so, since librdkafka does not. A transactional id is refused as one
-that nobody may use: upon other answers that were tried librdkafka asks again until its time is out.
+Advertised to librdkafka only (`api_versions.py`). For a group the answer is a retriable error, because a client may set a group
+name and only use assign(); the node logs it, since librdkafka does not. A transactional id is refused as unauthorized: after
+any other answer that was tried, librdkafka retries until its timeout.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 _GROUP, _TRANSACTION = 0, 1
 _NOWHERE: Fields = {"node_id": -1, "host": "", "port": -1}
-#: Our own command line: librdkafka insists on a group's name, and that one is never joined.
+#: The group name of tidelog's command line, which never joins it: librdkafka requires a name.
 _ASSIGNS_ONLY = "tidelog-cli"
 NO_GROUPS = "consumer groups are not served; name partitions with assign()"
 NO_TRANSACTIONS = "transactions are not served; use an idempotent producer without a transactional id"
@@ -34,7 +34,7 @@ def serve(request: Any, call: Call) -> Fields:
 
 
 def _say_asked(request: Any, call: Call) -> None:
-    """Once a while for a client and group: the client goes on asking, and says nothing itself."""
+    """Logs at a bounded rate per client and group: the client retries silently."""
     group = request.key if call.messages.version < 4 else next(iter(request.coordinator_keys), "")
     host = call.client.host
     if call.options.group_lines.allows((host, group), call.options.clock.monotonic()) is not None:

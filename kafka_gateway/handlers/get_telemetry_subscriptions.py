@@ -1,7 +1,7 @@
-"""GetTelemetrySubscriptions, key 71, version 0 (KIP-714): what a client is to push, and how often.
+"""GetTelemetrySubscriptions, key 71, version 0 (KIP-714): which metrics a client must push, and how often.
 
-Advertised only where something receives it, as in Kafka, which also answers who asks nevertheless. Subscriptions are the
-configs of the resource "client metrics".
+Advertised only if something receives metrics, and answered in any case, as in Kafka. Subscriptions are the configs of the
+resource type "client metrics".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs, key 44, versions 0 to 1 (KIP-339): each resource at most once, each key at most once in it."""
+"""IncrementalAlterConfigs, key 44, versions 0 to 1 (KIP-339): a request may name each resource, and each of its keys, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InitProducerId, key 22, versions 0 to 5. v3 can carry the (producer id, epoch) that the producer had."""
+"""InitProducerId, key 22, versions 0 to 5. v3 can carry the producer's previous id and epoch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""ListConfigResources, key 74, versions 0 to 1 (KIP-1142): what DescribeConfigs may be asked about.
+"""ListConfigResources, key 74, versions 0 to 1 (KIP-1142): the resources that DescribeConfigs describes.
 
-v0, which was ListClientMetricsResources, asks for client metrics subscriptions only; v1 for the kinds named, or all.
+v0, formerly ListClientMetricsResources, lists client metrics subscriptions only; v1 the requested types, or all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from grpc_api.contract.topics import Resource, ResourceKind, TopicDescription
 from kafka_gateway.errors import ErrorCode
 from kafka_gateway.message_handler import Call, Fields
 
-#: In the order that Kafka answers.
+#: In the order of Kafka's answers.
 _KINDS = (
     ResourceKind.GROUP,
     ResourceKind.CLIENT_METRICS,
@@ -48,4 +48,4 @@ def _resources(call: Call, kind: ResourceKind) -> Iterable[Resource]:
         return [Resource(kind, str(broker.node_id)) for broker in topics.cluster().brokers]
     if kind is ResourceKind.CLIENT_METRICS:
         return [Resource(kind, name) for name in call.core.node.client_metrics()]
-    return []  # nothing keeps configs of groups yet
+    return []  # groups have no configs

@@ -1,8 +1,8 @@
 """ListOffsets, key 2, versions 1 to 11.
 
-Special timestamps came with versions: -3 (maximum timestamp) with 7, -4 (earliest local) with 8, -5 (latest tiered) with
-9, -6 (earliest pending upload) with 11; an older request that names one, and every other negative number, gets
-UNSUPPORTED_VERSION. v10 has a timeout for what must be looked up in the bucket. A partition that stands twice is refused.
+Versions add special timestamps: 7 adds -3 (maximum timestamp), 8 adds -4 (earliest local), 9 adds -5 (latest tiered), 11 adds
+-6 (earliest pending upload). In older requests they get UNSUPPORTED_VERSION, as does any other negative number. v10 has a
+timeout for lookups in the bucket. A duplicate partition is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kafka_gateway.messages import milliseconds
 from storage_tiers.errors import InvalidRequest, LogError, RequestTimedOut, UnsupportedVersion
 from storage_tiers.types import NO_EPOCH, TimestampOffset, TopicPartition
 
-#: The first version that knows each special timestamp.
+#: The first version that has each special timestamp.
 SINCE: dict[int, int] = {
     OffsetSpec.LATEST: 1,
     OffsetSpec.EARLIEST: 1,
@@ -28,7 +28,7 @@ SINCE: dict[int, int] = {
     OffsetSpec.EARLIEST_PENDING_UPLOAD: 11,
 }
 
-#: Partitions that are looked up in one go.
+#: Partitions of one lookup.
 GROUP = 32
 
 Answer = TimestampOffset | LogError | None
@@ -75,7 +75,7 @@ def refuse(request: Any, call: Call, code: int, message: str) -> Fields:
 
 def _refusal(timestamp: int, version: int, times: int) -> LogError | None:
     if times > 1:
-        return InvalidRequest("the partition stands in the request more than once")
+        return InvalidRequest("the request names the partition more than once")
     if timestamp < 0 and (timestamp not in SINCE or SINCE[timestamp] > version):
         return UnsupportedVersion(f"the special timestamp {timestamp} is not known in version {version}")
     return None
@@ -84,8 +84,8 @@ def _refusal(timestamp: int, version: int, times: int) -> LogError | None:
 async def _look_up(
     queries: list[OffsetQuery], request: Any, call: Call, answers: dict[tuple[str, int], Answer]
 ) -> None:
-    """Adds what is found. In groups, several at a time: each may need to ask the bucket, and the client's patience is for
-    all of them."""
+    """Adds the offsets to `answers`. Looks up groups concurrently: each may read from the bucket, and the request's timeout
+    is for all of them."""
     timeout = getattr(request, "timeout", None)
     seconds = None if timeout is None or not milliseconds(timeout) else max(0, milliseconds(timeout)) / 1000
 
@@ -97,12 +97,12 @@ async def _look_up(
     try:
         async with asyncio.timeout(seconds):
             if len(queries) <= GROUP:
-                # In no task of its own: what needs no wait is found however short the time is.
+                # Without a task, so that lookups that need no wait succeed even with the shortest timeout.
                 await group(queries)
             else:
                 await call.together(group(each) for each in groups)
     except TimeoutError:
-        late = RequestTimedOut("not found in the time that the request gave; ask again")
+        late = RequestTimedOut("not found within the request's timeout; ask again")
         async for query in call.each(queries):
             answers.setdefault(query.partition, late)
 

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments, key 46, version 0 (KIP-455): none is ever under way, and only those are listed."""
+"""ListPartitionReassignments, key 46, version 0 (KIP-455): always an empty list, as no reassignment is ever ongoing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Metadata, key 3, versions 0 to 13: brokers, topics, and who leads their partitions.
+"""Metadata, key 3, versions 0 to 13: brokers, topics, and the leaders of their partitions.
 
-Topics are asked for by name (v12: or id), all of them with null (v0: with an empty list). Unknown names are created
-first where `auto.create.topics.enable` and the request (v4) allow it. v13 can carry an error for the whole answer.
+Topics are requested by name (v12: or id), all of them with null (v0: with an empty list). Unknown topics are created first
+if `auto.create.topics.enable` and the request (v4) allow it. v13 can carry an error for the whole answer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from kafka_gateway.messages import from_uuid, to_uuid
 from storage_tiers.errors import InvalidRequest, LogError, UnknownTopicOrPartition
 from storage_tiers.types import TopicId
 
-#: Authorized operations when they are not asked for; and when they are, what everybody may do on a node without an
-#: authorizer: one bit per AclOperation that applies to a topic or to the cluster.
+#: Authorized operations if they are not requested; otherwise all of them, as the node has no authorizer: one bit per
+#: AclOperation that applies to a topic or to the cluster.
 NOT_ASKED = -2147483648
 ALL_TOPIC_OPERATIONS = 3576
 ALL_CLUSTER_OPERATIONS = 8096
@@ -60,7 +60,7 @@ def _rows(request: Any, call: Call, names: Sequence[str], ids: Sequence[TopicId]
 
 
 async def _wanted(request: Any, call: Call) -> tuple[list[str], list[TopicId]]:
-    """Names, or ids, each once, in order; names do not count beside an id. Raises InvalidRequest where one has neither."""
+    """(names, ids) without duplicates, in order; one of them is empty, names if there are ids. Raises InvalidRequest."""
     names: dict[str, None] = {}
     ids: dict[TopicId, None] = {}
     async for topic in call.each(request.topics):

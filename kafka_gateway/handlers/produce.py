@@ -1,8 +1,8 @@
 """Produce, key 0, versions 3 to 13 (0 to 2 are advertised, as Kafka does, and end the connection).
 
 v9 is flexible, v13 names topics by id. acks=0 has no answer: an error closes the connection, so that the producer
-notices. acks=-1 answers when every batch is committed, or with REQUEST_TIMED_OUT for those that are not in time (their
-records stay). The answer has the request's topics and partitions in the request's order.
+notices. acks=-1 is answered when every batch is committed; batches that are not in time get REQUEST_TIMED_OUT, and their
+records stay. Topics and partitions of the answer are in the request's order.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ Results: TypeAlias = Sequence[Appended | LogError]
 _NAMING = (InvalidRecord, InvalidTimestamp)
 _ACKS = frozenset(int(acks) for acks in ProduceAcks)
 _NONE, _ALL = int(ProduceAcks.NONE), int(ProduceAcks.ALL)
-#: A larger request is appended in slices, which is more than any connection keeps a buffer for (`connection.KEPT_BUFFER`);
-#: so is one of more partitions than are read at once (`hot_parse.AT_ONCE`).
+#: A larger request is appended in slices. Its buffer is not reused, as it exceeds `connection.KEPT_BUFFER`. A request of more
+#: partitions than `hot_parse.AT_ONCE` is appended in slices too.
 LARGE_BYTES = 4 << 20
-#: Of one slice.
+#: Most bytes and rows of one slice.
 SLICE_BYTES = 256 << 10
 SLICE_ROWS = 32
-#: Rows between two looks at the clock where nothing is appended.
+#: Rows between two checks of the clock while nothing is appended.
 STEP = 64
 _INDEX = struct.Struct(">i")
 _HEAD = struct.Struct(">ii")
@@ -70,7 +70,7 @@ class ProduceHandler:
         if request is None:
             if end - start > LARGE_BYTES:
                 return self._read_on(data, view, start, end, version, correlation)
-            # The buffer is used again while this one is worked on.
+            # A copy: the buffer is reused before this request is done.
             own = bytearray(view[start:end])
             return self._read_on(own, memoryview(own), 0, len(own), version, correlation)
         acks = request.acks
@@ -83,7 +83,7 @@ class ProduceHandler:
         except Exception as error:  # noqa: BLE001 - every request gets an answer
             return self._refuse(request, version, correlation, error)
         if acks != _NONE and type(results) is list:
-            # None if one of them is refused, or waits for its commit although that was asked for.
+            # None if a partition is refused, or a commit that the request wants is open.
             answer = produce_answer(request, results, version, correlation, acks == _ALL)
             if answer is not None:
                 return (answer,)
@@ -101,10 +101,10 @@ class ProduceHandler:
     async def _read_on(
         self, data: bytearray, view: memoryview, start: int, end: int, version: int, correlation: int
     ) -> Sequence[Piece]:
-        turn = self._lane.turn()  # what a client sent before it left is appended all the same
+        turn = self._lane.turn()  # appended even if the client disconnects
         try:
             reading = self._parser.reading(data, view, start, end, version)
-            del data, view  # the reading has them, and what is appended of them
+            del data, view  # only `reading` and its batches keep the bytes
             while not reading.step(STEP):
                 await turn.rest_if_over()
             request = reading.request
@@ -114,7 +114,7 @@ class ProduceHandler:
             turn.leave()
 
     async def _append_on(self, request: ProduceRequest, version: int, correlation: int) -> Sequence[Piece]:
-        """While its bytes stay as they are: a large request has a buffer of its own."""
+        """The bytes stay valid meanwhile: a large request has a buffer of its own."""
         turn = self._lane.turn()
         try:
             return await self._work_on(request, version, correlation, turn)
@@ -152,13 +152,13 @@ class ProduceHandler:
         return (await turn.through(encoding(request, results, version, correlation, request.refused)),)
 
     async def _gather(self, request: ProduceRequest, results: list[Appended | LogError], turn: Turn) -> None:
-        """Everything is appended before anything is waited for. Adds what became of it to `results`."""
+        """Appends everything, then waits. Adds the outcomes to `results`."""
         found = await self._sliced(request, turn)
         until = asyncio.get_running_loop().time() + request.timeout_ms / 1000
         for place, some in enumerate(found):
             found[place] = ()
             if isinstance(some, asyncio.Future):
-                # While it waits, others are at work.
+                # Other requests use the loop during the wait.
                 turn.leave()
                 some = await some
             if request.acks == _ALL and any(isinstance(each, Appended) and each.committed for each in some):
@@ -169,7 +169,7 @@ class ProduceHandler:
             await turn.rest_if_over()
 
     async def _sliced(self, request: ProduceRequest, turn: Turn) -> list[Results | asyncio.Future[Results]]:
-        """Nothing of this request keeps its bytes afterwards: its answer may wait for long."""
+        """Appends in slices, then frees the request's bytes: its answer may be delayed for long."""
         found = []
         for some in _in_slices(request.appends):
             found.append(self._append(some, transactional_id=request.transactional_id))
@@ -201,7 +201,7 @@ class ProduceHandler:
     def _throttled(
         self, results: asyncio.Future[Results], request: ProduceRequest, version: int, correlation: int
     ) -> DelayedReply:
-        """The core holds its answer back."""
+        """The core answers later."""
         done: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
         results.add_done_callback(functools.partial(_chain, request, done))
 
@@ -213,7 +213,7 @@ class ProduceHandler:
         return DelayedReply(done, finish, lambda error: self._refuse(request, version, correlation, error))
 
     def _refuse(self, request: ProduceRequest, version: int, correlation: int, error: BaseException) -> Sequence[Piece]:
-        """The same error for every partition."""
+        """Answers the same error for every partition."""
         return (at_once(self._refusing(request, version, correlation, error)),)
 
     def _refusing(
@@ -233,7 +233,7 @@ def _wrong_acks(acks: int) -> LogError:
 
 
 def _in_slices(appends: Sequence[Append]) -> Iterator[Sequence[Append]]:
-    """Of SLICE_BYTES and SLICE_ROWS each at most, or of one that is larger."""
+    """Slices of at most SLICE_BYTES and SLICE_ROWS each; a larger batch is a slice of its own."""
     first = size = 0
     for place, append in enumerate(appends):
         if size and (size + len(append.batch) > SLICE_BYTES or place - first == SLICE_ROWS):
@@ -245,7 +245,7 @@ def _in_slices(appends: Sequence[Append]) -> Iterator[Sequence[Append]]:
 
 
 def _chain(request: ProduceRequest, done: asyncio.Future[Results], results: asyncio.Future[Results]) -> None:
-    """What the core answered late: the wait for commits begins only now."""
+    """The core has answered late: the wait for commits begins now."""
     if done.done():
         return
     if results.cancelled():
@@ -268,7 +268,7 @@ def _unanswered(request: ProduceRequest, results: Results) -> Sequence[Piece]:
 
 
 class CommitWait:
-    """Until each result's `committed` has ended, or the time is up. `done` has the results with their errors."""
+    """Waits for each result's `committed`, at most `timeout_ms`. `done` then has the results, or their errors."""
 
     __slots__ = ("_left", "_results", "done")
 
@@ -298,7 +298,7 @@ def _outcome(result: Appended | LogError) -> Appended | LogError:
     if isinstance(result, LogError) or result.committed is None:
         return result
     if not result.committed.done():
-        return RequestTimedOut("appended, but not yet on enough replicas in the time the request gave")
+        return RequestTimedOut("appended, but not on enough replicas within the request's timeout")
     if result.committed.cancelled():
         return RequestTimedOut("appended, but the broker stopped before it was on enough replicas")
     failure = result.committed.exception()
@@ -308,7 +308,7 @@ def _outcome(result: Appended | LogError) -> Appended | LogError:
 
 
 def encode(request: ProduceRequest, results: Results, version: int, correlation: int) -> bytes:
-    """The answer, framed. `results` are those of `request.appends`."""
+    """The framed answer. `results` are those of `request.appends`."""
     return produce_answer(request, results, version, correlation, False) or encode_with(
         request, results, version, correlation, request.refused
     )
@@ -331,7 +331,7 @@ def encoding(
     correlation: int,
     refused: Mapping[int, BaseException],
 ) -> Generator[None, None, bytes]:
-    """The same in steps."""
+    """As `encode_with`, in steps."""
     flexible = version >= 9
     out = bytearray(array_size(len(request.topics), flexible))
     left = iter(results)
@@ -378,7 +378,7 @@ def _partition(index: int, result: Appended | BaseException, version: int) -> by
 
 
 def _faults(faults: Sequence[RecordFault], flexible: bool) -> bytes:
-    """The records that are to blame (KIP-467)."""
+    """The records at fault (KIP-467)."""
     out = [array_size(len(faults), flexible)]
     for index, message in faults:
         out += (_INDEX.pack(index), nullable_text(message.encode(), flexible), b"\0" if flexible else b"")

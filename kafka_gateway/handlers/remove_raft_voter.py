@@ -1,4 +1,4 @@
-"""RemoveRaftVoter, key 81, version 0 (KIP-853): the voters are fixed, as at kraft.version 0, and the refusal says so."""
+"""RemoveRaftVoter, key 81, version 0 (KIP-853): voters are fixed, as at kraft.version 0; every request is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UnregisterBroker, key 64, version 0 (KIP-500): for brokers that are gone for good. The one that answers is not."""
+"""UnregisterBroker, key 64, version 0 (KIP-500): removes brokers that are gone for good; the answering one is not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""UpdateFeatures, key 57, versions 0 to 2 (KIP-584): every feature has the one level that this release supports.
+"""UpdateFeatures, key 57, versions 0 to 2 (KIP-584): each feature has only one supported level.
 
-So the level that a feature has can be set again, and nothing else. All updates or none; v0 and v1 name each one that was
-made. Order of the checks and messages are Kafka's (FeatureControlManager of 4.2).
+So an update can only set the current level again. Updates are atomic; v0 and v1 list each feature that was updated. Order of
+checks and messages are Kafka's (FeatureControlManager of 4.2).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _kind_of(update: Any) -> int:
 
 
 def _problem(name: str, level: int, kind: int, node_id: int) -> str | None:
-    """Why the level cannot be set; None where it is the one that stands."""
+    """Why the level cannot be set; None if it is the current one."""
     if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         return "The controller does not support the given upgrade type."
     if level < 0:
