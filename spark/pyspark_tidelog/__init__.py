@@ -1,11 +1,11 @@
-"""Topics straight from the bucket, no broker is asked: in PySpark, and as Arrow tables without it.
+"""Reads topics straight from the bucket, without a broker: in PySpark, or as Arrow tables.
 
     spark.read.format("tidelog").option("store", "s3://bucket/prefix").option("topics", "a,b").load()
     pyspark_tidelog.tables(store="s3://bucket/prefix", topics="a,b").table()
 
-Spark finds this package by its name (top-level modules `pyspark_*`) and takes `DefaultSource` from it: so, unlike every
-other package here, it exposes names. Whoever starts Spark imports it, needing it or not: pyspark is imported when
-`DefaultSource` is asked for, pyarrow and the rest when something is read.
+Spark finds this package by its name (top-level modules `pyspark_*`) and takes `DefaultSource` from it: so, unlike other
+packages here, it exposes names. Every Spark session imports it, so it imports lazily: pyspark with `DefaultSource`,
+pyarrow and the rest with the first read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs of record batches as Arrow record batches: the column decoder's buffers under Arrow's types, without a copy.
 
-Invariants: exactly the schema given, in its order; columns that are not in the schema are not built; sizes are bounded as
-`storage_tiers.records.columns` says.
+Invariants: batches have exactly the given schema, in its order; other columns are not built; `storage_tiers.records.columns`
+bounds sizes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from storage_tiers.types import AbortedTransaction
 
 
 class ArrowDecoder:
-    """`add` takes whole, verified batches and yields columns as soon as there are enough; `finish` yields the rest."""
+    """`add` takes whole, verified batches and yields a record batch once enough rows are decoded; `finish` yields the rest."""
 
     def __init__(
         self, schema: pa.Schema, topic: str, partition: int, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES
@@ -24,7 +24,7 @@ class ArrowDecoder:
         self._decoder = ColumnDecoder(
             sum(WANTED.get(name, 0) for name in schema.names), max_rows=max_rows, max_bytes=max_bytes
         )
-        # The same in every row: made once, cut to length.
+        # Equal in every row: built once, sliced to length.
         self._topic = pa.repeat(pa.scalar(topic, pa.string()), max_rows)
         self._partition = pa.repeat(pa.scalar(partition, pa.int32()), max_rows)
 

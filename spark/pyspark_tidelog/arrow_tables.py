@@ -1,7 +1,7 @@
-"""The same rows as in Spark, as Arrow tables and batches in this process. pyarrow is imported when something is asked of it.
+"""The same rows as in Spark, as Arrow tables and batches in this process. pyarrow is imported on first use.
 
-Options are Spark's, as keyword arguments; those with a dot in their name go as `**{"s3.endpoint": endpoint}`. The errors
-too: OptionError for what the caller can correct, LogError otherwise.
+Options are Spark's, as keyword arguments; write those with a dot in their name as `**{"s3.endpoint": endpoint}`. Errors
+are Spark's too: OptionError if the caller can correct it, LogError otherwise.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 class Tables:
-    """Topics as of one plan: however often it is read, the same rows, or an error once retention swept some of them."""
+    """Topics as of one plan: each read returns the same rows, or fails once retention has swept some of them."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema, plans: tuple[PartitionPlan, ...]) -> None:
         self._options = options
         self.schema = schema
-        #: What is read, partition by partition: offsets, commit and its time, splits.
+        #: The plan of each partition: offsets, commit and its time, splits.
         self.plans = plans
 
     def reader(self, split: int | None = None) -> pa.RecordBatchReader:
-        """Batches of all splits, or of one of them (numbered as `splits` counts), in the order of partitions and offsets.
-        Memory stays that of one of Spark's tasks. OptionError where there is no such split."""
+        """Batches of all splits, or of one (0 to `splits` - 1), ordered by partition and offset.
+        Memory is that of one Spark task. OptionError if there is no such split."""
         import pyarrow as pa
 
         from pyspark_tidelog.split_reader import read
@@ -46,7 +46,7 @@ class Tables:
 
     @property
     def splits(self) -> int:
-        """How many parts there are for readers side by side."""
+        """Number of splits, which may be read in parallel."""
         return sum(len(plan.splits) for plan in self.plans)
 
     def table(self) -> pa.Table:
@@ -54,7 +54,7 @@ class Tables:
         return self.reader().read_all()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Arrow's stream for whoever takes one (PyCapsule protocol): polars, DuckDB, pandas."""
+        """Arrow's stream (PyCapsule protocol), for polars, DuckDB, pandas."""
         return self.reader().__arrow_c_stream__(requested_schema)
 
 
@@ -69,7 +69,7 @@ def tables(columns: Sequence[str] | None = None, **options: str) -> Tables:
 
 
 def describe(**options: str) -> tuple[PartitionPlan, ...]:
-    """What a read with these options would read now, partition by partition: offsets, commit and its time, splits."""
+    """The plan of a read with these options, by partition: offsets, commit and its time, splits."""
     parsed = _parsed(options)
     from pyspark_tidelog.partition_plans import plan_read
 

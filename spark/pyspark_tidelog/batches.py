@@ -1,8 +1,8 @@
 """From verified bytes to runs of whole record batches, with proof that none is missing.
 
-Invariants: a piece's batches fill its bytes exactly and lie in its offsets, in order; if its segment says that no offset of
-it is missing, neither is one in the batches; a piece that is a whole segment holds as many records as the segment says.
-Anything else is TierCorrupt. Batches over two chunks are put together; how large one is, its own header says.
+Invariants: a piece's batches fill its bytes exactly and lie in its offsets, in order; if its segment is dense, no offset is
+missing from the batches; a piece that is a whole segment holds the segment's number of records. Anything else is
+TierCorrupt. A batch that spans two chunks is joined; its own header gives its size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COUNT = struct.Struct(">i")
 
 
 class PlacedBatch(NamedTuple):
-    """A batch's place in a run, and what its header says of its offsets and time."""
+    """A batch's position in a run, and its header's offsets and time."""
 
     position: int
     size: int
@@ -31,7 +31,7 @@ class PlacedBatch(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Whole batches, one after the other: `data` is exactly theirs."""
+    """Consecutive whole batches; `data` is exactly their bytes."""
 
     data: memoryview
     batches: list[PlacedBatch]
@@ -46,9 +46,9 @@ class Run(NamedTuple):
 
 
 def runs(piece: ScanPiece, chunks: Iterator[memoryview]) -> Iterator[Run]:
-    """The piece's batches as they arrive. TierCorrupt if they are not all there."""
+    """The piece's batches as they arrive. TierCorrupt if any is missing."""
     check = _PieceCheck(piece)
-    begun = bytearray()  # a batch that goes on in the next chunk: the only bytes that are copied
+    begun = bytearray()  # a batch that continues in the next chunk: the only bytes that are copied
     for chunk in chunks:
         if begun:
             taken = _continued(begun, chunk, check)
@@ -66,7 +66,7 @@ def runs(piece: ScanPiece, chunks: Iterator[memoryview]) -> Iterator[Run]:
 
 
 def _continued(begun: bytearray, chunk: memoryview, check: _PieceCheck) -> int:
-    """Adds what the batch lacks, or all of the chunk. How many bytes that were."""
+    """Appends the batch's missing bytes, or all of the chunk. Returns the number of bytes."""
     taken = 0
     while taken < len(chunk) and (lacking := _lacking(begun, check)):
         more = chunk[taken : taken + lacking]
@@ -76,15 +76,15 @@ def _continued(begun: bytearray, chunk: memoryview, check: _PieceCheck) -> int:
 
 
 def _lacking(begun: bytearray, check: _PieceCheck) -> int:
-    """Bytes up to the end of its header, then to the batch's."""
+    """Bytes missing to the end of its header, then to the end of the batch."""
     if len(begun) < HEADER_BYTES:
         return HEADER_BYTES - len(begun)
-    check.scanned(memoryview(begun))  # a header that can be believed
+    check.scanned(memoryview(begun))  # the header is valid
     return read_header(begun).size - len(begun)
 
 
 class _PieceCheck:
-    """What must hold over all of a piece's batches."""
+    """Checks that span all of a piece's batches."""
 
     def __init__(self, piece: ScanPiece) -> None:
         segment = piece.segment
@@ -101,14 +101,14 @@ class _PieceCheck:
         )
 
     def scanned(self, data: memoryview) -> tuple[list[PlacedBatch], int]:
-        """The whole batches that the next bytes begin with, and where they end. TierCorrupt where no batch can begin."""
+        """The whole batches at the start of the next bytes, and their end. TierCorrupt if no batch can begin there."""
         found, stopped, stop = scan_batches(data, 0, len(data))
         if stop not in (WHOLE, PARTIAL):
             raise self.bad(f"no batch begins at byte {self._bytes + stopped}")
         return [PlacedBatch(*batch) for batch in found], stopped
 
     def run(self, data: memoryview, batches: list[PlacedBatch]) -> Run:
-        """The next bytes, which are these batches."""
+        """Accepts the next bytes as these batches."""
         run = Run(data, batches)
         for batch in run.batches:
             if not self._next <= batch.base_offset < batch.next_offset <= self._piece.end:

@@ -1,4 +1,4 @@
-"""The store that the options name, and a bucket's refusals as option errors."""
+"""The store that the options name; a bucket's refusals become option errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def open_store(options: ReadOptions) -> BlockingObjectStore:
 
 @contextmanager
 def option_errors(prefix: str = "") -> Iterator[None]:
-    """What the user can correct reaches them as OptionError, after `prefix`."""
+    """Raises errors that the user can correct as OptionError, with `prefix` before their text."""
     try:
         yield
     except (InvalidRequest, UnknownTopicOrPartition) as error:

@@ -1,4 +1,4 @@
-"""The columns of a topic, those of Spark's Kafka source in its order, as Arrow has them. No Spark, and Arrow only on demand."""
+"""The columns of a topic, those of Spark's Kafka source in its order, as Arrow types. Imports no Spark, and Arrow on demand."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a DataFrame's plan reads of tidelog: Spark's `explain()` names the source, here is what it leaves out.
+"""What a DataFrame's plan reads from tidelog: Spark's `explain()` names only the source.
 
-The splits are in the physical plan, as this package pickled them; they are taken from there, so that what is shown is what
-the DataFrame's next `collect()` reads, not what a plan of now would be. Not shown: partitions of which nothing is read (the
-plan has no task for them), reads inside subqueries, and what a cached DataFrame was read from.
+The physical plan holds the splits that this package pickled; they are taken from there, so that the output is what the
+DataFrame's next `collect()` reads, not a new plan. Not shown: partitions without anything to read (the plan has no task for
+them), reads inside subqueries, and the source of a cached DataFrame.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def explain(df: DataFrame, mode: str | None = None) -> None:
-    """Prints `df.explain(mode=...)`, then for each partition of each topic: the offsets that are read, and the manifest
-    commit they are of, with its time. Plans the read if nothing has yet. TypeError for a DataFrame of Spark Connect."""
+    """Prints `df.explain(mode=...)`, then for each partition of each topic the offsets that it reads, the manifest
+    commit and its time. Plans the read unless it is planned already. TypeError for a DataFrame of Spark Connect."""
     if getattr(df, "_jdf", None) is None:
         raise TypeError(
             "Spark Connect shows no plan to its clients: the planning process's log has these lines, and "
@@ -36,7 +36,7 @@ def planned(df: DataFrame) -> list[str]:
 
 def _scans(plan: Any) -> Iterator[Any]:
     if plan.getClass().getSimpleName() == "AdaptiveSparkPlanExec":
-        yield from _scans(plan.initialPlan())  # what it runs in the end has the same scans, hidden in its stages
+        yield from _scans(plan.initialPlan())  # the final plan has the same scans, hidden in its stages
         return
     for leaf in _each(plan.collectLeaves()):
         if leaf.getClass().getSimpleName() == "BatchScanExec" and leaf.table().name().lower() == "tidelog":

@@ -1,8 +1,8 @@
-"""Errors that are sentences for the user reach them as sentences, not below a Python traceback and Spark's own.
+"""Shows errors meant for the user as sentences, without a Python traceback above Spark's own.
 
-A worker of Spark writes the traceback of what it dies of into the error that the driver shows, unless SPARK_HIDE_TRACEBACK
-is set (`spark.sql.execution.pyspark.udf.hideTraceback.enabled`). Setting it for what is expected, in a worker, which ends
-with the error, affects nothing else. Mistakes of ours keep their traceback.
+A Spark worker adds its traceback to the error that the driver shows, unless SPARK_HIDE_TRACEBACK is set
+(`spark.sql.execution.pyspark.udf.hideTraceback.enabled`). The worker ends with the error, so setting it for an expected
+error affects nothing else. Bugs keep their traceback.
 """
 
 from __future__ import annotations
@@ -33,5 +33,5 @@ def _in_a_worker() -> bool:
 def _is_expected(error: Exception) -> bool:
     if isinstance(error, OptionError | ModuleNotFoundError):
         return True
-    errors = sys.modules.get("storage_tiers.errors")  # what was never imported cannot have been raised
+    errors = sys.modules.get("storage_tiers.errors")  # if never imported, its errors were never raised
     return errors is not None and isinstance(error, errors.LogError)

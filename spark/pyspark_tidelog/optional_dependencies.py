@@ -1,4 +1,5 @@
-"""What a reader needs beside pyspark: named before anything of it is imported, so that what is missing is one sentence."""
+"""The packages that a reader needs besides pyspark, checked before they are imported, so that one sentence names the missing
+ones."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ AS_ARROW = "as Arrow needs {}: pip install 'tidelog[arrow]'"
 
 
 def check_dependencies(store: str, needs: str = IN_SPARK) -> None:
-    """ModuleNotFoundError names the packages that this Python lacks, and the command that installs them."""
+    """ModuleNotFoundError names the missing packages and the command that installs them."""
     needed = (*_ALWAYS, *(_FOR_S3 if store.startswith("s3:") else ()))
     missing = [name for name in needed if find_spec(name) is None]
     if missing:

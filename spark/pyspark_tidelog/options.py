@@ -1,9 +1,9 @@
-"""What a read asks for: Spark's options as one frozen value, every refusal a sentence.
+"""The options of a read as one frozen value; each refusal is one sentence.
 
-Standard library only: options are parsed on the driver when `load()` is called, before anything of the extras is imported.
+Standard library only: `load()` parses options on the driver before the optional dependencies are imported.
 Names and meanings follow Spark's Kafka source where it has them; names are case-insensitive, as all of Spark's options.
 
-Not promised: that topics, partitions and offsets exist; the bucket says so when the read is planned.
+Not promised: that topics, partitions and offsets exist; planning checks them against the bucket.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ KNOWN = (
 
 
 class OptionError(ValueError):
-    """An option that cannot be served. The message names it, and what it may be."""
+    """An option that cannot be served. The message names it and its legal values."""
 
 
 #: By topic, by partition: an offset, EARLIEST or LATEST.
@@ -58,7 +58,7 @@ Commits = Mapping[str, Mapping[int, int]] | int
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of a read in every partition: at given offsets, at a time (ms since 1970), or as far as there is something.
+    """One end of a read in every partition: given offsets, a time (ms since 1970), or the end of the data.
 
     Never both. A time means the first record at or after it, in offset order, as in Spark's Kafka source.
     """
@@ -115,7 +115,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
-#: Options of Spark's Kafka source that a query brings along when it moves here, and what to say in their place.
+#: Options of Spark's Kafka source that migrated queries may still have, and their replacements.
 _OF_KAFKA_SOURCE = {
     "subscribe": "name the topics with topics",
     "subscribepattern": "name each topic with topics, commas between them",

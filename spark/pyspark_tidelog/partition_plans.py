@@ -1,6 +1,6 @@
-"""Planning a read on the driver: manifests of all partitions side by side, then pure plans.
+"""Plans a read on the driver: loads the manifests of all partitions in parallel, then plans each.
 
-Not promised: one moment for all partitions; each plan says of which commit it is.
+Not promised: one moment for all partitions; each plan names its commit.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from storage_tiers.cold.offline.partition import first_offset_at, manifest_at
 from storage_tiers.cold.segments.sidecar import INDEX, Sidecar
 from storage_tiers.errors import TierObjectMissing
 
-#: Partitions planned at once; a page or a sidecar is a request each.
+#: Partitions planned at once; each page or sidecar is one request.
 THREADS = 16
-#: How often a partition is planned again whose manifest changed meanwhile, so that what it named is gone.
+#: Attempts to plan a partition whose manifest changes meanwhile, so that objects it named are gone.
 ATTEMPTS = 5
 
 
 def plan_read(options: ReadOptions, pruning: Pruning = NOTHING) -> tuple[PartitionPlan, ...]:
-    """One plan a partition, by topic as given and by partition. OptionError, LogError."""
+    """One plan per partition, in the order of topics given, then of partitions. OptionError, LogError."""
     store = open_store(options)
     try:
         return plan_bucket(Bucket(store, options.store), options, pruning)
@@ -60,7 +60,7 @@ def plan_bucket(bucket: Bucket, options: ReadOptions, pruning: Pruning = NOTHING
 
 
 def described(plan: PartitionPlan) -> str:
-    """One line for people: what is read of a partition, and how fresh it is."""
+    """One line for people: the offsets read of a partition, and its commit's time."""
     where = f"{plan.ids} (topic id {plan.ids.topic_id}, cluster {plan.ids.cluster_id})"
     if plan.commit == 0:
         return f"{where}: nothing in the bucket yet"
@@ -73,7 +73,7 @@ def described(plan: PartitionPlan) -> str:
 
 
 def _check_partitions(name: str, given: Offsets | None, topic: Topic) -> None:
-    """As in Spark's Kafka source, offsets by partition are given for all partitions or for none."""
+    """As in Spark's Kafka source, offsets by partition must cover all partitions."""
     if given is None:
         return
     named = set(given[topic.name])

@@ -1,4 +1,4 @@
-"""What a read consists of: values that travel from the driver to the executors.
+"""The parts of a read: values that travel from the driver to the executors.
 
     read ─ partition plans ─ splits (one Spark task each) ─ pieces (bytes of one segment)
 
@@ -15,8 +15,8 @@ from storage_tiers.cold.manifest.model import Ids, RemoteSegment
 
 @dataclass(frozen=True, slots=True)
 class ScanPiece:
-    """Bytes [first_byte, end_byte) of a remote segment hold its batches of offsets [base, end); wanted are [start, stop) of
-    them."""
+    """Bytes [first_byte, end_byte) of a remote segment hold its batches of offsets [base, end); the read wants
+    [start, stop)."""
 
     segment: RemoteSegment
     first_byte: int
@@ -37,7 +37,7 @@ class ScanPiece:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The work of one Spark task: pieces of one partition, in offset order. `commit` is the manifest's they come from."""
+    """The work of one Spark task: pieces of one partition, in offset order. `commit` is their manifest's."""
 
     ids: Ids
     commit: int
@@ -50,10 +50,10 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """Offsets [start, end) of a partition are read, as its manifest's `commit` has them.
+    """A read of offsets [start, end) of a partition as of its manifest's `commit`.
 
-    `manifest_end` is where the bucket's copy ends, `committed_at` the time of that commit (ms since 1970, by the clock of
-    its writer). A partition that has no manifest yet has commit 0, and nothing to read.
+    `manifest_end` is the end offset in the bucket, `committed_at` the time of that commit (ms since 1970, by its writer's
+    clock). A partition without a manifest has commit 0 and nothing to read.
     """
 
     ids: Ids

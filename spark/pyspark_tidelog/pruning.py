@@ -1,11 +1,11 @@
-"""Which ranges a query's filters cannot want, told by manifests alone.
+"""Which segments a query's filters cannot want, decided by manifests alone.
 
-Pure, and careful: what is pruned holds no row that a filter would keep, and Spark filters again whatever is read. Partitions
-and ranges of offsets are exact. A timestamp's lower bound prunes ranges whose newest record is older; an upper bound prunes
-nothing, since a manifest does not know a range's oldest record. Keys prune nothing yet: no range says which keys it holds.
+Pure and conservative: a pruned segment holds no row that a filter would keep, and Spark filters all rows again. Partitions
+and ranges of offsets are exact. A timestamp's lower bound prunes segments whose newest record is older; an upper bound prunes
+nothing, since a manifest has no segment's oldest timestamp. Keys prune nothing yet: a segment does not list its keys.
 
-Not promised: sense in clients' clocks; that a range's newest timestamp is right is the broker's doing (`CreateTime` with
-`tidelog.record.validation=header` believes its clients).
+Not promised: correct client clocks; a correct newest timestamp of a segment: the broker
+determines it (`CreateTime` with `tidelog.record.validation=header` trusts clients).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """Comparisons that all must hold for a row to be wanted."""
+    """Comparisons that must all hold for a wanted row."""
 
     comparisons: tuple[Comparison, ...] = ()
 
@@ -54,7 +54,7 @@ class Pruning:
         return all(_COMPARE[each.operator](partition, each.value) for each in self._of("partition"))
 
     def offsets(self, start: int, end: int) -> tuple[int, int]:
-        """What is left of [start, end), empty or not within it."""
+        """The part of [start, end) that may hold wanted rows; may be empty."""
         least, most = start, end
         for each in self._of("offset"):
             low, stop = _bounds(each)
@@ -81,7 +81,7 @@ NOTHING = Pruning()
 
 
 def _bounds(comparison: Comparison) -> tuple[int, int]:
-    """The least offset that holds, and the one after the largest."""
+    """The smallest matching offset, and the one after the largest."""
     value = comparison.value
     match comparison.operator:
         case "=":

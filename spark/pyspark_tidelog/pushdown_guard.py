@@ -1,12 +1,12 @@
-"""A plan that one query's filters have pruned must not answer another query.
+"""Keeps a plan that one query's filters pruned from answering another query.
 
-Spark 4.2.0 keeps the plan that filters were pushed into with what `load()` returned, and hands it to the next query of the
-same `load()` that pushes no filter: which then misses rows (later versions keep it with the query). No Python is asked in
-between, so the tasks look: each executor notes in Spark's own scratch directory, gone with the application, which query a
-pruned plan was first read for, and refuses it to all others.
+Spark 4.2.0 stores a plan with pushed filters in the result of `load()` and reuses it for the next query of the same
+`load()` that pushes no filter, which then misses rows (later versions store it with the query). No Python runs in between,
+so the tasks check: each executor notes a pruned plan's first query in Spark's scratch directory, which is deleted with the
+application, and refuses the plan to all other queries.
 
-Not noticed: a query none of whose tasks runs where one of the first query's did, and two filters inside one query (a union
-of two parts of one `load()`). Refused though harmless: to collect the very same DataFrame twice.
+Not detected: a query whose tasks share no executor with the first query's, and two filters inside one query (a union of two
+parts of one `load()`). Refused though harmless: collecting the same DataFrame twice.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _EXECUTION_IDS = ("spark.sql.execution.root.id", "spark.sql.execution.id")
 
 
 def check_pushdown(plan_id: str, pruned_by: str) -> None:
-    """OptionError if this task's query is not the first that reads the plan."""
+    """OptionError if this task's query is not the first to read the plan."""
     context = TaskContext.get()
-    if context is None:  # no task of Spark's
+    if context is None:  # not in a Spark task
         return
     query = next((found for name in _EXECUTION_IDS if (found := context.getLocalProperty(name))), "none")
     directory = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()  # noqa: TID251 (Spark's)
     note = os.path.join(directory, f"tidelog-plan-{plan_id}")
     try:
-        os.symlink(query, note)  # made whole or not at all, unlike a file
+        os.symlink(query, note)  # created atomically, unlike a file
     except FileExistsError:
         if os.readlink(note) != query:
             raise OptionError(

@@ -1,6 +1,6 @@
-"""Bytes of objects in order, fetched ahead by a few threads, verified before anyone sees them.
+"""Reads objects' bytes in order, prefetched by a few threads and verified before use.
 
-    requests (lazily) ──> at most IN_FLIGHT ranged GETs under way ──> bodies, in the order asked
+    requests (lazily) ──> at most IN_FLIGHT ranged GETs at once ──> bodies, in request order
 
 Invariants: at most IN_FLIGHT bodies of at most FETCH_BYTES are held beside the one in use; a MiB of a segment is handed on
 only if its CRC-32C is the sidecar's. Not promised: bytes of a remote segment in fewer requests than it has FETCH_BYTES.
@@ -26,7 +26,7 @@ from storage_tiers.errors import TierCorrupt
 
 FETCH_BYTES = 4 << 20
 IN_FLIGHT = 4
-#: What must be known of a segment before its bytes are believed.
+#: Loads the sidecar that a segment's bytes are verified with.
 SECTIONS = (CHECKS, ABORTED)
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class Request(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """A piece's sidecar, and its bytes in order; these must be used up before the next piece is asked for."""
+    """A piece's sidecar, and its bytes in order; consume them before the next piece."""
 
     piece: ScanPiece
     sidecar: Sidecar
@@ -71,7 +71,7 @@ def _requests(piece: ScanPiece, fetch_bytes: int) -> Iterator[Request]:
 
 
 def _stretches(piece: ScanPiece, fetch_bytes: int) -> Iterator[tuple[int, int]]:
-    """The whole MiB around the piece: checksums are over those."""
+    """The piece's range extended to whole MiB, which checksums cover."""
     start = piece.first_byte - piece.first_byte % CHECK_BYTES
     last = min(piece.end_byte + -piece.end_byte % CHECK_BYTES, piece.segment.length)
     for at in range(start, last, fetch_bytes):
@@ -102,8 +102,8 @@ def _fetched(store: BlockingObjectStore, requests: Iterator[Request], in_flight:
 
 
 def in_order(tasks: Iterator[Callable[[], T]], in_flight: int) -> Generator[T, None, None]:
-    """The tasks' results in their order, `in_flight` of them running or waiting to be taken. What a task raises, its turn
-    raises; closing the iterator waits for what runs and starts nothing more."""
+    """The tasks' results in their order, `in_flight` of them running or unconsumed. A task's error is raised in its
+    turn; closing the iterator waits for running tasks and starts no more."""
     with ThreadPoolExecutor(in_flight, "tidelog-read") as pool:
         waiting: deque[Future[T]] = deque(pool.submit(task) for task in islice(tasks, in_flight))
         try:

@@ -1,14 +1,14 @@
-"""What Spark holds: the format, and readers that plan once a query in Spark's planning process and read once a split in a
-worker.
+"""Spark's data source: the format, and readers that plan once per query in Spark's planning process and read once per split
+in a worker.
 
-What travels between them is a `Split` inside an `InputPartition`, and the reader: options and a schema, no connection. The
-extras are imported inside, so that an executor which lacks one says so in one sentence.
+Between them travel a `Split` inside an `InputPartition`, and the reader: options and a schema, no connection. Methods
+import the optional dependencies, so that an executor without one reports it in one sentence.
 """
 
 from __future__ import annotations
 
 import logging
-import secrets  # noqa: TID251 - the id of a plan, two of which must differ over all drivers
+import secrets  # noqa: TID251 - plan ids must be unique over all drivers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -64,7 +64,7 @@ class DefaultSource(DataSource):
 
 
 class PlannedSplit(InputPartition):
-    """A split as Spark carries it; `plan` says of what plan, for people (`pyspark_tidelog.explain`)."""
+    """A split as Spark carries it; `plan` describes its plan for `pyspark_tidelog.explain`."""
 
     def __init__(self, split: Split, plan: str) -> None:
         super().__init__(split)
@@ -76,7 +76,7 @@ class TopicReader(DataSourceReader):
         self._options = options
         self._schema = schema
         self._pruning = NOTHING
-        #: Of a plan that is pruned.
+        #: Id of a pruned plan.
         self._plan_id: str | None = None
 
     def partitions(self) -> list[InputPartition]:
@@ -92,7 +92,7 @@ class TopicReader(DataSourceReader):
         return [PlannedSplit(split, line) for plan, line in zip(plans, lines, strict=True) for split in plan.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:  # what Spark makes of a plan without splits
+        if partition.value is None:  # Spark's partition for a plan without splits
             return
         with one_sentence():
             check_dependencies(self._options.store)
@@ -105,11 +105,11 @@ class TopicReader(DataSourceReader):
 
 
 class FilteringReader(TopicReader):
-    """Takes Spark's filters to prune ranges. A class of its own, since Spark refuses whoever has `pushFilters` unless
+    """Takes Spark's filters to prune ranges. A class of its own: Spark refuses a reader with `pushFilters` unless
     `spark.sql.python.filterPushdown.enabled` is set."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        """All of them come back: Spark filters the rows of what is not pruned."""
+        """Returns all filters: Spark applies them to the rows read."""
         known = [found for found in map(_comparison, filters) if found is not None]
         self._pruning = Pruning(tuple(each for each in known if each.column in COLUMNS))
         self._plan_id = secrets.token_hex(16) if self._pruning.comparisons else None
@@ -130,7 +130,7 @@ def _comparison(pushed: Filter) -> Comparison | None:
 
 def _log(lines: Sequence[str]) -> None:
     if not logger.hasHandlers():
-        # Spark plans in a process of its own, which no user can configure: its stderr is the driver's.
+        # Spark plans in a separate process, which users cannot configure: its stderr is the driver's.
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logger.addHandler(handler)

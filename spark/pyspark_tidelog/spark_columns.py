@@ -1,7 +1,7 @@
-"""The columns of a topic as Spark has them.
+"""The columns of a topic as Spark types.
 
-`.schema(...)` prunes: any of them, in any order, with their own types. What is left out is neither built nor sent to
-Spark, which prunes nothing itself in a Python data source.
+`.schema(...)` selects columns, in any order, with their own types. Others are neither built nor sent to Spark, which does
+not prune columns of a Python data source.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def full_schema(include_headers: bool) -> StructType:
 
 
 def checked(schema: StructType) -> StructType:
-    """`schema` itself. OptionError if it asks for a column that does not exist, or under another type."""
+    """`schema` itself. OptionError for an unknown column or another type."""
     known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in _TYPES.items())
     for field in schema.fields:
         kind = _TYPES.get(field.name)
@@ -59,7 +59,7 @@ def checked(schema: StructType) -> StructType:
 
 
 def spark_arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark compares batches with, to the last flag: made by the function that its worker uses."""
+    """The Arrow schema that Spark compares batches with, including all flags: from the function that its worker uses."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")

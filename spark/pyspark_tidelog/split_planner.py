@@ -1,11 +1,11 @@
-"""From a manifest to splits. Pure: pages and sidecars come from functions that are passed in.
+"""Cuts a manifest into splits. Pure: functions passed in load pages and sidecars.
 
 A remote segment that is read whole and fits a split needs nothing but the manifest; one that is cut, by offsets or by size, is
-cut where its sidecar's index has a batch (one each 64 KiB). Neighbours share a split while they fit, so that many small ranges
-do not become as many tasks.
+cut where its sidecar's index has a batch (one each 64 KiB). Neighbours share a split while they fit, so that many small
+segments do not become as many tasks.
 
-Invariant: the splits' pieces tile [start, end) but for pruned segments, whatever the index and the sizes are. Not promised:
-that a split keeps to `max_bytes`; a batch, or the 64 KiB of an interval, may go beyond.
+Invariant: the splits' pieces tile [start, end) except pruned segments, for any index and sizes. Not promised: that a split
+keeps to `max_bytes`; a batch, or the 64 KiB of an interval, may exceed it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WantsNewest = Callable[[int], bool]
 
 
 def range_to_read(manifest: Manifest, starting: Bound, ending: Bound, find_time: FindTime) -> tuple[int, int]:
-    """[start, end) for one partition. OptionError if an offset was asked for that the bucket does not have (any more)."""
+    """[start, end) for one partition. OptionError for an offset that the bucket does not have (any more)."""
     start = _resolve(manifest, starting, manifest.log_start, find_time)
     end = _resolve(manifest, ending, manifest.end, find_time)
     if _named(manifest, starting) is not None and start < manifest.log_start:
@@ -57,7 +57,7 @@ def _resolve(manifest: Manifest, bound: Bound, natural: int, find_time: FindTime
 
 
 def _named(manifest: Manifest, bound: Bound) -> int | None:
-    """The offset that the user gave for this partition, if it is one."""
+    """The user's offset for this partition, if given."""
     offset = None if bound.offsets is None else bound.offsets[manifest.ids.topic][manifest.ids.partition]
     return None if offset in (EARLIEST, LATEST) else offset
 
@@ -106,7 +106,7 @@ def _cut(segment: RemoteSegment, sidecar: Sidecar, start: int, stop: int, max_by
 
 
 def _cut_positions(sidecar: Sidecar, first_byte: int, end_byte: int, parts: int) -> list[int]:
-    """`parts` about equal stretches of [first_byte, end_byte), each beginning at an indexed batch; fewer if there are none."""
+    """`parts` about equal stretches of [first_byte, end_byte), each starting at an indexed batch; maybe fewer."""
     cuts = [first_byte]
     size = end_byte - first_byte
     for row in sidecar.index:

@@ -1,6 +1,6 @@
-"""One split's records, on an executor: fetched ahead, verified, checked for completeness, decoded into Arrow batches.
+"""Reads one split on an executor: prefetches, verifies, checks completeness, decodes into Arrow batches.
 
-Invariant: every record that the plan promised, or an error. An object that is gone since, or changed, is never fewer rows.
+Invariant: every planned record, or an error. A missing or changed object never means fewer rows.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _read_piece(verified: Verified, decoder: ArrowDecoder, read_committed: bool)
 
 
 def _gone(bucket: Bucket, split: Split, piece: ScanPiece, error: TierObjectMissing) -> LogError:
-    """Why an object that was planned is not there: the manifest of now tells."""
+    """The error for a missing planned object; the current manifest gives the reason."""
     what = f"offsets [{piece.start}, {piece.stop}) of {split.ids}"
     try:
         manifest = bucket.manifest(split.ids)

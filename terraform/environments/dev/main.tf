@@ -1,4 +1,4 @@
-# One bucket, and the function that checks what is committed to it:
+# One bucket, and the function that checks commits to it:
 #   make lambda-package
 #   terraform -chdir=terraform/environments/dev init
 #   terraform -chdir=terraform/environments/dev apply -var bucket=my-logs

@@ -1,5 +1,5 @@
 variable "bucket" {
-  description = "Name of the bucket, unique in all of AWS."
+  description = "Name of the bucket, globally unique in AWS."
   type        = string
 }
 
@@ -22,7 +22,7 @@ variable "package" {
 }
 
 variable "endpoint" {
-  description = "URL of a server that answers in place of AWS; null for AWS itself."
+  description = "URL of a server to use in place of AWS; null for AWS."
   type        = string
   default     = null
 }

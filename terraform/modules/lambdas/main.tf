@@ -1,6 +1,6 @@
-# A manifest's commit wakes a function: bucket -> notification -> queue -> function. The notification is only a hint; what is
-# to be done the function reads from the manifest and its own cursor. Messages that fail again and again stand in a queue of
-# dead letters, which raises an alarm, as does a segment that was found damaged.
+# A manifest's commit invokes a function: bucket -> notification -> queue -> function. The notification is only a hint; the
+# function reads its work from the manifest and its own cursor. Messages that fail repeatedly go to a dead-letter queue, which
+# raises an alarm, as does a damaged segment.
 
 locals {
   name   = "${var.name}-${var.reader}"
@@ -15,7 +15,7 @@ resource "aws_sqs_queue" "dead_letters" {
 
 resource "aws_sqs_queue" "hints" {
   name = "${local.name}-hints"
-  # As AWS asks for: six times the function's time limit, so that a message is not delivered again while it is worked on.
+  # AWS's advice: six times the function's time limit, so that a message in progress is not redelivered.
   visibility_timeout_seconds = 6 * var.timeout_s
   message_retention_seconds  = 4 * 24 * 3600
   sqs_managed_sse_enabled    = true
@@ -124,7 +124,7 @@ resource "aws_lambda_event_source_mapping" "hints" {
 
 resource "aws_cloudwatch_metric_alarm" "dead_letters" {
   alarm_name          = "${local.name}-dead-letters"
-  alarm_description   = "Hints that failed ${var.max_receive_count} times: read the function's log, then redrive the queue"
+  alarm_description   = "Messages failed ${var.max_receive_count} times: read the function's log, then redrive the queue"
   namespace           = "AWS/SQS"
   metric_name         = "ApproximateNumberOfMessagesVisible"
   dimensions          = { QueueName = aws_sqs_queue.dead_letters.name }
@@ -150,7 +150,7 @@ resource "aws_cloudwatch_log_metric_filter" "damaged" {
 
 resource "aws_cloudwatch_metric_alarm" "damaged" {
   alarm_name          = "${local.name}-damaged"
-  alarm_description   = "A segment in the bucket is damaged, or went unchecked: the function's log names it, `tidelog fsck` looks at all"
+  alarm_description   = "A segment in the bucket is damaged, or went unchecked: the function's log names it, `tidelog fsck` checks all"
   namespace           = "tidelog"
   metric_name         = "${local.name}-damaged"
   statistic           = "Sum"

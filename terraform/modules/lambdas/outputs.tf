@@ -1,10 +1,10 @@
 output "queue_url" {
-  description = "Where the bucket's hints arrive."
+  description = "The queue of the bucket's notifications."
   value       = aws_sqs_queue.hints.id
 }
 
 output "dead_letters_url" {
-  description = "Where those go that failed again and again."
+  description = "The dead-letter queue: messages that failed repeatedly."
   value       = aws_sqs_queue.dead_letters.id
 }
 
@@ -14,6 +14,6 @@ output "function_name" {
 }
 
 output "role_arn" {
-  description = "The role it runs under."
+  description = "Role of the function."
   value       = aws_iam_role.function.arn
 }

@@ -1,11 +1,11 @@
 variable "name" {
-  description = "Begins the names of all that this module makes."
+  description = "Prefix of the names of this module's resources."
   type        = string
   default     = "tidelog"
 }
 
 variable "reader" {
-  description = "Whose cursors and verdicts these are, in the bucket: letters, digits, '.', '_' and '-'."
+  description = "Reader name that owns the cursors and verdicts in the bucket: letters, digits, '.', '_' and '-'."
   type        = string
   default     = "verify-commit"
 }
@@ -16,74 +16,74 @@ variable "bucket" {
 }
 
 variable "bucket_arn" {
-  description = "ARN of that bucket."
+  description = "ARN of the bucket."
   type        = string
 }
 
 variable "key_arn" {
-  description = "ARN of the KMS key that encrypts it."
+  description = "ARN of the KMS key that encrypts the bucket."
   type        = string
 }
 
 variable "prefix" {
-  description = "The brokers' prefix in the bucket, as in --store s3://BUCKET/PREFIX; empty if they have none."
+  description = "The brokers' prefix in the bucket (--store s3://BUCKET/PREFIX); empty for none."
   type        = string
   default     = ""
 }
 
 variable "package" {
-  description = "Path of the function's package: what `make lambda-package` printed."
+  description = "Path of the function's package, as `make lambda-package` prints it."
   type        = string
 }
 
 variable "architecture" {
-  description = "That of the machine where the package was built: x86_64 or arm64."
+  description = "Architecture of the machine that built the package: x86_64 or arm64."
   type        = string
   default     = "x86_64"
 }
 
 variable "timeout_s" {
-  description = "Time limit of an invocation. The function stops beginning segments 60 s before it: about 1 GiB is checked in that time."
+  description = "Time limit of an invocation. The function starts no segment in its last 60 s, enough to check about 1 GiB."
   type        = number
   default     = 900
   validation {
     condition     = var.timeout_s > 60 && var.timeout_s <= 900
-    error_message = "timeout_s lies between 61 and 900."
+    error_message = "timeout_s must be between 61 and 900."
   }
 }
 
 variable "memory_mib" {
-  description = "Memory of an invocation, and with it its share of processors and network. The function itself needs about 100."
+  description = "Memory of an invocation in MB; processor and network share scale with it. The function needs about 100."
   type        = number
   default     = 512
 }
 
 variable "max_concurrency" {
-  description = "Invocations at once (2 to 1000)."
+  description = "Maximum concurrent invocations (2 to 1000)."
   type        = number
   default     = 4
 }
 
 variable "max_receive_count" {
-  description = "Deliveries of a message before it goes to the dead letters. A first look at long history takes one for every 15 minutes."
+  description = "Deliveries of a message before it goes to the dead-letter queue. A first check of long history takes one per 15 minutes."
   type        = number
   default     = 50
 }
 
 variable "log_retention_days" {
-  description = "Days that the function's log is kept."
+  description = "Retention of the function's log in days."
   type        = number
   default     = 30
 }
 
 variable "alarm_actions" {
-  description = "ARNs (of SNS topics, say) that are told of an alarm."
+  description = "ARNs, such as SNS topics, that receive alarms."
   type        = list(string)
   default     = []
 }
 
 variable "environment" {
-  description = "More environment variables of the function, such as AWS_ENDPOINT_URL_S3 for an S3 server other than AWS."
+  description = "Additional environment variables of the function, such as AWS_ENDPOINT_URL_S3 for an S3 server other than AWS."
   type        = map(string)
   default     = {}
 }

@@ -1,22 +1,22 @@
 variable "bucket" {
-  description = "Name of the bucket, unique in all of AWS."
+  description = "Name of the bucket, globally unique in AWS."
   type        = string
 }
 
 variable "require_tls" {
-  description = "Refuse requests without TLS. False only for an S3 server that ignores the condition of a policy."
+  description = "Refuse requests without TLS. False only for an S3 server that ignores policy conditions."
   type        = bool
   default     = true
 }
 
 variable "force_destroy" {
-  description = "Let `terraform destroy` delete a bucket that is not empty: all history."
+  description = "Let `terraform destroy` delete a non-empty bucket, with all history."
   type        = bool
   default     = false
 }
 
 variable "key_deletion_days" {
-  description = "Days between the destruction of the key and its end, in which it can be saved (7 to 30)."
+  description = "Waiting period in days before a destroyed key is deleted; until then it can be restored (7 to 30)."
   type        = number
   default     = 30
 }
