@@ -1,6 +1,6 @@
 """Metrics that clients push (KIP-714): which clients may push what, and when. A receiver of the node gets them.
 
-Pure except for the receiver and the thread that calls it: time is an argument. The checks, their order and their oddities are
+Pure but for the receiver and the thread that calls it: time is an argument. The checks, their order and their oddities are
 Kafka 4.2's (ClientMetricsManager, ClientMetricsInstance); tests/differential compares the two. An instance is removed when its
 connection closes, after three intervals without a request, or when there are more than INSTANCES.
 """
